@@ -1,0 +1,138 @@
+"""What the planner answers with: clusters, recommendations and rejections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from deepvm.core.instances import InstanceType, Market
+from deepvm.core.units import MICRO_USD, to_micro_usd
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Equal VMs bought in one market."""
+
+    instance: InstanceType
+    market: Market
+    count: int
+
+    @property
+    def micro_usd_per_hour(self) -> int:
+        """Price of the whole group in whole micro-dollars an hour.
+
+        Raises:
+            ValueError: the type is not sold in this market.
+        """
+        price = self.instance.usd_per_hour(self.market)
+        if price is None:
+            raise ValueError(f"{self.instance.name} has no {self.market.value} price")
+        return self.count * to_micro_usd(price)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster in one architecture.
+
+    Attributes:
+        architecture: name in the registry, such as ``tiering``.
+        gpu: the instance type that trains.
+        spot_count: its VMs on the spot market. on_demand_count: its VMs bought on demand.
+        memory: the on-demand VMs that hold checkpoints, None where the architecture has none.
+    """
+
+    architecture: str
+    gpu: InstanceType
+    spot_count: int
+    on_demand_count: int
+    memory: NodeGroup | None = None
+
+    @property
+    def gpu_count(self) -> int:
+        """All VMs that train."""
+        return self.spot_count + self.on_demand_count
+
+    @property
+    def groups(self) -> tuple[NodeGroup, ...]:
+        """The groups that are not empty, spot first."""
+        gpu = (
+            NodeGroup(self.gpu, Market.SPOT, self.spot_count),
+            NodeGroup(self.gpu, Market.ON_DEMAND, self.on_demand_count),
+        )
+        return tuple(g for g in (*gpu, self.memory) if g is not None and g.count)
+
+    @property
+    def micro_usd_per_hour(self) -> int:
+        """Exact price in micro-dollars an hour."""
+        return sum(g.micro_usd_per_hour for g in self.groups)
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        """Exact price in $/h."""
+        return Decimal(self.micro_usd_per_hour) / MICRO_USD
+
+    def __str__(self) -> str:
+        """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""
+        return " + ".join(f"{g.count} x {g.instance.name} ({g.market.value})" for g in self.groups)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A constraint that stops the next larger cluster of the same types.
+
+    Attributes:
+        constraint: its name, such as ``budget``. reason: what would be exceeded and by how much.
+    """
+
+    constraint: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A cluster with everything that is claimed of it.
+
+    Attributes:
+        rank: 1 is best.
+        speedup: S(n) after the clamp; scaling_factor: K(n) = S(n)/n (eq. 13).
+        throughput: eFLOPS x n x K(n), in the catalogue's eFLOPS unit.
+        flopp_spot: operations per dollar of one spot VM (eq. 1).
+        z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant 3600.
+        usd_per_work: price over throughput, $/h per eFLOPS unit.
+        speedup_kind: the curve that was used.
+        binding: what stops the next larger cluster of these types; empty when nothing does.
+        warnings: what should make a reader doubt the figures.
+    """
+
+    rank: int
+    cluster: Cluster
+    speedup: float
+    scaling_factor: float
+    throughput: float
+    flopp_spot: float
+    z: float
+    usd_per_work: float
+    speedup_kind: str
+    binding: tuple[Binding, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        """Exact price in $/h."""
+        return self.cluster.usd_per_hour
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A type that is in no feasible cluster of this request.
+
+    Attributes:
+        instance_type: its name.
+        reason: one word that a program can test: ``unprofiled``, ``excluded``, ``memory``, ``network-unknown``,
+            ``no-spot-price``, ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``, ``budget``.
+        detail: the same for people, with the figures.
+    """
+
+    instance_type: str
+    reason: str
+    detail: str = field(default="")

@@ -1,0 +1,99 @@
+"""The one place where units are converted.
+
+Money is counted in whole micro-dollars inside the planner, because binary floats lose cents that matter: 131 VMs at
+0.05 + ... can cost exactly 8.80 $/h, and a float sum says 8.800000000000001 and refuses the plan.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+from deepvm.errors import RequestError
+
+MICRO_USD = 1_000_000
+"""Micro-dollars in a dollar."""
+
+GIB = 2**30
+"""Bytes in a GiB."""
+
+Money = Decimal | int | float | str
+"""What people write for an amount in dollars; floats are read by their shortest decimal form."""
+
+_BYTE_UNITS = {"": 1, "B": 1} | {
+    f"{prefix}{infix}B": base ** (power + 1)
+    for infix, base in (("", 1000), ("I", 1024))
+    for power, prefix in enumerate("KMGT")
+}
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*")
+
+
+def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "dollars") -> Decimal:
+    """Read a finite amount.
+
+    Args:
+        value: a number, or its decimal form as text.
+        option: the name to use in the error.
+        zero: whether 0 is allowed.
+        unit: the unit, in words, for the error.
+
+    Raises:
+        RequestError: not a number, not finite, negative, or zero where that is not allowed.
+    """
+    allowed = f"a finite number {'>= 0' if zero else '> 0'} in {unit}"
+    if isinstance(value, bool):
+        raise RequestError(option, value, allowed)
+    try:
+        number = value if isinstance(value, Decimal) else Decimal(str(value).strip())
+    except InvalidOperation:
+        raise RequestError(option, value, allowed) from None
+    if not number.is_finite() or number < 0 or (number == 0 and not zero):
+        raise RequestError(option, value, allowed)
+    return number
+
+
+def to_micro_usd(price: Decimal) -> int:
+    """Whole micro-dollars of an exact price in dollars.
+
+    Raises:
+        RequestError: the price has more than six decimals.
+    """
+    micro = price * MICRO_USD
+    if micro != micro.to_integral_value():
+        raise RequestError("price", str(price), f"at most 6 decimals (micro-dollars); round it to {round(price, 6)}")
+    return int(micro)
+
+
+def budget_micro_usd(budget: Decimal) -> int:
+    """Whole micro-dollars that a budget covers: prices are whole micro-dollars, so rounding down loses no plan."""
+    return int((budget * MICRO_USD).to_integral_value(rounding="ROUND_FLOOR"))
+
+
+def usd(micro: int) -> float:
+    """Dollars of an amount in micro-dollars, for output."""
+    return int(micro) / MICRO_USD
+
+
+def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
+    """Read a size in bytes: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (powers of 1024), or a plain number.
+
+    Raises:
+        RequestError: not a size, an unknown unit, or less than one byte.
+    """
+    allowed = "a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 300MB"
+    match = None if isinstance(size, bool) else _SIZE.fullmatch(str(size))
+    if match is None or match[2].upper() not in _BYTE_UNITS:
+        raise RequestError(option, size, allowed)
+    exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
+    if exact < 1:
+        raise RequestError(option, size, allowed)
+    return -int(-exact // 1)
+
+
+def format_bytes(count: int) -> str:
+    """Show a size in the largest decimal unit that keeps it above 1: ``300 MB``."""
+    for power, unit in reversed(list(enumerate(("B", "kB", "MB", "GB", "TB")))):
+        if count >= 1000**power:
+            return f"{count / 1000**power:.4g} {unit}"
+    return f"{count} B"

@@ -1,0 +1,117 @@
+"""Every error that deepvm raises on purpose.
+
+::
+
+    DeepVMError                    exit code 1
+    ├── RequestError (ValueError)  2  a value that was asked for cannot be used: names it, and what is allowed
+    │   └── MissingExtraError      2  the request needs an optional library: names the extra to install
+    ├── DataError                  4  data is missing or unreadable
+    │   ├── CatalogNotFoundError   4  no embedded catalogue and no file has this name
+    │   ├── CatalogFormatError     4  a file that was read is not a valid catalogue: lists every problem with its place
+    │   └── MissingDataError       4  the catalogue is valid but lacks what the request needs
+    └── SolverError                1  no integer-program solver can be run on this machine
+
+A budget for which nothing is feasible, or a solver that ran out of time, is a *result* (see
+:class:`deepvm.planner.recommend.Recommendations`), not an error. Only ``deepvm.cli.main`` prints errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class DeepVMError(Exception):
+    """Base of all errors of this package; ``exit_code`` is what the command line returns for it."""
+
+    exit_code = 1
+
+
+class RequestError(DeepVMError, ValueError):
+    """A requested value cannot be used.
+
+    Attributes:
+        option: the name of the argument, as in Python (``checkpoint_size``).
+        value: what was given.
+        allowed: what would have been accepted, in words.
+    """
+
+    exit_code = 2
+
+    def __init__(self, option: str, value: object, allowed: str) -> None:
+        """Keep the facts; the message is made from them."""
+        self.option, self.value, self.allowed = option, value, allowed
+        super().__init__(f"{option}: {value!r} cannot be used; allowed: {allowed}")
+
+
+class MissingExtraError(RequestError):
+    """The request needs a library that the base install leaves out."""
+
+    def __init__(self, option: str, library: str, extra: str) -> None:
+        """Name the library and the extra that brings it."""
+        self.library, self.extra = library, extra
+        super().__init__(option, library, f"install it with: pip install 'deepvm[{extra}]'")
+
+    def __str__(self) -> str:
+        """Say what is missing and how to get it."""
+        return f"{self.option} needs {self.library}, which is not installed; {self.allowed}"
+
+
+class DataError(DeepVMError):
+    """Data is missing or unreadable."""
+
+    exit_code = 4
+
+
+class CatalogNotFoundError(DataError):
+    """Neither an embedded catalogue nor a readable file."""
+
+    def __init__(self, name: str, why: str, embedded: Sequence[str]) -> None:
+        """Keep the name that was asked for and the names that exist."""
+        self.name, self.why, self.embedded = name, why, tuple(embedded)
+        super().__init__(
+            f"catalogue {name!r}: {why}; embedded catalogues: {', '.join(embedded)}; "
+            "a file of your own must end in .json or .csv"
+        )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong in a file.
+
+    Attributes:
+        place: path inside a JSON document (``instances[3].spot_usd_per_hour``) or ``line 7, column spot_usd_per_hour``.
+        found: what stands there, shortened.
+        expected: what is allowed there.
+    """
+
+    place: str
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        """One line: place, what was found, what is allowed."""
+        return f"{self.place}: {self.found}; {self.expected}" if self.found else f"{self.place}: {self.expected}"
+
+
+class CatalogFormatError(DataError):
+    """A file was read and is not a valid catalogue."""
+
+    SHOWN = 10
+
+    def __init__(self, path: Path | str, problems: Sequence[Problem]) -> None:
+        """Keep every problem; the message shows the first ten."""
+        self.path, self.problems = str(path), tuple(problems)
+        lines = [f"{self.path}: {p}" for p in self.problems[: self.SHOWN]]
+        if len(self.problems) > self.SHOWN:
+            lines.append(f"... and {len(self.problems) - self.SHOWN} more problems in {self.path}")
+        super().__init__("\n".join(lines))
+
+
+class MissingDataError(DataError):
+    """The catalogue is valid but lacks something that the request needs; the message names the next step."""
+
+
+class SolverError(DeepVMError):
+    """No solver for integer programs can be run here."""
