@@ -213,5 +213,5 @@ def _refuse_twice(option: str, names: Iterable[str]) -> None:
 
 
 def quota_limit(quotas: Iterable[Quota], family: str, market: Market) -> int | None:
-    """vCPUs allowed in a family and market, None without a limit."""
+    """VCPUs allowed in a family and market, None without a limit."""
     return next((q.vcpus for q in quotas if q.family == family and q.market is market), None)

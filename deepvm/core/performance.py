@@ -19,7 +19,7 @@ def flopp(eflops: float, usd_per_hour: float) -> float:
 
 
 def throughput(
-    eflops: float, count: npt.NDArray[np.float64], scaling_factor: npt.NDArray[np.float64]
+    eflops: float | npt.NDArray[np.float64], count: npt.NDArray[np.float64], scaling_factor: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Performance of a cluster of ``count`` equal VMs: eFLOPS x n x K(n) (DeepVM V-A), in the eFLOPS unit."""
     return eflops * count * scaling_factor

@@ -1,1 +1,1 @@
-""""""
+"""What people read: tables, machine-readable documents, pictures."""

@@ -1,0 +1,338 @@
+"""From a catalogue and a request to columns of candidates, with a reason for every type that is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.cluster import Rejection
+from deepvm.core.instances import Catalog, InstanceType, Market, Quota, quota_limit
+from deepvm.core.performance import throughput
+from deepvm.core.speedup import ScalingFactor, SpeedupCurve, scaling_factor
+from deepvm.core.units import GIB, MICRO_USD, format_bytes
+from deepvm.errors import MissingDataError, RequestError
+from deepvm.planner.request import PlanRequest
+
+if TYPE_CHECKING:
+    from deepvm.planner.architectures.base import Architecture
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+UNLIMITED = 2**31
+"""Stands for "no quota" in a column of counts."""
+
+
+@dataclass(frozen=True)
+class GpuCandidate:
+    """A type that can train, with its scaling factor for n = 1 ... max_nodes.
+
+    Attributes:
+        n_sat: senders of this type that saturate their own network; 0 when its bandwidth is unknown.
+    """
+
+    instance: InstanceType
+    curve: SpeedupCurve
+    scaling: ScalingFactor
+    n_sat: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One row for each (GPU type, number of VMs) of one architecture, ordered by type name, then number.
+
+    Attributes:
+        types: the GPU types, by name. type_index: index into ``types``. count: VMs that train, n.
+        spot, on_demand: how many of them are bought in each market. price: micro-dollars an hour of the GPU VMs.
+        k: scaling factor K(n). throughput: eFLOPS x n x K(n). z: the printed objective (eq. 4, 8).
+        n_sat: n_sat of the type's own network. clamped, extrapolated: see :class:`ScalingFactor`.
+        quotas: the account limits that the planner counts with.
+    """
+
+    types: tuple[InstanceType, ...]
+    type_index: IntArray
+    count: IntArray
+    spot: IntArray
+    on_demand: IntArray
+    price: IntArray
+    k: FloatArray
+    throughput: FloatArray
+    z: FloatArray
+    n_sat: IntArray
+    clamped: BoolArray
+    extrapolated: BoolArray
+    quotas: tuple[Quota, ...]
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.count)
+
+    def take(self, rows: BoolArray | IntArray) -> Sizes:
+        """The same columns with only these rows."""
+        names = ("type_index", "count", "spot", "on_demand", "price", "k", "throughput", "z", "n_sat", "clamped")
+        return replace(self, **{c: getattr(self, c)[rows] for c in (*names, "extrapolated")})
+
+
+@dataclass(frozen=True)
+class MemoryTier:
+    """One row for each type that can be a memory node, ordered by name.
+
+    Attributes:
+        price: on-demand micro-dollars an hour. n_sat: of the type's own network.
+        max_count: how many of them the on-demand quota allows. memory_bytes: of one VM.
+        needed_bytes: f x s (eq. 6).
+    """
+
+    types: tuple[InstanceType, ...]
+    price: IntArray
+    n_sat: IntArray
+    max_count: IntArray
+    memory_bytes: IntArray
+    needed_bytes: int
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.types)
+
+    def take(self, rows: BoolArray) -> MemoryTier:
+        """The same columns with only these rows."""
+        kept = tuple(t for t, keep in zip(self.types, rows.tolist(), strict=True) if keep)
+        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "memory_bytes")}
+        return replace(self, types=kept, **columns)
+
+    def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
+        """The fewest memory nodes that keep n/m < n_sat (eq. 7): floor(n / n_sat) + 1.
+
+        Args:
+            count: training VMs, n; shape (rows,). sender_n_sat: n_sat of their own network, same shape.
+
+        Returns:
+            Shape (rows, types).
+        """
+        pair = np.minimum(sender_n_sat[:, None], self.n_sat[None, :])
+        return np.asarray(count[:, None] // pair + 1)
+
+    def most_useful(self, sizes: Sizes, budget: int) -> IntArray:
+        """An upper bound on how many of each type any plan within the budget uses."""
+        needed = self.needed(sizes.count, sizes.n_sat).max(axis=0)
+        return np.asarray(np.minimum(np.minimum(needed, self.max_count), budget // self.price))
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Everything that may stand in a plan, and why the rest may not."""
+
+    gpus: tuple[GpuCandidate, ...]
+    tier: MemoryTier
+    quotas: tuple[Quota, ...]
+    max_nodes: int
+    rejections: tuple[Rejection, ...]
+    speedup_kind: str
+
+    def sizes(self, architecture: Architecture) -> Sizes:
+        """All (type, n) pairs of an architecture that the quotas and ``max_nodes`` allow and that train at all."""
+        allowed = [g for g in self.gpus if not missing_for(architecture, g.instance)]
+        types = tuple(g.instance for g in allowed)
+        counts = np.arange(architecture.smallest_count, self.max_nodes + 1, dtype=np.int64)
+        spot, on_demand = architecture.split(counts)
+        shape = (len(types), len(counts))
+
+        def column(values: Iterable[float], dtype: type) -> npt.NDArray[np.generic]:
+            return np.broadcast_to(np.array(list(values), dtype=dtype)[:, None], shape)
+
+        def price(market: Market) -> IntArray:
+            return np.asarray(column((t.micro_usd_per_hour(market) or 0 for t in types), np.int64), dtype=np.int64)
+
+        def scaled(name: str) -> npt.NDArray[np.generic]:
+            rows = [getattr(g.scaling, name)[counts - 1] for g in allowed]
+            return np.array(rows) if rows else np.zeros(shape)
+
+        spot_price, on_demand_price = price(Market.SPOT), price(Market.ON_DEMAND)
+        eflops = np.asarray(column((t.eflops or 0.0 for t in types), np.float64), dtype=np.float64)
+        k = np.asarray(scaled("k"), dtype=np.float64)
+        grid = np.broadcast_to(counts, shape)
+        # FLOPP of a market that the architecture does not use is multiplied by 0 VMs; its price may be missing.
+        z = k * sum(
+            n * (eflops / np.where(p > 0, p, 1) * MICRO_USD)
+            for n, p in ((spot, spot_price), (on_demand, on_demand_price))
+        )
+        columns = {
+            "type_index": column(range(len(types)), np.int64),
+            "count": grid,
+            "spot": np.broadcast_to(spot, shape),
+            "on_demand": np.broadcast_to(on_demand, shape),
+            "price": spot * spot_price + on_demand * on_demand_price,
+            "k": k,
+            "throughput": throughput(eflops, grid.astype(np.float64), k),
+            "z": z,
+            "n_sat": column((g.n_sat for g in allowed), np.int64),
+            "clamped": np.asarray(scaled("clamped"), dtype=np.bool_),
+            "extrapolated": np.asarray(scaled("extrapolated"), dtype=np.bool_),
+        }
+        flat = {name: np.ascontiguousarray(np.broadcast_to(c, shape)).reshape(-1) for name, c in columns.items()}
+        rows = Sizes(types=types, quotas=self.quotas, **flat)
+        return rows.take((rows.k > 0) & self._within_quotas(rows))
+
+    def _within_quotas(self, sizes: Sizes) -> BoolArray:
+        def limits(market: Market) -> IntArray:
+            most = [quota_count(self.quotas, t, market) for t in sizes.types]
+            return np.array(most, dtype=np.int64)[sizes.type_index]
+
+        if not sizes.types:
+            return np.zeros(0, dtype=np.bool_)
+        return np.asarray((sizes.spot <= limits(Market.SPOT)) & (sizes.on_demand <= limits(Market.ON_DEMAND)))
+
+
+def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market) -> int:
+    """How many VMs of a type a quota allows; ``UNLIMITED`` without one."""
+    limit = quota_limit(quotas, instance.quota_family, market)
+    return UNLIMITED if limit is None else limit // instance.vcpus
+
+
+def missing_for(architecture: Architecture, instance: InstanceType) -> str:
+    """What an architecture needs of a training VM and the catalogue does not know; empty when nothing is missing."""
+    for market in sorted(architecture.markets, key=lambda m: m.value):
+        if instance.usd_per_hour(market) is None:
+            return f"no-{market.value}-price"
+    return "network-unknown" if architecture.tiered and instance.network_gbps is None else ""
+
+
+def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Architecture]) -> Candidates:
+    """Split the catalogue's types into candidates and rejections.
+
+    Raises:
+        RequestError: a glob matches no type at all.
+        MissingDataError: no type of the catalogue has the kind of speed-up curve that was asked for.
+    """
+    kind = request.speedup.value if request.speedup else catalog.default_speedup
+    quotas = catalog.quotas if request.quotas is None else request.quotas
+    gpu_types = [i for i in catalog if i.gpu is not None]
+    cpu_types = [i for i in catalog if i.gpu is None]
+    _refuse_idle_globs(request, gpu_types, cpu_types)
+    if any(i.speedups for i in gpu_types) and not any(i.curve(kind) for i in gpu_types):
+        kinds = sorted({c.kind for i in gpu_types for c in i.speedups})
+        raise MissingDataError(
+            f"no type of catalogue {catalog.name} has a {kind} speed-up curve; it carries: {', '.join(kinds)}"
+        )
+    rejections: list[Rejection] = []
+    gpus: list[GpuCandidate] = []
+    counts = np.arange(1, request.max_nodes + 1, dtype=np.float64)
+    for instance in sorted(gpu_types, key=lambda i: i.name):
+        found = _gpu_candidate(instance, catalog, request, architectures, quotas, kind, counts)
+        if isinstance(found, Rejection):
+            rejections.append(found)
+        else:
+            gpus.append(found)
+    memory: list[InstanceType] = []
+    tiered = any(a.tiered for a in architectures)
+    for instance in sorted(cpu_types, key=lambda i: i.name):
+        reason = _memory_rejection(instance, request, quotas) if tiered else None
+        if reason is not None:
+            rejections.append(reason)
+        elif tiered:
+            memory.append(instance)
+    tier = MemoryTier(
+        types=tuple(memory),
+        price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
+        n_sat=_ints(catalog.n_sat.lookup(i.network_gbps or 0.0) for i in memory),
+        max_count=_ints(quota_count(quotas, i, Market.ON_DEMAND) for i in memory),
+        memory_bytes=_ints(i.memory_bytes or 0 for i in memory),
+        needed_bytes=request.memory_needed_bytes,
+    )
+    return Candidates(tuple(gpus), tier, tuple(quotas), request.max_nodes, tuple(rejections), kind)
+
+
+def _ints(values: Iterable[int | IntArray]) -> IntArray:
+    return np.array([int(v) for v in values], dtype=np.int64)
+
+
+def matches(name: str, globs: Iterable[str]) -> bool:
+    """Whether a name matches any of the globs (``g4dn.*``)."""
+    return any(fnmatchcase(name, g) for g in globs)
+
+
+def _refuse_idle_globs(request: PlanRequest, gpu_types: list[InstanceType], cpu_types: list[InstanceType]) -> None:
+    models = sorted({i.gpu.name for i in gpu_types if i.gpu})
+    gpu_names, cpu_names = [i.name for i in gpu_types], [i.name for i in cpu_types]
+    for option, globs, names in (
+        ("gpu", request.gpus, models),
+        ("instance_type", request.instance_types, gpu_names),
+        ("exclude", request.exclude, gpu_names + cpu_names),
+        ("memory_node", request.memory_nodes, cpu_names),
+    ):
+        for glob in globs:
+            if not any(fnmatchcase(n, glob) for n in names):
+                near = get_close_matches(glob, names, n=3) or names[:8]
+                raise RequestError(option, glob, f"a name or glob that matches a type, such as {', '.join(near)}")
+
+
+def _gpu_candidate(
+    instance: InstanceType,
+    catalog: Catalog,
+    request: PlanRequest,
+    architectures: Sequence[Architecture],
+    quotas: Sequence[Quota],
+    kind: str,
+    counts: FloatArray,
+) -> GpuCandidate | Rejection:
+    assert instance.gpu is not None
+    wanted = (
+        (not request.gpus or matches(instance.gpu.name, request.gpus))
+        and (not request.instance_types or matches(instance.name, request.instance_types))
+        and not matches(instance.name, request.exclude)
+    )
+    if not wanted:
+        return Rejection(instance.name, "excluded", "left out by --gpu, --instance-type or --exclude")
+    curve = instance.curve(kind)
+    if instance.eflops is None:
+        return Rejection(instance.name, "unprofiled", "nobody has measured its eFLOPS")
+    if curve is None:
+        return Rejection(instance.name, "no-curve", f"it has no {kind} speed-up curve")
+    missing = [missing_for(a, instance) for a in architectures]
+    if all(missing):
+        names = ", ".join(a.name for a in architectures)
+        return Rejection(instance.name, missing[0], f"{missing[0].replace('-', ' ')}, which {names} needs")
+    scaling = scaling_factor(curve, counts)
+    if not (scaling.k > 0).any():
+        return Rejection(instance.name, "not-scaling", f"its {kind} curve is never above 0 up to {len(counts)} VMs")
+    for market in (Market.SPOT, Market.ON_DEMAND):
+        needing = [a for a in architectures if market in a.markets]
+        if len(needing) == len(architectures) and quota_count(quotas, instance, market) == 0:
+            limit = quota_limit(quotas, instance.quota_family, market)
+            return Rejection(
+                instance.name,
+                "quota",
+                f"{market.value} quota of {instance.quota_family} is {limit} vCPUs, one VM needs {instance.vcpus}",
+            )
+    n_sat = 0 if instance.network_gbps is None else int(catalog.n_sat.lookup(instance.network_gbps))
+    return GpuCandidate(instance, curve, scaling, n_sat)
+
+
+def _memory_rejection(instance: InstanceType, request: PlanRequest, quotas: Sequence[Quota]) -> Rejection | None:
+    """Why a CPU type cannot be a memory node, or None."""
+    name = instance.name
+    if matches(name, request.exclude) or (request.memory_nodes and not matches(name, request.memory_nodes)):
+        return Rejection(name, "excluded", "left out by --memory-node or --exclude")
+    if instance.on_demand_usd_per_hour is None:
+        return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")
+    if instance.network_gbps is None:
+        return Rejection(name, "network-unknown", "its network bandwidth is not known")
+    if (instance.memory_bytes or 0) < request.memory_needed_bytes:
+        has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
+        needed = f"{request.buffers} x {format_bytes(request.checkpoint_bytes)}"
+        return Rejection(
+            name, "memory", f"memory {has}, needed {needed} = {request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
+        )
+    if quota_count(quotas, instance, Market.ON_DEMAND) == 0:
+        limit = quota_limit(quotas, instance.quota_family, Market.ON_DEMAND)
+        return Rejection(
+            name, "quota", f"on-demand quota of {instance.quota_family} is {limit} vCPUs, one VM needs {instance.vcpus}"
+        )
+    return None

@@ -1,0 +1,115 @@
+"""The integer program as plain data.
+
+All coefficients are whole numbers (micro-dollars, bytes, vCPUs, VMs), so that a solution can be checked exactly after
+a solver has found it in floating point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from deepvm.core.instances import Market, quota_limit
+from deepvm.planner.candidates import MemoryTier, Sizes
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A whole-number variable between 0 and ``upper``."""
+
+    name: str
+    upper: int
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Sum of coefficient x variable, compared with a bound.
+
+    Attributes:
+        name: ``budget``, ``quota``, ``memory``, ``saturation``, or ``choose`` for what makes a solution a plan.
+        label: what this row says.
+        terms: (variable, coefficient) pairs.
+    """
+
+    name: str
+    label: str
+    terms: tuple[tuple[int, int], ...]
+    sense: Literal["<=", "=="]
+    bound: int
+
+    def holds(self, values: Sequence[int]) -> bool:
+        """Whether the row holds, in exact whole-number arithmetic."""
+        left = sum(coefficient * values[variable] for variable, coefficient in self.terms)
+        return left <= self.bound if self.sense == "<=" else left == self.bound
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """An integer program without its objective, which changes from stage to stage.
+
+    Attributes:
+        variables: the first ``len(sizes)`` are the one-hot choice of (type, n).
+        prices: micro-dollars an hour that a unit of each variable costs.
+        sizes: what the first variables stand for. tier: the memory nodes, None where there are none.
+    """
+
+    variables: tuple[Variable, ...]
+    constraints: tuple[Constraint, ...]
+    prices: tuple[int, ...]
+    sizes: Sizes
+    tier: MemoryTier | None = None
+
+    def violated(self, values: Sequence[int]) -> tuple[str, ...]:
+        """Names of the constraints that these values break, exactly."""
+        return tuple(dict.fromkeys(c.name for c in self.constraints if not c.holds(values)))
+
+    def price(self, values: Sequence[int]) -> int:
+        """Exact price in micro-dollars an hour."""
+        return sum(p * v for p, v in zip(self.prices, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A decoded solution.
+
+    Attributes:
+        size: row of the sizes. memory: row of the memory tier, None without memory nodes.
+        memory_count: how many memory nodes.
+    """
+
+    size: int
+    memory: int | None = None
+    memory_count: int = 0
+
+
+def choose_one_size(sizes: Sizes) -> tuple[tuple[Variable, ...], Constraint]:
+    """One binary variable for each (type, n), of which exactly one is chosen."""
+    variables = tuple(Variable(f"x_{row}", 1) for row in range(len(sizes)))
+    return variables, Constraint("choose", "one GPU type and size", tuple((r, 1) for r in range(len(sizes))), "==", 1)
+
+
+def budget_row(prices: Sequence[int], budget: int) -> Constraint:
+    """The hourly price must not exceed the budget (DeepVM eq. 3, 5)."""
+    return Constraint("budget", "price <= PW", tuple((v, p) for v, p in enumerate(prices) if p), "<=", budget)
+
+
+def quota_rows(sizes: Sizes, tier: MemoryTier | None, counts: Sequence[int] = ()) -> tuple[Constraint, ...]:
+    """VCPUs of each family and market within the account's quota, inclusive (DeepVM V-A).
+
+    Args:
+        counts: the variables that count memory nodes, in the tier's order; these are on-demand VMs.
+    """
+    rows = []
+    vcpus = [sizes.types[t].vcpus for t in sizes.type_index.tolist()]
+    families = [sizes.types[t].quota_family for t in sizes.type_index.tolist()]
+    for market, used in ((Market.SPOT, sizes.spot.tolist()), (Market.ON_DEMAND, sizes.on_demand.tolist())):
+        nodes = [] if tier is None or market is Market.SPOT else list(zip(counts, tier.types, strict=True))
+        for family in dict.fromkeys([*families, *(t.quota_family for _, t in nodes)]):
+            limit = quota_limit(sizes.quotas, family, market)
+            terms = [(r, n * v) for r, (n, v, f) in enumerate(zip(used, vcpus, families, strict=True)) if f == family]
+            terms += [(m, t.vcpus) for m, t in nodes if t.quota_family == family]
+            terms = [t for t in terms if t[1]]
+            if limit is not None and terms:
+                rows.append(Constraint("quota", f"{market.value} vCPUs of {family}", tuple(terms), "<=", limit))
+    return tuple(rows)

@@ -1,0 +1,247 @@
+"""Every plan worth knowing, enumerated exactly: one pass answers every budget.
+
+For each (type, n) only the cheapest memory nodes matter, because the score of a plan does not depend on them. So the
+plans are the sizes times the few cheapest ways to serve them, sorted once by price; the best plan of any budget is
+then a look-up in a running maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.cluster import Cluster, NodeGroup
+from deepvm.core.instances import Market
+from deepvm.planner.architectures.base import Architecture
+from deepvm.planner.candidates import MemoryTier, Sizes
+from deepvm.planner.dominance import skyband
+from deepvm.planner.policies import Scoring, tie_floor
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The candidates of one architecture.
+
+    Attributes:
+        scoring: one score for each row of ``sizes``. tier: empty unless the architecture is tiered.
+    """
+
+    architecture: Architecture
+    sizes: Sizes
+    tier: MemoryTier
+    scoring: Scoring
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan: a row of a block's sizes with its memory nodes.
+
+    Attributes:
+        memory: row of the block's tier, None without memory nodes. price: micro-dollars an hour.
+        value: what the policy maximises.
+    """
+
+    block: Block
+    size: int
+    memory: int | None
+    memory_count: int
+    price: int
+    value: float
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that this choice means."""
+        sizes, row = self.block.sizes, self.size
+        memory = None
+        if self.memory is not None:
+            memory = NodeGroup(self.block.tier.types[self.memory], Market.ON_DEMAND, self.memory_count)
+        gpu = sizes.types[int(sizes.type_index[row])]
+        return Cluster(self.block.architecture.name, gpu, int(sizes.spot[row]), int(sizes.on_demand[row]), memory)
+
+    @property
+    def names(self) -> tuple[str, str, int, str]:
+        """The last tie-break: architecture, type, n, memory-node type."""
+        cluster = self.cluster
+        memory = cluster.memory.instance.name if cluster.memory else ""
+        return (cluster.architecture, cluster.gpu.name, cluster.gpu_count, memory)
+
+
+def rank(choices: Sequence[Choice], top: int) -> list[Choice]:
+    """Order plans: highest value first; among equals the cheaper, then fewer memory nodes, then names."""
+    left = list(choices)
+    ranked: list[Choice] = []
+    while left and len(ranked) < top:
+        floor = tie_floor(max(c.value for c in left))
+        best = min((c for c in left if c.value >= floor), key=lambda c: (c.price, c.memory_count, c.names))
+        ranked.append(best)
+        left.remove(best)
+    return ranked
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """All plans of several blocks, sorted by price, memory nodes, names.
+
+    Attributes:
+        block: index into ``blocks``. size: row of its sizes. memory: row of its tier, -1 without memory nodes.
+        memory_count: memory nodes. price: micro-dollars an hour. value: what the policy maximises.
+        best_so_far: the running maximum of ``value``.
+    """
+
+    blocks: tuple[Block, ...]
+    block: IntArray
+    size: IntArray
+    memory: IntArray
+    memory_count: IntArray
+    price: IntArray
+    value: FloatArray
+    best_so_far: FloatArray
+
+    @classmethod
+    def build(cls, blocks: Sequence[Block], top: int = 1) -> Frontier:
+        """Enumerate.
+
+        Args:
+            top: how many plans will be asked for at once; each size keeps its ``top`` cheapest memory tiers.
+        """
+        parts = [_plans(index, block, top) for index, block in enumerate(blocks)]
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0)] * 6
+        block_index, size, memory, memory_count, price, value = columns
+        # Blocks stand in the order of their names, sizes and tiers as well: indices sort like names.
+        order = np.lexsort((memory, size, block_index, memory_count, price))
+        value = value[order]
+        running = np.maximum.accumulate(value) if len(value) else value
+
+        def sort(column: npt.NDArray[np.generic]) -> IntArray:
+            return np.asarray(column[order], dtype=np.int64)
+
+        return cls(
+            blocks=tuple(blocks),
+            block=sort(block_index),
+            size=sort(size),
+            memory=sort(memory),
+            memory_count=sort(memory_count),
+            price=sort(price),
+            value=value,
+            best_so_far=running,
+        )
+
+    def __len__(self) -> int:
+        """Number of plans."""
+        return len(self.price)
+
+    def choice(self, row: int) -> Choice:
+        """One plan."""
+        memory = int(self.memory[row])
+        return Choice(
+            self.blocks[int(self.block[row])],
+            int(self.size[row]),
+            None if memory < 0 else memory,
+            int(self.memory_count[row]),
+            int(self.price[row]),
+            float(self.value[row]),
+        )
+
+    def affordable(self, budget: int) -> int:
+        """How many plans cost at most ``budget`` micro-dollars an hour; they are the first ones."""
+        return int(np.searchsorted(self.price, budget, side="right"))
+
+    def best(self, budget: int) -> Choice | None:
+        """The best plan within a budget, None when nothing is feasible."""
+        within = self.affordable(budget)
+        if not within:
+            return None
+        floor = tie_floor(float(self.best_so_far[within - 1]))
+        # The first plan, in the order of prices, that is as good as the best: the running maximum never falls.
+        return self.choice(int(np.searchsorted(self.best_so_far, floor, side="left")))
+
+    def top(self, budget: int, count: int) -> list[Choice]:
+        """The best ``count`` plans within a budget, in order; at most as many as the frontier was built for."""
+        within = self.affordable(budget)
+        value = self.value[:within].copy()
+        chosen: list[Choice] = []
+        while len(chosen) < min(count, within):
+            floor = tie_floor(float(value.max()))
+            row = int(np.argmax(value >= floor))
+            value[row] = -np.inf
+            chosen.append(self.choice(row))
+        return chosen
+
+    def cheapest(self) -> Choice | None:
+        """The cheapest plan of all, None when no budget makes anything feasible."""
+        return self.choice(0) if len(self) else None
+
+    def cheapest_of_each_type(self) -> dict[str, int]:
+        """The lowest price of any plan with each GPU type, micro-dollars an hour, by the type's name."""
+        prices: dict[str, int] = {}
+        for index, block in enumerate(self.blocks):
+            rows = np.flatnonzero(self.block == index)
+            types, first = np.unique(block.sizes.type_index[self.size[rows]], return_index=True)
+            for t, row in zip(types.tolist(), rows[first].tolist(), strict=True):
+                price, name = int(self.price[row]), block.sizes.types[t].name
+                prices[name] = min(price, prices.get(name, price))
+        return prices
+
+    def next_change(self, budget: int) -> Choice | None:
+        """The plan at the next higher budget for which the best plan has a better value, None when there is none."""
+        now = self.best(budget)
+        bar = -np.inf if now is None else now.value + abs(now.value) * 1e-9
+        row = int(np.searchsorted(self.best_so_far, bar, side="right"))
+        return self.best(int(self.price[row])) if row < len(self) else None
+
+
+def _plans(index: int, block: Block, top: int) -> tuple[npt.NDArray[np.generic], ...]:
+    """Columns (block, size, memory, memory_count, price, value) of one block."""
+    sizes = block.sizes
+    rows = np.arange(len(sizes), dtype=np.int64)
+    if not block.architecture.tiered:
+        none = np.full(len(rows), -1, dtype=np.int64)
+        return (
+            np.full(len(rows), index),
+            rows,
+            none,
+            np.zeros(len(rows), dtype=np.int64),
+            sizes.price,
+            block.scoring.values(rows, sizes.price),
+        )
+    size, memory, count, price = _cheapest_tiers(sizes, block.tier, top)
+    price = price + sizes.price[size]
+    return (np.full(len(size), index), size, memory, count, price, block.scoring.values(size, price))
+
+
+def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
+    """Memory-node types that fewer than ``top`` others beat in price, n_sat and quota at once."""
+    names = np.arange(len(tier), dtype=np.int64)
+    # Price comes first and names break its ties, as in the ranking; memory is enough for all of them (eq. 6).
+    return skyband(np.column_stack([tier.price * len(tier) + names, -tier.n_sat, -tier.max_count]), top)
+
+
+def _cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """For each size its ``top`` cheapest memory tiers: columns (size, memory, memory_count, price of the tier)."""
+    empty = np.zeros(0, dtype=np.int64)
+    if not len(sizes) or not len(tier):
+        return empty, empty, empty, empty
+    kept = np.flatnonzero(useful_tier(tier, top))
+    small = tier.take(np.isin(np.arange(len(tier)), kept))
+    # What a tier costs depends on n and on the senders' n_sat only, so each such pair is served once for all types.
+    pairs, which = np.unique(np.column_stack([sizes.count, sizes.n_sat]), axis=0, return_inverse=True)
+    needed = small.needed(pairs[:, 0], pairs[:, 1])
+    cost = np.where(needed <= small.max_count, needed * small.price, np.iinfo(np.int64).max)
+    order = np.lexsort((np.broadcast_to(np.arange(len(small)), cost.shape), needed, cost), axis=-1)[:, :top]
+    pair_rows = np.arange(len(pairs))[:, None]
+    best_cost, best_count = cost[pair_rows, order], needed[pair_rows, order]
+    feasible = (best_cost < np.iinfo(np.int64).max)[which.reshape(-1)]
+    size = np.broadcast_to(np.arange(len(sizes), dtype=np.int64)[:, None], feasible.shape)[feasible]
+    of_size = which.reshape(-1)
+
+    def pick(table: IntArray) -> IntArray:
+        return table[of_size][feasible]
+
+    return size, pick(kept[order]), pick(best_count), pick(best_cost)

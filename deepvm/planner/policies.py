@@ -1,0 +1,75 @@
+"""Policies decide what "best" means: DeepVM's objectives and the paper's baselines (DeepVM V-C1).
+
+Every policy is a score for each (type, n) of the architectures that it considers; solver and frontier find the
+highest score that the constraints allow, and the cheaper plan among equals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.planner.architectures import REGISTRY, Architecture
+from deepvm.planner.candidates import Sizes
+from deepvm.planner.request import Objective, PlanRequest, PolicyName
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+TIE = 1e-9
+"""Values whose relative difference is at most this are equal, and the cheaper plan wins."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What to maximise.
+
+    Attributes:
+        scores: one positive number for each row of the sizes.
+        per_dollar: False: the value of a plan is its size's score. True: it is minus price / score, so that the best
+            plan has the lowest price for the score (``cost-per-work``); the price includes memory nodes.
+    """
+
+    scores: FloatArray
+    per_dollar: bool = False
+
+    def values(self, rows: IntArray, prices: IntArray) -> FloatArray:
+        """Values of plans, higher is better: their size rows and whole prices in micro-dollars an hour."""
+        scores = self.scores[rows]
+        return -(prices / scores) if self.per_dollar else scores
+
+
+def tie_floor(best: float) -> float:
+    """The lowest value that still counts as equal to ``best``."""
+    return best - abs(best) * TIE
+
+
+def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
+    """The architectures that a request considers; the two baselines know only Single-Anchor."""
+    baseline = request.policy in (PolicyName.COST_FIRST, PolicyName.PERFORMANCE_FIRST)
+    names = request.architectures or tuple(REGISTRY)
+    return tuple(REGISTRY[n] for n in REGISTRY if n in names and (not baseline or n == "single-anchor"))
+
+
+def scoring(request: PlanRequest, sizes: Sizes) -> Scoring:
+    """The score of each size under the request's policy and objective.
+
+    ``noscale`` is DeepVM with K = 1. ``cost-first`` takes the most VMs. ``performance-first`` takes the type with the
+    highest eFLOPS, then the most VMs. The baselines have no objective.
+    """
+    if request.policy is PolicyName.COST_FIRST:
+        return Scoring(sizes.count.astype(np.float64))
+    if request.policy is PolicyName.PERFORMANCE_FIRST:
+        eflops = np.array([t.eflops or 0.0 for t in sizes.types])
+        order = np.unique(eflops, return_inverse=True)[1] + 1
+        biggest = int(sizes.count.max(initial=0)) + 1
+        # One whole number that sorts like (eFLOPS, n).
+        return Scoring((order[sizes.type_index] * biggest + sizes.count).astype(np.float64))
+    work, z = sizes.throughput, sizes.z
+    if request.policy is PolicyName.NOSCALE:
+        work, z = work / sizes.k, z / sizes.k
+    if request.objective is Objective.FLOPP:
+        return Scoring(z)
+    return Scoring(work, per_dollar=request.objective is Objective.COST_PER_WORK)

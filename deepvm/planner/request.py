@@ -1,0 +1,186 @@
+"""What the user asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import TypeVar
+
+from deepvm.core.instances import Quota
+from deepvm.core.units import Money, budget_micro_usd, parse_bytes, to_decimal
+from deepvm.errors import RequestError
+
+
+class Objective(str, Enum):
+    """What the best cluster is best at."""
+
+    THROUGHPUT = "throughput"
+    """Maximise eFLOPS x n x K(n): the fastest training that the budget buys (DeepVM V-A)."""
+    FLOPP = "flopp"
+    """Maximise the printed objective Z, operations per dollar (DeepVM eq. 4, 8); kept for reproduction."""
+    COST_PER_WORK = "cost-per-work"
+    """Minimise price / throughput: the cheapest training, however long it takes."""
+
+
+class PolicyName(str, Enum):
+    """How clusters are chosen: DeepVM, or one of the baselines of section V-C1."""
+
+    DEEPVM = "deepvm"
+    NOSCALE = "noscale"
+    COST_FIRST = "cost-first"
+    PERFORMANCE_FIRST = "performance-first"
+
+
+class SpeedupKind(str, Enum):
+    """Which speed-up curve to use; see :mod:`deepvm.core.speedup`."""
+
+    HYBRID = "hybrid"
+    RING = "ring"
+    MEASURED = "measured"
+
+
+class SolverName(str, Enum):
+    """How the best cluster is found; both are exact."""
+
+    ILP = "ilp"
+    FRONTIER = "frontier"
+
+
+MOST_NODES = 4096
+"""The largest --max-nodes: keeps every intermediate price far below 2**63 micro-dollars."""
+
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """A validated request.
+
+    Attributes:
+        budget: pricing willingness PW, $/h, >= 0.
+        checkpoint_bytes: size f of one checkpoint. buffers: how many the memory node must hold, s (eq. 6).
+        architectures: names from the registry to consider; empty for all.
+        speedup: the kind of curve to use, None for the catalogue's default.
+        gpus: globs on GPU models. instance_types: globs on the types that train. exclude: globs on any type.
+            memory_nodes: globs on the types that hold checkpoints. Empty means all (for ``exclude``: none).
+        max_nodes: the most VMs that train in one cluster.
+        quotas: account limits; None for those of the catalogue, empty for none.
+        top: how many configurations to rank.
+        time_limit_s: seconds after which the integer program settles for the best plan so far.
+    """
+
+    budget: Decimal
+    checkpoint_bytes: int = 300_000_000
+    buffers: int = 2
+    objective: Objective = Objective.THROUGHPUT
+    policy: PolicyName = PolicyName.DEEPVM
+    architectures: tuple[str, ...] = ()
+    speedup: SpeedupKind | None = None
+    gpus: tuple[str, ...] = ()
+    instance_types: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    memory_nodes: tuple[str, ...] = ()
+    max_nodes: int = 255
+    quotas: tuple[Quota, ...] | None = None
+    top: int = 3
+    solver: SolverName = SolverName.ILP
+    time_limit_s: float = 60.0
+
+    @property
+    def budget_micro_usd(self) -> int:
+        """The budget in whole micro-dollars an hour."""
+        return budget_micro_usd(self.budget)
+
+    @property
+    def memory_needed_bytes(self) -> int:
+        """Memory that one memory node must have: f x s (DeepVM eq. 6)."""
+        return self.checkpoint_bytes * self.buffers
+
+    @classmethod
+    def parse(
+        cls,
+        budget: Money,
+        *,
+        checkpoint_size: str | int = 300_000_000,
+        buffers: int = 2,
+        objective: str = "throughput",
+        policy: str = "deepvm",
+        architecture: str | Sequence[str] = (),
+        speedup: str | None = None,
+        gpu: str | Sequence[str] = (),
+        instance_type: str | Sequence[str] = (),
+        exclude: str | Sequence[str] = (),
+        memory_node: str | Sequence[str] = (),
+        max_nodes: int = 255,
+        quotas: Iterable[Quota] | None = None,
+        top: int = 3,
+        solver: str = "ilp",
+        time_limit_s: float = 60.0,
+    ) -> PlanRequest:
+        """Read the values that people write.
+
+        Args:
+            budget: $/h, >= 0.
+            checkpoint_size: bytes, or a size with a unit such as ``300MB`` or ``512MiB``.
+            buffers: checkpoints that one memory node must hold, 1 to 1000.
+            objective: ``throughput``, ``flopp`` or ``cost-per-work``.
+            policy: ``deepvm``, ``noscale``, ``cost-first`` or ``performance-first``.
+            architecture: one or several names of the registry; none for all.
+            speedup: ``hybrid``, ``ring`` or ``measured``; None for the catalogue's default.
+            gpu: glob(s) on GPU models.
+            instance_type: glob(s) on the types that train.
+            exclude: glob(s) on types that must not be used at all.
+            memory_node: glob(s) on the types that hold checkpoints.
+            max_nodes: the most VMs that train, 1 to 4096.
+            quotas: account limits; None for those of the catalogue, empty for none.
+            top: configurations to rank, 1 to 100.
+            solver: ``ilp`` or ``frontier``.
+            time_limit_s: seconds, above 0.
+
+        Raises:
+            RequestError: naming the argument, the value and what is allowed.
+        """
+        from deepvm.planner.architectures import REGISTRY
+
+        names = _words(architecture)
+        for name in names:
+            if name not in REGISTRY:
+                raise RequestError("architecture", name, " or ".join(REGISTRY))
+        limit = float(to_decimal(time_limit_s, "time_limit_s", unit="seconds"))
+        return cls(
+            budget=to_decimal(budget, "budget", zero=True, unit="$/h"),
+            checkpoint_bytes=parse_bytes(checkpoint_size),
+            buffers=_whole("buffers", buffers, 1000),
+            objective=_choice("objective", objective, Objective),
+            policy=_choice("policy", policy, PolicyName),
+            architectures=names,
+            speedup=None if speedup is None else _choice("speedup", speedup, SpeedupKind),
+            gpus=_words(gpu),
+            instance_types=_words(instance_type),
+            exclude=_words(exclude),
+            memory_nodes=_words(memory_node),
+            max_nodes=_whole("max_nodes", max_nodes, MOST_NODES),
+            quotas=None if quotas is None else tuple(quotas),
+            top=_whole("top", top, 100),
+            solver=_choice("solver", solver, SolverName),
+            time_limit_s=limit,
+        )
+
+
+def _words(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _whole(option: str, value: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+        raise RequestError(option, value, f"a whole number from 1 to {high}")
+    return value
+
+
+def _choice(option: str, value: str, kinds: type[_Choice]) -> _Choice:
+    try:
+        return kinds(value)
+    except ValueError:
+        raise RequestError(option, value, " or ".join(str(k.value) for k in kinds)) from None

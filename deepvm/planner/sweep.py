@@ -1,0 +1,84 @@
+"""The best cluster of every budget in a range, for several policies: one enumeration each, no solver (Figure 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from deepvm.core.cluster import Recommendation
+from deepvm.core.instances import Catalog
+from deepvm.core.units import budget_micro_usd, to_decimal
+from deepvm.errors import RequestError
+from deepvm.planner.build import blocks_of, describe
+from deepvm.planner.candidates import gather
+from deepvm.planner.frontier import Frontier
+from deepvm.planner.policies import architectures_of
+from deepvm.planner.request import PlanRequest, PolicyName
+
+MOST_BUDGETS = 100_000
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """The best cluster of one policy at one budget.
+
+    Attributes:
+        budget: $/h. recommendation: None when nothing is feasible; a row is never left out.
+    """
+
+    budget: Decimal
+    policy: PolicyName
+    recommendation: Recommendation | None
+
+
+def parse_budgets(text: str) -> tuple[Decimal, ...]:
+    """Read ``low:high:step`` (both ends included), or budgets separated by commas; $/h.
+
+    Raises:
+        RequestError: not such a list, a step that is not above 0, an end below the start, more than 100 000 budgets.
+    """
+    allowed = "low:high:step or a comma-separated list of budgets in $/h, such as 0:10:0.1"
+    if ":" not in text:
+        return tuple(to_decimal(part, "pw", zero=True, unit="$/h") for part in text.split(","))
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise RequestError("pw", text, allowed)
+    low, high, step = (to_decimal(p, "pw", zero=i < 2, unit="$/h") for i, p in enumerate(parts))
+    if high < low:
+        raise RequestError("pw", text, "low:high:step with high >= low")
+    count = int((high - low) / step) + 1
+    if count > MOST_BUDGETS:
+        raise RequestError("pw", text, f"at most {MOST_BUDGETS} budgets; this asks for {count}")
+    return tuple(low + i * step for i in range(count))
+
+
+def sweep(
+    catalog: Catalog,
+    budgets: Sequence[Decimal],
+    policies: Sequence[PolicyName] = tuple(PolicyName),
+    request: PlanRequest | None = None,
+) -> list[SweepRow]:
+    """Answer every budget for every policy.
+
+    Args:
+        catalog: the types and prices.
+        budgets: $/h, any order.
+        policies: which ones; all four by default.
+        request: everything else that is asked for; its budget and policy are ignored.
+
+    Returns:
+        One row for each budget and policy, budgets first, in the order given.
+    """
+    request = request or PlanRequest(budget=Decimal(0))
+    columns: list[list[SweepRow]] = []
+    for policy in policies:
+        asked = replace(request, policy=policy)
+        candidates = gather(catalog, asked, architectures_of(asked))
+        frontier = Frontier.build(blocks_of(candidates, asked))
+        rows = []
+        for budget in budgets:
+            choice = frontier.best(budget_micro_usd(budget))
+            rows.append(SweepRow(budget, policy, None if choice is None else describe(choice, 1, candidates)))
+        columns.append(rows)
+    return [row for rows in zip(*columns, strict=True) for row in rows]
