@@ -296,7 +296,7 @@ def _gpu_candidate(
     if curve is None:
         return Rejection(instance.name, "no-curve", f"it has no {kind} speed-up curve")
     missing = [missing_for(a, instance) for a in architectures]
-    if all(missing):
+    if missing and all(missing):
         names = ", ".join(a.name for a in architectures)
         return Rejection(instance.name, missing[0], f"{missing[0].replace('-', ' ')}, which {names} needs")
     scaling = scaling_factor(curve, counts)

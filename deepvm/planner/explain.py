@@ -229,7 +229,7 @@ def _tiered(request: PlanRequest) -> tuple[str, ...]:
 def _verdict(
     name: str, best: Choice, winner: Choice, gap: float, matches_at: Decimal | None, request: PlanRequest
 ) -> str:
-    what = f"the best cluster with {name}, {best.cluster} at {usd(best.price):.4f} $/h,"
+    what = f"The best cluster with {name}, {best.cluster} at {usd(best.price):.4f} $/h,"
     if best.value >= tie_floor(winner.value):
         over = usd(best.price - winner.price)
         return f"{what} is as good as the winner and costs {over:.4f} $/h more"

@@ -34,7 +34,8 @@ class NextChange:
 
     Attributes:
         budget: the next budget, $/h, at which the best cluster is a better one.
-        recommendation: that cluster. gain: by how much its value is better, as a share; None if nothing is feasible now.
+        recommendation: that cluster.
+        gain: by how much its value is better, as a share; None if nothing is feasible now.
     """
 
     budget: Decimal
@@ -220,7 +221,7 @@ def _doubt(choices: Sequence[Choice], expected: Sequence[Choice], status: SolveS
 
 def _alternatives(candidates: Candidates, request: PlanRequest, best: Choice | None) -> tuple[Alternative, ...]:
     """The best clusters by the other objectives; the baselines have no objective to disagree about."""
-    if best is None or request.policy not in (PolicyName.DEEPVM, PolicyName.NOSCALE):
+    if best is None or not _has_objective(request):
         return ()
     found = []
     for objective in Objective:
@@ -253,5 +254,14 @@ def _next_change(frontier: Frontier, candidates: Candidates, request: PlanReques
     now, change = frontier.best(budget), frontier.next_change(budget)
     if change is None:
         return None
-    gain = None if now is None else (change.value - now.value) / abs(now.value)
+    gain = None
+    if now is not None and _has_objective(request):
+        gain = (change.value - now.value) / abs(now.value)
+    elif now is not None:  # a baseline's value is an order, not an amount
+        work = [float(c.block.sizes.throughput[c.size]) for c in (now, change)]
+        gain = work[1] / work[0] - 1
     return NextChange(Decimal(change.price) / MICRO_USD, describe(change, 1, candidates), gain)
+
+
+def _has_objective(request: PlanRequest) -> bool:
+    return request.policy in (PolicyName.DEEPVM, PolicyName.NOSCALE)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import pulp
@@ -49,6 +48,9 @@ class Solution:
 
 BACKENDS = ("highs", "cbc")
 
+_Row = tuple[tuple[tuple[int, float], ...], float, str]
+"""Terms, bound, sense, as the solver gets them."""
+
 
 def available_backends() -> tuple[str, ...]:
     """The solvers that can be run here, best first.
@@ -68,20 +70,26 @@ def _backend(name: str, seconds: float) -> Any:
     options: dict[str, Any] = {"msg": False, "gapRel": 0.0, "gapAbs": 0.0, "threads": 1, "timeLimit": seconds}
     if name == "highs":
         return pulp.HiGHS(**options)
-    with warnings.catch_warnings():
-        # PuLP 3.3 announces that PuLP 4 renames this class; the dependency is pinned below 4.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with _as_in_pulp_3():
         return pulp.PULP_CBC_CMD(**options)
 
 
+@contextmanager
+def _as_in_pulp_3() -> Iterator[None]:
+    # PuLP 3.3 announces the names of PuLP 4 at nearly every call; the dependency is pinned below 4.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
 class IntegerProgram:
-    """A formulation, loaded once and solved for several objectives.
+    """A formulation that is solved for several objectives, with rows that come and go.
 
     Not safe for use from several threads at once.
     """
 
     def __init__(self, formulation: Formulation, *, deadline: float, backends: Sequence[str] = ()) -> None:
-        """Build the PuLP problem.
+        """Load the formulation.
 
         Args:
             formulation: the variables and rows.
@@ -90,58 +98,43 @@ class IntegerProgram:
         """
         self._formulation, self._deadline = formulation, deadline
         self._backends = tuple(backends) or available_backends()
-        self._problem = pulp.LpProblem("deepvm", pulp.LpMinimize)
-        self._variables = [pulp.LpVariable(v.name, 0, v.upper, pulp.LpInteger) for v in formulation.variables]
-        self._rows = 0
-        self._undo: list[Callable[[], None]] | None = None
-        for constraint in formulation.constraints:
-            self.add(constraint)
+        self._upper = [v.upper for v in formulation.variables]
+        self._rows = [_reduced(c) for c in formulation.constraints]
+        self._scoped: tuple[list[int], list[_Row]] | None = None
 
     def add(self, constraint: Constraint, *, keep: bool = False) -> None:
         """Add a row of whole numbers.
 
-        The row is divided by the greatest common divisor of its coefficients, rounding a bound of ``<=`` down: no
-        whole-number solution is lost, and prices in micro-dollars become small numbers.
-
         Args:
-            keep: whether the row outlives the :meth:`scope` in which it is added.
+            constraint: the row.
+            keep: whether it outlives the :meth:`scope` in which it is added.
         """
-        divisor = math.gcd(*(c for _, c in constraint.terms)) or 1
-        terms = [(v, c // divisor) for v, c in constraint.terms]
-        bound = constraint.bound // divisor if constraint.sense == "<=" else constraint.bound / divisor
-        self._add(terms, bound, constraint.sense, keep)
+        self._add(_reduced(constraint), keep)
 
     def add_real(self, terms: Iterable[tuple[int, float]], bound: float) -> None:
         """Add a ``<=`` row with real coefficients."""
-        self._add(terms, bound, "<=", False)
+        self._add((tuple(terms), bound, "<="), keep=False)
 
-    def _add(self, terms: Iterable[tuple[int, float]], bound: float, sense: str, keep: bool) -> None:
-        expression = pulp.LpAffineExpression([(self._variables[v], c) for v, c in terms])
-        compare = pulp.LpConstraintLE if sense == "<=" else pulp.LpConstraintEQ
-        name = f"r_{self._rows}"
-        self._rows += 1
-        self._problem += pulp.LpConstraint(expression, compare, name, bound)
-        if self._undo is not None and not keep:
-            self._undo.append(lambda: self._problem.constraints.pop(name))
+    def _add(self, row: _Row, keep: bool) -> None:
+        self._rows.append(row)
+        if self._scoped is not None and keep:
+            self._scoped[1].append(row)
 
     def close(self, variables: Iterable[int], *, keep: bool = False) -> None:
         """Hold variables at 0; ``keep`` as in :meth:`add`."""
-        for index in variables:
-            variable = self._variables[index]
-            if self._undo is not None and not keep and variable.upBound != 0:
-                self._undo.append(partial(setattr, variable, "upBound", variable.upBound))
-            variable.upBound = 0
+        for variable in variables:
+            self._upper[variable] = 0
+            if self._scoped is not None and keep:
+                self._scoped[0][variable] = 0
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """What is added or closed inside holds only there, unless it says ``keep``."""
-        self._undo = []
+        self._scoped = list(self._upper), list(self._rows)
         try:
             yield
         finally:
-            undo, self._undo = self._undo, None
-            for step in reversed(undo):
-                step()
+            (self._upper, self._rows), self._scoped = self._scoped, None
 
     def minimise(self, objective: Mapping[int, float]) -> Solution:
         """Solve for one objective, a coefficient for each variable that has one.
@@ -149,29 +142,55 @@ class IntegerProgram:
         HiGHS first; if it is unavailable or gives up, the next backend. The values are rounded to whole numbers and
         not trusted: the caller checks them against the formulation.
         """
-        terms = [(self._variables[v], c) for v, c in objective.items()]
-        self._problem.setObjective(pulp.LpAffineExpression(terms))
+        problem, variables = self._build(objective)
         solution = Solution(SolveStatus.NUMERICAL)
         for name in self._backends:
-            solution = self._solve(name)
+            solution = self._solve(problem, variables, name)
             if solution.status is not SolveStatus.NUMERICAL:
                 break
         return solution
 
-    def _solve(self, name: str) -> Solution:
+    @_as_in_pulp_3()
+    def _build(self, objective: Mapping[int, float]) -> tuple[Any, list[Any]]:
+        """The PuLP problem; PuLP hands it to the solver as a whole each time, so nothing is gained by keeping it."""
+        problem = pulp.LpProblem("deepvm", pulp.LpMinimize)
+        variables = [
+            problem.add_variable(v.name, 0, upper, pulp.LpInteger)
+            for v, upper in zip(self._formulation.variables, self._upper, strict=True)
+        ]
+        problem.setObjective(pulp.LpAffineExpression([(variables[v], c) for v, c in objective.items()]))
+        for number, (terms, bound, sense) in enumerate(self._rows):
+            expression = pulp.LpAffineExpression([(variables[v], c) for v, c in terms])
+            compare = pulp.LpConstraintLE if sense == "<=" else pulp.LpConstraintEQ
+            problem.addConstraint(pulp.LpConstraint(expression, compare, f"r_{number}", bound))
+        return problem, variables
+
+    def _solve(self, problem: Any, variables: list[Any], name: str) -> Solution:
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             return Solution(SolveStatus.TIME_LIMIT, (), name)
         try:
-            self._problem.solve(_backend(name, seconds))
+            problem.solve(_backend(name, seconds))
         except pulp.PulpSolverError:
             return Solution(SolveStatus.NUMERICAL, (), name)
-        if self._problem.status == pulp.LpStatusInfeasible:
+        if problem.status == pulp.LpStatusInfeasible:
             return Solution(SolveStatus.INFEASIBLE, (), name)
-        found = [v.varValue for v in self._variables]
-        values = () if None in found else tuple(round(x) for x in found)
-        if self._problem.status == pulp.LpStatusOptimal and self._problem.sol_status == pulp.LpSolutionOptimal:
+        found = [v.varValue for v in variables]
+        # A variable in no row and no objective never reaches the solver, and has no value: any does.
+        values = () if all(x is None for x in found) else tuple(round(x or 0) for x in found)
+        if problem.status == pulp.LpStatusOptimal and problem.sol_status == pulp.LpSolutionOptimal:
             return Solution(SolveStatus.OPTIMAL if values else SolveStatus.NUMERICAL, values, name)
         if time.monotonic() >= self._deadline:
             return Solution(SolveStatus.TIME_LIMIT, values, name)
         return Solution(SolveStatus.NUMERICAL, (), name)
+
+
+def _reduced(constraint: Constraint) -> _Row:
+    """A row of whole numbers divided by their greatest common divisor.
+
+    A bound of ``<=`` is rounded down: no whole-number solution is lost, and micro-dollars become small numbers.
+    """
+    divisor = math.gcd(*(c for _, c in constraint.terms)) or 1
+    terms = tuple((v, c // divisor) for v, c in constraint.terms)
+    bound = constraint.bound // divisor if constraint.sense == "<=" else constraint.bound / divisor
+    return terms, bound, constraint.sense

@@ -1,0 +1,52 @@
+# deepvm: two commands do everything: `make recommend` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PW ?= 3
+
+.PHONY: help recommend test test-slow check bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make recommend   install into .venv and recommend a cluster for PW=$(PW) \$$/h"
+	@echo "make test        the tests (a few minutes)"
+	@echo "make test-slow   the long campaigns as well"
+	@echo "make check       ruff and mypy --strict"
+	@echo "make bench       speed of the command line, growth with the catalogue (build/bench/)"
+	@echo "make clean       remove .venv and build/"
+
+# A stamp stands for each set of installed packages; it is renewed when pyproject.toml changes.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "deepvm needs Python 3.10 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Could not make a virtual environment. On Debian or Ubuntu: apt install python3-venv"; exit 1; }
+	@touch $@
+
+$(VENV)/.base: pyproject.toml | $(VENV)/.made
+	@echo "Installing deepvm into $(VENV) ..." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.made
+	@echo "Installing deepvm and its test tools into $(VENV) ..." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.base
+
+recommend: $(VENV)/.base
+	@$(BIN)/deepvm recommend --pw $(PW)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto -m 'not gpu and not aws'
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python scripts/bench.py
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,196 @@
+"""A catalogue as a plain document (what a JSON file holds) and back.
+
+Nothing here validates: embedded documents are ours and a test validates them, files of users pass
+:mod:`deepvm.catalog.problems` first. That keeps pydantic, which is slow to import, out of the common path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, Quota
+from deepvm.core.saturation import PAPER_TABLE, SaturationTable
+from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
+from deepvm.errors import RequestError
+
+CATALOG_VERSION = "deepvm.catalog/1"
+"""``schema_version`` of a catalogue."""
+
+QUOTAS_VERSION = "deepvm.quotas/1"
+"""``schema_version`` of a file of quotas."""
+
+Document = Mapping[str, Any]
+"""A JSON object; numbers are int, Decimal or float."""
+
+
+def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> Catalog:
+    """Make the catalogue that a valid document describes.
+
+    Args:
+        document: valid by the schema; prices in $/h, memory in GiB, network in Gbit/s.
+        kind: ``Provenance.kind``, ``embedded`` or ``file``.
+        name: the catalogue's name where the document gives none.
+
+    Raises:
+        RequestError: a core class refuses a figure; a document that passed the schema does not get here.
+    """
+    rows = document.get("n_sat")
+    as_of = document.get("prices_as_of")
+    return Catalog(
+        name=document.get("name") or name,
+        instances=tuple(build_instance(i) for i in document["instances"]),
+        region=document.get("region", ""),
+        n_sat=PAPER_TABLE if rows is None else build_saturation(rows),
+        quotas=build_quotas(document.get("quotas", ())),
+        default_speedup=document.get("default_speedup", "hybrid"),
+        eflops_unit=document.get("eflops_unit", "eFLOPS"),
+        description=document.get("description", ""),
+        provenance=Provenance(kind, date.fromisoformat(as_of) if as_of else None, document.get("source", "")),
+    )
+
+
+def build_instance(raw: Document) -> InstanceType:
+    """Make one instance type from its object in ``instances``."""
+    gpu = raw.get("gpu")
+    return InstanceType(
+        name=raw["instance_type"],
+        vcpus=int(raw["vcpus"]),
+        memory_gib=_float(raw.get("memory_gib")),
+        network_gbps=_float(raw.get("network_gbps")),
+        on_demand_usd_per_hour=raw.get("on_demand_usd_per_hour"),
+        spot_usd_per_hour=raw.get("spot_usd_per_hour"),
+        gpu=None if gpu is None else _build_gpu(gpu),
+        eflops=_float(raw.get("eflops")),
+        speedups=tuple(build_curve(c) for c in raw.get("speedups", ())),
+        quota_family=raw.get("quota_family", "Standard"),
+        note=raw.get("note", ""),
+    )
+
+
+def build_curve(raw: Document) -> SpeedupCurve:
+    """Make one speed-up curve from its object in ``speedups``; ``kind`` is hybrid, ring or measured."""
+    return _CURVES[raw["kind"]](raw, {"workload": raw.get("workload"), "source": raw.get("source", "")})
+
+
+def build_saturation(rows: Iterable[Document]) -> SaturationTable:
+    """Make the saturation table from the rows of ``n_sat``."""
+    return SaturationTable.from_rows([(float(r["network_gbps"]), int(r["n_sat"])) for r in rows])
+
+
+def build_quotas(rows: Iterable[Document]) -> tuple[Quota, ...]:
+    """Make quotas (vCPUs by family and market) from the rows of ``quotas``."""
+    return tuple(Quota(q["family"], Market(q["market"]), int(q["vcpus"])) for q in rows)
+
+
+def document_of(catalog: Catalog) -> dict[str, Any]:
+    """The document that describes a catalogue; :func:`build_catalog` of it gives the same catalogue.
+
+    Prices become JSON numbers whose shortest decimal form is the exact price. ``Provenance.kind`` is not part of it:
+    that is where the document was found, not what it says.
+
+    Raises:
+        RequestError: a curve of a kind that the file format does not have.
+    """
+    as_of = catalog.provenance.prices_as_of
+    return {
+        "schema_version": CATALOG_VERSION,
+        "name": catalog.name,
+        "region": catalog.region,
+        "description": catalog.description,
+        "prices_as_of": None if as_of is None else as_of.isoformat(),
+        "source": catalog.provenance.source,
+        "eflops_unit": catalog.eflops_unit,
+        "default_speedup": catalog.default_speedup,
+        "n_sat": [
+            {"network_gbps": _plain(g), "n_sat": int(n)}
+            for g, n in zip(catalog.n_sat.network_gbps, catalog.n_sat.n_sat, strict=True)
+        ],
+        "quotas": [{"family": q.family, "market": q.market.value, "vcpus": q.vcpus} for q in catalog.quotas],
+        "instances": [_instance_document(i) for i in catalog],
+    }
+
+
+def _instance_document(instance: InstanceType) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "instance_type": instance.name,
+        "vcpus": instance.vcpus,
+        "memory_gib": _plain(instance.memory_gib),
+        "network_gbps": _plain(instance.network_gbps),
+        "on_demand_usd_per_hour": _plain(instance.on_demand_usd_per_hour),
+        "spot_usd_per_hour": _plain(instance.spot_usd_per_hour),
+        "quota_family": instance.quota_family,
+    }
+    if instance.gpu is not None:
+        document["gpu"] = {
+            "name": instance.gpu.name,
+            "count": instance.gpu.count,
+            "memory_gib": _plain(instance.gpu.memory_gib),
+            "manufacturer": instance.gpu.manufacturer,
+        }
+    if instance.gpu is not None or instance.eflops is not None:
+        # A GPU type without eFLOPS says so: whoever edits the file sees what is missing.
+        document["eflops"] = _plain(instance.eflops)
+    if instance.speedups:
+        document["speedups"] = [_curve_document(c) for c in instance.speedups]
+    if instance.note:
+        document["note"] = instance.note
+    return document
+
+
+def _curve_document(curve: SpeedupCurve) -> dict[str, Any]:
+    document: dict[str, Any] = {"kind": curve.kind}
+    if curve.workload is not None:
+        document["workload"] = curve.workload
+    if isinstance(curve, HybridSpeedup):
+        document |= {"a": _plain(curve.a), "b": _plain(curve.b), "c": _plain(curve.c)}
+    elif isinstance(curve, RingSpeedup):
+        document |= {"c": _plain(curve.c), "l": _plain(curve.l)}
+    elif isinstance(curve, MeasuredSpeedup):
+        document["points"] = [[_plain(n), _plain(s)] for n, s in curve.points]
+        if curve.beyond is not None:
+            document["beyond"] = {"c": _plain(curve.beyond.c), "l": _plain(curve.beyond.l)}
+    else:
+        raise RequestError("speedups", curve.kind, f"curves that a file can hold: {', '.join(_CURVES)}")
+    if curve.source:
+        document["source"] = curve.source
+    return document
+
+
+def _build_gpu(raw: Document) -> Gpu:
+    return Gpu(raw["name"], int(raw.get("count", 1)), _float(raw.get("memory_gib")), raw.get("manufacturer", "NVIDIA"))
+
+
+def _hybrid(raw: Document, about: dict[str, Any]) -> SpeedupCurve:
+    return HybridSpeedup(float(raw["a"]), float(raw["b"]), float(raw["c"]), **about)
+
+
+def _ring(raw: Document, about: dict[str, Any]) -> SpeedupCurve:
+    return RingSpeedup(float(raw["c"]), float(raw["l"]), **about)
+
+
+def _measured(raw: Document, about: dict[str, Any]) -> SpeedupCurve:
+    beyond = raw.get("beyond")
+    ring = None if beyond is None else RingSpeedup(float(beyond["c"]), float(beyond["l"]))
+    return MeasuredSpeedup(tuple((float(n), float(s)) for n, s in raw["points"]), ring, **about)
+
+
+_CURVES: dict[str, Callable[[Document, dict[str, Any]], SpeedupCurve]] = {
+    "hybrid": _hybrid,
+    "ring": _ring,
+    "measured": _measured,
+}
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _plain(value: float | Decimal | None) -> int | float | None:
+    """A JSON number: whole where it is whole, else the shortest decimal that reads back as the same value."""
+    if value is None:
+        return None
+    number = float(value)
+    return int(number) if number.is_integer() and abs(number) < 1e15 else number

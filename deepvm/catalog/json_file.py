@@ -1,0 +1,101 @@
+"""Catalogues and quotas as JSON: exact numbers in, readable text out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from deepvm.errors import CatalogFormatError, Problem
+
+MAX_FIELDS = 1000
+"""More fields in one object are not a catalogue; refused before each is reported as unknown."""
+
+_WIDTH = 120
+
+
+class RepeatedKeys(dict[str, Any]):
+    """A JSON object in which keys stood more than once; the last value of each is kept, as JSON readers do.
+
+    Attributes:
+        repeated: the names that stood more than once.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, Any]], repeated: Sequence[str]) -> None:
+        """Keep the pairs and the names that were repeated."""
+        super().__init__(pairs)
+        self.repeated = tuple(repeated)
+
+
+def parse_json(text: str, path: Path) -> object:
+    """Read JSON with its decimals exact; NaN and infinities stay in, so that validation can name their place.
+
+    Raises:
+        CatalogFormatError: not JSON (line and column), nested too deeply, or an object with more than 1000 fields.
+    """
+    try:
+        return json.loads(
+            text, parse_float=exact_number, parse_int=_whole, parse_constant=float, object_pairs_hook=_object_of_pairs
+        )
+    except json.JSONDecodeError as error:
+        problem = Problem(f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}", _ONE_OBJECT)
+    except RecursionError:
+        problem = Problem("file", "lists or objects are nested too deeply", _ONE_OBJECT)
+    except _TooManyFieldsError as error:
+        problem = Problem("file", f"an object has {error} fields", _ONE_OBJECT)
+    raise CatalogFormatError(path, [problem])
+
+
+def load_exact(text: str) -> dict[str, Any]:
+    """Read JSON of our own (an embedded catalogue) with its decimals exact."""
+    document: dict[str, Any] = json.loads(text, parse_float=Decimal)
+    return document
+
+
+def format_document(document: object) -> str:
+    """JSON with a newline at the end: what fits into 120 columns stands on one line, the rest is indented."""
+    return _format(document, "") + "\n"
+
+
+_ONE_OBJECT = "allowed: one JSON object, as `deepvm catalog show paper -o json` prints it"
+
+
+class _TooManyFieldsError(Exception):
+    pass
+
+
+def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_FIELDS:
+        raise _TooManyFieldsError(len(pairs))
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    times = Counter(name for name, _ in pairs)
+    return RepeatedKeys(pairs, [name for name, count in times.items() if count > 1])
+
+
+def exact_number(text: str) -> Decimal | float:
+    """The exact value of a number's decimal form; infinity or zero where the exponent is absurd."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return float(text)  # an exponent beyond what Decimal holds; validation refuses infinity and zero
+
+
+def _whole(text: str) -> int | Decimal:
+    # int() of a text takes quadratic time and refuses more than 4300 digits.
+    return int(text) if len(text) < 100 else Decimal(text)
+
+
+def _format(value: object, indent: str) -> str:
+    line = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if len(line) + len(indent) < _WIDTH or not isinstance(value, (dict, list)):
+        return line
+    deeper = indent + "  "
+    if isinstance(value, dict):
+        parts = [f"{deeper}{json.dumps(k, ensure_ascii=False)}: {_format(v, deeper)}" for k, v in value.items()]
+        return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(deeper + _format(v, deeper) for v in value) + f"\n{indent}]"

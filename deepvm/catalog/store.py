@@ -1,0 +1,162 @@
+"""Finding and loading catalogues: the embedded ones by name, the user's by file.
+
+An embedded catalogue is trusted (a test validates it) and loads without pydantic; a file is validated first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from deepvm.catalog.document import build_catalog, build_quotas, document_of
+from deepvm.catalog.files import read_text, write_text
+from deepvm.catalog.json_file import format_document, load_exact, parse_json
+from deepvm.core.instances import Catalog, Quota
+from deepvm.errors import CatalogFormatError, CatalogNotFoundError, Problem, RequestError
+
+if TYPE_CHECKING:
+    from deepvm.catalog.problems import Finding
+
+DEFAULT_CATALOG = "paper"
+ENDINGS = (".json", ".csv")
+"""How the name of a catalogue file may end, in any case."""
+
+_Built = TypeVar("_Built")
+
+
+@lru_cache(maxsize=1)
+def embedded_names() -> tuple[str, ...]:
+    """Names of the catalogues that come with deepvm, sorted."""
+    schemas = (".schema.json",)
+    return tuple(sorted(p.stem for p in _data_folder().glob("*.json") if not p.name.endswith(schemas)))
+
+
+def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG) -> Catalog:
+    """Load an embedded catalogue by its name, or a file that ends in ``.json`` or ``.csv``.
+
+    Raises:
+        CatalogNotFoundError: no embedded catalogue has this name and no file either; says what is near.
+        CatalogFormatError: the file cannot be read or is not a valid catalogue; lists every problem with its place.
+    """
+    name = os.fspath(name_or_path)
+    if name in embedded_names():
+        document = load_exact((_data_folder() / f"{name}.json").read_text(encoding="utf-8"))
+        return build_catalog(document, kind="embedded", name=name)
+    path = Path(name)
+    if path.suffix.lower() not in ENDINGS:
+        raise CatalogNotFoundError(name, _why_not(name), embedded_names())
+    try:
+        text = read_text(path)
+    except FileNotFoundError:
+        raise CatalogNotFoundError(name, "no such file", embedded_names()) from None
+    return _catalog_of_csv(text, path) if path.suffix.lower() == ".csv" else _catalog_of_json(text, path)
+
+
+def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
+    """Load limits from a JSON file ``{"schema_version": "deepvm.quotas/1", "quotas": [{family, market, vcpus}]}``.
+
+    Raises:
+        CatalogFormatError: the file is missing, cannot be read, or is not valid; lists every problem with its place.
+    """
+    from deepvm.catalog.problems import json_place, quota_findings
+
+    file = Path(path)
+    try:
+        text = read_text(file)
+    except FileNotFoundError:
+        raise CatalogFormatError(file, [Problem("file", "does not exist", "allowed: a JSON file of quotas")]) from None
+    document = parse_json(text, file)
+    _refuse(file, _guarded(file, lambda: quota_findings(document)), json_place(document))
+    return _guarded(file, lambda: build_quotas(document["quotas"]))  # type: ignore[index]  # valid, so it is an object
+
+
+def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:
+    """The text of a catalogue file, and in words what this format cannot carry.
+
+    Args:
+        catalog: what to write down.
+        ending: ``.json``, which carries everything, or ``.csv``.
+    """
+    if ending == ".csv":
+        from deepvm.catalog.csv_file import format_csv
+
+        return format_csv(catalog)
+    return format_document(document_of(catalog)), ()
+
+
+def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Write a catalogue to a file, whole or not at all; the ending decides the format.
+
+    Returns:
+        In words, what the format cannot carry and was left out.
+
+    Raises:
+        RequestError: the name ends neither in ``.json`` nor in ``.csv``.
+        DataError: the file cannot be written; whatever stood there is unchanged.
+    """
+    file = Path(path)
+    ending = file.suffix.lower()
+    if ending not in ENDINGS:
+        raise RequestError("path", str(file), "a file name that ends in .json or .csv")
+    text, left_out = format_catalog(catalog, ending)
+    write_text(file, text)
+    return left_out
+
+
+def _catalog_of_json(text: str, path: Path) -> Catalog:
+    from deepvm.catalog.problems import catalog_findings, json_place
+
+    document = parse_json(text, path)
+    _refuse(path, _guarded(path, lambda: catalog_findings(document)), json_place(document))
+    return _guarded(path, lambda: build_catalog(document, name=path.stem))  # type: ignore[arg-type]  # valid: an object
+
+
+def _catalog_of_csv(text: str, path: Path) -> Catalog:
+    from deepvm.catalog.csv_file import parse_csv
+    from deepvm.catalog.problems import catalog_findings
+
+    sheet = parse_csv(text, path)
+    _refuse(path, catalog_findings(sheet.document), sheet.place, sheet.problems)
+    return _guarded(path, lambda: build_catalog(sheet.document, name=path.stem))
+
+
+def _refuse(
+    path: Path,
+    findings: Sequence[Finding],
+    place: Callable[[tuple[str | int, ...]], str],
+    problems: Sequence[Problem] = (),
+) -> None:
+    if problems or findings:
+        raise CatalogFormatError(path, [*problems, *(f.problem(place) for f in findings)])
+
+
+def _guarded(path: Path, build: Callable[[], _Built]) -> _Built:
+    """Turn what a core class refuses, although the schema let it pass, into an error about the file."""
+    try:
+        return build()
+    except RequestError as error:
+        problem = Problem(error.option, repr(error.value)[:60], f"allowed: {error.allowed}")
+    except RecursionError:
+        problem = Problem("file", "lists or objects are nested too deeply", "allowed: the fields of a catalogue")
+    raise CatalogFormatError(path, [problem])
+
+
+def _why_not(name: str) -> str:
+    if os.path.isdir(name):
+        return "this is a folder"
+    if os.path.basename(name) != name or os.path.exists(name):
+        return "this file ends neither in .json nor in .csv"
+    import difflib
+
+    near = difflib.get_close_matches(name.lower(), embedded_names(), 1, 0.5)
+    return f"no embedded catalogue has this name{f' (did you mean {near[0]}?)' if near else ''}"
+
+
+def _data_folder() -> Path:
+    """``deepvm/_data`` in an installed wheel, ``data/`` at the top of the repository in an editable installation."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "_data"
+    return inside if inside.is_dir() else package.parent / "data"

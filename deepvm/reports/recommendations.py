@@ -1,0 +1,307 @@
+"""Recommendations as a document for programs and as a report for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+from deepvm.core.cluster import Cluster, Recommendation
+from deepvm.core.instances import Catalog
+from deepvm.core.units import format_bytes
+from deepvm.planner.explain import WhyNot
+from deepvm.planner.recommend import Recommendations
+from deepvm.planner.request import Objective
+from deepvm.planner.solver import SolveStatus
+from deepvm.reports.tables import Column, print_table
+
+SCHEMA_VERSION = "deepvm.recommend/1"
+STALE_DAYS = 30
+"""Spot prices older than this are history rather than prices."""
+
+
+def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, Any]:
+    """The pinned JSON object of ``recommend -o json``; money in $/h, sizes in bytes."""
+    request, catalog = answer.request, answer.catalog
+    found: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "request": {
+            "pw_usd_per_hour": float(request.budget),
+            "catalog": catalog.name,
+            "objective": request.objective.value,
+            "policy": request.policy.value,
+            "speedup": answer.speedup_kind,
+            "checkpoint_bytes": request.checkpoint_bytes,
+            "buffers": request.buffers,
+            "top": request.top,
+            "solver": request.solver.value,
+            "architectures": list(request.architectures),
+            "gpus": list(request.gpus),
+            "instance_types": list(request.instance_types),
+            "exclude": list(request.exclude),
+            "memory_nodes": list(request.memory_nodes),
+            "max_nodes": request.max_nodes,
+            "quotas": [
+                {"family": q.family, "market": q.market.value, "vcpus": q.vcpus}
+                for q in (catalog.quotas if request.quotas is None else request.quotas)
+            ],
+        },
+        "source": {
+            "catalog": catalog.name,
+            "region": catalog.region,
+            "prices_as_of": catalog.provenance.prices_as_of and catalog.provenance.prices_as_of.isoformat(),
+            "kind": catalog.provenance.kind,
+            "source": catalog.provenance.source,
+            "eflops_unit": catalog.eflops_unit,
+        },
+        "solution": {"status": answer.status.value, "solver": answer.solver},
+        "configurations": [_configuration(r) for r in answer.configurations],
+        "alternatives": [
+            {"objective": a.objective.value, **_configuration(a.recommendation)} for a in answer.alternatives
+        ],
+        "next_change": None,
+        "rejected": [
+            {"instance_type": r.instance_type, "reason": r.reason, "detail": r.detail} for r in answer.rejections
+        ],
+    }
+    if answer.next_change:
+        change = answer.next_change
+        found["next_change"] = {
+            "pw_usd_per_hour": float(change.budget),
+            "gain": change.gain,
+            "configuration": _configuration(change.recommendation),
+        }
+    if answer.reason:
+        found["reason"] = answer.reason
+    if not answer.configurations:
+        found["relax"] = answer.relax
+        found["cheapest"] = None if answer.cheapest is None else _configuration(answer.cheapest)
+    if why is not None:
+        found["explanation"] = {
+            "instance_type": why.instance_type,
+            "verdict": why.verdict,
+            "configuration": None if why.best is None else _configuration(why.best),
+            "gap": why.gap,
+            "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
+        }
+    return found
+
+
+def _configuration(r: Recommendation) -> dict[str, Any]:
+    cluster = r.cluster
+    return {
+        "rank": r.rank,
+        "architecture": cluster.architecture,
+        "gpu": {
+            "instance_type": cluster.gpu.name,
+            "count": cluster.gpu_count,
+            "spot_count": cluster.spot_count,
+            "on_demand_count": cluster.on_demand_count,
+        },
+        "memory": cluster.memory and {"instance_type": cluster.memory.instance.name, "count": cluster.memory.count},
+        "usd_per_hour": float(r.usd_per_hour),
+        "speedup": r.speedup,
+        "scaling_factor": r.scaling_factor,
+        "throughput": r.throughput,
+        "flopp_spot": r.flopp_spot,
+        "z": r.z,
+        "usd_per_work": r.usd_per_work,
+        "speedup_kind": r.speedup_kind,
+        "binding": [b.constraint for b in r.binding],
+        "binding_reasons": [b.reason for b in r.binding],
+        "warnings": list(r.warnings),
+    }
+
+
+CSV_HEADER = [
+    "rank",
+    "architecture",
+    "gpu_type",
+    "gpu_count",
+    "spot_count",
+    "on_demand_count",
+    "memory_type",
+    "memory_count",
+    "usd_per_hour",
+    "speedup",
+    "scaling_factor",
+    "throughput",
+    "flopp_spot",
+    "z",
+    "usd_per_work",
+    "binding",
+]
+
+
+def csv_rows(answer: Recommendations) -> tuple[list[str], list[list[Any]]]:
+    """Header and one row for each configuration."""
+    rows = []
+    for r in answer.configurations:
+        memory = r.cluster.memory
+        rows.append(
+            [
+                r.rank,
+                r.cluster.architecture,
+                r.cluster.gpu.name,
+                r.cluster.gpu_count,
+                r.cluster.spot_count,
+                r.cluster.on_demand_count,
+                memory.instance.name if memory else None,
+                memory.count if memory else 0,
+                float(r.usd_per_hour),
+                r.speedup,
+                r.scaling_factor,
+                r.throughput,
+                r.flopp_spot,
+                r.z,
+                r.usd_per_work,
+                " ".join(b.constraint for b in r.binding),
+            ]
+        )
+    return CSV_HEADER, rows
+
+
+def print_report(answer: Recommendations, why: WhyNot | None, today: date, *, wide: bool) -> None:
+    """Table, reasons, alternatives and sources on stdout, for a person."""
+    request, write = answer.request, sys.stdout.write
+    needs = f"a memory node holds {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
+    best_by = {
+        Objective.THROUGHPUT: "fastest training",
+        Objective.FLOPP: "most operations per dollar (Z)",
+        Objective.COST_PER_WORK: "cheapest work",
+    }[request.objective]
+    policy = "" if request.policy.value == "deepvm" else f", policy {request.policy.value}"
+    write(f"Clusters for at most {request.budget} $/h: {best_by}{policy}; {needs}\n\n")
+    print_table(*_table(answer.configurations, wide=wide))
+    write("\n")
+    for line in _reasons(answer):
+        write(line + "\n")
+    write(source_line(answer.catalog, today) + "\n")
+    if why is not None:
+        write("\n")
+        print_why(why)
+
+
+def _table(configurations: Sequence[Recommendation], *, wide: bool) -> tuple[list[Column], list[list[str]]]:
+    columns = [
+        Column("#", "right"),
+        Column("architecture"),
+        Column("training VMs"),
+        Column("memory nodes"),
+        Column("$/h", "right"),
+        Column("speed-up", "right"),
+        Column("throughput (eFLOPS)", "right"),
+        Column("limited by"),
+    ]
+    if wide:
+        columns[7:7] = [
+            Column("K(n)", "right"),
+            Column("FLOPP spot (op/$)", "right"),
+            Column("Z", "right"),
+            Column("$/h per eFLOPS", "right"),
+            Column("curve"),
+        ]
+    rows = []
+    for r in configurations:
+        training, memory = _vms(r.cluster)
+        cells = [
+            str(r.rank),
+            r.cluster.architecture,
+            training,
+            memory,
+            f"{r.usd_per_hour:.4f}",
+            f"{r.speedup:.2f}",
+            f"{r.throughput:.1f}",
+            ", ".join(b.constraint for b in r.binding) or "-",
+        ]
+        if wide:
+            cells[7:7] = [
+                f"{r.scaling_factor:.4f}",
+                f"{r.flopp_spot:.4g}",
+                f"{r.z:.1f}",
+                f"{r.usd_per_work:.6f}",
+                r.speedup_kind,
+            ]
+        rows.append(cells)
+    return columns, rows
+
+
+def _vms(cluster: Cluster) -> tuple[str, str]:
+    training = f"{cluster.spot_count} x {cluster.gpu.name} spot"
+    if cluster.on_demand_count:
+        training += f" + {cluster.on_demand_count} on-demand"
+    memory = cluster.memory
+    return training, f"{memory.count} x {memory.instance.name} on-demand" if memory else "-"
+
+
+def _reasons(answer: Recommendations) -> list[str]:
+    lines = []
+    first = answer.configurations[0]
+    lines += [f"Limited by {b.constraint}: {b.reason}." for b in first.binding]
+    if not first.binding:
+        lines.append("Limited by nothing: no larger cluster of these types is better.")
+    change = answer.next_change
+    if change is not None:
+        gain = "" if change.gain is None else f", {change.gain:.1%} better"
+        lines.append(f"More money: {change.budget.normalize():f} $/h buys {change.recommendation.cluster}{gain}.")
+    else:
+        lines.append("More money: no budget buys a better cluster of these types under these limits.")
+    for alternative in answer.alternatives:
+        r = alternative.recommendation
+        lines.append(
+            f"By {alternative.objective.value}: {r.cluster} at {r.usd_per_hour:.4f} $/h, "
+            f"throughput {r.throughput:.1f}, {r.usd_per_work:.6f} $/h per eFLOPS."
+        )
+    groups: dict[str, list[str]] = {}
+    for rejection in answer.rejections:
+        groups.setdefault(rejection.reason, []).append(rejection.instance_type)
+    for reason, names in groups.items():
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        lines.append(f"Not considered ({reason}): {shown}.")
+    for warning in dict.fromkeys(w for r in answer.configurations for w in r.warnings):
+        lines.append(f"Doubt: {warning}.")
+    if answer.speedup_kind == "hybrid" and any(i.curve("ring") for i in answer.catalog):
+        lines.append("Doubt: the hybrid curve is off by up to 66 % for few VMs; '--speedup ring' fits better.")
+    if answer.status is not SolveStatus.OPTIMAL:
+        lines.append(f"Not proven ({answer.status.value}): {answer.reason}.")
+    return lines
+
+
+def source_line(catalog: Catalog, today: date) -> str:
+    """Where the prices come from, how old they are, and what to do about it."""
+    source = catalog.provenance
+    where = f"{source.kind} catalogue {catalog.name}" + (f", {catalog.region}" if catalog.region else "")
+    if source.prices_as_of is None:
+        return f"Prices: {where}, undated."
+    days = (today - source.prices_as_of).days
+    age = f"{days} days old" if days < 365 else f"{days / 365.25:.1f} years old"
+    line = f"Prices: {where}, as of {source.prices_as_of}, {age}."
+    if days <= STALE_DAYS:
+        return line
+    return (
+        f"{line} For today's, write them into a file of your own "
+        f"('deepvm catalog show {catalog.name} -o json > my.json') and use '--catalog my.json'."
+    )
+
+
+def sentence(answer: Recommendations) -> str:
+    """Why there is no configuration, as one sentence with the constraint to relax."""
+    relax = {
+        "budget": "raise --pw",
+        "quota": "raise the quota or pass --quota none",
+        "memory": "lower --checkpoint-size or --buffers, or allow --architecture single-anchor",
+        "architecture": "allow --architecture single-anchor",
+        "types": "widen --gpu, --instance-type or --exclude, or use another catalogue",
+    }.get(answer.relax)
+    return f"{answer.reason[:1].upper()}{answer.reason[1:]}." + (f" To relax it: {relax}." if relax else "")
+
+
+def print_why(why: WhyNot) -> None:
+    """The answer to "why not this type?" on stdout."""
+    sys.stdout.write(f"Why not {why.instance_type}? {why.verdict}.\n")
+    if why.best is not None:
+        sys.stdout.write("\n")
+        print_table(*_table([why.best], wide=False))
+        for b in why.best.binding:
+            sys.stdout.write(f"Limited by {b.constraint}: {b.reason}.\n")

@@ -1,0 +1,223 @@
+"""The house keeps its plan: floors, rooms for third-party libraries, a fast front door, no room without its tests."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import deepvm
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "deepvm"
+
+FLOORS = {
+    "errors": 1,
+    "core": 2,
+    "planner": 3,
+    "catalog": 3,
+    "checkpoint": 3,
+    "jobs": 3,
+    "profiling": 4,
+    "simulator": 4,
+    "lab": 4,
+    "reports": 5,
+    "cli": 6,
+}
+PLACES = {
+    # library: the only places (files or folders below deepvm/) that may import it
+    "pulp": ["planner/solver.py"],
+    "highspy": ["planner/solver.py"],
+    "boto3": ["catalog/aws.py", "checkpoint/tiers/s3.py"],
+    "botocore": ["catalog/aws.py", "checkpoint/tiers/s3.py"],
+    "torch": ["checkpoint/", "profiling/", "lab/"],
+    "mpi4py": ["profiling/", "checkpoint/tiers/mpi.py"],
+    "typer": ["cli/"],
+    "rich": ["reports/", "cli/"],
+    "pandas": ["profiling/", "simulator/", "reports/", "catalog/"],
+    "pydantic": ["catalog/", "simulator/", "cli/"],
+    "pydantic_core": ["catalog/", "simulator/", "cli/"],
+    "scipy": ["core/", "profiling/", "simulator/"],
+    "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "reports/", "checkpoint/"],
+    "matplotlib": ["reports/"],
+    "yaml": ["reports/", "simulator/"],
+    "platformdirs": ["catalog/", "profiling/", "cli/"],
+}
+# pydantic.main, not pydantic: typer imports the empty front of it, which costs nothing.
+SLOW_LIBRARIES = {"numpy", "pandas", "scipy", "pulp", "highspy", "boto3", "torch", "pydantic.main", "matplotlib"}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """(dotted name, whether it stands at the top of the module) of every import."""
+    tree = ast.parse(path.read_text())
+    top = {id(node) for node in tree.body}
+    typing_only = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        at_top = id(node) in top and id(node) not in typing_only
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, at_top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from ((f"{node.module}.{alias.name}", at_top) for alias in node.names)
+
+
+def room(parts: tuple[str, ...]) -> str:
+    return parts[0].removesuffix(".py")
+
+
+def arrow_is_wrong(source: Path, name: str) -> bool:
+    """Whether an import of one of our modules does not run downward, given the importing file below deepvm/."""
+    parts = name.split(".")
+    if parts[0] != "deepvm" or len(parts) == 1 or parts[1] not in FLOORS:
+        return False
+    here, there = room(source.parts), parts[1]
+    if here == "__init__":
+        return False  # the public names, imported when first used
+    return here != there and FLOORS[there] >= FLOORS[here]
+
+
+def place_is_wrong(source: Path, name: str) -> bool:
+    """Whether a third-party library is imported outside its place."""
+    library = name.split(".")[0]
+    if library in sys.stdlib_module_names or library in ("deepvm", "__future__"):
+        return False
+    return not any(source.as_posix().startswith(place) for place in PLACES.get(library, []))
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {room(p.relative_to(PACKAGE).parts) for p in modules()} - {"__init__"}
+    assert rooms <= set(FLOORS)
+
+
+def test_imports_run_downward() -> None:
+    wrong = [(str(p), n) for p in modules() for n, _ in imports(p) if arrow_is_wrong(p.relative_to(PACKAGE), n)]
+    assert not wrong
+
+
+def test_third_party_libraries_stay_in_their_places() -> None:
+    wrong = [(str(p), n) for p in modules() for n, _ in imports(p) if place_is_wrong(p.relative_to(PACKAGE), n)]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("core/units.py", "deepvm.planner.request"),
+        ("planner/ilp.py", "deepvm.catalog.store"),
+        ("catalog/store.py", "deepvm.planner.request"),
+        ("planner/request.py", "deepvm.cli.main"),
+        ("errors.py", "deepvm.core.units"),
+    ],
+)
+def test_a_wrong_arrow_is_seen(source: str, name: str) -> None:
+    assert arrow_is_wrong(Path(source), name)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("planner/ilp.py", "pulp"),
+        ("core/units.py", "pydantic"),
+        ("cli/main.py", "boto3"),
+        ("core/units.py", "requests"),
+    ],
+)
+def test_a_library_outside_its_place_is_seen(source: str, name: str) -> None:
+    assert place_is_wrong(Path(source), name)
+
+
+def test_the_core_keeps_scipy_inside_functions() -> None:
+    assert not [(str(p), n) for p in (PACKAGE / "core").glob("*.py") for n, top in imports(p) if top and "scipy" in n]
+
+
+def test_the_core_has_no_clock_no_environment_no_files() -> None:
+    impure = {"os", "time", "random", "socket", "subprocess", "pathlib", "io", "logging", "sys"}
+    found = [(str(p), n) for p in (PACKAGE / "core").glob("*.py") for n, _ in imports(p) if n.split(".")[0] in impure]
+    assert not found
+    clocks = [str(p) for p in (PACKAGE / "core").glob("*.py") if ".today(" in p.read_text() or ".now(" in p.read_text()]
+    assert not clocks
+
+
+def loaded(code: str) -> set[str]:
+    """Modules in memory after running ``code`` in a fresh interpreter."""
+    script = f"import sys, json\ntry:\n    {code}\nexcept SystemExit:\n    pass\n"
+    script += "print(); print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    return set(json.loads(out.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["recommend", "--help"], ["sweep", "--help"], ["catalog", "--help"], ["--version"]]
+)
+def test_help_loads_nothing_slow(words: list[str]) -> None:
+    assert not loaded(f"from deepvm.cli.main import main; main({words!r})") & SLOW_LIBRARIES
+
+
+def test_importing_the_package_loads_nothing_slow() -> None:
+    assert not loaded("import deepvm") & (SLOW_LIBRARIES | {"typer", "rich"})
+
+
+def test_an_embedded_recommendation_loads_only_what_it_needs() -> None:
+    unneeded = {"pandas", "scipy", "boto3", "torch", "pydantic.main", "matplotlib", "yaml"}
+    assert not loaded("from deepvm.cli.main import main; main(['recommend', '--pw', '3'])") & unneeded
+
+
+def test_public_names_are_sorted_lazy_and_real() -> None:
+    assert deepvm.__all__ == sorted(deepvm.__all__)
+    assert set(deepvm.__all__) == set(deepvm._HOMES)
+    for name in deepvm.__all__:
+        assert getattr(deepvm, name).__doc__
+    with pytest.raises(AttributeError):
+        _ = deepvm.no_such_name
+    assert dir(deepvm) == deepvm.__all__
+
+
+def test_modules_stay_short() -> None:
+    long = {str(p): n for p in modules() if (n := len(p.read_text().splitlines())) > 400}
+    assert not long
+
+
+def test_every_room_has_tests() -> None:
+    rooms = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
+    assert not {r for r in rooms if not list((ROOT / "tests" / r).glob("test_*.py"))}
+
+
+def test_only_the_command_line_prints() -> None:
+    """Errors are printed by cli/main.py alone; reports write the answers."""
+    allowed = {"cli", "reports"}
+    writers = [p for p in modules() if "sys.std" in p.read_text() and room(p.relative_to(PACKAGE).parts) not in allowed]
+    assert not writers
+
+
+def test_top_level_is_the_plan() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    top = {line.split("/")[0] for line in tracked.stdout.splitlines()}
+    assert top <= {
+        ".ci",
+        ".gitignore",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "data",
+        "deepvm",
+        "notebooks",
+        "pyproject.toml",
+        "scripts",
+        "tests",
+    }
