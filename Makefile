@@ -31,10 +31,15 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.made
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@ $(VENV)/.base
 
+# pip byte-compiles what it installs, but not a checkout; without this every start would compile deepvm anew.
+COMPILE := $(BIN)/python -m compileall -q deepvm
+
 recommend: $(VENV)/.base
+	@$(COMPILE)
 	@$(BIN)/deepvm recommend --pw $(PW)
 
 test: $(VENV)/.dev
+	@$(COMPILE)
 	$(BIN)/python -m pytest -n auto
 
 test-slow: $(VENV)/.dev
@@ -46,6 +51,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev
+	@$(COMPILE)
 	$(BIN)/python scripts/bench.py
 
 clean:

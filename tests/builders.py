@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota
@@ -90,3 +91,49 @@ def paper() -> Catalog:
         Quota("Standard", Market.ON_DEMAND, 256),
     )
     return catalog(*gpus, *cpus, quotas=quotas)
+
+
+SIMULATED_GPUS = {
+    # name: on-demand, Gbps, eFLOPS, a, b, c  (DeepVM Table VI, recommender.md); spot is 0.3 x on-demand
+    "A": ("0.75", 10, 100, 0.14, 14.5, 13.5),
+    "B": ("0.526", 25, 377, 0.13, 12.9, 6.2),
+    "C": ("1.006", 10, 696, 0.09, 20.1, 5),
+    "D": ("0.55", 15, 700, 0.2, 10, 5),
+    "E": ("0.368", 1.7, 100, 0.1, 20, 15),
+    "F": ("1.236", 25, 800, 0.1, 15, 10),
+    "G": ("0.973", 30, 200, 0.1, 15, 10),
+    "H": ("0.252", 5, 150, 0.2, 10, 5),
+    "I": ("1.622", 30, 900, 0.2, 9.9, 7),
+    "J": ("0.22", 5, 50, 0.1, 20, 15),
+}
+SIMULATED_CPUS = {
+    "K": "c4.xlarge",
+    "L": "t3.xlarge",
+    "M": "c5.xlarge",
+    "N": "m6i.xlarge",
+    "O": "d3.xlarge",
+    "P": "c5n.xlarge",
+    "Q": "c6in.xlarge",
+}
+
+
+def simulated() -> Catalog:
+    """The paper's 17 simulated types, without quotas."""
+    gpus = [
+        gpu_type(
+            name,
+            on_demand_usd_per_hour=od,
+            spot_usd_per_hour=Decimal(od) * Decimal("0.3"),
+            network_gbps=gbps,
+            eflops=eflops,
+            speedups=hybrid(a, b, c),
+        )
+        for name, (od, gbps, eflops, a, b, c) in SIMULATED_GPUS.items()
+    ]
+    cpus = []
+    for name, model in SIMULATED_CPUS.items():
+        od, spot, gbps, gib = PAPER_CPUS[model]
+        cpus.append(
+            cpu_type(name, on_demand_usd_per_hour=od, spot_usd_per_hour=spot, network_gbps=gbps, memory_gib=gib)
+        )
+    return catalog(*gpus, *cpus)

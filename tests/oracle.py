@@ -272,7 +272,7 @@ def as_good_as(value: Value, best: Value) -> bool:
 
 
 def ranking(found: Iterable[Plan], budget: Decimal, top: int) -> list[Plan]:
-    """Repeatedly: the best of what is left; of all that tie with it the cheapest, then fewer memory nodes, then names."""
+    """Repeatedly the best of what is left; of all that tie with it the cheapest, then the fewest nodes, then names."""
     left = [p for p in found if Fraction(p.micro_usd, 10**6) <= Fraction(budget)]
     ranked: list[Plan] = []
     while left and len(ranked) < top:

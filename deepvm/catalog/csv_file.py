@@ -52,6 +52,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """Columns in the order they are written, and where each stands in an instance (curves by their kind)."""
 
+MAX_ROWS = 20_000
+"""As many instance types as the schema allows."""
+
 REQUIRED = ("instance_type", "vcpus")
 KEYS = ("schema_version", "name", "region", "description", "prices_as_of", "source", "eflops_unit", "default_speedup")
 """Keys of the comment lines, beside ``quota`` and ``n_sat``."""
@@ -119,6 +122,8 @@ def parse_csv(text: str, path: FilePath) -> Sheet:
             line, before = header_line + before, reader.line_num
             if any(cell.strip() for cell in cells):
                 _read_row(sheet, header, cells, line, instances)
+            if len(instances) > MAX_ROWS or len(sheet.problems) > MAX_ROWS:
+                break  # validation says that it is too much; reading on would only take time and memory
     except csv.Error as error:
         line = header_line + reader.line_num - 1
         sheet.problems.append(Problem(f"line {line}", f"not CSV: {error}", _FIELDS))

@@ -19,7 +19,7 @@ _A_FILE = "allowed: a regular file with a catalogue or quotas in it"
 def read_text(path: Path) -> str:
     """The text of a regular file in UTF-8, with or without a byte-order mark.
 
-    Never blocks: a named pipe or a device is refused unopened or opened without waiting.
+    Never blocks: a named pipe or a device is opened without waiting and refused unread.
 
     Raises:
         FileNotFoundError: no such file.
@@ -39,9 +39,7 @@ def read_text(path: Path) -> str:
             found += " (the file is UTF-16)"
         elif data[:2] == b"\x1f\x8b":
             found += " (the file is compressed by gzip: unpack it first)"
-        raise _refused(
-            path, f"byte {error.start}", found, "allowed: text in UTF-8; save the file again as UTF-8"
-        ) from None
+        raise _refused(path, f"byte {offset}", found, "allowed: text in UTF-8; save the file again as UTF-8") from None
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -52,17 +50,19 @@ def _read_bytes(path: Path) -> bytes:
         raise
     except (OSError, ValueError) as error:
         raise _refused(path, "file", f"cannot be opened: {_reason(error)}", _A_FILE) from None
-    with open(descriptor, "rb") as stream:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, socket or device"
             raise _refused(path, "file", f"is {kind}", _A_FILE)
         if status.st_size > MAX_BYTES:
             raise _too_large(path, status.st_size)
-        try:
+        with open(descriptor, "rb", closefd=False) as stream:
             data = stream.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise _refused(path, "file", f"cannot be read: {_reason(error)}", _A_FILE) from None
+    except OSError as error:
+        raise _refused(path, "file", f"cannot be read: {_reason(error)}", _A_FILE) from None
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_BYTES:  # files such as those in /proc have no size until they are read
         raise _too_large(path, len(data))
     return data

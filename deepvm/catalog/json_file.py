@@ -14,6 +14,9 @@ from deepvm.errors import CatalogFormatError, Problem
 MAX_FIELDS = 1000
 """More fields in one object are not a catalogue; refused before each is reported as unknown."""
 
+MAX_VALUES = 2_000_000
+"""More values in a file are refused unread: 20 000 types, the most that the schema allows, hold fewer."""
+
 _WIDTH = 120
 
 
@@ -34,8 +37,11 @@ def parse_json(text: str, path: Path) -> object:
     """Read JSON with its decimals exact; NaN and infinities stay in, so that validation can name their place.
 
     Raises:
-        CatalogFormatError: not JSON (line and column), nested too deeply, or an object with more than 1000 fields.
+        CatalogFormatError: not JSON (line and column), nested too deeply, more than 2 000 000 values, or an object with
+            more than 1000 fields.
     """
+    if text.count(",") > MAX_VALUES:
+        raise CatalogFormatError(path, [Problem("file", f"holds more than {MAX_VALUES} values", _ONE_OBJECT)])
     try:
         return json.loads(
             text, parse_float=exact_number, parse_int=_whole, parse_constant=float, object_pairs_hook=_object_of_pairs

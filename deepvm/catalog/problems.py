@@ -85,17 +85,16 @@ class Finding:
 
 
 def catalog_findings(document: object) -> list[Finding]:
-    """Everything that is wrong with a catalogue's document; empty when it is valid."""
-    findings = _schema_findings(schema.CatalogDocument, document)
-    if isinstance(document, Mapping) and not any(f.path == ("schema_version",) for f in findings):
-        refused = {f.path[:2] for f in findings}
-        findings += _joined_findings(document, refused)
+    """Everything that is wrong with a catalogue's document, the first 1000 fields of it; empty when it is valid."""
+    findings, refused = _schema_findings(schema.CatalogDocument, document)
+    if isinstance(document, Mapping) and ("schema_version",) not in refused:
+        findings += islice(_joined_findings(document, refused), _MANY)
     return findings
 
 
 def quota_findings(document: object) -> list[Finding]:
     """Everything that is wrong with the document of a quota file; empty when it is valid."""
-    findings = _schema_findings(schema.QuotaDocument, document)
+    findings, _ = _schema_findings(schema.QuotaDocument, document)
     return findings or list(_twice_quota(document["quotas"]))  # type: ignore[index]  # valid, so it is an object
 
 
@@ -136,16 +135,19 @@ def unknown_name(name: str, allowed: Sequence[str]) -> str:
     return alias if alias in allowed else next(iter(near), "")
 
 
-def _schema_findings(model: type[BaseModel], document: object) -> list[Finding]:
+def _schema_findings(model: type[BaseModel], document: object) -> tuple[list[Finding], set[Path]]:
+    """What the schema refuses, and the first two steps of the path to everything that it refuses."""
     findings = list(islice(_repeated_keys(document), _MANY)) if isinstance(document, (dict, list)) else []
+    refused = {f.path[:2] for f in findings}
     try:
         model.model_validate(document)
-    except ValidationError as refused:
-        errors = refused.errors(include_url=False, include_context=False, include_input=False)
+    except ValidationError as refusal:
+        errors = refusal.errors(include_url=False, include_context=False, include_input=False)
         findings += [_translate(model, document, e["type"], e["loc"]) for e in errors[:_MANY]]
+        refused |= {e["loc"][:2] for e in errors}
     # A file of another version is not judged by this one's fields.
     version = [f for f in findings if f.path == ("schema_version",) and f.found != "missing"]
-    return version or findings
+    return version or findings, refused
 
 
 def _translate(model: type[BaseModel], document: object, error: str, loc: Path) -> Finding:

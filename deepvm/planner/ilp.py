@@ -133,6 +133,8 @@ class _Search:
             return status, pick
         floor = tie_floor(self.value(pick))
         scores = self._scoring.scores
+        if self._formulation.tier is None and self._alone(floor):
+            return status, pick
         with self._program.scope():
             if self._scoring.per_dollar:
                 terms = [(v, self._prices.get(v, 0.0) + floor * s) for v, s in enumerate(scores.tolist())]
@@ -148,6 +150,13 @@ class _Search:
             self._program.add(Constraint("budget", "lowest price", prices, "<=", lowest))
             status, first = self._find(self._name_order(), lambda p: self.value(p) >= floor and self.price(p) <= lowest)
             return status, first or cheapest
+
+    def _alone(self, floor: float) -> bool:
+        """Whether only one size is left whose score reaches ``floor``, so that there are no equals to choose from."""
+        if self._scoring.per_dollar:
+            return False
+        equals = np.flatnonzero(self._scoring.scores >= floor).tolist()
+        return sum(self._program.is_open(v) for v in equals) == 1
 
     def _best_score(self) -> tuple[SolveStatus, Pick | None]:
         # Dense ranks in place of the scores: differences of 1 instead of differences that drown in a tolerance.

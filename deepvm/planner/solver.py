@@ -127,6 +127,10 @@ class IntegerProgram:
             if self._scoped is not None and keep:
                 self._scoped[0][variable] = 0
 
+    def is_open(self, variable: int) -> bool:
+        """Whether a variable may be above 0."""
+        return self._upper[variable] > 0
+
     @contextmanager
     def scope(self) -> Iterator[None]:
         """What is added or closed inside holds only there, unless it says ``keep``."""
@@ -151,21 +155,28 @@ class IntegerProgram:
         return solution
 
     @_as_in_pulp_3()
-    def _build(self, objective: Mapping[int, float]) -> tuple[Any, list[Any]]:
-        """The PuLP problem; PuLP hands it to the solver as a whole each time, so nothing is gained by keeping it."""
+    def _build(self, objective: Mapping[int, float]) -> tuple[Any, dict[int, Any]]:
+        """The PuLP problem and its variables by number; those that are held at 0 are left out.
+
+        PuLP hands a problem to the solver as a whole each time, so nothing is gained by keeping it.
+        """
         problem = pulp.LpProblem("deepvm", pulp.LpMinimize)
-        variables = [
-            problem.add_variable(v.name, 0, upper, pulp.LpInteger)
-            for v, upper in zip(self._formulation.variables, self._upper, strict=True)
-        ]
-        problem.setObjective(pulp.LpAffineExpression([(variables[v], c) for v, c in objective.items()]))
+        variables = {
+            index: problem.add_variable(v.name, 0, upper, pulp.LpInteger)
+            for index, (v, upper) in enumerate(zip(self._formulation.variables, self._upper, strict=True))
+            if upper
+        }
+
+        def expression(terms: Iterable[tuple[int, float]]) -> Any:
+            return pulp.LpAffineExpression([(variables[v], c) for v, c in terms if v in variables])
+
+        problem.setObjective(expression(objective.items()))
         for number, (terms, bound, sense) in enumerate(self._rows):
-            expression = pulp.LpAffineExpression([(variables[v], c) for v, c in terms])
             compare = pulp.LpConstraintLE if sense == "<=" else pulp.LpConstraintEQ
-            problem.addConstraint(pulp.LpConstraint(expression, compare, f"r_{number}", bound))
+            problem.addConstraint(pulp.LpConstraint(expression(terms), compare, f"r_{number}", bound))
         return problem, variables
 
-    def _solve(self, problem: Any, variables: list[Any], name: str) -> Solution:
+    def _solve(self, problem: Any, variables: dict[int, Any], name: str) -> Solution:
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             return Solution(SolveStatus.TIME_LIMIT, (), name)
@@ -175,9 +186,10 @@ class IntegerProgram:
             return Solution(SolveStatus.NUMERICAL, (), name)
         if problem.status == pulp.LpStatusInfeasible:
             return Solution(SolveStatus.INFEASIBLE, (), name)
-        found = [v.varValue for v in variables]
+        found = {index: v.varValue for index, v in variables.items()}
         # A variable in no row and no objective never reaches the solver, and has no value: any does.
-        values = () if all(x is None for x in found) else tuple(round(x or 0) for x in found)
+        known = any(x is not None for x in found.values())
+        values = tuple(round(found.get(i) or 0) for i in range(len(self._upper))) if known else ()
         if problem.status == pulp.LpStatusOptimal and problem.sol_status == pulp.LpSolutionOptimal:
             return Solution(SolveStatus.OPTIMAL if values else SolveStatus.NUMERICAL, values, name)
         if time.monotonic() >= self._deadline:

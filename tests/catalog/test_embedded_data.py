@@ -19,7 +19,7 @@ from deepvm.core.instances import Market, quota_limit
 
 DATA = Path(__file__).parents[2] / "data"
 
-# Table II: on-demand $/h, spot $/h, vCPU, GiB, Gbit/s (c3 Moderate, c4 High as in the authors' code; p2.xlarge unknown).
+# Table II: on-demand $/h, spot $/h, vCPU, GiB, Gbit/s (c3, c4 as in the authors' code; p2.xlarge unknown).
 # g4dn.xlarge: the spot price of the experiments, not the printed 0.1941.
 TABLE_2 = {
     "g3s.xlarge": ("0.75", "0.225", 4, 30.5, 10),

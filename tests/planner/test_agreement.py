@@ -54,3 +54,11 @@ def test_integer_program_agrees_with_the_oracle_at_length(case: Case) -> None:
 def test_frontier_agrees_with_the_oracle_at_length(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
     assert_agree(by_frontier(blocks_for(case.catalog, case.request), case.request), expected, case.request)
+
+
+@pytest.mark.slow
+@settings(max_examples=8000)
+@given(case=cases(extreme_prices))
+def test_integer_program_agrees_where_a_micro_dollar_is_below_the_tolerances_at_length(case: Case) -> None:
+    expected = oracle.answer(case.catalog, case.request)
+    assert_agree(by_ilp(blocks_for(case.catalog, case.request), case.request), expected, case.request)

@@ -1,0 +1,376 @@
+#!/usr/bin/env python3
+"""How long deepvm takes: whole processes against the import floor, a large catalogue, and growth with its size.
+
+    python scripts/bench.py            # about two minutes; `make bench`
+    python scripts/bench.py --quick    # seconds, figures of no value: for the tests
+
+Prints two tables and writes ``growth.png`` and ``bench.json`` under ``--out`` (build/bench). Times are medians of wall
+clock seconds. Runs of one table take turns, so that a busy minute of the machine falls on all of them alike. With
+``--check`` the exit status is 1 when a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from deepvm.catalog.store import save_catalog
+from deepvm.core.instances import Catalog, Gpu, InstanceType
+from deepvm.core.speedup import RingSpeedup
+from deepvm.planner.recommend import plan
+from deepvm.planner.request import PlanRequest
+from deepvm.reports.tables import Column, print_table
+
+FLOOR = "import typer, rich.table, numpy, pulp, highspy"
+SEED = 2024
+SOLVERS = ("ilp", "frontier")
+SUPERLINEAR = 1.15
+"""An exponent above this is called faster than linear: fits of such timings scatter by about a tenth."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to measure.
+
+    Attributes:
+        runs: processes for each line of the first table. big: GPU and CPU types of the large catalogue.
+        budgets: $/h asked of it. gpu_types, max_nodes, cpu_types: the grid of the growth; the middle of each is held
+            while the others grow. repeats: timings for each point.
+    """
+
+    runs: int
+    big: tuple[int, int]
+    budgets: tuple[int, ...]
+    gpu_types: tuple[int, ...]
+    max_nodes: tuple[int, ...]
+    cpu_types: tuple[int, ...]
+    repeats: int
+
+
+FULL = Plan(7, (60, 600), (3, 30, 100, 300), (8, 15, 30, 60, 120), (64, 255, 1020), (75, 150, 300, 600, 1200, 2400), 3)
+QUICK = Plan(1, (6, 30), (3, 30), (2, 4), (16, 32), (10, 20), 1)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One line of the first table.
+
+    Attributes:
+        seconds: median. fastest: of all runs. ratio: seconds over the floor's.
+        goal: seconds that it must not exceed, None without one.
+    """
+
+    name: str
+    seconds: float
+    fastest: float
+    ratio: float
+    goal_text: str
+    goal: float | None
+
+    @property
+    def met(self) -> str:
+        """Whether the goal is met."""
+        return "" if self.goal is None else "yes" if self.seconds <= self.goal else "NO"
+
+
+@dataclass(frozen=True)
+class Point:
+    """``plan()`` timed once the modules are loaded.
+
+    Attributes:
+        axis: what grows, ``types x sizes`` or ``CPU types``. x: how many of it.
+        seconds: median.
+    """
+
+    axis: str
+    solver: str
+    x: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The slope of log(time) over log(x).
+
+    Attributes:
+        exponent: over all points. tail: over the larger half of them, where constants no longer hide the growth.
+    """
+
+    axis: str
+    solver: str
+    exponent: float
+    tail: float
+
+
+def make_catalog(gpu_types: int, cpu_types: int, seed: int = SEED) -> Catalog:
+    """An invented catalogue that is shaped like a large region: prices in $/h that follow what they buy, with scatter.
+
+    The scatter matters: without it a few types would dominate all others, and there would be nothing to solve.
+    """
+    rng = random.Random(seed)
+    networks = (5.0, 10.0, 12.5, 15.0, 25.0, 30.0, 50.0, 100.0)
+    instances = []
+    for index in range(gpu_types):
+        count = rng.choice((1, 1, 1, 2, 4, 8))
+        eflops = round(count * rng.uniform(80, 1500), 1)
+        network = min(100.0, rng.choice(networks) * (1 if count < 4 else 2))
+        on_demand = round((0.12 + eflops / rng.uniform(500, 900)) * rng.uniform(0.8, 1.3), 4)
+        # Bytes over bandwidth in units of the step time: faster VMs wait longer for the same network.
+        ring = RingSpeedup(round(eflops / network / rng.uniform(15, 60), 6), round(rng.uniform(0.005, 0.12), 6))
+        instances.append(
+            InstanceType(
+                name=f"g{index}.{count}xlarge",
+                vcpus=4 * count,
+                memory_gib=16.0 * count,
+                network_gbps=network,
+                on_demand_usd_per_hour=f"{on_demand}",  # type: ignore[arg-type]  # made exact on construction
+                spot_usd_per_hour=f"{on_demand * rng.uniform(0.25, 0.7):.4f}",  # type: ignore[arg-type]
+                gpu=Gpu(rng.choice(("T4", "A10G", "L4", "V100", "A100")), count),
+                eflops=eflops,
+                speedups=(ring,),
+                quota_family="G and VT",
+            )
+        )
+    for index in range(cpu_types):
+        vcpus = rng.choice((2, 4, 8, 16, 32, 64))
+        per_vcpu = rng.choice((2, 4, 8))
+        network = networks[min(len(networks) - 1, vcpus.bit_length() - 1 + rng.randint(-1, 2))]
+        on_demand = round(vcpus * (0.03 + 0.004 * per_vcpu) * rng.uniform(0.75, 1.35), 4)
+        instances.append(
+            InstanceType(
+                name=f"c{index}.{vcpus}v",
+                vcpus=vcpus,
+                memory_gib=float(vcpus * per_vcpu),
+                network_gbps=network,
+                on_demand_usd_per_hour=f"{on_demand}",  # type: ignore[arg-type]
+                spot_usd_per_hour=f"{on_demand * rng.uniform(0.3, 0.7):.4f}",  # type: ignore[arg-type]
+            )
+        )
+    return Catalog("bench", tuple(instances), default_speedup="ring", description="Invented by scripts/bench.py.")
+
+
+def deepvm_command() -> list[str]:
+    """The installed command of this interpreter, or the same without it."""
+    script = Path(sys.executable).with_name("deepvm")
+    return [str(script)] if script.exists() else [sys.executable, "-c", "from deepvm.cli.main import main; main()"]
+
+
+def run_once(command: Sequence[str]) -> float:
+    """Seconds of a process; its failure ends the bench with what it said."""
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        sys.exit(f"bench: {' '.join(command)}\nended with exit status {done.returncode}:\n{done.stderr}")
+    return seconds
+
+
+def time_processes(what: Plan, catalog: Path) -> list[Timing]:
+    """The first table: whole processes, each line run in turn with all others."""
+    deepvm = deepvm_command()
+    big = f"{what.big[0]} x {what.big[1]} types"
+    lines: list[tuple[str, list[str], float | None, str]] = [
+        (f'import floor: python -c "{FLOOR}"', [sys.executable, "-c", FLOOR], None, ""),
+        ("recommend --pw 3, paper", [*deepvm, "recommend", "--pw", "3", "--catalog", "paper"], 1.6, "x floor"),
+        (
+            "sweep of 101 budgets, simulated",
+            [*deepvm, "sweep", "--pw", "0:10:0.1", "--catalog", "simulated", "-o", "csv"],
+            3.0,
+            "x floor",
+        ),
+    ]
+    for solver, goal in (("ilp", 1.5), ("frontier", 0.5)):
+        for budget in what.budgets:
+            asked = ["recommend", "--pw", str(budget), "--catalog", str(catalog), "--solver", solver]
+            lines.append((f"recommend --pw {budget} --solver {solver}, {big}", [*deepvm, *asked], goal, "s"))
+    for _, command, _, _ in lines[:3]:
+        run_once(command)  # compiles bytecode and fills the disk cache
+    times: list[list[float]] = [[] for _ in lines]
+    for _ in range(what.runs):
+        for (_, command, _, _), found in zip(lines, times, strict=True):
+            found.append(run_once(command))
+    floor = statistics.median(times[0])
+    return [
+        Timing(
+            name,
+            statistics.median(found),
+            min(found),
+            statistics.median(found) / floor,
+            "" if goal is None else f"<= {goal:g} {unit}",
+            None if goal is None else goal * floor if unit == "x floor" else goal,
+        )
+        for (name, _, goal, unit), found in zip(lines, times, strict=True)
+    ]
+
+
+def time_plan(catalog: Catalog, solver: str, max_nodes: int, repeats: int) -> float:
+    """Median seconds of ``plan()`` at 100 $/h, the modules loaded."""
+    request = PlanRequest.parse(100, solver=solver, max_nodes=max_nodes)
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        plan(catalog, request)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def time_growth(what: Plan) -> list[Point]:
+    """``plan()`` with more GPU types x sizes, and with more CPU types."""
+    points: dict[tuple[str, str, int], float] = {}
+    nodes, cpus = (values[len(values) // 2] for values in (what.max_nodes, what.cpu_types))
+    middle = what.gpu_types[len(what.gpu_types) // 2]
+    time_plan(make_catalog(2, 2), "ilp", 8, 1)  # loads the solver
+    grid = [(types, nodes) for types in what.gpu_types] + [(middle, most) for most in what.max_nodes if most != nodes]
+    for solver in SOLVERS:
+        for types, most in grid:
+            seconds = time_plan(make_catalog(types, cpus), solver, most, what.repeats)
+            points["GPU types x sizes", solver, types * most] = seconds
+        for count in what.cpu_types:
+            seconds = time_plan(make_catalog(middle, count), solver, nodes, what.repeats)
+            points["CPU types", solver, count] = seconds
+    return [Point(axis, solver, x, s) for (axis, solver, x), s in sorted(points.items())]
+
+
+def fit(points: Sequence[Point]) -> list[Growth]:
+    """Exponents of time against size, one for each axis and solver."""
+
+    def slope(chosen: Sequence[Point]) -> float:
+        return float(np.polyfit(np.log([p.x for p in chosen]), np.log([p.seconds for p in chosen]), 1)[0])
+
+    found = []
+    for axis, solver in sorted({(p.axis, p.solver) for p in points}):
+        own = sorted((p for p in points if (p.axis, p.solver) == (axis, solver)), key=lambda p: p.x)
+        found.append(Growth(axis, solver, slope(own), slope(own[-max(2, math.ceil(len(own) / 2)) :])))
+    return found
+
+
+def draw_growth(points: Sequence[Point], growth: Sequence[Growth], path: Path) -> None:
+    """Time against size on log-log axes, both solvers, with a line of slope 1 for the eye."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10.5, 4.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = sorted({p.axis for p in points}, reverse=True)
+    for frame, axis in zip(figure.subplots(1, len(axes), sharey=True, squeeze=False)[0], axes, strict=True):
+        for solver, color, marker, dashes in (("ilp", "#0072B2", "o", "-"), ("frontier", "#D55E00", "s", "--")):
+            own = sorted((p for p in points if (p.axis, p.solver) == (axis, solver)), key=lambda p: p.x)
+            slope = next(g for g in growth if (g.axis, g.solver) == (axis, solver))
+            label = f"{solver}: exponent {slope.exponent:.2f}, larger half {slope.tail:.2f}"
+            x, y = [p.x for p in own], [p.seconds for p in own]
+            frame.loglog(x, y, color=color, marker=marker, linestyle=dashes, label=label)
+            if solver == "frontier":
+                line = [own[-1].seconds * n / own[-1].x for n in (x[0], x[-1])]
+                frame.loglog([x[0], x[-1]], line, color="0.5", linestyle=":", label="slope 1 (linear)")
+        frame.set_xlabel({"CPU types": "CPU types"}.get(axis, "GPU types x sizes (n = 1 ... max-nodes)"))
+        frame.grid(which="both", color="0.9", linewidth=0.7)
+        frame.set_axisbelow(True)
+        frame.legend(loc="upper left", fontsize="small")
+        frame.margins(y=0.28)
+    figure.axes[0].set_ylabel("plan() at 100 $/h (s)")
+    figure.suptitle("Growth of the planning time with the catalogue")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def machine() -> dict[str, str]:
+    """Where and when the figures were measured."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        model = names[0] if names else model
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    packages = ("deepvm", "numpy", "pulp", "highspy", "typer", "rich", "pydantic")
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": f"{model}, {cores} cores, load {os.getloadavg()[0]:.1f}, {platform.system()} {platform.release()}",
+        "versions": f"Python {platform.python_version()}, " + ", ".join(f"{p} {version(p)}" for p in packages),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="tiny catalogues, one run: only shows that it works")
+    parser.add_argument("--runs", type=int, help=f"processes for each line (default {FULL.runs})")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for growth.png and bench.json")
+    parser.add_argument("--check", action="store_true", help="exit status 1 when a goal is missed")
+    options = parser.parse_args(arguments)
+    if options.runs is not None and options.runs < 1:
+        parser.error("--runs: allowed: a whole number >= 1")
+    what = QUICK if options.quick else FULL
+    what = what if options.runs is None else Plan(**(vars(what) | {"runs": options.runs}))
+
+    about = machine()
+    for name, text in about.items():
+        print(f"{name + ':':10}{text}")
+    with tempfile.TemporaryDirectory() as folder:
+        catalog = Path(folder) / "bench.json"
+        save_catalog(make_catalog(*what.big), catalog)
+        run_once([*deepvm_command(), "catalog", "validate", str(catalog)])
+        timings = time_processes(what, catalog)
+    print(f"\nWhole processes, medians of {what.runs} runs:")
+    print_table(
+        [
+            Column("process"),
+            *(Column(h, "right") for h in ("median (s)", "fastest (s)", "x floor", "goal")),
+            Column("met"),
+        ],
+        [[t.name, f"{t.seconds:.3f}", f"{t.fastest:.3f}", f"{t.ratio:.2f}", t.goal_text, t.met] for t in timings],
+    )
+    points = time_growth(what)
+    growth = fit(points)
+    print("\nGrowth of plan() inside a process at 100 $/h, time ~ size ^ exponent:")
+    print_table(
+        [
+            Column("size"),
+            Column("solver"),
+            *(Column(h, "right") for h in ("from", "to", "seconds", "exponent", "larger half")),
+        ],
+        [growth_row(g, [p for p in points if (p.axis, p.solver) == (g.axis, g.solver)]) for g in growth],
+    )
+    for g in growth:
+        verdict = "FASTER than linear" if g.tail > SUPERLINEAR else "not faster than linear"
+        print(f"{g.solver} with {g.axis}: {verdict} (exponent {g.tail:.2f} over the larger half)")
+    draw_growth(points, growth, options.out / "growth.png")
+    document = about | {
+        part: [asdict(x) for x in rows]
+        for part, rows in (("processes", timings), ("points", points), ("growth", growth))  # type: ignore[call-overload]
+    }
+    (options.out / "bench.json").write_text(json.dumps(document, indent=1) + "\n")
+    print(f"\nwrote {options.out / 'growth.png'} and {options.out / 'bench.json'}")
+    missed = [t.name for t in timings if t.met == "NO"]
+    if missed:
+        print("missed: " + "; ".join(missed))
+    return 1 if missed and options.check else 0
+
+
+def growth_row(growth: Growth, points: Sequence[Point]) -> list[str]:
+    """One line of the second table."""
+    own = sorted(points, key=lambda p: p.x)
+    seconds = f"{own[0].seconds:.4f} -> {own[-1].seconds:.4f}"
+    ends = [str(own[0].x), str(own[-1].x)]
+    return [growth.axis, growth.solver, *ends, seconds, f"{growth.exponent:.2f}", f"{growth.tail:.2f}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""``deepvm catalog``: data on stdout, everything else on stderr, errors left to ``cli/main.py``."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from deepvm.catalog.store import format_catalog, load_catalog
+from deepvm.cli.catalog import app
+from deepvm.errors import CatalogFormatError, CatalogNotFoundError, DataError, RequestError
+
+ROOT = Path(__file__).parents[2]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def good(*arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return result
+
+
+def test_list_as_table():
+    lines = good("list").stdout.splitlines()
+    assert lines[0].split() == ["name", "GPU", "types", "CPU", "types", "region", "prices", "as", "of", "description"]
+    assert lines[1].split()[:5] == ["paper", "6", "8", "us-east-1", "2023-10-01"]
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "csv"])
+def test_list_for_programs(form):
+    out = good("list", "-o", form).stdout
+    if form == "csv":
+        rows = list(csv.DictReader(io.StringIO(out)))
+    else:
+        rows = (json.loads(out) if form == "json" else yaml.safe_load(out))["catalogs"]
+    paper = next(r for r in rows if r["name"] == "paper")
+    assert (int(paper["gpu_types"]), int(paper["cpu_types"]), paper["prices_as_of"]) == (6, 8, "2023-10-01")
+
+
+def test_show_as_table():
+    result = good("show", "paper")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 1 + 14
+    assert "on-demand $/h" in lines[0] and "FLOPP spot (op/$)" in lines[0]
+    (g4dn,) = [line.split() for line in lines if line.startswith("g4dn")]
+    assert g4dn[1:11] == ["GPU", "1", "x", "T4", "4", "16", "25", "0.526", "0.1578", "377"]
+    assert g4dn[11:15] == ["8.601e+06", "hybrid", "ring", "measured"]
+    (p2,) = [line.split() for line in lines if line.startswith("p2.xlarge")]
+    assert p2[-3:] == ["-", "-", "-"]
+    assert "prices as of 2023-10-01" in result.stderr and "source: " in result.stderr
+    assert not any(c in result.stdout for c in "│┃━\x1b")
+
+
+def test_show_wide_has_the_rest():
+    out = good("show", "paper", "-o", "wide").stdout
+    assert "G and VT" in out and "0.1941" in out
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_show_prints_the_file_format(form, tmp_path):
+    result = good("show", "simulated", "-o", form)
+    path = tmp_path / f"mine.{form}"
+    path.write_text(result.stdout)
+    assert load_catalog(path).name == "simulated"
+    if form == "json":
+        assert result.stdout == (ROOT / "data" / "simulated.json").read_text()
+        assert result.stderr == ""
+    else:
+        assert "warning: simulated: CSV cannot hold the sources of curves" in result.stderr
+
+
+def test_show_as_yaml():
+    assert yaml.safe_load(good("show", "paper", "-o", "yaml").stdout) == json.loads(
+        good("show", "paper", "-o", "json").stdout
+    )
+
+
+@pytest.mark.parametrize("ending", ["json", "csv"])
+def test_validate_counts_and_warns(ending, tmp_path):
+    path = tmp_path / f"mine.{ending}"
+    path.write_text(format_catalog(load_catalog("simulated"), f".{ending}")[0])
+    result = good("validate", path)
+    assert result.stdout == f"{path}: ok, 17 instance types (10 GPU, 7 CPU)\n"
+    assert f"warning: {path}: F: the hybrid curve is above n" in result.stderr
+
+
+def test_errors_are_left_to_main(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text("{}")
+    assert isinstance(invoke("validate", path).exception, CatalogFormatError)
+    assert isinstance(invoke("show", "papre").exception, CatalogNotFoundError)
+    assert isinstance(invoke("convert", "papre", tmp_path / "x.json").exception, CatalogNotFoundError)
+    result = invoke("convert", "paper", tmp_path / "no" / "x.json")
+    assert isinstance(result.exception, DataError) and "cannot be written" in str(result.exception)
+
+
+def test_convert_there_and_back(tmp_path):
+    first, second = tmp_path / "a.csv", tmp_path / "b.json"
+    result = good("convert", "paper", first)
+    assert result.stdout == "" and "written, 14 instance types" in result.stderr
+    assert "CSV cannot hold curves of single workloads" in result.stderr
+    result = good("convert", first, second)
+    assert "warning" not in result.stderr
+    assert [i.name for i in load_catalog(second)] == [i.name for i in load_catalog("paper")]
+
+
+def test_convert_does_not_overwrite_unasked(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("mine")
+    result = invoke("convert", "paper", path)
+    assert isinstance(result.exception, RequestError) and "--force" in str(result.exception)
+    assert path.read_text() == "mine"
+    good("convert", "paper", path, "--force")
+    assert load_catalog(path).name == "paper"
+
+
+def test_convert_needs_an_ending(tmp_path):
+    result = invoke("convert", "paper", tmp_path / "a.txt")
+    assert isinstance(result.exception, RequestError) and ".json or .csv" in str(result.exception)
+
+
+def test_schema_is_the_file_in_data():
+    assert json.loads(good("schema").stdout) == json.loads((ROOT / "data" / "catalog.schema.json").read_text())
+
+
+def test_a_wrong_form_is_a_usage_error():
+    result = invoke("show", "paper", "-o", "xml")
+    assert result.exit_code == 2 and "wide" in result.stderr
+
+
+def test_importing_the_commands_loads_nothing_heavy():
+    code = (
+        "import sys, deepvm.cli.catalog;"
+        "print([m for m in ('numpy', 'pydantic', 'deepvm.core.instances', 'yaml') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["list"], 0), (["show", "papre"], 4), (["validate", "none.json"], 4), (["convert", "paper", "x.txt"], 2)],
+)
+def test_exit_codes_of_the_program(arguments, code):
+    program = [sys.executable, "-m", "deepvm.cli.main", "catalog", *arguments]
+    out = subprocess.run(program, capture_output=True, text=True, cwd=ROOT)
+    assert out.returncode == code, out.stderr
+    assert bool(out.stdout) == (code == 0) and "Traceback" not in out.stderr
