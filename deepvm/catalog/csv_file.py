@@ -85,9 +85,11 @@ class Sheet:
 
     def place(self, path: Path) -> str:
         """Where something of the document stands in the file: ``line 7, column spot_usd_per_hour``."""
+        if path == ("instances",):
+            return "rows below the header"
         line = self.lines.get(path[:2]) or self.lines.get(path[:1]) or self.lines.get((*path[:1], 0))
         if line is None:
-            return "rows below the header" if path == ("instances",) else f"{_ABOVE}, {path[0] if path else 'all'}"
+            return f"{_ABOVE}, {path[0] if path else 'all'}"
         if path[0] != "instances":
             return f"line {line}, {path[-1]}" if len(path) > 2 else f"line {line}"
         column = self._column(int(path[1]), [str(step) for step in path[2:]])

@@ -56,7 +56,8 @@ def _as_price(value: object) -> Decimal:
     if not isinstance(value, str):
         _as_float(value)
     price = value if isinstance(value, Decimal) else Decimal(str(value))
-    if abs(price) > MAX_USD_PER_HOUR or price != price.quantize(MICRO):
+    # Comparisons are exact; abs() would round to the context and overflow on a price of a million digits.
+    if not -MAX_USD_PER_HOUR <= price <= MAX_USD_PER_HOUR or price != price.quantize(MICRO):
         raise ValueError("too large, or too many decimals")
     return price
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
-from deepvm.core.cluster import Cluster, Recommendation
-from deepvm.core.instances import Catalog
+from deepvm.core.cluster import Recommendation
+from deepvm.core.instances import Catalog, Market
 from deepvm.core.units import format_bytes
 from deepvm.planner.explain import WhyNot
 from deepvm.planner.recommend import Recommendations
-from deepvm.planner.request import Objective
+from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.solver import SolveStatus
-from deepvm.reports.tables import Column, print_table
+from deepvm.reports.tables import Column, print_lines, print_table
 
 SCHEMA_VERSION = "deepvm.recommend/1"
 STALE_DAYS = 30
@@ -164,38 +163,39 @@ def csv_rows(answer: Recommendations) -> tuple[list[str], list[list[Any]]]:
 
 def print_report(answer: Recommendations, why: WhyNot | None, today: date, *, wide: bool) -> None:
     """Table, reasons, alternatives and sources on stdout, for a person."""
-    request, write = answer.request, sys.stdout.write
+    request = answer.request
     needs = f"a memory node holds {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
     best_by = {
         Objective.THROUGHPUT: "fastest training",
         Objective.FLOPP: "most operations per dollar (Z)",
         Objective.COST_PER_WORK: "cheapest work",
     }[request.objective]
-    policy = "" if request.policy.value == "deepvm" else f", policy {request.policy.value}"
-    write(f"Clusters for at most {request.budget} $/h: {best_by}{policy}; {needs}\n\n")
+    if request.policy in (PolicyName.COST_FIRST, PolicyName.PERFORMANCE_FIRST):
+        best_by = f"policy {request.policy.value}"
+    elif request.policy is not PolicyName.DEEPVM:
+        best_by += f", policy {request.policy.value}"
+    print_lines([f"Clusters for at most {request.budget} $/h: {best_by}; {needs}", ""])
     print_table(*_table(answer.configurations, wide=wide))
-    write("\n")
-    for line in _reasons(answer):
-        write(line + "\n")
-    write(source_line(answer.catalog, today) + "\n")
+    print_lines(["", *_reasons(answer), source_line(answer.catalog, today)])
     if why is not None:
-        write("\n")
+        print_lines([""])
         print_why(why)
 
 
 def _table(configurations: Sequence[Recommendation], *, wide: bool) -> tuple[list[Column], list[list[str]]]:
+    """The default columns fit a terminal of 80 characters."""
     columns = [
         Column("#", "right"),
         Column("architecture"),
-        Column("training VMs"),
-        Column("memory nodes"),
+        Column("spot VMs"),
+        Column("on-demand VMs"),
         Column("$/h", "right"),
-        Column("speed-up", "right"),
-        Column("throughput (eFLOPS)", "right"),
+        Column("throughput", "right"),
         Column("limited by"),
     ]
     if wide:
-        columns[7:7] = [
+        columns[6:6] = [
+            Column("speed-up", "right"),
             Column("K(n)", "right"),
             Column("FLOPP spot (op/$)", "right"),
             Column("Z", "right"),
@@ -204,19 +204,22 @@ def _table(configurations: Sequence[Recommendation], *, wide: bool) -> tuple[lis
         ]
     rows = []
     for r in configurations:
-        training, memory = _vms(r.cluster)
+        groups = {
+            market: " + ".join(f"{g.count} {g.instance.name}" for g in r.cluster.groups if g.market is market) or "-"
+            for market in Market
+        }
         cells = [
             str(r.rank),
             r.cluster.architecture,
-            training,
-            memory,
+            groups[Market.SPOT],
+            groups[Market.ON_DEMAND],
             f"{r.usd_per_hour:.4f}",
-            f"{r.speedup:.2f}",
             f"{r.throughput:.1f}",
             ", ".join(b.constraint for b in r.binding) or "-",
         ]
         if wide:
-            cells[7:7] = [
+            cells[6:6] = [
+                f"{r.speedup:.2f}",
                 f"{r.scaling_factor:.4f}",
                 f"{r.flopp_spot:.4g}",
                 f"{r.z:.1f}",
@@ -227,17 +230,13 @@ def _table(configurations: Sequence[Recommendation], *, wide: bool) -> tuple[lis
     return columns, rows
 
 
-def _vms(cluster: Cluster) -> tuple[str, str]:
-    training = f"{cluster.spot_count} x {cluster.gpu.name} spot"
-    if cluster.on_demand_count:
-        training += f" + {cluster.on_demand_count} on-demand"
-    memory = cluster.memory
-    return training, f"{memory.count} x {memory.instance.name} on-demand" if memory else "-"
-
-
 def _reasons(answer: Recommendations) -> list[str]:
-    lines = []
     first = answer.configurations[0]
+    cluster, vms = first.cluster, first.cluster.gpu_count
+    lines = [
+        f"Throughput is eFLOPS x n x K(n): {vms} VM{'s' * (vms > 1)} train {first.speedup:.2f} times as fast as one "
+        f"({first.speedup_kind} curve of {cluster.gpu.name})."
+    ]
     lines += [f"Limited by {b.constraint}: {b.reason}." for b in first.binding]
     if not first.binding:
         lines.append("Limited by nothing: no larger cluster of these types is better.")
@@ -280,8 +279,8 @@ def source_line(catalog: Catalog, today: date) -> str:
     if days <= STALE_DAYS:
         return line
     return (
-        f"{line} For today's, write them into a file of your own "
-        f"('deepvm catalog show {catalog.name} -o json > my.json') and use '--catalog my.json'."
+        f"{line} For today's: 'deepvm catalog show {catalog.name} -o json > my.json', edit the prices, "
+        "and use '--catalog my.json'."
     )
 
 
@@ -299,9 +298,8 @@ def sentence(answer: Recommendations) -> str:
 
 def print_why(why: WhyNot) -> None:
     """The answer to "why not this type?" on stdout."""
-    sys.stdout.write(f"Why not {why.instance_type}? {why.verdict}.\n")
+    print_lines([f"Why not {why.instance_type}? {why.verdict}."])
     if why.best is not None:
-        sys.stdout.write("\n")
+        print_lines([""])
         print_table(*_table([why.best], wide=False))
-        for b in why.best.binding:
-            sys.stdout.write(f"Limited by {b.constraint}: {b.reason}.\n")
+        print_lines(["", *(f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding)])

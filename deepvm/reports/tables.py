@@ -7,7 +7,9 @@ no colour, nothing cut off, so that ``| sort``, ``| less`` and a diff work.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
@@ -40,15 +42,24 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream
 
 
 def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column.header, justify=column.align, overflow="fold")
     for row in rows:
         # Text, not str: a name such as "[bold]" in a user's file is data, not markup.
         table.add_row(*(Text(cell) for cell in row))
     Console(file=stream, highlight=False).print(table)
+
+
+def print_lines(lines: Sequence[str], stream: TextIO | None = None) -> None:
+    """Write sentences, one a line; on a terminal they are wrapped between words, with an indent."""
+    stream = stream or sys.stdout
+    width = shutil.get_terminal_size().columns if stream.isatty() else 0
+    for line in lines:
+        fits = not width or len(line) <= width
+        wrapped = [line] if fits else textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False)
+        stream.write("\n".join(wrapped) + "\n")

@@ -292,7 +292,7 @@ def test_a_pipe_gets_no_boxes_and_no_colour() -> None:
     found = process("recommend", "--pw", "3", env={**os.environ, "COLUMNS": "40", "FORCE_COLOR": ""})
     assert found.returncode == 0
     assert not set(found.stdout) & set("│┃━─\x1b")
-    assert "1 x c5.xlarge on-demand" in found.stdout  # nothing is cut off
+    assert "17 g4dn.xlarge  1 c5.xlarge    2.8526      1477.9  budget" in found.stdout  # nothing is cut off or wrapped
 
 
 def on_a_terminal(*words: str, **environment: str) -> str:
@@ -317,11 +317,11 @@ def on_a_terminal(*words: str, **environment: str) -> str:
 
 
 def test_a_terminal_gets_a_table_of_its_width() -> None:
-    shown = on_a_terminal("recommend", "--pw", "3", COLUMNS="100")
+    shown = on_a_terminal("recommend", "--pw", "6.5", COLUMNS="80")
     assert "\x1b[1m" in shown
-    table = shown[shown.index("architecture") : shown.index("Limited by")]
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", table)
-    assert max(len(line) for line in plain.splitlines()) <= 100
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert max(len(line) for line in plain.splitlines()) <= 80
+    assert "1  single-anchor  32 g4dn.xlarge  1 g4dn.xlarge  5.5756" in plain  # nothing is folded
 
 
 def test_no_color_and_dumb_terminals() -> None:

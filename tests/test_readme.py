@@ -1,0 +1,76 @@
+"""The README tells the truth: its outputs are what its commands print, its Python runs, its commands exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from deepvm.cli.main import main
+
+README = Path(__file__).parents[1] / "README.md"
+BLOCK = re.compile(r"```console\n\$ (deepvm [^\n]*)\n(.*?)```", re.DOTALL)
+
+
+def settled(text: str) -> str:
+    return re.sub(r"\d+(\.\d+)? (years|days) old", "<age> old", text)
+
+
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(shlex.split(command)[1:])
+    out, _ = capsys.readouterr()
+    assert end.value.code == 0, command
+    return out
+
+
+def test_outputs_are_what_the_commands_print(capsys: pytest.CaptureFixture[str]) -> None:
+    """``WRITE_GOLDEN=1`` writes the outputs anew."""
+    text = README.read_text()
+    fresh = BLOCK.sub(lambda m: f"```console\n$ {m[1]}\n{printed(m[1], capsys)}```", text)
+    if os.environ.get("WRITE_GOLDEN"):
+        README.write_text(fresh)
+        text = fresh
+    assert settled(fresh) == settled(text)
+    assert len(BLOCK.findall(text)) >= 3
+
+
+def test_python_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert examples
+    for example in examples:
+        exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand) 2.8526 1477.92")
+
+
+def test_shell_examples_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every line ``deepvm ...`` of the shell blocks, in the order of the page, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        line.split("  #")[0].split("     #")[0].strip()
+        for block in re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
+        for line in block.splitlines()
+        if line.startswith("deepvm ")
+    ]
+    assert len(lines) >= 6
+    for line in lines:
+        command, _, target = line.partition(" > ")
+        out = printed(command, capsys)
+        if target and target != "/dev/null":
+            (tmp_path / target).write_text(out)
+    assert {"my.json", "my.csv", "sweep.csv", "figure7.svg"} <= {p.name for p in tmp_path.iterdir()}
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (README.parent / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)", README.read_text()))
+    assert named <= targets
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    assert "make test" in (README.parent / ".ci" / "run").read_text()
