@@ -15,6 +15,9 @@ from deepvm.errors import RequestError
 MICRO_USD = 1_000_000
 """Micro-dollars in a dollar."""
 
+MOST_USD = 1_000_000_000
+"""The largest amount that is read, in dollars; any sum of micro-dollars below it times 4096 VMs fits 64 bits."""
+
 GIB = 2**30
 """Bytes in a GiB."""
 
@@ -39,16 +42,16 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
         unit: the unit, in words, for the error.
 
     Raises:
-        RequestError: not a number, not finite, negative, or zero where that is not allowed.
+        RequestError: not a number, not finite, negative, zero where that is not allowed, or above ``MOST_USD``.
     """
-    allowed = f"a finite number {'>= 0' if zero else '> 0'} in {unit}"
+    allowed = f"a finite number {'>= 0' if zero else '> 0'} and at most {MOST_USD:.0e} in {unit}"
     if isinstance(value, bool):
         raise RequestError(option, value, allowed)
     try:
         number = value if isinstance(value, Decimal) else Decimal(str(value).strip())
     except InvalidOperation:
         raise RequestError(option, value, allowed) from None
-    if not number.is_finite() or number < 0 or (number == 0 and not zero):
+    if not number.is_finite() or not 0 <= number <= MOST_USD or (number == 0 and not zero):
         raise RequestError(option, value, allowed)
     return number
 

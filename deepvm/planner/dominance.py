@@ -46,6 +46,16 @@ def skyband(costs: npt.NDArray[np.int64], depth: int) -> npt.NDArray[np.bool_]:
     return kept
 
 
+def price_order(prices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The place of each row in the order of prices, equal prices in the order of the rows.
+
+    As a column of :func:`skyband` it says "costs less, or the same and is named first", which is how plans are ranked.
+    """
+    place = np.empty(len(prices), dtype=np.int64)
+    place[np.argsort(prices, kind="stable")] = np.arange(len(prices), dtype=np.int64)
+    return place
+
+
 def _dominated_by(rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """[i, j]: others[j] is less or equal to rows[i] in every column."""
     result = np.ones((len(rows), len(others)), dtype=np.bool_)

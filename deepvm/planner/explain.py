@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from glob import escape
 
 import numpy as np
 
@@ -15,10 +14,10 @@ from deepvm.core.units import MICRO_USD, format_bytes, usd
 from deepvm.errors import RequestError
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.build import blocks_of, describe
-from deepvm.planner.candidates import Candidates, Sizes, gather
-from deepvm.planner.frontier import Choice, Frontier
-from deepvm.planner.policies import architectures_of, scoring, tie_floor
-from deepvm.planner.request import PlanRequest
+from deepvm.planner.candidates import Candidates, Sizes, gather, missing_for
+from deepvm.planner.frontier import Block, Choice, Frontier
+from deepvm.planner.policies import TIE, Scoring, architectures_of, scoring, tie_floor
+from deepvm.planner.request import PlanRequest, PolicyName
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,8 @@ class WhyNot:
     Attributes:
         verdict: one sentence.
         best: the best cluster with this type within the budget, None when there is none.
-        gap: how far its value lies below the winner's, as a share of the winner's; None without ``best``.
+        gap: how far its value lies below the winner's, as a share of the winner's; None without ``best``, and under
+            Performance-First, whose value is an order.
         matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
         rejection: why the type is in no feasible cluster at all, None when it is.
     """
@@ -58,7 +58,10 @@ def binding(choice: Choice, candidates: Candidates, request: PlanRequest) -> tup
         one = choice.block.tier.take(np.arange(len(choice.block.tier)) == choice.memory)
         nodes = one.needed(sizes.count, sizes.n_sat)[:, 0]
         price += nodes * one.price[0]
-    better = (sizes.count > now.gpu_count) & (scores.values(rows, price) > choice.value + abs(choice.value) * 1e-9)
+    # Performance-First counts types from the slowest that is considered, so the value is taken anew among these sizes.
+    values = scores.values(rows, price)
+    value = values[int(np.flatnonzero(sizes.count == now.gpu_count)[0])]
+    better = (sizes.count > now.gpu_count) & (values > value + abs(value) * TIE)
     if not better.any():
         return ()
     row = int(np.argmax(better))
@@ -131,7 +134,9 @@ def infeasible_reason(
         return "architecture", f"policy {request.policy.value} considers only single-anchor clusters"
     if not candidates.gpus:
         return _no_gpu_reason(candidates, catalog)
-    if not len(candidates.tier) and all(a.tiered for a in architectures):
+    usable = [a for a in architectures if any(not missing_for(a, g.instance) for g in candidates.gpus)]
+    served = [a for a in usable if len(candidates.tier) or not a.tiered]
+    if not served:
         small = [r for r in candidates.rejections if r.reason == "memory"]
         if small:
             by_name = {i.name: i for i in catalog}
@@ -142,23 +147,36 @@ def infeasible_reason(
                 f"largest, {biggest.name}, has {biggest.memory_gib or 0:g} GiB, enough for checkpoints up to {fits}"
             )
         return "memory", "no type can be a memory node: " + _grouped(candidates, catalog, gpu=False)
+    roomy = [a for a in served if a.smallest_count <= request.max_nodes]
+    if not roomy:
+        least = min(served, key=lambda a: a.smallest_count)
+        return "max-nodes", (
+            f"a {least.name} cluster trains on at least {least.smallest_count} VMs; the limit is {request.max_nodes}"
+        )
     # Candidates exist and still no plan at any price: only the quotas of the pieces together can forbid that.
     return "quota", (
         "the quotas allow no cluster: they must cover "
-        + ", or ".join(_smallest(a, candidates) for a in architectures)
+        + ", or ".join(_smallest(a, candidates) for a in roomy)
         + "; see --quota"
     )
 
 
 def _smallest(architecture: Architecture, candidates: Candidates) -> str:
-    gpu = min(candidates.gpus, key=lambda g: g.instance.vcpus).instance
-    spot, on_demand = architecture.split(np.array([architecture.smallest_count], dtype=np.int64))
-    parts = [
-        f"{int(n[0]) * gpu.vcpus} {market.value} vCPUs of {gpu.quota_family}"
-        for n, market in ((spot, Market.SPOT), (on_demand, Market.ON_DEMAND))
-        if n[0]
-    ]
+    """What the quotas must cover for the cluster of an architecture with the fewest vCPUs that train."""
+    sizes = replace(candidates, quotas=()).sizes(architecture)
+    vcpus = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[sizes.type_index]
+    row = int(np.argmin(sizes.count * vcpus))
+    gpu, tier = sizes.types[int(sizes.type_index[row])], candidates.tier
+    needed = [(int(sizes.spot[row]), Market.SPOT, gpu), (int(sizes.on_demand[row]), Market.ON_DEMAND, gpu)]
+    if architecture.tiered:
+        nodes = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0].tolist()
+        needed += [min(zip(nodes, [Market.ON_DEMAND] * len(tier), tier.types, strict=True), key=_vcpus)]
+    parts = [f"{n * t.vcpus} {market.value} vCPUs of {t.quota_family}" for n, market, t in needed if n]
     return f"{' and '.join(parts)} for {architecture.name}"
+
+
+def _vcpus(group: tuple[int, Market, InstanceType]) -> int:
+    return group[0] * group[2].vcpus
 
 
 def _no_gpu_reason(candidates: Candidates, catalog: Catalog) -> tuple[str, str]:
@@ -193,49 +211,71 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
 
         near = get_close_matches(name, known, n=3) or list(known)[:8]
         raise RequestError("explain", name, f"a type of catalogue {catalog.name}, such as {', '.join(near)}")
-    instance, budget = known[name], request.budget_micro_usd
-    candidates = gather(catalog, request, architectures_of(request))
-    winner = Frontier.build(blocks_of(candidates, request)).best(budget)
+    budget, architectures = request.budget_micro_usd, architectures_of(request)
+    candidates = gather(catalog, request, architectures)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)
+    if rejection is None and known[name].gpu is None and not any(a.tiered for a in architectures):
+        names = " and ".join(a.name for a in architectures) or request.policy.value
+        rejection = Rejection(name, "excluded", f"{names} clusters have no memory nodes")
     if rejection is not None:
         return WhyNot(name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
-    if instance.gpu is not None:
-        only = replace(request, instance_types=(escape(name),))
-    else:
-        only = replace(request, memory_nodes=(escape(name),), architectures=_tiered(request))
-    restricted = gather(catalog, only, architectures_of(only))
-    frontier = Frontier.build(blocks_of(restricted, only))
+    blocks = blocks_of(candidates, request)
+    winner = Frontier.build(blocks).best(budget)
+    # The same blocks with fewer rows: so values stay comparable, also those that are places in an order.
+    frontier = Frontier.build([_having(b, name) for b in blocks])
     best = frontier.best(budget)
     if best is None:
         cheapest = frontier.cheapest()
         if cheapest is None:
-            return WhyNot(name, f"{name} is in no cluster that the quotas allow")
+            relax, reason = infeasible_reason(catalog, request, _only(candidates, name), None)
+            return WhyNot(name, f"{name} is in no cluster: {reason}", rejection=Rejection(name, relax, reason))
         detail = f"its cheapest cluster, {cheapest.cluster}, costs {usd(cheapest.price):.4f} $/h"
         return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
-    found = describe(best, 1, restricted, binding(best, restricted, only))
-    assert winner is not None  # the restricted plans are a subset
+    found = describe(best, 1, candidates, binding(best, candidates, request))
+    assert winner is not None  # the plans that have this type are some of all plans
     if best.cluster == winner.cluster:
         return WhyNot(name, f"{name} is in the best cluster", found, 0.0, Decimal(best.price) / MICRO_USD)
-    gap = (winner.value - best.value) / abs(winner.value)
+    gap = None
+    if request.policy is not PolicyName.PERFORMANCE_FIRST:  # whose value is a place in an order, not an amount
+        gap = (winner.value - best.value) / abs(winner.value)
     row = int(np.searchsorted(frontier.best_so_far, tie_floor(winner.value)))
     matches_at = Decimal(int(frontier.price[row])) / MICRO_USD if row < len(frontier) else None
     return WhyNot(name, _verdict(name, best, winner, gap, matches_at, request), found, gap, matches_at)
 
 
-def _tiered(request: PlanRequest) -> tuple[str, ...]:
-    return tuple(a.name for a in architectures_of(request) if a.tiered)
+def _having(block: Block, name: str) -> Block:
+    """The plans of a block that have a type."""
+    sizes, tier = block.sizes, block.tier
+    gpus = np.array([t.name == name for t in sizes.types], dtype=np.bool_)
+    nodes = np.array([t.name == name for t in tier.types], dtype=np.bool_)
+    if block.architecture.tiered and nodes.any():
+        return replace(block, tier=tier.take(nodes))
+    rows = gpus[sizes.type_index]
+    scores = Scoring(block.scoring.scores[rows], block.scoring.per_dollar)
+    return replace(block, sizes=sizes.take(rows), scoring=scores)
+
+
+def _only(candidates: Candidates, name: str) -> Candidates:
+    """The candidates with one type of GPU or of memory node."""
+    gpus = tuple(g for g in candidates.gpus if g.instance.name == name)
+    if gpus:
+        return replace(candidates, gpus=gpus)
+    return replace(candidates, tier=candidates.tier.take(np.array([t.name == name for t in candidates.tier.types])))
 
 
 def _verdict(
-    name: str, best: Choice, winner: Choice, gap: float, matches_at: Decimal | None, request: PlanRequest
+    name: str, best: Choice, winner: Choice, gap: float | None, matches_at: Decimal | None, request: PlanRequest
 ) -> str:
     what = f"The best cluster with {name}, {best.cluster} at {usd(best.price):.4f} $/h,"
     if best.value >= tie_floor(winner.value):
         over = usd(best.price - winner.price)
         return f"{what} is as good as the winner and costs {over:.4f} $/h more"
     measure = {"flopp": "lower Z", "cost-per-work": "dearer work"}.get(request.objective.value, "less throughput")
+    if request.policy is PolicyName.COST_FIRST:
+        measure = "fewer VMs"
+    share = f"{gap:.1%} {measure}" if gap is not None else "slower or fewer GPU VMs"
     if matches_at is None:
         when = f"no cluster of up to {request.max_nodes} VMs with it equals the winner"
     else:
         when = f"it would equal the winner's {usd(winner.price):.4f} $/h cluster at {matches_at:.4f} $/h"
-    return f"{what} has {gap:.1%} {measure}; {when}"
+    return f"{what} has {share}; {when}"

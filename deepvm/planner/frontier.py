@@ -17,7 +17,7 @@ from deepvm.core.cluster import Cluster, NodeGroup
 from deepvm.core.instances import Market
 from deepvm.planner.architectures.base import Architecture
 from deepvm.planner.candidates import MemoryTier, Sizes
-from deepvm.planner.dominance import skyband
+from deepvm.planner.dominance import price_order, skyband
 from deepvm.planner.policies import Scoring, tie_floor
 
 IntArray = npt.NDArray[np.int64]
@@ -218,9 +218,8 @@ def _plans(index: int, block: Block, top: int) -> tuple[npt.NDArray[np.generic],
 
 def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
     """Memory-node types that fewer than ``top`` others beat in price, n_sat and quota at once."""
-    names = np.arange(len(tier), dtype=np.int64)
-    # Price comes first and names break its ties, as in the ranking; memory is enough for all of them (eq. 6).
-    return skyband(np.column_stack([tier.price * len(tier) + names, -tier.n_sat, -tier.max_count]), top)
+    # Memory is no column: all types of a tier have enough of it (eq. 6), and more is worth nothing.
+    return skyband(np.column_stack([price_order(tier.price), -tier.n_sat, -tier.max_count]), top)
 
 
 def _cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.planner.dominance import skyband
+from deepvm.planner.dominance import price_order, skyband
 from deepvm.planner.formulation import Constraint, Formulation, Pick
 from deepvm.planner.frontier import Block, Choice, useful_tier
 from deepvm.planner.policies import Scoring, tie_floor
@@ -86,8 +86,7 @@ def _useful_sizes(block: Block, budget: int, top: int) -> IntArray:
     affordable = np.flatnonzero(block.sizes.price <= budget)
     rows = block.sizes.take(affordable)
     order = np.unique(block.scoring.scores[affordable], return_inverse=True)[1]
-    # Rows stand in the order of their names, which break ties of the price as in the ranking.
-    columns = [-order, rows.price * len(block.sizes) + affordable]
+    columns = [-order, price_order(rows.price)]
     if block.architecture.tiered:
         columns += [rows.count, -rows.n_sat]
     return affordable[skyband(np.column_stack(columns), top)]

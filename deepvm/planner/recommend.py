@@ -182,7 +182,7 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
             describe(c, i, candidates, binding(c, candidates, request)) for i, c in enumerate(choices, start=1)
         ),
         alternatives=_alternatives(candidates, request, best),
-        rejections=_rejections(candidates, frontier, request),
+        rejections=_rejections(catalog, candidates, frontier, request),
         next_change=_next_change(frontier, candidates, request),
         status=status,
         solver=solver,
@@ -234,15 +234,18 @@ def _alternatives(candidates: Candidates, request: PlanRequest, best: Choice | N
     return tuple(found)
 
 
-def _rejections(candidates: Candidates, frontier: Frontier, request: PlanRequest) -> tuple[Rejection, ...]:
-    """The types that were no candidates, and GPU types none of whose clusters fits the budget or the quotas."""
+def _rejections(
+    catalog: Catalog, candidates: Candidates, frontier: Frontier, request: PlanRequest
+) -> tuple[Rejection, ...]:
+    """The types that were no candidates, and GPU types none of whose clusters is feasible."""
     found = list(candidates.rejections)
     prices = frontier.cheapest_of_each_type()
     for gpu in candidates.gpus:
         name = gpu.instance.name
         cheapest = prices.get(name)
         if cheapest is None:
-            found.append(Rejection(name, "quota", "the quotas allow no cluster of it"))
+            relax, reason = infeasible_reason(catalog, request, replace(candidates, gpus=(gpu,)), None)
+            found.append(Rejection(name, relax, reason))
         elif cheapest > request.budget_micro_usd:
             detail = f"its cheapest cluster costs {usd(cheapest):.4f} $/h"
             found.append(Rejection(name, "budget", detail))

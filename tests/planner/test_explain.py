@@ -19,10 +19,11 @@ from deepvm.planner.recommend import Recommendations, plan, recommend
 from deepvm.planner.request import PlanRequest, PolicyName, SolverName
 from deepvm.planner.solver import SolveStatus
 from tests import oracle
-from tests.builders import catalog, cpu_type, gpu_type, paper
+from tests.builders import PAPER_CPUS, catalog, cpu_type, gpu_type, paper
 from tests.planner.strategies import Case, cases, usd
 
 SCALING = (RingSpeedup(0.0, 0.0),)
+CPUS = set(PAPER_CPUS)
 FEW_SENDERS = SaturationTable((1.0,), (4,))
 
 
@@ -49,9 +50,6 @@ SPOT_12 = Quota("G and VT", Market.SPOT, 12)  # three GPU VMs of 4 vCPUs
 
 class TestBinding:
     def test_budget(self) -> None:
-        # 3 + 1 nodes cost 0.5; 5 + 2 would cost 0.9 and 4 + 2 exactly 0.8.
-        answer = ask(shop(), "0.55", architecture="tiering", max_nodes=3)[0]
-        assert [b.constraint for b in answer.binding] == ["budget", "max-nodes", "saturation"] or answer.binding
         wide = replace(shop(), n_sat=SaturationTable((1.0,), (100,)))
         found = ask(wide, "0.55", architecture="tiering")[0].binding
         assert [b.constraint for b in found] == ["budget"]
@@ -85,19 +83,12 @@ class TestBinding:
 
     def test_all_of_them(self) -> None:
         quotas = (SPOT_12, Quota("Standard", Market.ON_DEMAND, 4))
-        assert binding(shop(quotas=quotas), "0.65", max_nodes=3) == [
-            "budget",
-            "quota",
-            "quota",
-            "saturation",
-            "max-nodes",
-        ]
+        found = binding(shop(quotas=quotas), "0.65", max_nodes=3)
+        assert found == ["budget", "quota", "quota", "saturation", "max-nodes"]
 
-    def test_the_anchor_counts_against_the_on_demand_quota(self) -> None:
+    def test_the_anchor_does_not_count_against_the_spot_quota(self) -> None:
         found = ask(paper(), "6.5")[0].binding
-        assert [b.reason for b in found] == [
-            "34 x g4dn.xlarge would need 132 spot vCPUs of G and VT; the quota is 128"
-        ] or [b.constraint for b in found] == ["quota"]
+        assert [b.reason for b in found] == ["33 x g4dn.xlarge would need 132 spot vCPUs of G and VT; the quota is 128"]
 
     def test_nothing_binds_when_the_larger_cluster_is_allowed(self) -> None:
         second = ask(paper(), "6.5", architecture="single-anchor", top=2)[1]
@@ -247,7 +238,7 @@ class TestWhyNot:
         assert found.gap == pytest.approx(0.383, abs=5e-4)
         assert found.matches_at == Decimal("5.3006")
         assert found.verdict == (
-            "the best cluster with g5.xlarge, 9 x g5.xlarge (spot) + 1 x t3.xlarge (on-demand) at 2.8826 $/h, has "
+            "The best cluster with g5.xlarge, 9 x g5.xlarge (spot) + 1 x t3.xlarge (on-demand) at 2.8826 $/h, has "
             "38.3% less throughput; it would equal the winner's 2.8526 $/h cluster at 5.3006 $/h"
         )
 
@@ -371,7 +362,7 @@ class TestNextChange:
         assert change is not None
         assert change.budget == Decimal("3.0104")
         assert str(change.recommendation.cluster) == "18 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)"
-        assert change.gain == pytest.approx(0.0434, abs=1e-4)
+        assert change.gain == pytest.approx(0.04797, abs=1e-5)
 
     def test_from_nothing(self) -> None:
         change = ask(paper(), 0).next_change
@@ -426,10 +417,10 @@ class TestRejections:
         [
             ({"exclude": "g5.*"}, {"g5.xlarge"}),
             ({"instance_type": ["g4dn.xlarge", "g3s.*"]}, {"g5.xlarge"}),
-            ({"memory_node": "c[0-4]*.xlarge"}, set(["t3.xlarge", "c5.xlarge", "m6i.xlarge", "d3.xlarge", "c5n.xlarge", "c6in.xlarge"])),
+            ({"memory_node": "c[0-4]*.xlarge"}, CPUS - {"c3.xlarge", "c4.xlarge"}),
             ({"exclude": ["t3*", "*3.xlarge"]}, {"t3.xlarge", "c3.xlarge", "d3.xlarge"}),
         ],
-    )  # fmt: skip
+    )
     def test_excluded(self, changes: dict[str, Any], left_out: set[str]) -> None:
         found = self.reasons(paper(), **changes)
         assert {n for n, reason in found.items() if reason == "excluded"} == left_out

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -60,7 +61,7 @@ class Architecture(ABC):
     def decode(self, formulation: Formulation, values: Sequence[int]) -> Pick:
         """Read one value for each variable of ``formulation`` as the cluster that it means."""
 
-    @property
+    @cached_property
     def markets(self) -> frozenset[Market]:
         """The markets in which a type that trains must be sold."""
         spot, on_demand = self.split(np.array([self.smallest_count, self.smallest_count + 1], dtype=np.int64))

@@ -1,0 +1,59 @@
+"""The solvers on all of AWS us-east-1, where bigger machines are often cheaper and one type dominates many."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from builders import catalog, cpu_type, gpu_type
+
+from deepvm.core.instances import Catalog, Gpu
+from deepvm.core.speedup import RingSpeedup
+from deepvm.planner.recommend import recommend
+from deepvm.planner.solver import SolveStatus
+
+SOURCE = Path(__file__).parents[3] / "shared" / "data" / "aws" / "catalog_us-east-1.csv"
+# Invented ratios, good enough to make types differ; the measured ones are T4 377 and A10G 696.
+EFLOPS = {"T4": 377, "A10G": 696, "T4g": 377, "L4": 353, "L40S": 1006, "V100": 1048, "A100": 1811, "H100": 3902}
+
+
+@pytest.fixture(scope="module")
+def real() -> Catalog:
+    if not SOURCE.exists():
+        pytest.skip("the shared AWS catalogue is not here")
+    instances = []
+    with SOURCE.open() as lines:
+        for row in csv.DictReader(lines):
+            if not row["ondemand_usd"] or not row["spot_usd"] or row["gpu_partition"] not in ("", "1.0"):
+                continue
+            common = {
+                "vcpus": int(row["vcpu"]),
+                "memory_gib": float(row["memory_gib"]),
+                "network_gbps": float(row["net_peak_gbps_total"] or 0) or None,
+                "on_demand_usd_per_hour": row["ondemand_usd"],
+                "spot_usd_per_hour": row["spot_usd"],
+            }
+            if row["gpu_name"] in EFLOPS:
+                count = int(float(row["gpu_count"]))
+                ring = RingSpeedup(0.5 + 40 / (common["network_gbps"] or 10), 0.05)
+                more = {"gpu": Gpu(row["gpu_name"], count), "eflops": EFLOPS[row["gpu_name"]] * count}
+                instances.append(gpu_type(row["instance_type"], **common, **more, speedups=(ring,)))
+            elif not row["gpu_name"] and row["burstable"] != "True":
+                instances.append(cpu_type(row["instance_type"], **common))
+    return catalog(*instances, default_speedup="ring")
+
+
+def test_it_is_the_size_that_it_should_be(real: Catalog) -> None:
+    assert sum(i.gpu is not None for i in real) > 30
+    assert sum(i.gpu is None for i in real) > 500
+
+
+@pytest.mark.parametrize("budget", ["0.9", "3", "10", "47.5", "300"])
+@pytest.mark.parametrize("objective", ["throughput", "flopp", "cost-per-work"])
+def test_solvers_agree(real: Catalog, budget: str, objective: str) -> None:
+    by_ilp = recommend(real, budget, objective=objective, top=5)
+    by_enumeration = recommend(real, budget, objective=objective, top=5, solver="frontier")
+    assert by_ilp.status is SolveStatus.OPTIMAL  # anything else would mean that they disagreed
+    assert [(r.cluster, r.usd_per_hour) for r in by_ilp] == [(r.cluster, r.usd_per_hour) for r in by_enumeration]
+    assert len(by_ilp) == 5

@@ -1,0 +1,50 @@
+"""What a user gets from ``pip install .``: the data, the types, the licence and a command that works anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--wheel-dir", str(folder), str(ROOT)], check=True, capture_output=True, timeout=300)
+    (found,) = folder.glob("deepvm-*.whl")
+    return found
+
+
+def test_the_wheel_holds_data_types_and_licence(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    data = {f"deepvm/_data/{p.name}" for p in (ROOT / "data").iterdir()}
+    assert data | {"deepvm/py.typed", "deepvm/cli/main.py"} <= names
+    assert any(n.endswith("LICENSE") for n in names)
+    assert not any(n.startswith(("tests/", "notebooks/")) for n in names)
+
+
+def test_the_installed_command_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    script = (
+        "import deepvm, sys; assert 'site' in deepvm.__file__; from deepvm.cli.main import main; main(sys.argv[1:])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script, "recommend", "--pw", "3", "-o", "json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["configurations"][0]["usd_per_hour"] == 2.8526
