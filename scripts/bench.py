@@ -24,8 +24,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
 
@@ -151,8 +152,8 @@ def make_catalog(gpu_types: int, cpu_types: int, seed: int = SEED) -> Catalog:
                 vcpus=4 * count,
                 memory_gib=16.0 * count,
                 network_gbps=network,
-                on_demand_usd_per_hour=f"{on_demand}",  # type: ignore[arg-type]  # made exact on construction
-                spot_usd_per_hour=f"{on_demand * rng.uniform(0.25, 0.7):.4f}",  # type: ignore[arg-type]
+                on_demand_usd_per_hour=Decimal(f"{on_demand}"),
+                spot_usd_per_hour=Decimal(f"{on_demand * rng.uniform(0.25, 0.7):.4f}"),
                 gpu=Gpu(rng.choice(("T4", "A10G", "L4", "V100", "A100")), count),
                 eflops=eflops,
                 speedups=(ring,),
@@ -170,8 +171,8 @@ def make_catalog(gpu_types: int, cpu_types: int, seed: int = SEED) -> Catalog:
                 vcpus=vcpus,
                 memory_gib=float(vcpus * per_vcpu),
                 network_gbps=network,
-                on_demand_usd_per_hour=f"{on_demand}",  # type: ignore[arg-type]
-                spot_usd_per_hour=f"{on_demand * rng.uniform(0.3, 0.7):.4f}",  # type: ignore[arg-type]
+                on_demand_usd_per_hour=Decimal(f"{on_demand}"),
+                spot_usd_per_hour=Decimal(f"{on_demand * rng.uniform(0.3, 0.7):.4f}"),
             )
         )
     return Catalog("bench", tuple(instances), default_speedup="ring", description="Invented by scripts/bench.py.")
@@ -292,14 +293,13 @@ def draw_growth(points: Sequence[Point], growth: Sequence[Growth], path: Path) -
                 frame.loglog(
                     [low, x[-1]], [y[-1] * low / x[-1], y[-1]], color="0.5", linestyle=":", label="slope 1 (linear)"
                 )
-        frame.set_xlabel({"CPU types": "CPU types"}.get(axis, "GPU types x sizes (n = 1 ... max-nodes)"))
+        frame.set_xlabel(axis)
         frame.set_xticks(x, [f"{n:,}" for n in x], fontsize="small", rotation=30)
         frame.minorticks_off()
         frame.grid(color="0.9", linewidth=0.7)
         frame.set_axisbelow(True)
         frame.legend(loc="upper left", fontsize="small")
-    top = max(p.seconds for p in points)
-    figure.axes[0].set_ylim(min(p.seconds for p in points) / 2, top * 12)
+    figure.axes[0].set_ylim(min(p.seconds for p in points) / 2, max(p.seconds for p in points) * 12)
     figure.axes[0].set_ylabel(f"plan() at {GROWTH_BUDGET} $/h (CPU s)")
     figure.suptitle("Growth of the planning time with the catalogue")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -335,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.runs is not None and options.runs < 1:
         parser.error("--runs: allowed: a whole number >= 1")
     what = QUICK if options.quick else FULL
-    what = what if options.runs is None else Plan(**(vars(what) | {"runs": options.runs}))
+    what = replace(what, runs=options.runs or what.runs)
 
     about = machine()
     for name, text in about.items():
@@ -375,9 +375,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdict = "FASTER than linear" if g.tail > SUPERLINEAR else "not faster than linear"
         print(f"{g.solver} with {g.axis}: {verdict} (exponent {g.tail:.2f} over the larger half)")
     draw_growth(points, growth, options.out / "growth.png")
-    document = about | {
-        part: [asdict(x) for x in rows]
-        for part, rows in (("processes", timings), ("points", points), ("growth", growth))  # type: ignore[call-overload]
+    document = {
+        **about,
+        "processes": [asdict(t) for t in timings],
+        "points": [asdict(p) for p in points],
+        "growth": [asdict(g) for g in growth],
     }
     (options.out / "bench.json").write_text(json.dumps(document, indent=1) + "\n")
     print(f"\nwrote {options.out / 'growth.png'} and {options.out / 'bench.json'}")

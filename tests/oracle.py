@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from deepvm.core.instances import Catalog, InstanceType, Market, Quota
@@ -124,6 +125,7 @@ def pchip(points: Sequence[tuple[Fraction, Fraction]], x: Fraction) -> Fraction:
     )
 
 
+@lru_cache(maxsize=200_000)
 def scaling_factor(curve: SpeedupCurve, n: int) -> Fraction:
     """K(n) = S(n)/n held in [0, 1]."""
     return min(Fraction(1), max(Fraction(0), speedup(curve, n) / n))

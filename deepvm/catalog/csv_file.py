@@ -55,6 +55,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 MAX_ROWS = 20_000
 """As many instance types as the schema allows."""
 
+MAX_COLUMNS = 100
+MAX_ABOVE = 10_000
+"""More lines above the header are not a catalogue's; nor are more columns than 100."""
+
 REQUIRED = ("instance_type", "vcpus")
 KEYS = ("schema_version", "name", "region", "description", "prices_as_of", "source", "eflops_unit", "default_speedup")
 """Keys of the comment lines, beside ``quota`` and ``n_sat``."""
@@ -171,6 +175,9 @@ def _read_comments(sheet: Sheet, stream: io.StringIO) -> tuple[int, str]:
         elif text.strip(","):
             return number, line
         match = _COMMENT.match(text)
+        if number > MAX_ABOVE:
+            sheet.problems.append(Problem(f"line {number}", "no header row until here", _FIELDS))
+            return number, ""
         if match:
             _read_key(sheet, match[1].lower(), match[2].strip(), number)
     return number + 1, ""
@@ -205,30 +212,35 @@ def _read_header(sheet: Sheet, cells: Sequence[str], line: int) -> list[str] | N
     header = [cell.strip() for cell in cells]
     while header and not header[-1]:
         header.pop()
-    known = set(header) & set(COLUMNS)
     place = f"line {line}"
-    before = len(sheet.problems)
     separator = next((s for s in (";", "\t", "|") if len(header) == 1 and s in header[0]), "")
     if separator:
-        sheet.problems.append(Problem(place, f"fields are separated by {separator!r}", _FIELDS))
-        return None
+        found = [Problem(place, f"fields are separated by {separator!r}", _FIELDS)]
+    elif len(header) > MAX_COLUMNS:
+        found = [Problem(place, f"{len(header)} columns", f"allowed columns: {', '.join(COLUMNS)}")]
+    else:
+        found = _column_problems(header, place)
+    sheet.problems += found
+    return None if found else header
+
+
+def _column_problems(header: Sequence[str], place: str) -> list[Problem]:
+    problems = []
+    seen: set[str] = set()
     for number, name in enumerate(header, start=1):
-        if name in header[: number - 1]:
-            problem = Problem(f"{place}, column {name or number}", "stands twice", "allowed: every column once")
-        elif name in COLUMNS:
-            continue
-        else:
-            near = unknown_name(name, [c for c in COLUMNS if c not in known])
+        if name in seen:
+            problems.append(Problem(f"{place}, column {name or number}", "stands twice", "allowed: every column once"))
+        elif name not in COLUMNS:
+            near = unknown_name(name, [c for c in COLUMNS if c not in header])
             meant = f"did you mean {near}? " if near else ""
-            found = f"unknown column {shown(name)}"
-            problem = Problem(f"{place}, column {number}", found, f"{meant}allowed columns: {', '.join(COLUMNS)}")
-        if len(sheet.problems) < 1000:
-            sheet.problems.append(problem)
-    missing = [c for c in REQUIRED if c not in known]
+            expected = f"{meant}allowed columns: {', '.join(COLUMNS)}"
+            problems.append(Problem(f"{place}, column {number}", f"unknown column {shown(name)}", expected))
+        seen.add(name)
+    missing = [c for c in REQUIRED if c not in seen]
     if missing:
         expected = f"the header row needs at least {', '.join(REQUIRED)} and a price"
-        sheet.problems.append(Problem(place, f"missing columns: {', '.join(missing)}", expected))
-    return header if len(sheet.problems) == before else None
+        problems.append(Problem(place, f"missing columns: {', '.join(missing)}", expected))
+    return problems
 
 
 def _read_row(sheet: Sheet, header: Sequence[str], cells: Sequence[str], line: int, instances: list[Any]) -> None:

@@ -163,7 +163,8 @@ def _translate(model: type[BaseModel], document: object, error: str, loc: Path) 
         return Finding(path, shown(value), _object_of(item) if item else f"allowed: an object with a kind of {kinds}")
     if error == "extra_forbidden":
         return _unknown_field(path, owner, field)
-    description = owner.model_fields[field].description or ""
+    # By its name in the file: $schema is no name that Python could have.
+    description = next(f.description or "" for name, f in owner.model_fields.items() if field in (name, f.alias))
     if value is _MISSING:
         return Finding(path, "missing", f"allowed: {description}")
     return Finding(path, shown(value), f"allowed: {description}{_hint(field, description, value)}")

@@ -76,9 +76,7 @@ def list_catalogs(
 
 @app.command()
 def show(
-    catalog: Annotated[
-        str, typer.Argument(metavar="NAME|FILE", help="Embedded catalogue, or a .json or .csv file.")
-    ],
+    catalog: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Embedded catalogue, or a .json or .csv file.")],
     output: Annotated[
         ShowOutput, typer.Option("--output", "-o", help="json and csv are the file formats: redirect, edit, use.")
     ] = ShowOutput.TABLE,

@@ -123,20 +123,33 @@ class RingSpeedup(SpeedupCurve):
 
     @classmethod
     def fit(cls, points: Sequence[tuple[float, float]]) -> RingSpeedup:
-        """Least squares on n/S(n) - 1, which is linear in c and l; a negative solution is held at 0.
+        """Least squares of the relative error of S(n), with c and l held at 0 or above.
+
+        Starts from the ordinary least squares of n/S(n) - 1, which is linear in c and l, and improves by Gauss-Newton
+        steps that are halved until they help.
 
         Args:
             points: (n, S(n)) pairs with n > 1.
         """
         n = np.array([p[0] for p in points], dtype=np.float64)
-        cost = n / np.array([p[1] for p in points], dtype=np.float64) - 1.0
+        s = np.array([p[1] for p in points], dtype=np.float64)
         basis = np.column_stack([(n - 1.0) / n, n - 1.0])
-        best = np.linalg.lstsq(basis, cost, rcond=None)[0]
-        if (best < 0).any():
-            # Two unknowns: the constrained optimum lies on one axis, so try both.
-            alone = [max(0.0, float(col @ cost / (col @ col))) for col in basis.T]
-            residual = [float(np.sum((col * x - cost) ** 2)) for col, x in zip(basis.T, alone, strict=True)]
-            best = np.array([alone[0], 0.0] if residual[0] <= residual[1] else [0.0, alone[1]])
+
+        def error(costs: FloatArray) -> FloatArray:
+            return np.asarray(n / (1.0 + basis @ costs) / s - 1.0)
+
+        best = np.maximum(np.linalg.lstsq(basis, n / s - 1.0, rcond=None)[0], 0.0)
+        for _ in range(50):
+            now = error(best)
+            slope = -basis * ((now + 1.0) ** 2 * s / n)[:, None]
+            step = np.linalg.lstsq(slope, -now, rcond=None)[0]
+            for halving in range(20):
+                moved = np.maximum(best + step / 2**halving, 0.0)
+                if error(moved) @ error(moved) < now @ now:
+                    break
+            else:
+                break
+            best = moved
         return cls(float(best[0]), float(best[1]))
 
 

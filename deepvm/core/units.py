@@ -7,7 +7,7 @@ Money is counted in whole micro-dollars inside the planner, because binary float
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_FLOOR, Decimal, InvalidOperation
 from fractions import Fraction
 
 from deepvm.errors import RequestError
@@ -20,6 +20,8 @@ MOST_USD = 1_000_000_000
 
 GIB = 2**30
 """Bytes in a GiB."""
+
+_MICRO = Decimal("0.000001")
 
 Money = Decimal | int | float | str
 """What people write for an amount in dollars; floats are read by their shortest decimal form."""
@@ -62,15 +64,15 @@ def to_micro_usd(price: Decimal) -> int:
     Raises:
         RequestError: the price has more than six decimals.
     """
-    micro = price * MICRO_USD
-    if micro != micro.to_integral_value():
+    exact = price.quantize(_MICRO, rounding=ROUND_FLOOR)  # quantize() looks at all digits, multiplication at 28
+    if price != exact:
         raise RequestError("price", str(price), f"at most 6 decimals (micro-dollars); round it to {round(price, 6)}")
-    return int(micro)
+    return int(exact * MICRO_USD)
 
 
 def budget_micro_usd(budget: Decimal) -> int:
     """Whole micro-dollars that a budget covers: prices are whole micro-dollars, so rounding down loses no plan."""
-    return int((budget * MICRO_USD).to_integral_value(rounding="ROUND_FLOOR"))
+    return int(budget.quantize(_MICRO, rounding=ROUND_FLOOR) * MICRO_USD)
 
 
 def usd(micro: int) -> float:

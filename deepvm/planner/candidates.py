@@ -111,7 +111,8 @@ class MemoryTier:
         """The fewest memory nodes that keep n/m < n_sat (eq. 7): floor(n / n_sat) + 1.
 
         Args:
-            count: training VMs, n; shape (rows,). sender_n_sat: n_sat of their own network, same shape.
+            count: training VMs, n; shape (rows,).
+            sender_n_sat: n_sat of the training VMs' own network, shape (rows,).
 
         Returns:
             Shape (rows, types).

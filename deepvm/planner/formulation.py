@@ -98,7 +98,9 @@ def quota_rows(sizes: Sizes, tier: MemoryTier | None, counts: Sequence[int] = ()
     """VCPUs of each family and market within the account's quota, inclusive (DeepVM V-A).
 
     Args:
-        counts: the variables that count memory nodes, in the tier's order; these are on-demand VMs.
+        sizes: what the first variables stand for.
+        tier: the memory nodes, which are on-demand VMs; None where there are none.
+        counts: the variables that count memory nodes, in the tier's order.
     """
     rows = []
     vcpus = [sizes.types[t].vcpus for t in sizes.type_index.tolist()]

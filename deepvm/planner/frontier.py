@@ -109,6 +109,7 @@ class Frontier:
         """Enumerate.
 
         Args:
+            blocks: one for each architecture, in the order of their names.
             top: how many plans will be asked for at once; each size keeps its ``top`` cheapest memory tiers.
         """
         parts = [_plans(index, block, top) for index, block in enumerate(blocks)]

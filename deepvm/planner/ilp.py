@@ -46,8 +46,11 @@ def solve(block: Block, budget: int, top: int, *, time_limit_s: float, backends:
     """Rank the best plans of a block within a budget.
 
     Args:
-        budget: micro-dollars an hour. top: how many plans.
-        time_limit_s: seconds for all solves together. backends: see :class:`IntegerProgram`.
+        block: the candidates of one architecture.
+        budget: micro-dollars an hour.
+        top: how many plans.
+        time_limit_s: seconds for all solves together.
+        backends: see :class:`IntegerProgram`.
     """
     sizes_kept = _useful_sizes(block, budget, top)
     tier_kept = np.flatnonzero(useful_tier(block.tier, top)) if len(block.tier) else np.zeros(0, dtype=np.int64)
@@ -136,8 +139,11 @@ class _Search:
             return status, pick
         with self._program.scope():
             if self._scoring.per_dollar:
-                terms = [(v, self._prices.get(v, 0.0) + floor * s) for v, s in enumerate(scores.tolist())]
                 memory = [(v, p) for v, p in self._prices.items() if v >= len(scores)]
+                # No memory nodes cost more than `most`, so a size that may spend as much may spend anything; without
+                # this limit a score that is 1e10 times the best one's gives a coefficient that HiGHS refuses.
+                most = sum(p * self._formulation.variables[v].upper for v, p in memory)
+                terms = [(v, max(self._prices.get(v, 0.0) + floor * s, -most)) for v, s in enumerate(scores.tolist())]
                 self._program.add_real([*terms, *memory], 0.0)
             else:
                 self._program.close(np.flatnonzero(scores < floor).tolist())

@@ -182,7 +182,8 @@ class IntegerProgram:
             return Solution(SolveStatus.TIME_LIMIT, (), name)
         try:
             problem.solve(_backend(name, seconds))
-        except pulp.PulpSolverError:
+        except (pulp.PulpSolverError, IndexError):
+            # IndexError: HiGHS refuses a row with a coefficient of 1e15 or more, and PuLP looks for its value.
             return Solution(SolveStatus.NUMERICAL, (), name)
         if problem.status == pulp.LpStatusInfeasible:
             return Solution(SolveStatus.INFEASIBLE, (), name)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from tests import oracle
 from tests.planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp
-from tests.planner.strategies import Case, cases, extreme_prices
+from tests.planner.strategies import Case, cases
 
 
 @settings(max_examples=3000)
@@ -32,7 +32,7 @@ def test_cbc_agrees_with_the_oracle(case: Case) -> None:
 
 
 @settings(max_examples=300)
-@given(case=cases(extreme_prices))
+@given(case=cases("extreme"))
 def test_integer_program_agrees_where_a_micro_dollar_is_below_the_tolerances(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
     blocks = blocks_for(case.catalog, case.request)
@@ -58,7 +58,7 @@ def test_frontier_agrees_with_the_oracle_at_length(case: Case) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=8000)
-@given(case=cases(extreme_prices))
+@given(case=cases("extreme"))
 def test_integer_program_agrees_where_a_micro_dollar_is_below_the_tolerances_at_length(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
     assert_agree(by_ilp(blocks_for(case.catalog, case.request), case.request), expected, case.request)

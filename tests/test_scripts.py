@@ -1,0 +1,60 @@
+"""The scripts of the repository run from a clean folder and print what they promise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parent.parent / "scripts" / "bench.py"
+
+
+def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(BENCH), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_quick_bench(tmp_path: Path) -> None:
+    """One test, because a fixture would run the bench once in each worker of pytest-xdist."""
+    pytest.importorskip("matplotlib")
+    done = bench(tmp_path, "--quick")
+    assert done.returncode == 0 and done.stderr == ""
+    for name in ("date:", "machine:", "versions:", "cores", "highspy", "Python"):
+        assert name in done.stdout
+    check_processes(done.stdout.splitlines())
+    check_growth(done.stdout, tmp_path / "build" / "bench")
+    found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert found == ["build/bench/bench.json", "build/bench/growth.png"]
+
+
+def check_processes(lines: list[str]) -> None:
+    header = next(line for line in lines if line.startswith("process "))
+    assert header.split("  ")[0] == "process" and header.rstrip().endswith("met")
+    for name, goal in (
+        ("recommend --pw 3, paper", "<= 1.6 x floor"),
+        ("sweep of 101 budgets", "<= 3 x floor"),
+        ("recommend --pw 30 --solver ilp, 6 x 30 types", "<= 1.5 s"),
+        ("recommend --pw 30 --solver frontier, 6 x 30 types", "<= 0.5 s"),
+    ):
+        line = next(line for line in lines if line.startswith(name))
+        assert goal in line and line.endswith(("yes", "NO"))
+    assert any(line.startswith("import floor") and " 1.00" in line for line in lines)
+
+
+def check_growth(text: str, folder: Path) -> None:
+    for solver in ("ilp", "frontier"):
+        for axis in ("GPU types x sizes", "CPU types"):
+            assert f"{solver} with {axis}: " in text
+    assert (folder / "growth.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    document = json.loads((folder / "bench.json").read_text())
+    assert {"date", "machine", "versions", "processes", "points", "growth"} <= set(document)
+    assert all(row["seconds"] > 0 for row in document["processes"] + document["points"])
+    assert len(document["growth"]) == 4
+
+
+def test_bench_refuses_a_bad_option(tmp_path: Path) -> None:
+    done = bench(tmp_path, "--runs", "0")
+    assert done.returncode == 2 and "--runs: allowed: a whole number >= 1" in done.stderr
