@@ -332,10 +332,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for growth.png and bench.json")
     parser.add_argument("--check", action="store_true", help="exit status 1 when a goal is missed")
     options = parser.parse_args(arguments)
-    if options.runs is not None and options.runs < 1:
-        parser.error("--runs: allowed: a whole number >= 1")
     what = QUICK if options.quick else FULL
-    what = replace(what, runs=options.runs or what.runs)
+    what = what if options.runs is None else replace(what, runs=options.runs)
+    if what.runs < 1:
+        parser.error("--runs: allowed: a whole number >= 1")
 
     about = machine()
     for name, text in about.items():
@@ -350,11 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"note: load {busy:.1f}: others use this machine; 'fastest' and 'CPU' are nearer the truth than 'median'")
     print(f"\nWhole processes, medians of {what.runs} runs:")
     print_table(
-        [
-            Column("process"),
-            *(Column(h, "right") for h in ("median (s)", "fastest (s)", "CPU (s)", "x floor", "goal")),
-            Column("met"),
-        ],
+        columns("process", right=("median (s)", "fastest (s)", "CPU (s)", "x floor", "goal", "met")),
         [
             [t.name, f"{t.seconds:.3f}", f"{t.fastest:.3f}", f"{t.cpu:.3f}", f"{t.ratio:.2f}", t.goal_text, t.met]
             for t in timings
@@ -364,11 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     growth = fit(points)
     print(f"\nGrowth of plan() inside a process at {GROWTH_BUDGET} $/h, CPU time ~ size ^ exponent:")
     print_table(
-        [
-            Column("size"),
-            Column("solver"),
-            *(Column(h, "right") for h in ("from", "to", "CPU (s)", "exponent", "larger half")),
-        ],
+        columns("size", "solver", right=("from", "to", "CPU (s)", "exponent", "larger half")),
         [growth_row(g, [p for p in points if (p.axis, p.solver) == (g.axis, g.solver)]) for g in growth],
     )
     for g in growth:
@@ -389,12 +381,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if missed and options.check else 0
 
 
+def columns(*left: str, right: Sequence[str]) -> list[Column]:
+    """Columns of names, then of numbers."""
+    return [*(Column(h) for h in left), *(Column(h, "right") for h in right)]
+
+
 def growth_row(growth: Growth, points: Sequence[Point]) -> list[str]:
     """One line of the second table."""
-    own = sorted(points, key=lambda p: p.x)
-    seconds = f"{own[0].seconds:.4f} -> {own[-1].seconds:.4f}"
-    ends = [str(own[0].x), str(own[-1].x)]
-    return [growth.axis, growth.solver, *ends, seconds, f"{growth.exponent:.2f}", f"{growth.tail:.2f}"]
+    first, *_, last = sorted(points, key=lambda p: p.x)
+    numbers = (f"{first.seconds:.4f} -> {last.seconds:.4f}", f"{growth.exponent:.2f}", f"{growth.tail:.2f}")
+    return [growth.axis, growth.solver, str(first.x), str(last.x), *numbers]
 
 
 if __name__ == "__main__":

@@ -93,7 +93,10 @@ def _run(words: list[str]) -> int:
     except typer.Abort:
         return _fail("interrupted", INTERRUPTED)
     except SystemExit:
-        return PIPE_CLOSED  # outside standalone mode the option parser leaves by itself for this reason alone
+        # The option parser leaves by itself when it has completed a word for the shell, and when a pipe was closed.
+        if "_DEEPVM_COMPLETE" in os.environ:
+            raise
+        return PIPE_CLOSED
     except Exception as error:
         # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
         show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)

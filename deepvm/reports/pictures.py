@@ -205,8 +205,8 @@ def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: in
         for axes, panel in zip(grid, panels, strict=False):
             for label, curve in panel.curves.items():
                 style = _STYLES[labels.index(label) % len(_STYLES)]
-                line = axes.plot(n, curve.speedup(n), color=style.color, linestyle=style.dashes, linewidth=style.width)[0]
-                handles.setdefault(label, line)
+                look = {"color": style.color, "linestyle": style.dashes, "linewidth": style.width}
+                handles.setdefault(label, axes.plot(n, curve.speedup(n), **look)[0])
             if panel.points:
                 x, y = zip(*panel.points, strict=True)
                 dots = axes.plot(x, y, linestyle="none", marker="o", color="black", markersize=4.5, zorder=5)[0]

@@ -279,6 +279,7 @@ def test_completion_knows_catalogues_and_types() -> None:
         timeout=60,
     )
     assert "recommend" in script.stdout
+    assert script.returncode == 0
 
 
 # --- as a process: pipes, terminals, full disks, signals ---

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from oracle import Plan
+
 from deepvm.core.instances import Catalog
 from deepvm.planner import ilp
 from deepvm.planner.build import blocks_of
@@ -13,7 +15,6 @@ from deepvm.planner.frontier import Block, Choice, Frontier, rank
 from deepvm.planner.policies import architectures_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.solver import SolveStatus
-from tests.oracle import Plan
 
 
 def blocks_for(shop: Catalog, request: PlanRequest) -> tuple[Block, ...]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+import oracle
+from builders import catalog, cpu_type, gpu_type
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -18,8 +20,6 @@ from deepvm.core.instances import Catalog, InstanceType, Market, Quota
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SpeedupKind
-from tests import oracle
-from tests.builders import catalog, cpu_type, gpu_type
 
 # The order of names is neither that of numbers nor that of the catalogue, and case counts.
 GPU_NAMES = ("g2.x", "g10.x", "a1.x", "Z9.x")

@@ -6,7 +6,9 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import oracle
 import pytest
+from builders import PAPER_CPUS, catalog, cpu_type, gpu_type, paper
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -18,9 +20,7 @@ from deepvm.planner.explain import WhyNot, why_not
 from deepvm.planner.recommend import Recommendations, plan, recommend
 from deepvm.planner.request import PlanRequest, PolicyName, SolverName
 from deepvm.planner.solver import SolveStatus
-from tests import oracle
-from tests.builders import PAPER_CPUS, catalog, cpu_type, gpu_type, paper
-from tests.planner.strategies import Case, cases, usd
+from planner.strategies import Case, cases, usd
 
 SCALING = (RingSpeedup(0.0, 0.0),)
 CPUS = set(PAPER_CPUS)

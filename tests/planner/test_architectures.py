@@ -1,0 +1,144 @@
+"""The contract of an architecture, run on every entry of the registry."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from decimal import Decimal
+
+import numpy as np
+import oracle
+import pytest
+from builders import paper
+from hypothesis import given, settings
+
+from deepvm.core.instances import Catalog, Market
+from deepvm.planner.architectures import REGISTRY, base
+from deepvm.planner.frontier import Block
+from deepvm.planner.request import PlanRequest
+from deepvm.planner.solver import IntegerProgram, SolveStatus
+from planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp, summary
+from planner.strategies import Case, cases
+
+UNDER_CONTRACT = {
+    # name: (spot, on-demand) of 5 training VMs, markets, whether memory nodes stand beside them
+    "single-anchor": ((4, 1), {Market.SPOT, Market.ON_DEMAND}, False),
+    "tiering": ((5, 0), {Market.SPOT}, True),
+}
+each = pytest.mark.parametrize("name", sorted(REGISTRY))
+
+
+def small(name: str, catalog: Catalog | None = None) -> tuple[Block, PlanRequest]:
+    """A block of this architecture in which budget and quotas of both markets matter."""
+    request = PlanRequest(budget=Decimal(3), architectures=(name,), max_nodes=6)
+    (block,) = blocks_for(catalog or paper(), request)
+    return block, request
+
+
+def test_every_architecture_is_under_contract() -> None:
+    assert set(REGISTRY) == set(UNDER_CONTRACT), "an architecture was added: write what it promises into UNDER_CONTRACT"
+
+
+def test_the_registry_is_in_the_order_of_its_names() -> None:
+    # The frontier breaks ties by the place of a block, the oracle by its name.
+    assert list(REGISTRY) == sorted(REGISTRY)
+
+
+def test_the_interface_stays_short() -> None:
+    assert len(inspect.getsource(base).splitlines()) < 100
+
+
+@each
+def test_it_describes_itself(name: str) -> None:
+    architecture = REGISTRY[name]
+    assert architecture.name == name
+    assert architecture.summary
+    assert architecture.smallest_count >= 1
+    assert "eq." in (type(architecture).__doc__ or "")
+
+
+@each
+def test_markets_and_tier_are_as_promised(name: str) -> None:
+    split, markets, tiered = UNDER_CONTRACT[name]
+    architecture = REGISTRY[name]
+    assert architecture.markets == markets
+    assert architecture.tiered is tiered
+    spot, on_demand = architecture.split(np.array([5]))
+    assert (int(spot[0]), int(on_demand[0])) == split
+
+
+@each
+def test_the_split_adds_up(name: str) -> None:
+    architecture = REGISTRY[name]
+    counts = np.arange(architecture.smallest_count, 300, dtype=np.int64)
+    spot, on_demand = architecture.split(counts)
+    assert spot.shape == on_demand.shape == counts.shape
+    assert (spot + on_demand == counts).all()
+    assert (spot >= 0).all()
+    assert (on_demand >= 0).all()
+
+
+@each
+def test_the_declared_constraints_are_those_of_the_formulation(name: str) -> None:
+    block, request = small(name)
+    formulation = REGISTRY[name].formulate(block.sizes, block.tier, request.budget_micro_usd)
+    found = {c.name for c in formulation.constraints} - {"choose"}
+    assert found == set(REGISTRY[name].constraints)
+    assert len(REGISTRY[name].constraints) == len(found)
+    assert all(c.label for c in formulation.constraints)
+
+
+@each
+def test_the_program_is_plain_whole_numbers(name: str) -> None:
+    block, request = small(name)
+    formulation = REGISTRY[name].formulate(block.sizes, block.tier, request.budget_micro_usd)
+    assert len(formulation.prices) == len(formulation.variables)
+    assert len({v.name for v in formulation.variables}) == len(formulation.variables)
+    assert all(v.upper == 1 for v in formulation.variables[: len(block.sizes)])
+    for constraint in formulation.constraints:
+        assert type(constraint.bound) is int
+        assert all(type(x) is int for term in constraint.terms for x in term)
+
+
+@each
+def test_decode_reads_back_what_was_chosen(name: str) -> None:
+    block, _ = small(name)
+    architecture, budget = REGISTRY[name], 100_000_000
+    formulation = architecture.formulate(block.sizes, block.tier, budget)
+    program = IntegerProgram(formulation, deadline=float("inf"))
+    for row in range(len(block.sizes)):
+        prices = {v: float(p) for v, p in enumerate(formulation.prices) if p}
+        # The size is worth more than any price: the cheapest plan that has it.
+        solution = program.minimise(prices | {row: -1e9})
+        assert solution.status is SolveStatus.OPTIMAL
+        assert formulation.violated(solution.values) == ()
+        pick = architecture.decode(formulation, solution.values)
+        assert pick.size == row
+        memory = 0 if pick.memory is None else int(block.tier.price[pick.memory]) * pick.memory_count
+        assert formulation.price(solution.values) == int(block.sizes.price[row]) + memory
+        assert (pick.memory is not None) == architecture.tiered
+        if pick.memory is not None:
+            needed = block.tier.needed(block.sizes.count[[row]], block.sizes.n_sat[[row]])[0, pick.memory]
+            assert pick.memory_count == needed
+
+
+@each
+def test_a_broken_constraint_is_named(name: str) -> None:
+    block, request = small(name)
+    formulation = REGISTRY[name].formulate(block.sizes, block.tier, 1)
+    nothing = [0] * len(formulation.variables)
+    assert "choose" in formulation.violated(nothing)
+    everything = [v.upper for v in formulation.variables]
+    assert {"choose", "budget"} <= set(formulation.violated(everything))
+
+
+@each
+@settings(max_examples=60)
+@given(case=cases())
+def test_solver_frontier_and_oracle_agree(name: str, case: Case) -> None:
+    request = replace(case.request, architectures=(name,))
+    expected = oracle.answer(case.catalog, request)
+    blocks = blocks_for(case.catalog, request)
+    by_enumeration = by_frontier(blocks, request)
+    assert_agree(by_enumeration, expected, request)
+    assert [summary(c) for c in by_ilp(blocks, request)] == [summary(c) for c in by_enumeration]
