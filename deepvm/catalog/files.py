@@ -68,8 +68,8 @@ def _read_bytes(path: Path) -> bytes:
     return data
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file in UTF-8: a new file beside it, fsync, rename; on any failure the old file, or none, remains.
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file: a new file beside it, fsync, rename; on any failure the old file, or none, remains.
 
     A symbolic link is followed; the permissions of a file that is replaced are kept.
 
@@ -82,7 +82,7 @@ def write_text(path: Path, text: str) -> None:
         mode = _mode_of(path, target)
         temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
         try:
-            _write_synced(temporary, text.encode(), mode)
+            _write_synced(temporary, data, mode)
             os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):

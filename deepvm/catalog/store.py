@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from deepvm.catalog.document import build_catalog, build_quotas, document_of
-from deepvm.catalog.files import read_text, write_text
+from deepvm.catalog.files import read_text, write_bytes
 from deepvm.catalog.json_file import format_document, load_exact, parse_json
 from deepvm.core.instances import Catalog, Quota
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, Problem, RequestError
@@ -102,7 +102,7 @@ def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, .
     if ending not in ENDINGS:
         raise RequestError("path", str(file), "a file name that ends in .json or .csv")
     text, left_out = format_catalog(catalog, ending)
-    write_text(file, text)
+    write_bytes(file, text.encode())
     return left_out
 
 

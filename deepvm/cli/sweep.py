@@ -70,12 +70,14 @@ def sweep(
         quotas=o.open_quotas(quota),
     )
     budgets = parse_budgets(pw)
+    if plot:
+        from deepvm.reports.pictures import draw_sweep, picture_format
+
+        picture_format(Path(plot))  # a wrong ending is said before the work, not after it
     found = o.open_catalog(catalog, region, profile)
     policies = [PlanRequest.parse(0, policy=name).policy for name in dict.fromkeys(policy)]
     rows = run(found, budgets, policies or tuple(PolicyName), request)
     if plot:
-        from deepvm.reports.pictures import draw_sweep
-
         draw_sweep(rows, Path(plot), catalog_name=found.name, eflops_unit=found.eflops_unit)
         o.note(f"drew {plot}")
     if output == "csv":

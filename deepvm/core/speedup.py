@@ -138,18 +138,26 @@ class RingSpeedup(SpeedupCurve):
         def error(costs: FloatArray) -> FloatArray:
             return np.asarray(n / (1.0 + basis @ costs) / s - 1.0)
 
-        best = np.maximum(np.linalg.lstsq(basis, n / s - 1.0, rcond=None)[0], 0.0)
-        for _ in range(50):
-            now = error(best)
-            slope = -basis * ((now + 1.0) ** 2 * s / n)[:, None]
-            step = np.linalg.lstsq(slope, -now, rcond=None)[0]
-            for halving in range(20):
-                moved = np.maximum(best + step / 2**halving, 0.0)
-                if error(moved) @ error(moved) < now @ now:
+        def improved(best: FloatArray, used: list[int]) -> FloatArray:
+            for _ in range(50):
+                now = error(best)
+                slope = (-basis * ((now + 1.0) ** 2 * s / n)[:, None])[:, used]
+                step = np.zeros(2)
+                step[used] = np.linalg.lstsq(slope, -now, rcond=None)[0]
+                for halving in range(20):
+                    moved = np.maximum(best + step / 2**halving, 0.0)
+                    if error(moved) @ error(moved) < now @ now:
+                        break
+                else:
                     break
-            else:
-                break
-            best = moved
+                best = moved
+            return best
+
+        linear = np.maximum(np.linalg.lstsq(basis, n / s - 1.0, rcond=None)[0], 0.0)
+        # Steps that are held at 0 can get stuck there, so each cost is also tried alone, and both from there.
+        found = [improved(linear, [0, 1]), improved(np.zeros(2), [0]), improved(np.zeros(2), [1])]
+        found += [improved(costs, [0, 1]) for costs in found[1:]]
+        best = min(found, key=lambda costs: float(error(costs) @ error(costs)))
         return cls(float(best[0]), float(best[1]))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from deepvm.core.instances import Market, quota_limit
@@ -81,6 +82,17 @@ class Pick:
     size: int
     memory: int | None = None
     memory_count: int = 0
+
+
+class SolveStatus(str, Enum):
+    """How a solve ended. All of them are results that a user can read; none is raised."""
+
+    OPTIMAL = "optimal"
+    TIME_LIMIT = "time-limit"
+    """The time ran out; a plan that was found so far may stand beside it."""
+    INFEASIBLE = "infeasible"
+    NUMERICAL = "numerical-trouble"
+    """The solver gave up, or its answer did not pass the exact check."""
 
 
 def choose_one_size(sizes: Sizes) -> tuple[tuple[Variable, ...], Constraint]:

@@ -231,17 +231,18 @@ def _cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> tuple[IntArray,
     kept = np.flatnonzero(useful_tier(tier, top))
     small = tier.take(np.isin(np.arange(len(tier)), kept))
     # What a tier costs depends on n and on the senders' n_sat only, so each such pair is served once for all types.
-    pairs, which = np.unique(np.column_stack([sizes.count, sizes.n_sat]), axis=0, return_inverse=True)
+    base = int(sizes.n_sat.max()) + 1
+    keys, which = np.unique(sizes.count * base + sizes.n_sat, return_inverse=True)
+    pairs = np.column_stack(np.divmod(keys, base))
     needed = small.needed(pairs[:, 0], pairs[:, 1])
     cost = np.where(needed <= small.max_count, needed * small.price, np.iinfo(np.int64).max)
     order = np.lexsort((np.broadcast_to(np.arange(len(small)), cost.shape), needed, cost), axis=-1)[:, :top]
     pair_rows = np.arange(len(pairs))[:, None]
     best_cost, best_count = cost[pair_rows, order], needed[pair_rows, order]
-    feasible = (best_cost < np.iinfo(np.int64).max)[which.reshape(-1)]
+    feasible = (best_cost < np.iinfo(np.int64).max)[which]
     size = np.broadcast_to(np.arange(len(sizes), dtype=np.int64)[:, None], feasible.shape)[feasible]
-    of_size = which.reshape(-1)
 
     def pick(table: IntArray) -> IntArray:
-        return table[of_size][feasible]
+        return table[which][feasible]
 
     return size, pick(kept[order]), pick(best_count), pick(best_cost)

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.planner.dominance import price_order, skyband
-from deepvm.planner.formulation import Constraint, Formulation, Pick
+from deepvm.planner.formulation import Constraint, Formulation, Pick, SolveStatus
 from deepvm.planner.frontier import Block, Choice, useful_tier
 from deepvm.planner.policies import Scoring, tie_floor
-from deepvm.planner.solver import IntegerProgram, SolveStatus
+from deepvm.planner.solver import IntegerProgram
 
 IntArray = npt.NDArray[np.int64]
 
@@ -130,6 +130,12 @@ class _Search:
 
     def best(self) -> tuple[SolveStatus, Pick | None]:
         """The best remaining plan: value, then price, then memory nodes and names."""
+        status, pick = self._staged()
+        if status is SolveStatus.INFEASIBLE and pick is not None:
+            status = SolveStatus.NUMERICAL  # a plan was found and then nothing: the solver contradicts itself
+        return status, pick
+
+    def _staged(self) -> tuple[SolveStatus, Pick | None]:
         status, pick = self._best_per_dollar() if self._scoring.per_dollar else self._best_score()
         if status is not SolveStatus.OPTIMAL or pick is None:
             return status, pick
@@ -140,9 +146,9 @@ class _Search:
         with self._program.scope():
             if self._scoring.per_dollar:
                 memory = [(v, p) for v, p in self._prices.items() if v >= len(scores)]
-                # No memory nodes cost more than `most`, so a size that may spend as much may spend anything; without
-                # this limit a score that is 1e10 times the best one's gives a coefficient that HiGHS refuses.
-                most = sum(p * self._formulation.variables[v].upper for v, p in memory)
+                # No memory nodes cost `most`, so a size that may spend as much may spend anything; without this limit a
+                # score that is 1e10 times the best one's gives a coefficient that HiGHS refuses.
+                most = 2 * sum(p * self._formulation.variables[v].upper for v, p in memory)
                 terms = [(v, max(self._prices.get(v, 0.0) + floor * s, -most)) for v, s in enumerate(scores.tolist())]
                 self._program.add_real([*terms, *memory], 0.0)
             else:

@@ -10,14 +10,13 @@ from typing import overload
 from deepvm.core.cluster import Recommendation, Rejection
 from deepvm.core.instances import Catalog, Quota
 from deepvm.core.units import MICRO_USD, Money, usd
-from deepvm.planner import ilp
 from deepvm.planner.build import blocks_of, describe
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.explain import binding, infeasible_reason
+from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Block, Choice, Frontier, rank
-from deepvm.planner.policies import architectures_of
+from deepvm.planner.policies import architectures_of, scoring
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName
-from deepvm.planner.solver import SolveStatus
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
         configurations=tuple(
             describe(c, i, candidates, binding(c, candidates, request)) for i, c in enumerate(choices, start=1)
         ),
-        alternatives=_alternatives(candidates, request, best),
+        alternatives=_alternatives(blocks, candidates, request, best),
         rejections=_rejections(catalog, candidates, frontier, request),
         next_change=_next_change(frontier, candidates, request),
         status=status,
@@ -195,6 +194,8 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
 
 def _by_integer_program(blocks: Sequence[Block], request: PlanRequest) -> tuple[list[Choice], SolveStatus, str]:
     """Solve each architecture (DeepVM step 3), then compare them (step 4)."""
+    from deepvm.planner import ilp  # loads PuLP and HiGHS, which the enumeration does without
+
     choices: list[Choice] = []
     status, solver = SolveStatus.OPTIMAL, ""
     for block in blocks:
@@ -219,7 +220,9 @@ def _doubt(choices: Sequence[Choice], expected: Sequence[Choice], status: SolveS
     return ""
 
 
-def _alternatives(candidates: Candidates, request: PlanRequest, best: Choice | None) -> tuple[Alternative, ...]:
+def _alternatives(
+    blocks: Sequence[Block], candidates: Candidates, request: PlanRequest, best: Choice | None
+) -> tuple[Alternative, ...]:
     """The best clusters by the other objectives; the baselines have no objective to disagree about."""
     if best is None or not _has_objective(request):
         return ()
@@ -227,7 +230,8 @@ def _alternatives(candidates: Candidates, request: PlanRequest, best: Choice | N
     for objective in Objective:
         if objective is not request.objective:
             other = replace(request, objective=objective)
-            choice = Frontier.build(blocks_of(candidates, other)).best(request.budget_micro_usd)
+            scored = [replace(block, scoring=scoring(other, block.sizes)) for block in blocks]
+            choice = Frontier.build(scored).best(request.budget_micro_usd)
             if choice is not None and choice.cluster != best.cluster:
                 reasons = binding(choice, candidates, other)
                 found.append(Alternative(objective, describe(choice, 1, candidates, reasons)))

@@ -12,24 +12,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import pulp
 
 from deepvm.errors import SolverError
-from deepvm.planner.formulation import Constraint, Formulation
-
-
-class SolveStatus(str, Enum):
-    """How a solve ended. All of them are results that a user can read; none is raised."""
-
-    OPTIMAL = "optimal"
-    TIME_LIMIT = "time-limit"
-    """The time ran out; a plan that was found so far may stand beside it."""
-    INFEASIBLE = "infeasible"
-    NUMERICAL = "numerical-trouble"
-    """The solver gave up, or its answer did not pass the exact check."""
+from deepvm.planner.formulation import Constraint, Formulation, SolveStatus
 
 
 @dataclass(frozen=True)

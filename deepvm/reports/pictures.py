@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
-import secrets
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from deepvm.catalog.files import write_bytes
 from deepvm.core.speedup import SpeedupCurve
-from deepvm.errors import DataError, MissingExtraError, RequestError
+from deepvm.errors import MissingExtraError, RequestError
 from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import SweepRow
 
@@ -105,13 +104,13 @@ def draw_sweep(rows: Sequence[SweepRow], path: Path, *, catalog_name: str, eflop
         DataError: the file cannot be written.
     """
     form = picture_format(path)
-    _write(path, render(sweep_figure(rows, catalog_name=catalog_name, eflops_unit=eflops_unit), form))
+    write_bytes(path, render(sweep_figure(rows, catalog_name=catalog_name, eflops_unit=eflops_unit), form))
 
 
 def draw_speedups(panels: Sequence[SpeedupPanel], path: Path, *, title: str, max_nodes: int = 32) -> None:
     """Save :func:`speedups_figure`; arguments and errors as there and in :func:`draw_sweep`."""
     form = picture_format(path)
-    _write(path, render(speedups_figure(panels, title=title, max_nodes=max_nodes), form))
+    write_bytes(path, render(speedups_figure(panels, title=title, max_nodes=max_nodes), form))
 
 
 def render(figure: Figure, form: Format = "png") -> bytes:
@@ -297,34 +296,3 @@ def _short(text: str, most: int = 40) -> str:
     """One line of at most ``most`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."
-
-
-def _write(path: Path, data: bytes) -> None:
-    """A new file beside the target, fsync, rename: on any failure the old file, or none, remains.
-
-    Raises:
-        DataError: naming the file, the reason and the next step.
-    """
-    try:
-        target = Path(os.path.realpath(path))
-        if target.exists() and not target.is_file():
-            raise DataError(f"{path}: cannot be written: a folder or device has this name; name another file")
-        temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
-        try:
-            # os.open and not tempfile: a new file gets the permissions that the user's umask asks for.
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            with open(descriptor, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
-        raise DataError(
-            f"{path}: the picture cannot be written: {why}; no file was left there half-written: "
-            "name a file in a folder that exists, is writable and has room"
-        ) from None

@@ -10,9 +10,9 @@ from deepvm.core.cluster import Recommendation
 from deepvm.core.instances import Catalog, Market
 from deepvm.core.units import format_bytes
 from deepvm.planner.explain import WhyNot
+from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PolicyName
-from deepvm.planner.solver import SolveStatus
 from deepvm.reports.tables import Column, print_lines, print_table
 
 SCHEMA_VERSION = "deepvm.recommend/1"

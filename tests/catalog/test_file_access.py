@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deepvm.catalog.files import MAX_BYTES, write_text
+from deepvm.catalog.files import MAX_BYTES, write_bytes
 from deepvm.catalog.store import load_catalog, load_quotas, save_catalog
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, DataError, RequestError
 
@@ -143,9 +143,9 @@ def test_saving_needs_an_ending(tmp_path):
 
 def test_writing_replaces_the_file_and_keeps_its_permissions(tmp_path):
     path = tmp_path / "a.json"
-    write_text(path, "old")
+    write_bytes(path, b"old")
     path.chmod(0o640)
-    write_text(path, "new")
+    write_bytes(path, b"new")
     assert path.read_text() == "new" and path.stat().st_mode & 0o777 == 0o640
     assert os.listdir(tmp_path) == ["a.json"]
 
@@ -153,7 +153,7 @@ def test_writing_replaces_the_file_and_keeps_its_permissions(tmp_path):
 def test_writing_through_a_link_keeps_the_link(tmp_path):
     (tmp_path / "real.json").write_text("old")
     (tmp_path / "link.json").symlink_to("real.json")
-    write_text(tmp_path / "link.json", "new")
+    write_bytes(tmp_path / "link.json", b"new")
     assert (tmp_path / "link.json").is_symlink() and (tmp_path / "real.json").read_text() == "new"
 
 
@@ -162,7 +162,7 @@ def test_places_where_nothing_can_be_written(name, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "null").symlink_to("/dev/null")
     with pytest.raises(DataError, match="cannot be written") as caught:
-        write_text(tmp_path / name, "text")
+        write_bytes(tmp_path / name, b"text")
     assert caught.value.exit_code == 4
     assert sorted(os.listdir(tmp_path)) == ["folder", "null"]
 

@@ -11,10 +11,10 @@ from deepvm.core.instances import Catalog
 from deepvm.planner import ilp
 from deepvm.planner.build import blocks_of
 from deepvm.planner.candidates import gather
+from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Block, Choice, Frontier, rank
 from deepvm.planner.policies import architectures_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.solver import SolveStatus
 
 
 def blocks_for(shop: Catalog, request: PlanRequest) -> tuple[Block, ...]:

@@ -17,9 +17,9 @@ from deepvm.core.saturation import SaturationTable
 from deepvm.core.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.planner.explain import WhyNot, why_not
+from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.recommend import Recommendations, plan, recommend
 from deepvm.planner.request import PlanRequest, PolicyName, SolverName
-from deepvm.planner.solver import SolveStatus
 from planner.strategies import Case, cases, usd
 
 SCALING = (RingSpeedup(0.0, 0.0),)

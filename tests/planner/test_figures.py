@@ -12,10 +12,10 @@ import pytest
 from builders import paper, simulated
 
 from deepvm.core.instances import Catalog
+from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Frontier
 from deepvm.planner.recommend import Recommendations, recommend
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName
-from deepvm.planner.solver import SolveStatus
 from deepvm.planner.sweep import parse_budgets, sweep
 from planner.agreement import assert_agree, blocks_for, by_ilp
 

@@ -10,8 +10,8 @@ from builders import catalog, cpu_type, gpu_type
 
 from deepvm.core.instances import Catalog, Gpu
 from deepvm.core.speedup import RingSpeedup
+from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.recommend import recommend
-from deepvm.planner.solver import SolveStatus
 
 SOURCE = Path(__file__).parents[3] / "shared" / "data" / "aws" / "catalog_us-east-1.csv"
 # Invented ratios, good enough to make types differ; the measured ones are T4 377 and A10G 696.

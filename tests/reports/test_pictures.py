@@ -170,7 +170,7 @@ def test_permission_denied_by_the_system(rows: list[SweepRow], tmp_path: Path, m
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(pictures.os, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DataError, match="Permission denied"):
         pictures.draw_sweep(rows, tmp_path / "a.png", **ABOUT)
 
@@ -204,7 +204,7 @@ def test_interrupt_leaves_nothing_behind(rows: list[SweepRow], tmp_path: Path, m
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pictures.os, "replace", interrupt)
+    monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
         pictures.draw_sweep(rows, tmp_path / "a.png", **ABOUT)
     assert not list(tmp_path.iterdir())
