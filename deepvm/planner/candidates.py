@@ -242,7 +242,7 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     tier = MemoryTier(
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
-        n_sat=_ints(catalog.n_sat.lookup(i.network_gbps or 0.0) for i in memory),
+        n_sat=catalog.n_sat.lookup(np.array([i.network_gbps or 0.0 for i in memory], dtype=np.float64)),
         max_count=_ints(quota_count(quotas, i, Market.ON_DEMAND) for i in memory),
         memory_bytes=_ints(i.memory_bytes or 0 for i in memory),
         needed_bytes=request.memory_needed_bytes,
@@ -250,8 +250,8 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     return Candidates(tuple(gpus), tier, tuple(quotas), request.max_nodes, tuple(rejections), kind)
 
 
-def _ints(values: Iterable[int | IntArray]) -> IntArray:
-    return np.array([int(v) for v in values], dtype=np.int64)
+def _ints(values: Iterable[int]) -> IntArray:
+    return np.array(list(values), dtype=np.int64)
 
 
 def matches(name: str, globs: Iterable[str]) -> bool:
