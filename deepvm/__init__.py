@@ -26,6 +26,7 @@ _HOMES = {
     "Rejection": "deepvm.core.cluster",
     "RingSpeedup": "deepvm.core.speedup",
     "SaturationTable": "deepvm.core.saturation",
+    "explain": "deepvm.planner.explain",
     "load_catalog": "deepvm.catalog.store",
     "recommend": "deepvm.planner.recommend",
     "sweep": "deepvm.planner.sweep",
@@ -47,6 +48,7 @@ __all__ = [
     "Rejection",
     "RingSpeedup",
     "SaturationTable",
+    "explain",
     "load_catalog",
     "recommend",
     "sweep",
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from deepvm.core.saturation import SaturationTable
     from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
     from deepvm.errors import DeepVMError
+    from deepvm.planner.explain import explain
     from deepvm.planner.recommend import Recommendations, recommend
     from deepvm.planner.sweep import sweep
 

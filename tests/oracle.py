@@ -64,30 +64,12 @@ def speedup(curve: SpeedupCurve, n: int) -> Fraction:
     last_n, last_s = points[-1]
     if n <= last_n:
         return pchip(points, Fraction(n))
-    c, l_ = (Fraction(curve.beyond.c), Fraction(curve.beyond.l)) if curve.beyond else fit_ring(points[1:])
-    return last_s * ring(c, l_, Fraction(n)) / ring(c, l_, last_n)
+    assert curve.beyond is not None, "the oracle fits nothing: say which ring goes on beyond the points"
+    return last_s * speedup(curve.beyond, n) / ring(Fraction(curve.beyond.c), Fraction(curve.beyond.l), last_n)
 
 
 def ring(c: Fraction, latency: Fraction, n: Fraction) -> Fraction:
     return n / (1 + c * (n - 1) / n + latency * (n - 1))
-
-
-def fit_ring(points: Sequence[tuple[Fraction, Fraction]]) -> tuple[Fraction, Fraction]:
-    """Least squares of n/S - 1 = c u + l v by the normal equations; a negative solution is held at 0."""
-    rows = [((n - 1) / n, n - 1, n / s - 1) for n, s in points]
-    uu, uv, vv = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
-    uy, vy = (sum(r[i] * r[2] for r in rows) for i in (0, 1))
-    determinant = uu * vv - uv * uv
-    if determinant:
-        c, l_ = (uy * vv - vy * uv) / determinant, (vy * uu - uy * uv) / determinant
-    else:  # one point: the shortest of the solutions
-        u, v, y = rows[0]
-        c, l_ = u * y / (u * u + v * v), v * y / (u * u + v * v)
-    if c >= 0 and l_ >= 0:
-        return Fraction(c), Fraction(l_)
-    zero = Fraction(0)
-    options = [(max(zero, uy / uu), zero), (zero, max(zero, vy / vv))]
-    return min(options, key=lambda o: sum((o[0] * u + o[1] * v - y) ** 2 for u, v, y in rows))
 
 
 def pchip(points: Sequence[tuple[Fraction, Fraction]], x: Fraction) -> Fraction:

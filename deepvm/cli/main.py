@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from deepvm.cli import catalog, recommend, sweep
-from deepvm.errors import DeepVMError, RequestError
+from deepvm.errors import DeepVMError, MissingExtraError, RequestError
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
@@ -109,10 +109,14 @@ def _run(words: list[str]) -> int:
 
 def _message(error: DeepVMError) -> str:
     """The text for a person; arguments are called by their option's name."""
-    if type(error) is not RequestError:
+    if not isinstance(error, RequestError):
         return str(error)
     option = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit"}.get(error.option, error.option)
-    return f"--{option.replace('_', '-')}: {error.value!r} cannot be used; allowed: {error.allowed}"
+    # A name in capitals is an argument, as it stands in the usage line.
+    name = option if option.isupper() else f"--{option.replace('_', '-')}"
+    if isinstance(error, MissingExtraError):
+        return f"{name} needs {error.library}, which is not installed; {error.allowed}"
+    return f"{name}: {error.value!r} cannot be used; allowed: {error.allowed}"
 
 
 def _fail(message: str, code: int) -> int:

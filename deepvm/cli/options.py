@@ -44,7 +44,7 @@ Profile = Annotated[str, typer.Option("--profile", help="AWS profile; has no eff
 CheckpointSize = Annotated[
     str, typer.Option("--checkpoint-size", metavar="SIZE", help="Size of one checkpoint: 300MB, 0.3GB, 512MiB.")
 ]
-Buffers = Annotated[int, typer.Option("--buffers", metavar="N", help="Checkpoints that a memory node must hold.")]
+Buffers = Annotated[str, typer.Option("--buffers", metavar="N", help="Checkpoints that a memory node must hold.")]
 ObjectiveName = Annotated[
     Literal["throughput", "flopp", "cost-per-work"],
     typer.Option("--objective", help="What the best cluster is best at."),
@@ -56,7 +56,9 @@ Policy = Annotated[
 Architectures = Annotated[
     list[str],
     typer.Option(
-        "--architecture", metavar="NAME", help="single-anchor or tiering; may be repeated. Both unless given."
+        "--architecture",
+        metavar="NAME",
+        help="Only this one, such as tiering; may be repeated. All unless given.",
     ),
 ]
 Speedup = Annotated[
@@ -88,20 +90,20 @@ MemoryNodes = Annotated[
         help="Only these types hold checkpoints; may be repeated.",
     ),
 ]
-MaxNodes = Annotated[int, typer.Option("--max-nodes", metavar="N", help="The most VMs that train in one cluster.")]
+MaxNodes = Annotated[str, typer.Option("--max-nodes", metavar="N", help="The most VMs that train in one cluster.")]
 QuotaFile = Annotated[
     str | None,
     typer.Option(
         "--quota", metavar="FILE|none", help="Account limits in vCPUs, or none; the catalogue's unless given."
     ),
 ]
-Top = Annotated[int, typer.Option("--top", metavar="N", help="How many configurations to rank.")]
+Top = Annotated[str, typer.Option("--top", metavar="N", help="How many configurations to rank.")]
 Solver = Annotated[
     Literal["ilp", "frontier"],
     typer.Option("--solver", help="Integer program (HiGHS, or CBC), or exact enumeration: the same answer."),
 ]
 TimeLimit = Annotated[
-    float, typer.Option("--time-limit", metavar="SECONDS", help="Stop the integer program after this time.")
+    str, typer.Option("--time-limit", metavar="SECONDS", help="Stop the integer program after this time.")
 ]
 Output = Annotated[
     Literal["table", "wide", "json", "yaml", "csv"], typer.Option("--output", "-o", help="How to print the answer.")
@@ -127,7 +129,7 @@ def open_catalog(name: str, region: str, profile: str) -> Catalog:
     return catalog
 
 
-def open_quotas(name: str | None) -> tuple[Quota, ...] | None:
+def open_quotas(name: str | None, catalog: Catalog) -> tuple[Quota, ...] | None:
     """None for the catalogue's own quotas, an empty tuple for ``none``, else those of a file."""
     if name is None:
         return None
@@ -135,7 +137,12 @@ def open_quotas(name: str | None) -> tuple[Quota, ...] | None:
         return ()
     from deepvm.catalog.store import load_quotas
 
-    return load_quotas(name)
+    quotas = load_quotas(name)
+    families = sorted({i.quota_family for i in catalog})
+    for family in dict.fromkeys(q.family for q in quotas):
+        if family not in families:
+            note(f"{name}: no type of catalogue {catalog.name} counts against {family!r}, only {', '.join(families)}")
+    return quotas
 
 
 def say(text: str) -> None:

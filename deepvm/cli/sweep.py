@@ -17,7 +17,7 @@ def sweep(
     region: o.Region = "",
     profile: o.Profile = "",
     checkpoint_size: o.CheckpointSize = "300MB",
-    buffers: o.Buffers = 2,
+    buffers: o.Buffers = "2",
     objective: o.ObjectiveName = "throughput",
     policy: Annotated[
         list[str],
@@ -33,7 +33,7 @@ def sweep(
     instance_type: o.InstanceTypes = [],  # noqa: B006
     exclude: o.Exclude = [],  # noqa: B006
     memory_node: o.MemoryNodes = [],  # noqa: B006
-    max_nodes: o.MaxNodes = 255,
+    max_nodes: o.MaxNodes = "255",
     quota: o.QuotaFile = None,
     output: Annotated[
         Literal["table", "csv", "json", "yaml"], typer.Option("--output", "-o", help="How to print the rows.")
@@ -49,14 +49,21 @@ def sweep(
     import sys
     from pathlib import Path
 
-    from deepvm.planner.request import PlanRequest, PolicyName
-    from deepvm.planner.sweep import parse_budgets
+    from deepvm.planner.sweep import ALL_POLICIES, parse_budgets
     from deepvm.planner.sweep import sweep as run
     from deepvm.reports import documents
     from deepvm.reports import sweeps as report
 
-    request = PlanRequest.parse(
-        0,
+    budgets = parse_budgets(pw)
+    if plot:
+        from deepvm.reports.pictures import draw_sweep, picture_format
+
+        picture_format(Path(plot))  # a wrong ending is said before the work, not after it
+    found = o.open_catalog(catalog, region, profile)
+    rows = run(
+        found,
+        budgets,
+        tuple(dict.fromkeys(policy)) or ALL_POLICIES,
         checkpoint_size=checkpoint_size,
         buffers=buffers,
         objective=objective,
@@ -67,16 +74,8 @@ def sweep(
         exclude=exclude,
         memory_node=memory_node,
         max_nodes=max_nodes,
-        quotas=o.open_quotas(quota),
+        quotas=o.open_quotas(quota, found),
     )
-    budgets = parse_budgets(pw)
-    if plot:
-        from deepvm.reports.pictures import draw_sweep, picture_format
-
-        picture_format(Path(plot))  # a wrong ending is said before the work, not after it
-    found = o.open_catalog(catalog, region, profile)
-    policies = [PlanRequest.parse(0, policy=name).policy for name in dict.fromkeys(policy)]
-    rows = run(found, budgets, policies or tuple(PolicyName), request)
     if plot:
         draw_sweep(rows, Path(plot), catalog_name=found.name, eflops_unit=found.eflops_unit)
         o.note(f"drew {plot}")
@@ -85,5 +84,8 @@ def sweep(
     elif output == "table":
         report.print_rows(rows)
     else:
-        document = report.document(rows, found, request)
+        document = report.document(rows, found, objective)
         sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))
+    for name in dict.fromkeys(r.policy.value for r in rows):
+        if not any(r.recommendation for r in rows if r.policy.value == name):
+            o.note(f"nothing is feasible for policy {name} at any of these budgets; 'deepvm recommend' says why")

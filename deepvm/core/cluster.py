@@ -98,7 +98,7 @@ class Recommendation:
         throughput: eFLOPS x n x K(n), in the catalogue's eFLOPS unit.
         flopp_spot: operations per dollar of one spot VM (eq. 1).
         z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant 3600.
-        usd_per_work: price over throughput, $/h per eFLOPS unit.
+        usd_per_work: price over throughput, $/h per eFLOPS unit; None where the curve says that nothing is trained.
         speedup_kind: the curve that was used.
         binding: what stops the next larger cluster of these types; empty when nothing does.
         warnings: what should make a reader doubt the figures.
@@ -111,7 +111,7 @@ class Recommendation:
     throughput: float
     flopp_spot: float
     z: float
-    usd_per_work: float
+    usd_per_work: float | None
     speedup_kind: str
     binding: tuple[Binding, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ class Gpu:
         Raises:
             RequestError: count below 1.
         """
-        if self.count < 1:
+        if self.count != int(self.count) or self.count < 1:
             raise RequestError("gpu.count", self.count, "a whole number of GPUs >= 1")
 
 
@@ -85,7 +85,7 @@ class InstanceType:
         """
         if not self.name or self.name != self.name.strip():
             raise RequestError("name", self.name, "a name without surrounding blanks")
-        if self.vcpus < 1:
+        if self.vcpus != int(self.vcpus) or self.vcpus < 1:
             raise RequestError("vcpus", self.vcpus, "a whole number >= 1")
         for option in ("memory_gib", "network_gbps", "eflops"):
             value = getattr(self, option)
@@ -119,19 +119,26 @@ class InstanceType:
 
 @dataclass(frozen=True)
 class Quota:
-    """The most vCPUs that an account may run in one family and market, inclusive."""
+    """The most vCPUs that an account may run in one family and market, inclusive.
+
+    ``market`` may be given as its value, ``"spot"`` or ``"on-demand"``.
+    """
 
     family: str
     market: Market
     vcpus: int
 
     def __post_init__(self) -> None:
-        """Refuse a negative limit.
+        """Read the market and refuse a limit that is not a whole number >= 0.
 
         Raises:
-            RequestError: vcpus below 0.
+            RequestError: naming the attribute, the value and what is allowed.
         """
-        if self.vcpus < 0:
+        try:
+            object.__setattr__(self, "market", Market(self.market))
+        except ValueError:
+            raise RequestError("market", self.market, " or ".join(m.value for m in Market)) from None
+        if self.vcpus != int(self.vcpus) or self.vcpus < 0:
             raise RequestError("vcpus", self.vcpus, "a whole number >= 0")
 
 
@@ -181,8 +188,8 @@ class Catalog:
         """
         if not self.instances:
             raise RequestError("instances", (), "at least one instance type")
-        _refuse_twice("instances", (i.name for i in self.instances))
-        _refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in self.quotas))
+        refuse_twice("instances", (i.name for i in self.instances))
+        refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in self.quotas))
 
     def __iter__(self) -> Iterator[InstanceType]:
         """The types in the catalogue's order."""
@@ -204,7 +211,12 @@ class Catalog:
         raise MissingDataError(f"catalogue {self.name} has no instance type {name!r}")
 
 
-def _refuse_twice(option: str, names: Iterable[str]) -> None:
+def refuse_twice(option: str, names: Iterable[str]) -> None:
+    """Make sure that every name stands once.
+
+    Raises:
+        RequestError: naming the first that stands twice.
+    """
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 SECONDS_PER_HOUR = 3600
 
 
@@ -16,10 +13,3 @@ def flopp(eflops: float, usd_per_hour: float) -> float:
         usd_per_hour: price in $/h, above 0.
     """
     return eflops * SECONDS_PER_HOUR / usd_per_hour
-
-
-def throughput(
-    eflops: float | npt.NDArray[np.float64], count: npt.NDArray[np.float64], scaling_factor: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Performance of a cluster of ``count`` equal VMs: eFLOPS x n x K(n) (DeepVM V-A), in the eFLOPS unit."""
-    return eflops * count * scaling_factor

@@ -33,11 +33,13 @@ class SpeedupCurve(ABC):
     Attributes:
         workload: the model that was trained, or None for a catalogue's general curve.
         source: where the figures come from.
+        fitted_to: the largest n of the measurements that it was fitted to, None when nobody says.
     """
 
     kind: ClassVar[str]
     workload: str | None = field(default=None, kw_only=True)
     source: str = field(default="", kw_only=True)
+    fitted_to: float | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def speedup(self, n: FloatArray) -> FloatArray:
@@ -45,7 +47,7 @@ class SpeedupCurve(ABC):
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
         """Where the curve is used beyond what was measured, as far as it knows."""
-        return np.zeros(np.shape(n), dtype=np.bool_)
+        return np.asarray(np.asarray(n) > (np.inf if self.fitted_to is None else self.fitted_to))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Money is counted in whole micro-dollars inside the planner, because binary float
 from __future__ import annotations
 
 import re
-from decimal import ROUND_FLOOR, Decimal, InvalidOperation
+from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 
 from deepvm.errors import RequestError
@@ -26,6 +26,7 @@ _MICRO = Decimal("0.000001")
 Money = Decimal | int | float | str
 """What people write for an amount in dollars; floats are read by their shortest decimal form."""
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _BYTE_UNITS = {"": 1, "B": 1} | {
     f"{prefix}{infix}B": base ** (power + 1)
     for infix, base in (("", 1000), ("I", 1024))
@@ -47,12 +48,11 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
         RequestError: not a number, not finite, negative, zero where that is not allowed, or above ``MOST_USD``.
     """
     allowed = f"a finite number {'>= 0' if zero else '> 0'} and at most {MOST_USD:.0e} in {unit}"
-    if isinstance(value, bool):
+    text = str(value).strip()
+    # Decimal() alone would also read "1_000" and digits of other scripts.
+    if isinstance(value, bool) or not (isinstance(value, Decimal) or _NUMBER.fullmatch(text)):
         raise RequestError(option, value, allowed)
-    try:
-        number = value if isinstance(value, Decimal) else Decimal(str(value).strip())
-    except InvalidOperation:
-        raise RequestError(option, value, allowed) from None
+    number = value if isinstance(value, Decimal) else Decimal(text)
     if not number.is_finite() or not 0 <= number <= MOST_USD or (number == 0 and not zero):
         raise RequestError(option, value, allowed)
     return number
@@ -75,9 +75,15 @@ def budget_micro_usd(budget: Decimal) -> int:
     return int(budget.quantize(_MICRO, rounding=ROUND_FLOOR) * MICRO_USD)
 
 
-def usd(micro: int) -> float:
-    """Dollars of an amount in micro-dollars, for output."""
-    return int(micro) / MICRO_USD
+def format_usd(amount: Decimal | int) -> str:
+    """An exact amount for people: dollars as a Decimal, or whole micro-dollars; at least four decimals, no rounding.
+
+    Whoever acts on the figure, by asking for that budget, must get what it promises; a rounded one may be too low.
+    """
+    exact = amount if isinstance(amount, Decimal) else Decimal(amount) / MICRO_USD
+    text = f"{exact:f}".rstrip("0") if "." in f"{exact:f}" else f"{exact:f}."
+    whole, _, decimals = text.partition(".")
+    return f"{whole}.{decimals:0<4}"
 
 
 def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
@@ -97,8 +103,8 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Show a size in the largest decimal unit that keeps it above 1: ``300 MB``."""
-    for power, unit in reversed(list(enumerate(("B", "kB", "MB", "GB", "TB")))):
-        if count >= 1000**power:
-            return f"{count / 1000**power:.4g} {unit}"
-    return f"{count} B"
+    """Show a size in the largest decimal unit that keeps it above 1, at most two decimals, rounded down: ``300 MB``."""
+    power = max(p for p in range(5) if p == 0 or count >= 1000**p)
+    hundredths = count * 100 // 1000**power
+    shown = f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") if power else str(count)
+    return f"{shown} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -6,11 +6,11 @@ import numpy as np
 
 from deepvm.core.cluster import Binding, Recommendation
 from deepvm.core.performance import flopp
-from deepvm.core.units import usd
+from deepvm.core.units import MICRO_USD
 from deepvm.planner.candidates import Candidates
 from deepvm.planner.frontier import Block, Choice
 from deepvm.planner.policies import architectures_of, scoring
-from deepvm.planner.request import PlanRequest
+from deepvm.planner.request import PlanRequest, PolicyName
 
 
 def blocks_of(candidates: Candidates, request: PlanRequest) -> tuple[Block, ...]:
@@ -27,27 +27,42 @@ def blocks_of(candidates: Candidates, request: PlanRequest) -> tuple[Block, ...]
 def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[Binding, ...] = ()) -> Recommendation:
     """Everything that is claimed of a choice."""
     sizes, row, cluster = choice.block.sizes, choice.size, choice.cluster
-    count, k, work = cluster.gpu_count, float(sizes.k[row]), float(sizes.throughput[row])
+    count, k = cluster.gpu_count, float(sizes.k[row])
+    work = float(sizes.ideal_throughput[row]) * k
     gpu, kind = cluster.gpu, candidates.speedup_kind
+    assert gpu.eflops is not None and gpu.spot_usd_per_hour is not None  # or it would not be a candidate
     warnings = []
     if sizes.clamped[row]:
         curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
         raw = float(curve.speedup(np.array([float(count)]))[0])
         warnings.append(
-            f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} for {count} VMs: held at {count}"
+            f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at {k * count:g}"
         )
     if sizes.extrapolated[row]:
-        warnings.append(f"the speed-up of {gpu.name} for {count} VMs lies beyond its measurements")
+        warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
     return Recommendation(
         rank=rank,
         cluster=cluster,
         speedup=k * count,
         scaling_factor=k,
         throughput=work,
-        flopp_spot=flopp(gpu.eflops or 0.0, float(gpu.spot_usd_per_hour or 0)),
-        z=float(sizes.z[row]),
-        usd_per_work=usd(choice.price) / work,
+        flopp_spot=flopp(gpu.eflops, float(gpu.spot_usd_per_hour)),
+        z=float(sizes.ideal_z[row]) * k,
+        usd_per_work=choice.price / MICRO_USD / work if work else None,
         speedup_kind=kind,
         binding=binding,
         warnings=tuple(warnings),
     )
+
+
+def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
+    """By how much one plan is better than another, as a share of the other.
+
+    Under DeepVM's own policy in terms of the objective. The other policies do not look at what a cluster is worth (the
+    value of a plan is then a place in an order, or knows no scaling), so for them it is the throughput that counts.
+    None when the other plan's throughput is 0.
+    """
+    if request.policy is PolicyName.DEEPVM:
+        return (new.value - old.value) / abs(old.value)
+    before, after = (float(c.block.sizes.throughput[c.size]) for c in (old, new))
+    return after / before - 1 if before else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -13,11 +13,10 @@ import numpy.typing as npt
 
 from deepvm.core.cluster import Rejection
 from deepvm.core.instances import Catalog, InstanceType, Market, Quota, quota_limit
-from deepvm.core.performance import throughput
 from deepvm.core.speedup import ScalingFactor, SpeedupCurve, scaling_factor
 from deepvm.core.units import GIB, MICRO_USD, format_bytes
 from deepvm.errors import MissingDataError, RequestError
-from deepvm.planner.request import PlanRequest
+from deepvm.planner.request import PlanRequest, PolicyName
 
 if TYPE_CHECKING:
     from deepvm.planner.architectures.base import Architecture
@@ -51,7 +50,8 @@ class Sizes:
     Attributes:
         types: the GPU types, by name. type_index: index into ``types``. count: VMs that train, n.
         spot, on_demand: how many of them are bought in each market. price: micro-dollars an hour of the GPU VMs.
-        k: scaling factor K(n). throughput: eFLOPS x n x K(n). z: the printed objective (eq. 4, 8).
+        k: scaling factor K(n).
+        ideal_throughput, ideal_z: eFLOPS x n and the printed objective (eq. 4, 8) with K = 1.
         n_sat: n_sat of the type's own network. clamped, extrapolated: see :class:`ScalingFactor`.
         quotas: the account limits that the planner counts with.
     """
@@ -63,8 +63,8 @@ class Sizes:
     on_demand: IntArray
     price: IntArray
     k: FloatArray
-    throughput: FloatArray
-    z: FloatArray
+    ideal_throughput: FloatArray
+    ideal_z: FloatArray
     n_sat: IntArray
     clamped: BoolArray
     extrapolated: BoolArray
@@ -74,10 +74,20 @@ class Sizes:
         """Number of rows."""
         return len(self.count)
 
+    @property
+    def throughput(self) -> FloatArray:
+        """Performance of the cluster, eFLOPS x n x K(n) (DeepVM V-A), in the catalogue's eFLOPS unit."""
+        return self.ideal_throughput * self.k
+
+    @property
+    def z(self) -> FloatArray:
+        """The printed objective (DeepVM eq. 4, 8), eFLOPS per $/h."""
+        return self.ideal_z * self.k
+
     def take(self, rows: BoolArray | IntArray) -> Sizes:
         """The same columns with only these rows."""
-        names = ("type_index", "count", "spot", "on_demand", "price", "k", "throughput", "z", "n_sat", "clamped")
-        return replace(self, **{c: getattr(self, c)[rows] for c in (*names, "extrapolated")})
+        columns = [f.name for f in fields(self) if f.name not in ("types", "quotas")]
+        return replace(self, **{c: getattr(self, c)[rows] for c in columns})
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,12 @@ class MemoryTier:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Everything that may stand in a plan, and why the rest may not."""
+    """Everything that may stand in a plan, and why the rest may not.
+
+    Attributes:
+        ignores_scaling: whether the policy does not look at K(n), and so also takes sizes that the curve says train
+            nothing.
+    """
 
     gpus: tuple[GpuCandidate, ...]
     tier: MemoryTier
@@ -136,9 +151,10 @@ class Candidates:
     max_nodes: int
     rejections: tuple[Rejection, ...]
     speedup_kind: str
+    ignores_scaling: bool = False
 
     def sizes(self, architecture: Architecture) -> Sizes:
-        """All (type, n) pairs of an architecture that the quotas and ``max_nodes`` allow and that train at all."""
+        """All (type, n) pairs of an architecture that the quotas and ``max_nodes`` allow and that scale at all."""
         allowed = [g for g in self.gpus if not missing_for(architecture, g.instance)]
         types = tuple(g.instance for g in allowed)
         counts = np.arange(architecture.smallest_count, self.max_nodes + 1, dtype=np.int64)
@@ -160,7 +176,7 @@ class Candidates:
         k = np.asarray(scaled("k"), dtype=np.float64)
         grid = np.broadcast_to(counts, shape)
         # FLOPP of a market that the architecture does not use is multiplied by 0 VMs; its price may be missing.
-        z = k * sum(
+        ideal_z = sum(
             n * (eflops / np.where(p > 0, p, 1) * MICRO_USD)
             for n, p in ((spot, spot_price), (on_demand, on_demand_price))
         )
@@ -171,15 +187,15 @@ class Candidates:
             "on_demand": np.broadcast_to(on_demand, shape),
             "price": spot * spot_price + on_demand * on_demand_price,
             "k": k,
-            "throughput": throughput(eflops, grid.astype(np.float64), k),
-            "z": z,
+            "ideal_throughput": eflops * grid,
+            "ideal_z": ideal_z,
             "n_sat": column((g.n_sat for g in allowed), np.int64),
             "clamped": np.asarray(scaled("clamped"), dtype=np.bool_),
             "extrapolated": np.asarray(scaled("extrapolated"), dtype=np.bool_),
         }
         flat = {name: np.ascontiguousarray(np.broadcast_to(c, shape)).reshape(-1) for name, c in columns.items()}
         rows = Sizes(types=types, quotas=self.quotas, **flat)
-        return rows.take((rows.k > 0) & self._within_quotas(rows))
+        return rows.take(((rows.k > 0) | self.ignores_scaling) & self._within_quotas(rows))
 
     def _within_quotas(self, sizes: Sizes) -> BoolArray:
         def limits(market: Market) -> IntArray:
@@ -218,9 +234,10 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     cpu_types = [i for i in catalog if i.gpu is None]
     _refuse_idle_globs(request, gpu_types, cpu_types)
     if any(i.speedups for i in gpu_types) and not any(i.curve(kind) for i in gpu_types):
-        kinds = sorted({c.kind for i in gpu_types for c in i.speedups})
+        kinds = sorted({c.kind for i in gpu_types for c in i.speedups if c.workload is None})
         raise MissingDataError(
-            f"no type of catalogue {catalog.name} has a {kind} speed-up curve; it carries: {', '.join(kinds)}"
+            f"no type of catalogue {catalog.name} has a general {kind} speed-up curve; "
+            + (f"ask for one that it has: {', '.join(kinds)}" if kinds else "its curves are all tied to a workload")
         )
     rejections: list[Rejection] = []
     gpus: list[GpuCandidate] = []
@@ -247,7 +264,9 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
         memory_bytes=_ints(i.memory_bytes or 0 for i in memory),
         needed_bytes=request.memory_needed_bytes,
     )
-    return Candidates(tuple(gpus), tier, tuple(quotas), request.max_nodes, tuple(rejections), kind)
+    return Candidates(
+        tuple(gpus), tier, tuple(quotas), request.max_nodes, tuple(rejections), kind, ignores_scaling(request)
+    )
 
 
 def _ints(values: Iterable[int]) -> IntArray:
@@ -255,21 +274,23 @@ def _ints(values: Iterable[int]) -> IntArray:
 
 
 def matches(name: str, globs: Iterable[str]) -> bool:
-    """Whether a name matches any of the globs (``g4dn.*``)."""
-    return any(fnmatchcase(name, g) for g in globs)
+    """Whether a name is one of the globs (it may hold ``[`` itself) or matches one (``g4dn.*``)."""
+    return any(name == g or fnmatchcase(name, g) for g in globs)
 
 
 def _refuse_idle_globs(request: PlanRequest, gpu_types: list[InstanceType], cpu_types: list[InstanceType]) -> None:
     models = sorted({i.gpu.name for i in gpu_types if i.gpu})
+    # People write GPU models in any case ("a10g"); both sides are folded, here and where the types are chosen.
+    gpus = tuple(next((m for m in models if m.casefold() == g.casefold()), g) for g in request.gpus)
     gpu_names, cpu_names = [i.name for i in gpu_types], [i.name for i in cpu_types]
     for option, globs, names in (
-        ("gpu", request.gpus, models),
+        ("gpu", gpus, models),
         ("instance_type", request.instance_types, gpu_names),
         ("exclude", request.exclude, gpu_names + cpu_names),
         ("memory_node", request.memory_nodes, cpu_names),
     ):
         for glob in globs:
-            if not any(fnmatchcase(n, glob) for n in names):
+            if not any(matches(n, (glob,)) for n in names):
                 near = get_close_matches(glob, names, n=3) or names[:8]
                 raise RequestError(option, glob, f"a name or glob that matches a type, such as {', '.join(near)}")
 
@@ -284,24 +305,23 @@ def _gpu_candidate(
     counts: FloatArray,
 ) -> GpuCandidate | Rejection:
     assert instance.gpu is not None
-    wanted = (
-        (not request.gpus or matches(instance.gpu.name, request.gpus))
-        and (not request.instance_types or matches(instance.name, request.instance_types))
-        and not matches(instance.name, request.exclude)
-    )
-    if not wanted:
-        return Rejection(instance.name, "excluded", "left out by --gpu, --instance-type or --exclude")
+    excluded = _excluded(instance.name, request.exclude, "instance_type", request.instance_types)
+    models = tuple(g.casefold() for g in request.gpus)
+    if models and not matches(instance.gpu.name.casefold(), models):
+        excluded = f"its GPU is none of gpu={', '.join(request.gpus)}"
+    if excluded:
+        return Rejection(instance.name, "excluded", excluded)
     curve = instance.curve(kind)
     if instance.eflops is None:
         return Rejection(instance.name, "unprofiled", "nobody has measured its eFLOPS")
     if curve is None:
         return Rejection(instance.name, "no-curve", f"it has no {kind} speed-up curve")
-    missing = [missing_for(a, instance) for a in architectures]
-    if missing and all(missing):
-        names = ", ".join(a.name for a in architectures)
-        return Rejection(instance.name, missing[0], f"{missing[0].replace('-', ' ')}, which {names} needs")
+    missing = {a.name: missing_for(a, instance) for a in architectures}
+    if missing and all(missing.values()):
+        detail = "; ".join(f"{why.replace('-', ' ')}, which {name} needs" for name, why in missing.items())
+        return Rejection(instance.name, next(iter(missing.values())), detail)
     scaling = scaling_factor(curve, counts)
-    if not (scaling.k > 0).any():
+    if not (scaling.k > 0).any() and not ignores_scaling(request):
         return Rejection(instance.name, "not-scaling", f"its {kind} curve is never above 0 up to {len(counts)} VMs")
     for market in (Market.SPOT, Market.ON_DEMAND):
         needing = [a for a in architectures if market in a.markets]
@@ -316,11 +336,24 @@ def _gpu_candidate(
     return GpuCandidate(instance, curve, scaling, n_sat)
 
 
+def _excluded(name: str, exclude: Sequence[str], option: str, wanted: Sequence[str]) -> str:
+    """Which argument leaves a type out, empty when none does."""
+    if matches(name, exclude):
+        return f"left out by exclude={next(g for g in exclude if matches(name, (g,)))}"
+    return f"it is none of {option}={', '.join(wanted)}" if wanted and not matches(name, wanted) else ""
+
+
+def ignores_scaling(request: PlanRequest) -> bool:
+    """Whether the policy chooses without K(n), as all but DeepVM's own do (V-C1)."""
+    return request.policy is not PolicyName.DEEPVM
+
+
 def _memory_rejection(instance: InstanceType, request: PlanRequest, quotas: Sequence[Quota]) -> Rejection | None:
     """Why a CPU type cannot be a memory node, or None."""
     name = instance.name
-    if matches(name, request.exclude) or (request.memory_nodes and not matches(name, request.memory_nodes)):
-        return Rejection(name, "excluded", "left out by --memory-node or --exclude")
+    excluded = _excluded(name, request.exclude, "memory_node", request.memory_nodes)
+    if excluded:
+        return Rejection(name, "excluded", excluded)
     if instance.on_demand_usd_per_hour is None:
         return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")
     if instance.network_gbps is None:

@@ -47,10 +47,10 @@ def tie_floor(best: float) -> float:
 
 
 def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
-    """The architectures that a request considers; the two baselines know only Single-Anchor."""
+    """The architectures that a request considers; Cost-First and Performance-First know only some of them."""
     baseline = request.policy in (PolicyName.COST_FIRST, PolicyName.PERFORMANCE_FIRST)
     names = request.architectures or tuple(REGISTRY)
-    return tuple(REGISTRY[n] for n in REGISTRY if n in names and (not baseline or n == "single-anchor"))
+    return tuple(a for name, a in REGISTRY.items() if name in names and (a.known_to_baselines or not baseline))
 
 
 def scoring(request: PlanRequest, sizes: Sizes) -> Scoring:
@@ -67,9 +67,8 @@ def scoring(request: PlanRequest, sizes: Sizes) -> Scoring:
         biggest = int(sizes.count.max(initial=0)) + 1
         # One whole number that sorts like (eFLOPS, n).
         return Scoring((order[sizes.type_index] * biggest + sizes.count).astype(np.float64))
-    work, z = sizes.throughput, sizes.z
-    if request.policy is PolicyName.NOSCALE:
-        work, z = work / sizes.k, z / sizes.k
+    ideal = request.policy is PolicyName.NOSCALE
+    work, z = (sizes.ideal_throughput, sizes.ideal_z) if ideal else (sizes.throughput, sizes.z)
     if request.objective is Objective.FLOPP:
         return Scoring(z)
     return Scoring(work, per_dollar=request.objective is Objective.COST_PER_WORK)

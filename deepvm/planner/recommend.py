@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from deepvm.core.cluster import Recommendation, Rejection
-from deepvm.core.instances import Catalog, Quota
-from deepvm.core.units import MICRO_USD, Money, usd
-from deepvm.planner.build import blocks_of, describe
+from deepvm.core.instances import Catalog
+from deepvm.core.units import MICRO_USD, Money, format_usd
+from deepvm.planner.binding import binding
+from deepvm.planner.build import blocks_of, describe, improvement
 from deepvm.planner.candidates import Candidates, gather
-from deepvm.planner.explain import binding, infeasible_reason
 from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Block, Choice, Frontier, rank
+from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.policies import architectures_of, scoring
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from deepvm.planner.ilp import IlpResult
+    from deepvm.planner.request import PlanOptions
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,8 @@ class NextChange:
     Attributes:
         budget: the next budget, $/h, at which the best cluster is a better one.
         recommendation: that cluster.
-        gain: by how much its value is better, as a share; None if nothing is feasible now.
+        gain: by how much it is better, as a share (see :func:`deepvm.planner.build.improvement`); None if nothing is
+            feasible now.
     """
 
     budget: Decimal
@@ -52,8 +61,8 @@ class Recommendations(Sequence[Recommendation]):
         rejections: types that are in no feasible cluster, with reasons.
         next_change: the next budget that buys a better cluster, None when none does.
         status: how the search ended. solver: who did it.
-        reason: why there is no configuration, or why they are not proven to be the best; empty otherwise.
-        relax: the constraint to relax when nothing is feasible.
+        doubt: why the integer program did not prove them; empty when it did.
+        infeasible: why nothing is feasible and what to change; None when something is.
         cheapest: the cheapest feasible cluster at any budget.
     """
 
@@ -66,8 +75,8 @@ class Recommendations(Sequence[Recommendation]):
     status: SolveStatus
     solver: str
     speedup_kind: str
-    reason: str = ""
-    relax: str = ""
+    doubt: str = ""
+    infeasible: Infeasible | None = None
     cheapest: Recommendation | None = None
 
     def __len__(self) -> int:
@@ -89,72 +98,35 @@ class Recommendations(Sequence[Recommendation]):
         return self.configurations[index]
 
 
-def recommend(
-    catalog: Catalog,
-    budget: Money,
-    *,
-    checkpoint_size: str | int = 300_000_000,
-    buffers: int = 2,
-    objective: str = "throughput",
-    policy: str = "deepvm",
-    architecture: str | Sequence[str] = (),
-    speedup: str | None = None,
-    gpu: str | Sequence[str] = (),
-    instance_type: str | Sequence[str] = (),
-    exclude: str | Sequence[str] = (),
-    memory_node: str | Sequence[str] = (),
-    max_nodes: int = 255,
-    quotas: Iterable[Quota] | None = None,
-    top: int = 3,
-    solver: str = "ilp",
-    time_limit_s: float = 60.0,
-) -> Recommendations:
+def recommend(catalog: Catalog, budget: Money, **options: Unpack[PlanOptions]) -> Recommendations:
     """Rank the clusters that train fastest for a budget.
 
     Args:
         catalog: the types and prices; see :func:`deepvm.load_catalog`.
         budget: the most to pay, $/h (the paper's pricing willingness PW).
-        checkpoint_size: bytes, or text such as ``"300MB"``; with ``buffers``, what a memory node must hold (eq. 6).
-        buffers: checkpoints that a memory node holds at once.
-        objective: ``throughput``, ``flopp`` or ``cost-per-work``.
-        policy: ``deepvm``, ``noscale``, ``cost-first`` or ``performance-first``.
-        architecture: ``single-anchor``, ``tiering``, or both (default).
-        speedup: ``hybrid``, ``ring`` or ``measured``; None for the catalogue's default.
-        gpu: glob(s) on GPU models.
-        instance_type: glob(s) on the types that train.
-        exclude: glob(s) on types that must not be used.
-        memory_node: glob(s) on the types that hold checkpoints.
-        max_nodes: the most VMs that train in one cluster.
-        quotas: account limits; None for those of the catalogue, empty for none.
-        top: how many clusters to rank.
-        solver: ``ilp`` or ``frontier``; both are exact and agree.
-        time_limit_s: seconds for the integer program.
+        **options: by keyword, with their defaults:
+
+            - ``checkpoint_size=300_000_000``: bytes, or text such as ``"300MB"``;
+            - ``buffers=2``: checkpoints that a memory node must hold at once (eq. 6);
+            - ``objective="throughput"``, or ``"flopp"``, ``"cost-per-work"``;
+            - ``policy="deepvm"``, or ``"noscale"``, ``"cost-first"``, ``"performance-first"``;
+            - ``architecture=()``: ``"single-anchor"``, ``"tiering"``; none for all;
+            - ``speedup=None``: ``"hybrid"``, ``"ring"``, ``"measured"``; None for the catalogue's default;
+            - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
+            - ``max_nodes=255``: the most VMs that train in one cluster;
+            - ``quotas=None``: account limits; None for those of the catalogue, empty for none;
+            - ``top=3``: how many clusters to rank;
+            - ``solver="ilp"``, or ``"frontier"``: both are exact and agree;
+            - ``time_limit_s=60.0``: seconds for the integer program.
 
     Returns:
         The ranked clusters; empty with a reason when nothing is feasible.
 
     Raises:
-        RequestError: an argument cannot be used. MissingDataError: the catalogue lacks what was asked for.
+        RequestError: an argument cannot be used.
+        MissingDataError: the catalogue lacks what was asked for.
     """
-    request = PlanRequest.parse(
-        budget,
-        checkpoint_size=checkpoint_size,
-        buffers=buffers,
-        objective=objective,
-        policy=policy,
-        architecture=architecture,
-        speedup=speedup,
-        gpu=gpu,
-        instance_type=instance_type,
-        exclude=exclude,
-        memory_node=memory_node,
-        max_nodes=max_nodes,
-        quotas=quotas,
-        top=top,
-        solver=solver,
-        time_limit_s=time_limit_s,
-    )
-    return plan(catalog, request)
+    return plan(catalog, PlanRequest.parse(budget, **options))
 
 
 def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
@@ -163,16 +135,19 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
     blocks = blocks_of(candidates, request)
     frontier = Frontier.build(blocks, request.top)
     expected = frontier.top(request.budget_micro_usd, request.top)
-    choices, status, solver, reason = expected, SolveStatus.OPTIMAL, "frontier", ""
+    choices, status, solver, doubt = expected, SolveStatus.OPTIMAL, "frontier", ""
     if request.solver is SolverName.ILP:
-        choices, status, solver = _by_integer_program(blocks, request)
-        reason = _doubt(choices, expected, status)
-        if reason and status is not SolveStatus.TIME_LIMIT:
-            choices, status = expected, SolveStatus.NUMERICAL
-    relax, cheapest = "", frontier.cheapest()
-    if not choices and not reason:
+        found = _by_integer_program(blocks, request)
+        status, solver = found.status, found.solver
+        doubt = _doubt(found, expected)
+        if not doubt:
+            choices = list(found.choices)
+        elif status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
+            status = SolveStatus.NUMERICAL
+    cheapest = frontier.cheapest()
+    why = None if choices else infeasible(catalog, request, candidates, cheapest)
+    if why is not None and not doubt:
         status = SolveStatus.INFEASIBLE
-        relax, reason = infeasible_reason(catalog, request, candidates, cheapest)
     best = choices[0] if choices else None
     return Recommendations(
         catalog=catalog,
@@ -186,37 +161,38 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
         status=status,
         solver=solver,
         speedup_kind=candidates.speedup_kind,
-        reason=reason,
-        relax=relax,
+        doubt=doubt,
+        infeasible=why,
         cheapest=None if cheapest is None else describe(cheapest, 1, candidates),
     )
 
 
-def _by_integer_program(blocks: Sequence[Block], request: PlanRequest) -> tuple[list[Choice], SolveStatus, str]:
+def _by_integer_program(blocks: Sequence[Block], request: PlanRequest) -> IlpResult:
     """Solve each architecture (DeepVM step 3), then compare them (step 4)."""
     from deepvm.planner import ilp  # loads PuLP and HiGHS, which the enumeration does without
 
+    deadline = time.monotonic() + request.time_limit_s
     choices: list[Choice] = []
     status, solver = SolveStatus.OPTIMAL, ""
     for block in blocks:
-        found = ilp.solve(block, request.budget_micro_usd, request.top, time_limit_s=request.time_limit_s)
+        left = deadline - time.monotonic()
+        found = ilp.solve(block, request.budget_micro_usd, request.top, time_limit_s=left)
         choices += found.choices
         solver = found.solver or solver
         if found.status not in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
             status = found.status
-    return rank(choices, request.top), status, solver
+    return ilp.IlpResult(status, tuple(rank(choices, request.top)), solver)
 
 
-def _doubt(choices: Sequence[Choice], expected: Sequence[Choice], status: SolveStatus) -> str:
-    """Why the integer program's answer should not be taken as proven; empty when the enumeration agrees with it."""
-    if status is SolveStatus.TIME_LIMIT:
-        return "the time limit ended the search: better clusters may exist; raise --time-limit or use --solver frontier"
-    if status is SolveStatus.NUMERICAL:
-        return "the integer-program solver ran into numerical trouble; these clusters come from the exact enumeration"
-    if [(c.cluster, c.price) for c in choices] != [(c.cluster, c.price) for c in expected]:
-        return (
-            "the integer-program solver disagreed with the exact enumeration, whose clusters these are: please report"
-        )
+def _doubt(found: IlpResult, expected: Sequence[Choice]) -> str:
+    """Why the integer program did not prove its answer; empty when it did and the enumeration agrees."""
+    instead = "; these clusters come from the exact enumeration"
+    if found.status is SolveStatus.TIME_LIMIT:
+        return f"the time limit ended the integer program{instead}"
+    if found.status is SolveStatus.NUMERICAL:
+        return f"the integer-program solver ran into numerical trouble{instead}"
+    if [(c.cluster, c.price) for c in found.choices] != [(c.cluster, c.price) for c in expected]:
+        return f"the integer program disagreed with the exact enumeration{instead}: please report this"
     return ""
 
 
@@ -248,10 +224,10 @@ def _rejections(
         name = gpu.instance.name
         cheapest = prices.get(name)
         if cheapest is None:
-            relax, reason = infeasible_reason(catalog, request, replace(candidates, gpus=(gpu,)), None)
-            found.append(Rejection(name, relax, reason))
+            why = infeasible(catalog, request, replace(candidates, gpus=(gpu,)), None)
+            found.append(Rejection(name, why.constraint, why.reason))
         elif cheapest > request.budget_micro_usd:
-            detail = f"its cheapest cluster costs {usd(cheapest):.4f} $/h"
+            detail = f"its cheapest cluster costs {format_usd(cheapest)} $/h"
             found.append(Rejection(name, "budget", detail))
     return tuple(found)
 
@@ -261,12 +237,7 @@ def _next_change(frontier: Frontier, candidates: Candidates, request: PlanReques
     now, change = frontier.best(budget), frontier.next_change(budget)
     if change is None:
         return None
-    gain = None
-    if now is not None and _has_objective(request):
-        gain = (change.value - now.value) / abs(now.value)
-    elif now is not None:  # a baseline's value is an order, not an amount
-        work = [float(c.block.sizes.throughput[c.size]) for c in (now, change)]
-        gain = work[1] / work[0] - 1
+    gain = None if now is None else improvement(now, change, request)
     return NextChange(Decimal(change.price) / MICRO_USD, describe(change, 1, candidates), gain)
 
 

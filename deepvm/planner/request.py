@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
-from deepvm.core.instances import Quota
+from deepvm.core.instances import Quota, refuse_twice
 from deepvm.core.units import Money, budget_micro_usd, parse_bytes, to_decimal
 from deepvm.errors import RequestError
 
@@ -104,7 +105,7 @@ class PlanRequest:
         budget: Money,
         *,
         checkpoint_size: str | int = 300_000_000,
-        buffers: int = 2,
+        buffers: int | str = 2,
         objective: str = "throughput",
         policy: str = "deepvm",
         architecture: str | Sequence[str] = (),
@@ -113,11 +114,11 @@ class PlanRequest:
         instance_type: str | Sequence[str] = (),
         exclude: str | Sequence[str] = (),
         memory_node: str | Sequence[str] = (),
-        max_nodes: int = 255,
+        max_nodes: int | str = 255,
         quotas: Iterable[Quota] | None = None,
-        top: int = 3,
+        top: int | str = 3,
         solver: str = "ilp",
-        time_limit_s: float = 60.0,
+        time_limit_s: float | str = 60.0,
     ) -> PlanRequest:
         """Read the values that people write.
 
@@ -139,6 +140,8 @@ class PlanRequest:
             solver: ``ilp`` or ``frontier``.
             time_limit_s: seconds, above 0.
 
+        Numbers may also be given as text, as they come from a command line.
+
         Raises:
             RequestError: naming the argument, the value and what is allowed.
         """
@@ -149,6 +152,8 @@ class PlanRequest:
             if name not in REGISTRY:
                 raise RequestError("architecture", name, " or ".join(REGISTRY))
         limit = float(to_decimal(time_limit_s, "time_limit_s", unit="seconds"))
+        limits = None if quotas is None else tuple(quotas)
+        refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in limits or ()))
         return cls(
             budget=to_decimal(budget, "budget", zero=True, unit="$/h"),
             checkpoint_bytes=parse_bytes(checkpoint_size),
@@ -162,21 +167,42 @@ class PlanRequest:
             exclude=_words(exclude),
             memory_nodes=_words(memory_node),
             max_nodes=_whole("max_nodes", max_nodes, MOST_NODES),
-            quotas=None if quotas is None else tuple(quotas),
+            quotas=limits,
             top=_whole("top", top, 100),
             solver=_choice("solver", solver, SolverName),
             time_limit_s=limit,
         )
 
 
+class PlanOptions(TypedDict, total=False):
+    """The options of :meth:`PlanRequest.parse`, for the functions that pass them on."""
+
+    checkpoint_size: str | int
+    buffers: int | str
+    objective: str
+    policy: str
+    architecture: str | Sequence[str]
+    speedup: str | None
+    gpu: str | Sequence[str]
+    instance_type: str | Sequence[str]
+    exclude: str | Sequence[str]
+    memory_node: str | Sequence[str]
+    max_nodes: int | str
+    quotas: Iterable[Quota] | None
+    top: int | str
+    solver: str
+    time_limit_s: float | str
+
+
 def _words(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _whole(option: str, value: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+def _whole(option: str, value: int | str, high: int) -> int:
+    number = int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip()) else value
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= high:
         raise RequestError(option, value, f"a whole number from 1 to {high}")
-    return value
+    return number
 
 
 def _choice(option: str, value: str, kinds: type[_Choice]) -> _Choice:

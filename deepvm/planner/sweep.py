@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from deepvm.core.cluster import Recommendation
 from deepvm.core.instances import Catalog
-from deepvm.core.units import budget_micro_usd, to_decimal
+from deepvm.core.units import Money, budget_micro_usd, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.build import blocks_of, describe
 from deepvm.planner.candidates import gather
@@ -16,7 +17,13 @@ from deepvm.planner.frontier import Frontier
 from deepvm.planner.policies import architectures_of
 from deepvm.planner.request import PlanRequest, PolicyName
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from deepvm.planner.request import PlanOptions
+
 MOST_BUDGETS = 100_000
+ALL_POLICIES = tuple(p.value for p in PolicyName)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,8 @@ def parse_budgets(text: str) -> tuple[Decimal, ...]:
     """
     allowed = "low:high:step or a comma-separated list of budgets in $/h, such as 0:10:0.1"
     if ":" not in text:
+        if "," in text and not all(part.strip() for part in text.split(",")):
+            raise RequestError("pw", text, allowed)
         return tuple(to_decimal(part, "pw", zero=True, unit="$/h") for part in text.split(","))
     parts = text.split(":")
     if len(parts) != 3:
@@ -55,9 +64,9 @@ def parse_budgets(text: str) -> tuple[Decimal, ...]:
 
 def sweep(
     catalog: Catalog,
-    budgets: Sequence[Decimal],
-    policies: Sequence[PolicyName] = tuple(PolicyName),
-    request: PlanRequest | None = None,
+    budgets: Iterable[Money],
+    policies: Sequence[str] = ALL_POLICIES,
+    **options: Unpack[PlanOptions],
 ) -> list[SweepRow]:
     """Answer every budget for every policy.
 
@@ -65,20 +74,24 @@ def sweep(
         catalog: the types and prices.
         budgets: $/h, any order.
         policies: which ones; all four by default.
-        request: everything else that is asked for; its budget and policy are ignored.
+        **options: as for :func:`deepvm.recommend`; ``policy``, ``top``, ``solver`` and ``time_limit_s`` do not matter.
 
     Returns:
         One row for each budget and policy, budgets first, in the order given.
+
+    Raises:
+        RequestError: a budget, a policy or an option cannot be used.
     """
-    request = request or PlanRequest(budget=Decimal(0))
+    amounts = [to_decimal(b, "pw", zero=True, unit="$/h") for b in budgets]
+    request = PlanRequest.parse(0, **options)
     columns: list[list[SweepRow]] = []
-    for policy in policies:
-        asked = replace(request, policy=policy)
+    for name in policies:
+        asked = replace(request, policy=PlanRequest.parse(0, policy=name).policy)
         candidates = gather(catalog, asked, architectures_of(asked))
         frontier = Frontier.build(blocks_of(candidates, asked))
         rows = []
-        for budget in budgets:
-            choice = frontier.best(budget_micro_usd(budget))
-            rows.append(SweepRow(budget, policy, None if choice is None else describe(choice, 1, candidates)))
+        for amount in amounts:
+            choice = frontier.best(budget_micro_usd(amount))
+            rows.append(SweepRow(amount, asked.policy, None if choice is None else describe(choice, 1, candidates)))
         columns.append(rows)
     return [row for rows in zip(*columns, strict=True) for row in rows]

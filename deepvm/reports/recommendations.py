@@ -8,14 +8,15 @@ from typing import Any
 
 from deepvm.core.cluster import Recommendation
 from deepvm.core.instances import Catalog, Market
-from deepvm.core.units import format_bytes
+from deepvm.core.units import format_bytes, format_usd
 from deepvm.planner.explain import WhyNot
-from deepvm.planner.formulation import SolveStatus
+from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.reports.tables import Column, print_lines, print_table
 
 SCHEMA_VERSION = "deepvm.recommend/1"
+EXPLAIN_VERSION = "deepvm.explain/1"
 STALE_DAYS = 30
 """Spot prices older than this are history rather than prices."""
 
@@ -54,7 +55,8 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             "source": catalog.provenance.source,
             "eflops_unit": catalog.eflops_unit,
         },
-        "solution": {"status": answer.status.value, "solver": answer.solver},
+        "solution": {"status": answer.status.value, "solver": answer.solver, "doubt": answer.doubt},
+        "doubts": _doubts(answer),
         "configurations": [_configuration(r) for r in answer.configurations],
         "alternatives": [
             {"objective": a.objective.value, **_configuration(a.recommendation)} for a in answer.alternatives
@@ -71,20 +73,26 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             "gain": change.gain,
             "configuration": _configuration(change.recommendation),
         }
-    if answer.reason:
-        found["reason"] = answer.reason
-    if not answer.configurations:
-        found["relax"] = answer.relax
+    if answer.infeasible is not None:
+        found["reason"] = answer.infeasible.reason
+        found["relax"] = {"constraint": answer.infeasible.constraint, "advice": answer.infeasible.advice}
         found["cheapest"] = None if answer.cheapest is None else _configuration(answer.cheapest)
     if why is not None:
-        found["explanation"] = {
-            "instance_type": why.instance_type,
-            "verdict": why.verdict,
-            "configuration": None if why.best is None else _configuration(why.best),
-            "gap": why.gap,
-            "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
-        }
+        found["explanation"] = explanation(why)
     return found
+
+
+def explanation(why: WhyNot) -> dict[str, Any]:
+    """The answer to "why not this type?" as a document; money in $/h."""
+    rejection = why.rejection and {"reason": why.rejection.reason, "detail": why.rejection.detail}
+    return {
+        "instance_type": why.instance_type,
+        "verdict": why.verdict,
+        "configuration": None if why.best is None else _configuration(why.best),
+        "gap": why.gap,
+        "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
+        "rejection": rejection,
+    }
 
 
 def _configuration(r: Recommendation) -> dict[str, Any]:
@@ -174,7 +182,7 @@ def print_report(answer: Recommendations, why: WhyNot | None, today: date, *, wi
         best_by = f"policy {request.policy.value}"
     elif request.policy is not PolicyName.DEEPVM:
         best_by += f", policy {request.policy.value}"
-    print_lines([f"Clusters for at most {request.budget} $/h: {best_by}; {needs}", ""])
+    print_lines([f"Clusters for at most {request.budget.normalize():f} $/h: {best_by}; {needs}", ""])
     print_table(*_table(answer.configurations, wide=wide))
     print_lines(["", *_reasons(answer), source_line(answer.catalog, today)])
     if why is not None:
@@ -213,7 +221,7 @@ def _table(configurations: Sequence[Recommendation], *, wide: bool) -> tuple[lis
             r.cluster.architecture,
             groups[Market.SPOT],
             groups[Market.ON_DEMAND],
-            f"{r.usd_per_hour:.4f}",
+            format_usd(r.usd_per_hour),
             f"{r.throughput:.1f}",
             ", ".join(b.constraint for b in r.binding) or "-",
         ]
@@ -223,7 +231,7 @@ def _table(configurations: Sequence[Recommendation], *, wide: bool) -> tuple[lis
                 f"{r.scaling_factor:.4f}",
                 f"{r.flopp_spot:.4g}",
                 f"{r.z:.1f}",
-                f"{r.usd_per_work:.6f}",
+                "-" if r.usd_per_work is None else f"{r.usd_per_work:.6f}",
                 r.speedup_kind,
             ]
         rows.append(cells)
@@ -234,23 +242,28 @@ def _reasons(answer: Recommendations) -> list[str]:
     first = answer.configurations[0]
     cluster, vms = first.cluster, first.cluster.gpu_count
     lines = [
-        f"Throughput is eFLOPS x n x K(n): {vms} VM{'s' * (vms > 1)} train {first.speedup:.2f} times as fast as one "
-        f"({first.speedup_kind} curve of {cluster.gpu.name})."
+        f"Throughput is eFLOPS x n x K(n): {vms} VM{'s train' if vms > 1 else ' trains'} {first.speedup:.2f} times as "
+        f"fast as one ({first.speedup_kind} curve of {cluster.gpu.name})."
     ]
     lines += [f"Limited by {b.constraint}: {b.reason}." for b in first.binding]
     if not first.binding:
         lines.append("Limited by nothing: no larger cluster of these types is better.")
     change = answer.next_change
-    if change is not None:
-        gain = "" if change.gain is None else f", {change.gain:.1%} better"
-        lines.append(f"More money: {change.budget.normalize():f} $/h buys {change.recommendation.cluster}{gain}.")
-    else:
+    if change is None:
         lines.append("More money: no budget buys a better cluster of these types under these limits.")
+    else:
+        gain = ""
+        if change.gain is not None and answer.request.policy is PolicyName.DEEPVM:
+            gain = f", {change.gain:.1%} better"
+        elif change.gain is not None:
+            gain = f", throughput {change.gain:+.1%}"
+        lines.append(f"More money: {format_usd(change.budget)} $/h buys {change.recommendation.cluster}{gain}.")
     for alternative in answer.alternatives:
         r = alternative.recommendation
+        work = "" if r.usd_per_work is None else f", {r.usd_per_work:.6f} $/h per eFLOPS"
         lines.append(
-            f"By {alternative.objective.value}: {r.cluster} at {r.usd_per_hour:.4f} $/h, "
-            f"throughput {r.throughput:.1f}, {r.usd_per_work:.6f} $/h per eFLOPS."
+            f"By {alternative.objective.value}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h, "
+            f"throughput {r.throughput:.1f}{work}."
         )
     groups: dict[str, list[str]] = {}
     for rejection in answer.rejections:
@@ -258,13 +271,20 @@ def _reasons(answer: Recommendations) -> list[str]:
     for reason, names in groups.items():
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         lines.append(f"Not considered ({reason}): {shown}.")
-    for warning in dict.fromkeys(w for r in answer.configurations for w in r.warnings):
-        lines.append(f"Doubt: {warning}.")
-    if answer.speedup_kind == "hybrid" and any(i.curve("ring") for i in answer.catalog):
-        lines.append("Doubt: the hybrid curve is off by up to 66 % for few VMs; '--speedup ring' fits better.")
-    if answer.status is not SolveStatus.OPTIMAL:
-        lines.append(f"Not proven ({answer.status.value}): {answer.reason}.")
+    lines += [f"Doubt: {doubt}." for doubt in _doubts(answer)]
+    if answer.doubt:
+        lines.append(f"Not proven ({answer.status.value}): {answer.doubt}.")
     return lines
+
+
+def _doubts(answer: Recommendations) -> list[str]:
+    """What should make a reader careful with the figures."""
+    doubts = list(dict.fromkeys(w for r in answer.configurations for w in r.warnings))
+    # The figures of this sentence are those of the paper's own types; a user's curves may be better or worse.
+    paper = answer.speedup_kind == "hybrid" and answer.catalog.provenance.kind == "embedded"
+    if paper and any(i.curve("ring") for i in answer.catalog):
+        doubts.append("the hybrid curve is off by up to 66 % for few VMs; '--speedup ring' fits better")
+    return doubts
 
 
 def source_line(catalog: Catalog, today: date) -> str:
@@ -275,25 +295,20 @@ def source_line(catalog: Catalog, today: date) -> str:
         return f"Prices: {where}, undated."
     days = (today - source.prices_as_of).days
     age = f"{days} days old" if days < 365 else f"{days / 365.25:.1f} years old"
-    line = f"Prices: {where}, as of {source.prices_as_of}, {age}."
+    line = f"Prices: {where}, as of {source.prices_as_of}, {age if days >= 0 else 'which is in the future'}."
     if days <= STALE_DAYS:
         return line
+    if source.kind != "embedded":
+        return f"{line} Bring the prices and prices_as_of of that file up to date."
     return (
         f"{line} For today's: 'deepvm catalog show {catalog.name} -o json > my.json', edit the prices, "
         "and use '--catalog my.json'."
     )
 
 
-def sentence(answer: Recommendations) -> str:
-    """Why there is no configuration, as one sentence with the constraint to relax."""
-    relax = {
-        "budget": "raise --pw",
-        "quota": "raise the quota or pass --quota none",
-        "memory": "lower --checkpoint-size or --buffers, or allow --architecture single-anchor",
-        "architecture": "allow --architecture single-anchor",
-        "types": "widen --gpu, --instance-type or --exclude, or use another catalogue",
-    }.get(answer.relax)
-    return f"{answer.reason[:1].upper()}{answer.reason[1:]}." + (f" To relax it: {relax}." if relax else "")
+def sentence(why: Infeasible) -> str:
+    """Why there is no configuration and what to change, as two sentences."""
+    return f"{why.reason[:1].upper()}{why.reason[1:]}. To change that: {why.advice}."
 
 
 def print_why(why: WhyNot) -> None:

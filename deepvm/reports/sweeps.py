@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepvm.core.instances import Catalog
-from deepvm.planner.request import PlanRequest
+from deepvm.core.units import format_usd
 from deepvm.planner.sweep import SweepRow
 from deepvm.reports.tables import Column, print_table
 
@@ -46,12 +46,12 @@ def csv_rows(rows: Sequence[SweepRow]) -> list[list[Any]]:
     return [[f"{row.budget.normalize():f}", *_values(row)] for row in rows]
 
 
-def document(rows: Sequence[SweepRow], catalog: Catalog, request: PlanRequest) -> dict[str, Any]:
+def document(rows: Sequence[SweepRow], catalog: Catalog, objective: str) -> dict[str, Any]:
     """The rows as one object; null where nothing is feasible."""
     return {
         "schema_version": SCHEMA_VERSION,
         "catalog": catalog.name,
-        "objective": request.objective.value,
+        "objective": objective,
         "rows": [dict(zip(HEADER, [float(row.budget), *_values(row)], strict=True)) for row in rows],
     }
 
@@ -65,6 +65,6 @@ def print_rows(rows: Sequence[SweepRow]) -> None:
     for row in rows:
         values = [f"{row.budget.normalize():f}", *_values(row)]
         if row.recommendation is not None:
-            values[7:] = [f"{row.recommendation.usd_per_hour:.4f}", f"{row.recommendation.throughput:.1f}"]
+            values[7:] = [format_usd(row.recommendation.usd_per_hour), f"{row.recommendation.throughput:.1f}"]
         cells.append(["-" if v is None else str(v) for v in values])
     print_table(columns, cells)

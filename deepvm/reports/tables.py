@@ -46,7 +46,7 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     for column in columns:
         table.add_column(column.header, justify=column.align, overflow="fold")
     for row in rows:

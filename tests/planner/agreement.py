@@ -25,11 +25,21 @@ def by_frontier(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:
     return Frontier.build(blocks, request.top).top(request.budget_micro_usd, request.top)
 
 
+class NumericalTrouble(Exception):
+    """The integer program says itself that its answer is not to be believed."""
+
+
 def by_ilp(blocks: Sequence[Block], request: PlanRequest, backends: Sequence[str] = ()) -> list[Choice]:
-    """The integer program alone; :func:`deepvm.recommend` would hide a wrong answer behind the enumeration's."""
+    """The integer program alone; :func:`deepvm.recommend` would hide a wrong answer behind the enumeration's.
+
+    Raises:
+        NumericalTrouble: when it gives up.
+    """
     choices: list[Choice] = []
     for block in blocks:
         found = ilp.solve(block, request.budget_micro_usd, request.top, time_limit_s=60, backends=backends)
+        if found.status is SolveStatus.NUMERICAL:
+            raise NumericalTrouble
         assert found.status is (SolveStatus.OPTIMAL if found.choices else SolveStatus.INFEASIBLE)
         choices += found.choices
     return rank(choices, request.top)

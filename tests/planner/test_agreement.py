@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import oracle
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 
-from planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp
+from deepvm.planner.recommend import plan
+from deepvm.planner.solver import SolveStatus
+from planner.agreement import NumericalTrouble, assert_agree, blocks_for, by_frontier, by_ilp
 from planner.strategies import Case, cases
 
 
@@ -31,13 +33,30 @@ def test_cbc_agrees_with_the_oracle(case: Case) -> None:
     assert_agree(by_ilp(blocks_for(case.catalog, case.request), case.request, ("cbc",)), expected, case.request)
 
 
-@settings(max_examples=200)
-@given(case=cases("extreme"))
-def test_integer_program_agrees_where_a_micro_dollar_is_below_the_tolerances(case: Case) -> None:
+def assert_right_or_in_doubt(case: Case) -> None:
+    """Where a micro-dollar is below every tolerance, a solver may give up, but must not answer wrongly.
+
+    :func:`deepvm.planner.recommend.plan` is right in any case.
+    """
     expected = oracle.answer(case.catalog, case.request)
     blocks = blocks_for(case.catalog, case.request)
     assert_agree(by_frontier(blocks, case.request), expected, case.request)
-    assert_agree(by_ilp(blocks, case.request), expected, case.request)
+    try:
+        found = by_ilp(blocks, case.request)
+    except NumericalTrouble:
+        event("numerical trouble")
+        answer = plan(case.catalog, case.request)
+        assert answer.status is SolveStatus.NUMERICAL
+        assert [r.cluster.micro_usd_per_hour for r in answer] == [p.micro_usd for p in expected]
+        assert [(r.cluster.gpu.name, r.cluster.gpu_count) for r in answer] == [(p.gpu, p.count) for p in expected]
+    else:
+        assert_agree(found, expected, case.request)
+
+
+@settings(max_examples=200)
+@given(case=cases("extreme"))
+def test_integer_program_is_right_or_in_doubt_at_extreme_prices(case: Case) -> None:
+    assert_right_or_in_doubt(case)
 
 
 @pytest.mark.slow
@@ -59,6 +78,5 @@ def test_frontier_agrees_with_the_oracle_at_length(case: Case) -> None:
 @pytest.mark.slow
 @settings(max_examples=8000)
 @given(case=cases("extreme"))
-def test_integer_program_agrees_where_a_micro_dollar_is_below_the_tolerances_at_length(case: Case) -> None:
-    expected = oracle.answer(case.catalog, case.request)
-    assert_agree(by_ilp(blocks_for(case.catalog, case.request), case.request), expected, case.request)
+def test_integer_program_is_right_or_in_doubt_at_extreme_prices_at_length(case: Case) -> None:
+    assert_right_or_in_doubt(case)

@@ -32,6 +32,7 @@ class Architecture(ABC):
         name: as on the command line. summary: one line for people.
         constraints: the names of the constraints that hold, in the order in which they are explained.
         smallest_count: the fewest VMs that train.
+        known_to_baselines: whether the policies Cost-First and Performance-First consider it.
         tiered: whether on-demand memory nodes stand beside the VMs that train. An architecture that is tiered *and*
             buys GPU VMs on demand must keep the two in different quota families: the frontier checks their quotas
             one by one.
@@ -42,6 +43,7 @@ class Architecture(ABC):
     constraints: ClassVar[tuple[str, ...]]
     smallest_count: ClassVar[int] = 1
     tiered: ClassVar[bool] = False
+    known_to_baselines: ClassVar[bool] = False
 
     @abstractmethod
     def split(self, count: IntArray) -> tuple[IntArray, IntArray]:

@@ -19,6 +19,7 @@ class SingleAnchor(Architecture):
     summary: ClassVar[str] = "n-1 spot GPU VMs + 1 on-demand GPU VM of the same type"
     constraints: ClassVar[tuple[str, ...]] = ("budget", "quota")
     smallest_count: ClassVar[int] = 2
+    known_to_baselines: ClassVar[bool] = True
 
     def split(self, count: IntArray) -> tuple[IntArray, IntArray]:
         """All but one are spot."""

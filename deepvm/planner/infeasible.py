@@ -1,0 +1,148 @@
+"""Why nothing is feasible, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from deepvm.core.cluster import NodeGroup
+from deepvm.core.instances import Catalog, Market
+from deepvm.core.units import format_bytes, format_usd
+from deepvm.planner.architectures import REGISTRY, Architecture
+from deepvm.planner.candidates import Candidates, missing_for
+from deepvm.planner.frontier import Choice
+from deepvm.planner.policies import architectures_of
+from deepvm.planner.request import PlanRequest
+
+_HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """Why a request has no answer.
+
+    Attributes:
+        constraint: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, or ``types`` when no type that
+            was allowed can be used.
+        reason: what is in the way, with the figures.
+        advice: what to change.
+    """
+
+    constraint: str
+    reason: str
+    advice: str
+
+
+def infeasible(catalog: Catalog, request: PlanRequest, candidates: Candidates, cheapest: Choice | None) -> Infeasible:
+    """Find the first constraint that rules out everything.
+
+    Args:
+        catalog: the types and prices.
+        request: what was asked for.
+        candidates: the types that are left.
+        cheapest: the cheapest cluster at any budget, None when there is none.
+    """
+    if cheapest is not None:
+        reason = (
+            f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible cluster costs "
+            f"{format_usd(cheapest.price)} $/h ({cheapest.cluster})"
+        )
+        return Infeasible("budget", reason, "raise the budget")
+    architectures = architectures_of(request)
+    if not architectures:
+        known = " or ".join(a.name for a in REGISTRY.values() if a.known_to_baselines)
+        reason = f"policy {request.policy.value} considers only {known} clusters"
+        return Infeasible("architecture", reason, f"allow the architecture {known}, or choose another policy")
+    if not candidates.gpus:
+        return _no_gpu(candidates, catalog, request)
+    usable = [a for a in architectures if any(not missing_for(a, g.instance) for g in candidates.gpus)]
+    served = [a for a in usable if len(candidates.tier) or not a.tiered]
+    if not served:
+        return _no_memory_node(catalog, request, candidates)
+    roomy = [a for a in served if a.smallest_count <= request.max_nodes]
+    if not roomy:
+        least = min(served, key=lambda a: a.smallest_count)
+        reason = (
+            f"a {least.name} cluster trains on at least {least.smallest_count} VMs; the limit is {request.max_nodes}"
+        )
+        return Infeasible("max-nodes", reason, f"allow at least {least.smallest_count} nodes")
+    # Candidates exist and still no plan at any price: only the quotas of the pieces together can forbid that.
+    reason = "the quotas allow no cluster: they must cover " + ", or ".join(_smallest(a, candidates) for a in roomy)
+    return Infeasible("quota", reason, _HIGHER_QUOTA)
+
+
+def _no_gpu(candidates: Candidates, catalog: Catalog, request: PlanRequest) -> Infeasible:
+    reasons = {r.reason for r in candidates.rejections if catalog[r.instance_type].gpu is not None}
+    found = _grouped(candidates, catalog, gpu=True) or "the catalogue has none"
+    if reasons == {"quota"}:
+        return Infeasible("quota", f"no GPU type can be used: {found}", _HIGHER_QUOTA)
+    if "not-scaling" in reasons:
+        advice = f"allow more than {request.max_nodes} nodes, or use another speed-up curve"
+        return Infeasible("max-nodes", f"no GPU type can be used: {found}", advice)
+    narrowed = request.gpus or request.instance_types or request.exclude
+    if "excluded" in reasons and narrowed:
+        advice = "allow more types, or use another catalogue"
+    elif len(architectures_of(request)) < len(REGISTRY) and any(r.startswith("no-") for r in reasons):
+        advice = "allow another architecture, or use another catalogue"
+    else:
+        advice = "use a catalogue that has what is missing"
+    return Infeasible("types", f"no GPU type can be used: {found}", advice)
+
+
+def _no_memory_node(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> Infeasible:
+    by_name = {i.name: i for i in catalog}
+    small = [by_name[r.instance_type] for r in candidates.rejections if r.reason == "memory"]
+    others = [
+        a.name
+        for a in REGISTRY.values()
+        if not a.tiered and a not in architectures_of(request) and _possible(a, candidates)
+    ]
+    instead = f", or allow the architecture {' or '.join(others)}" if others else ""
+    if small:
+        biggest = max(small, key=lambda i: i.memory_bytes or 0)
+        fits = format_bytes((biggest.memory_bytes or 0) // request.buffers)
+        reason = (
+            f"no memory node holds {request.buffers} x {format_bytes(request.checkpoint_bytes)} (eq. 6): the "
+            f"largest, {biggest.name}, has {biggest.memory_gib or 0:g} GiB, enough for checkpoints up to {fits}"
+        )
+        return Infeasible("memory", reason, f"lower the checkpoint size or the number of buffers{instead}")
+    found = _grouped(candidates, catalog, gpu=False) or "the catalogue has no CPU type"
+    advice = "allow other memory nodes" if request.memory_nodes or request.exclude else "use a catalogue with CPU types"
+    return Infeasible("memory", f"no type can be a memory node: {found}", advice + instead)
+
+
+def _possible(architecture: Architecture, candidates: Candidates) -> bool:
+    return any(not missing_for(architecture, g.instance) for g in candidates.gpus)
+
+
+def _smallest(architecture: Architecture, candidates: Candidates) -> str:
+    """What the quotas must cover for the cluster of an architecture with the fewest vCPUs that train."""
+    sizes = replace(candidates, quotas=()).sizes(architecture)
+    vcpus = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[sizes.type_index]
+    row = int(np.argmin(sizes.count * vcpus))
+    gpu, tier = sizes.types[int(sizes.type_index[row])], candidates.tier
+    groups = [
+        NodeGroup(gpu, Market.SPOT, int(sizes.spot[row])),
+        NodeGroup(gpu, Market.ON_DEMAND, int(sizes.on_demand[row])),
+    ]
+    if architecture.tiered:
+        counts: Sequence[int] = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0].tolist()
+        nodes = [NodeGroup(t, Market.ON_DEMAND, n) for n, t in zip(counts, tier.types, strict=True)]
+        groups.append(min(nodes, key=_vcpus))
+    parts = [f"{_vcpus(g)} {g.market.value} vCPUs of {g.instance.quota_family}" for g in groups if g.count]
+    return f"{' and '.join(parts)} for {architecture.name}"
+
+
+def _vcpus(group: NodeGroup) -> int:
+    return group.count * group.instance.vcpus
+
+
+def _grouped(candidates: Candidates, catalog: Catalog, *, gpu: bool) -> str:
+    """Rejections of GPU or CPU types, one phrase for each reason."""
+    groups: dict[str, list[str]] = {}
+    for r in candidates.rejections:
+        if (catalog[r.instance_type].gpu is not None) == gpu:
+            groups.setdefault(r.detail if r.reason == "quota" else r.reason, []).append(r.instance_type)
+    return "; ".join(f"{why}: {', '.join(names[:5])}{' ...' * (len(names) > 5)}" for why, names in groups.items())
