@@ -173,8 +173,8 @@ def _plans(catalog: Catalog, request: Any) -> Iterator[Plan]:
             curves = [c for c in gpu.speedups if c.kind == kind and c.workload is None]
             for n in range(1, request.max_nodes + 1) if curves else ():
                 k = scaling_factor(curves[0], n)
-                if not k > 0:
-                    continue  # a cluster that never trains is no answer
+                if not k > 0 and request.policy.value == "deepvm":
+                    continue  # a cluster that never trains is no answer, to the one policy that looks
                 if architecture == "tiering":
                     yield from _tiering(catalog, request, quotas, gpu, n, k)
                 else:

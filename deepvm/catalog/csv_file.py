@@ -308,6 +308,7 @@ def _left_out(instances: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     lost = {
         "curves of single workloads": [f"{n} {c['kind']} {c['workload']}" for n, c in curves if c.get("workload")],
         "the sources of curves": [f"{name} {c['kind']}" for name, c in general if c.get("source")],
+        "how far curves were fitted": [f"{name} {c['kind']}" for name, c in general if c.get("fitted_to")],
         "rings beyond measured points": [name for name, c in general if c.get("beyond")],
     }
     return tuple(f"CSV cannot hold {what}: {_listed(of)}" for what, of in lost.items() if of)

@@ -72,7 +72,10 @@ def build_instance(raw: Document) -> InstanceType:
 
 def build_curve(raw: Document) -> SpeedupCurve:
     """Make one speed-up curve from its object in ``speedups``; ``kind`` is hybrid, ring or measured."""
-    return _CURVES[raw["kind"]](raw, {"workload": raw.get("workload"), "source": raw.get("source", "")})
+    about = {"workload": raw.get("workload"), "source": raw.get("source", "")}
+    if raw.get("fitted_to") is not None:
+        about["fitted_to"] = float(raw["fitted_to"])
+    return _CURVES[raw["kind"]](raw, about)
 
 
 def build_saturation(rows: Iterable[Document]) -> SaturationTable:
@@ -154,6 +157,8 @@ def _curve_document(curve: SpeedupCurve) -> dict[str, Any]:
             document["beyond"] = {"c": _plain(curve.beyond.c), "l": _plain(curve.beyond.l)}
     else:
         raise RequestError("speedups", curve.kind, f"curves that a file can hold: {', '.join(_CURVES)}")
+    if curve.fitted_to is not None and not isinstance(curve, MeasuredSpeedup):  # its points say so themselves
+        document["fitted_to"] = _plain(curve.fitted_to)
     if curve.source:
         document["source"] = curve.source
     return document

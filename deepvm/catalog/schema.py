@@ -20,6 +20,7 @@ MAX_USD_PER_HOUR = 100_000
 MAX_MEMORY_GIB = 65_536
 MAX_GPU_MEMORY_GIB = 4096
 MAX_NETWORK_GBPS = 25_600
+MAX_NODES = 1_000_000
 MAX_EFLOPS = 1e30
 MICRO = Decimal("0.000001")
 _PRICE = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
@@ -91,6 +92,7 @@ MemoryGib = Annotated[float, Field(gt=0, le=MAX_MEMORY_GIB), BeforeValidator(_as
 GpuMemoryGib = Annotated[float, Field(gt=0, le=MAX_GPU_MEMORY_GIB), BeforeValidator(_as_float)]
 NetworkGbps = Annotated[float, Field(gt=0, le=MAX_NETWORK_GBPS), BeforeValidator(_as_float)]
 Eflops = Annotated[float, Field(gt=0, le=MAX_EFLOPS), BeforeValidator(_as_float)]
+FittedTo = Annotated[float, Field(gt=0, le=MAX_NODES), BeforeValidator(_as_float)]
 Day = Annotated[str, BeforeValidator(_as_day)]
 Text = Annotated[str, AfterValidator(_one_line)]
 TypeName = Annotated[str, AfterValidator(_one_line), AfterValidator(_no_comment)]
@@ -166,7 +168,13 @@ class _Curve(_Object):
     source: Text = _text("where the curve comes from")
 
 
-class HybridDocument(_Curve):
+class _FittedCurve(_Curve):
+    fitted_to: FittedTo | None = _unknown(
+        "the largest n that it was fitted to, in VMs; used beyond, it is flagged", MAX_NODES
+    )
+
+
+class HybridDocument(_FittedCurve):
     """S(n) = c / (1 + exp(-a (n - b))) for n > b and its tangent at b for n <= b (DeepVM eq. 12)."""
 
     kind: Literal["hybrid"]
@@ -182,7 +190,7 @@ class RingParameters(_Object):
     l: Number = _number("latency per hop of the ring, in step times of one VM", least=0, most=1_000_000)  # noqa: E741
 
 
-class RingDocument(RingParameters, _Curve):
+class RingDocument(RingParameters, _FittedCurve):
     """S(n) = n / (1 + c (n-1)/n + l (n-1)), the cost of a ring all-reduce."""
 
     kind: Literal["ring"]

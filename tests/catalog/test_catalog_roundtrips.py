@@ -43,10 +43,11 @@ def curves(draw, *, plain):
     found = []
     for workload in [None] if plain else [None, *draw(st.lists(text(1), max_size=2, unique=True))]:
         about = {"workload": workload, "source": "" if plain else draw(text())}
+        fitted = about | {"fitted_to": None if plain else draw(st.none() | amounts(1e6))}
         if draw(st.booleans()):
-            found.append(HybridSpeedup(draw(amounts(1000)), draw(st.floats(0, 1e6)), draw(amounts(1e6)), **about))
+            found.append(HybridSpeedup(draw(amounts(1000)), draw(st.floats(0, 1e6)), draw(amounts(1e6)), **fitted))
         if draw(st.booleans()):
-            found.append(RingSpeedup(draw(st.floats(0, 1e6)), draw(st.floats(0, 1e6)), **about))
+            found.append(RingSpeedup(draw(st.floats(0, 1e6)), draw(st.floats(0, 1e6)), **fitted))
         if draw(st.booleans()):
             points = tuple((float(n), draw(amounts(1e6, 1e-6))) for n in draw(sizes))
             beyond = None if plain or draw(st.booleans()) else RingSpeedup(draw(st.floats(0, 9)), draw(st.floats(0, 9)))

@@ -6,8 +6,8 @@ import oracle
 import pytest
 from hypothesis import event, given, settings
 
+from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.recommend import plan
-from deepvm.planner.solver import SolveStatus
 from planner.agreement import NumericalTrouble, assert_agree, blocks_for, by_frontier, by_ilp
 from planner.strategies import Case, cases
 

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 
 from deepvm.core.instances import Catalog, Market
 from deepvm.planner.architectures import REGISTRY, base
+from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Block
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.solver import IntegerProgram, SolveStatus
+from deepvm.planner.solver import IntegerProgram
 from planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp, summary
 from planner.strategies import Case, cases
 
