@@ -93,10 +93,10 @@ def test_a_price_with_too_many_digits_is_refused() -> None:
 
 
 def test_131_simulated_vms_cost_exactly_8_80() -> None:
-    """130 J on the spot market at 0.3 x 0.22 and one on demand; in binary floats they cost more than 8.80."""
+    """130 J on the spot market at 0.3 x 0.22 and one on demand; a division of binary floats finds 130."""
     spot, on_demand = to_micro_usd(Decimal("0.066")), to_micro_usd(Decimal("0.22"))
     assert 130 * spot + on_demand == budget_micro_usd(Decimal("8.80"))
-    assert 130 * (0.3 * 0.22) + 0.22 > 8.8
+    assert (8.8 - 0.22) // 0.066 + 1 == 130
 
 
 @given(st.integers(1, 10**20))
