@@ -107,12 +107,6 @@ def draw_sweep(rows: Sequence[SweepRow], path: Path, *, catalog_name: str, eflop
     write_bytes(path, render(sweep_figure(rows, catalog_name=catalog_name, eflops_unit=eflops_unit), form))
 
 
-def draw_speedups(panels: Sequence[SpeedupPanel], path: Path, *, title: str, max_nodes: int = 32) -> None:
-    """Save :func:`speedups_figure`; arguments and errors as there and in :func:`draw_sweep`."""
-    form = picture_format(path)
-    write_bytes(path, render(speedups_figure(panels, title=title, max_nodes=max_nodes), form))
-
-
 def render(figure: Figure, form: Format = "png") -> bytes:
     """A figure as the bytes of a PNG (160 dpi) or SVG file, without a date in it.
 

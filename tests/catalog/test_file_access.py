@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -90,10 +89,8 @@ def test_a_wrong_encoding_names_the_byte(data, place, found, path):
 
 def test_a_huge_file_is_refused_unread(path):
     with open(path, "wb") as stream:
-        stream.truncate(100_000_000)
-    started = time.perf_counter()
-    assert "95 MiB" in refusal(path).found
-    assert time.perf_counter() - started < 0.5
+        stream.truncate(2**40)  # a hole of one TiB: reading it would not end
+    assert "1048576 MiB" in refusal(path).found
 
 
 def test_a_growing_file_is_refused_too(path):

@@ -222,7 +222,7 @@ def test_replaces_a_file_and_follows_a_link(rows: list[SweepRow], tmp_path: Path
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_speedups_lines_points_and_one_legend(tmp_path: Path) -> None:
+def test_speedups_lines_points_and_one_legend() -> None:
     hybrid, ring = HybridSpeedup(0.1338806402, 12.87424514, 6.176666667), RingSpeedup(1.99365, 0.093553)
     points = ((1.0, 1.0), (2.0, 1.036), (32.0, 5.251))
     panels = [
@@ -236,11 +236,8 @@ def test_speedups_lines_points_and_one_legend(tmp_path: Path) -> None:
     assert first.get_lines()[2].get_xydata().tolist() == [list(p) for p in points]
     assert first.get_lines()[1].get_color() == second.get_lines()[0].get_color()
     assert "S(n)" in first.get_ylabel() and "VMs" in first.get_xlabel()
-    pictures.draw_speedups(panels * 2, tmp_path / "a.png", title="four panels", max_nodes=255)
-    pictures.draw_speedups([], tmp_path / "b.svg", title="none")
-    assert (tmp_path / "a.png").read_bytes().startswith(PNG)
-    with pytest.raises(RequestError):
-        pictures.draw_speedups(panels, tmp_path / "a.gif", title="x")
+    assert pictures.render(pictures.speedups_figure(panels * 2, title="four panels", max_nodes=255)).startswith(PNG)
+    assert pictures.render(pictures.speedups_figure([], title="none"), "svg").startswith(b"<?xml")
 
 
 WITHOUT_MATPLOTLIB = """
@@ -254,7 +251,7 @@ from pathlib import Path
 from deepvm.errors import MissingExtraError
 from deepvm.reports import pictures
 for draw in (lambda p: pictures.draw_sweep([], p, catalog_name="x", eflops_unit="x"),
-             lambda p: pictures.draw_speedups([], p, title="x")):
+             lambda p: pictures.speedups_figure([], title="x")):
     try:
         draw(Path("a.png"))
     except MissingExtraError as error:
