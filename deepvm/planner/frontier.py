@@ -112,26 +112,25 @@ class Frontier:
             blocks: one for each architecture, in the order of their names.
             top: how many plans will be asked for at once; each size keeps its ``top`` cheapest memory tiers.
         """
-        parts = [_plans(index, block, top) for index, block in enumerate(blocks)]
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0)] * 6
-        block_index, size, memory, memory_count, price, value = columns
+        parts = [_plans(block, top) for block in blocks]
+        block = np.repeat(np.arange(len(blocks)), [len(p.size) for p in parts])
+        size, memory, memory_count, price = (
+            np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(p, name) for p in parts)])
+            for name in ("size", "memory", "memory_count", "price")
+        )
+        values = [b.scoring.values(p.size, p.price) for b, p in zip(blocks, parts, strict=True)]
+        value = np.concatenate([np.zeros(0), *values])
         # Blocks stand in the order of their names, sizes and tiers as well: indices sort like names.
-        order = np.lexsort((memory, size, block_index, memory_count, price))
-        value = value[order]
-        running = np.maximum.accumulate(value) if len(value) else value
-
-        def sort(column: npt.NDArray[np.generic]) -> IntArray:
-            return np.asarray(column[order], dtype=np.int64)
-
+        order = np.lexsort((memory, size, block, memory_count, price))
         return cls(
             blocks=tuple(blocks),
-            block=sort(block_index),
-            size=sort(size),
-            memory=sort(memory),
-            memory_count=sort(memory_count),
-            price=sort(price),
-            value=value,
-            best_so_far=running,
+            block=block[order],
+            size=size[order],
+            memory=memory[order],
+            memory_count=memory_count[order],
+            price=price[order],
+            value=value[order],
+            best_so_far=np.maximum.accumulate(value[order]),
         )
 
     def __len__(self) -> int:
@@ -198,23 +197,23 @@ class Frontier:
         return self.best(int(self.price[row])) if row < len(self) else None
 
 
-def _plans(index: int, block: Block, top: int) -> tuple[npt.NDArray[np.generic], ...]:
-    """Columns (block, size, memory, memory_count, price, value) of one block."""
+@dataclass(frozen=True)
+class _Plans:
+    """Plans of one block by column: see :class:`Frontier`."""
+
+    size: IntArray
+    memory: IntArray
+    memory_count: IntArray
+    price: IntArray
+
+
+def _plans(block: Block, top: int) -> _Plans:
+    """Each size with each of the memory tiers that are worth knowing."""
     sizes = block.sizes
+    if block.architecture.tiered:
+        return _with_cheapest_tiers(sizes, block.tier, top)
     rows = np.arange(len(sizes), dtype=np.int64)
-    if not block.architecture.tiered:
-        none = np.full(len(rows), -1, dtype=np.int64)
-        return (
-            np.full(len(rows), index),
-            rows,
-            none,
-            np.zeros(len(rows), dtype=np.int64),
-            sizes.price,
-            block.scoring.values(rows, sizes.price),
-        )
-    size, memory, count, price = _cheapest_tiers(sizes, block.tier, top)
-    price = price + sizes.price[size]
-    return (np.full(len(size), index), size, memory, count, price, block.scoring.values(size, price))
+    return _Plans(rows, np.full_like(rows, -1), np.zeros_like(rows), sizes.price)
 
 
 def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
@@ -223,26 +222,27 @@ def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
     return skyband(np.column_stack([price_order(tier.price), -tier.n_sat, -tier.max_count]), top)
 
 
-def _cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """For each size its ``top`` cheapest memory tiers: columns (size, memory, memory_count, price of the tier)."""
-    empty = np.zeros(0, dtype=np.int64)
+def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> _Plans:
+    """Each size with its ``top`` cheapest memory tiers."""
     if not len(sizes) or not len(tier):
-        return empty, empty, empty, empty
-    kept = np.flatnonzero(useful_tier(tier, top))
-    small = tier.take(np.isin(np.arange(len(tier)), kept))
+        none = np.zeros(0, dtype=np.int64)
+        return _Plans(none, none, none, none)
+    useful = useful_tier(tier, top)
+    kept, small = np.flatnonzero(useful), tier.take(useful)
     # What a tier costs depends on n and on the senders' n_sat only, so each such pair is served once for all types.
     base = int(sizes.n_sat.max()) + 1
-    keys, which = np.unique(sizes.count * base + sizes.n_sat, return_inverse=True)
-    pairs = np.column_stack(np.divmod(keys, base))
-    needed = small.needed(pairs[:, 0], pairs[:, 1])
-    cost = np.where(needed <= small.max_count, needed * small.price, np.iinfo(np.int64).max)
+    keys, pair = np.unique(sizes.count * base + sizes.n_sat, return_inverse=True)
+    counts, n_sat = np.divmod(keys, base)
+    needed = small.needed(counts, n_sat)
+    never = np.iinfo(np.int64).max
+    cost = np.where(needed <= small.max_count, needed * small.price, never)
     order = np.lexsort((np.broadcast_to(np.arange(len(small)), cost.shape), needed, cost), axis=-1)[:, :top]
-    pair_rows = np.arange(len(pairs))[:, None]
-    best_cost, best_count = cost[pair_rows, order], needed[pair_rows, order]
-    feasible = (best_cost < np.iinfo(np.int64).max)[which]
+    best_cost = np.take_along_axis(cost, order, axis=1)[pair]
+    feasible = best_cost < never
     size = np.broadcast_to(np.arange(len(sizes), dtype=np.int64)[:, None], feasible.shape)[feasible]
-
-    def pick(table: IntArray) -> IntArray:
-        return table[which][feasible]
-
-    return size, pick(kept[order]), pick(best_count), pick(best_cost)
+    return _Plans(
+        size=size,
+        memory=kept[order][pair][feasible],
+        memory_count=np.take_along_axis(needed, order, axis=1)[pair][feasible],
+        price=best_cost[feasible] + sizes.price[size],
+    )
