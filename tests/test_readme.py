@@ -66,6 +66,14 @@ def test_shell_examples_run(
     assert {"my.json", "my.csv", "sweep.csv", "figure7.svg"} <= {p.name for p in tmp_path.iterdir()}
 
 
+def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", README.read_text(), re.DOTALL)
+    file = tmp_path / "my-quotas.json"
+    file.write_text(example)
+    out = printed(f"deepvm recommend --pw 30 --quota {file} --architecture tiering --top 1 -o csv", capsys)
+    assert int(out.splitlines()[1].split(",")[3]) == 16  # 64 spot vCPUs
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (README.parent / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z-]+)", README.read_text()))
