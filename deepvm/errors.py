@@ -51,7 +51,9 @@ class MissingExtraError(RequestError):
     def __init__(self, option: str, library: str, extra: str) -> None:
         """Name the library and the extra that brings it."""
         self.library, self.extra = library, extra
-        super().__init__(option, library, f"install it with: pip install 'deepvm[{extra}]'")
+        super().__init__(
+            option, library, f"install it with: pip install 'deepvm[{extra}]' (in a checkout: pip install '.[{extra}]')"
+        )
 
     def __str__(self) -> str:
         """Say what is missing and how to get it."""

@@ -26,7 +26,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Which cluster of spot and on-demand VMs trains my model fastest for this much money an hour?",
-    epilog="Exit codes: 0 done, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 unforeseen, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, "
+    "130 interrupted, 141 the reader of a pipe went away.",
 )
 app.command("recommend")(recommend.recommend)
 app.command("explain")(recommend.explain)
@@ -60,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Taken out by hand, so that it also works behind the command, where people add it after a failure.
     debug = "--debug" in words
     words = [w for w in words if w != "--debug"]
+    if sys.stdout is None or sys.stderr is None:  # closed by whoever started this
+        sys.exit(1)
     try:
         code = _run(words)
     except KeyboardInterrupt:
@@ -73,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         if debug:
             raise
-        code = _fail(f"cannot read or write: {error}", 1)
+        code = _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
     except Exception as error:
         if debug:
             raise
@@ -92,11 +95,10 @@ def _run(words: list[str]) -> int:
         sys.stdout.flush()
     except typer.Abort:
         return _fail("interrupted", INTERRUPTED)
-    except SystemExit:
-        # The option parser leaves by itself when it has completed a word for the shell, and when a pipe was closed.
-        if "_DEEPVM_COMPLETE" in os.environ:
-            raise
-        return PIPE_CLOSED
+    except SystemExit as end:
+        # The option parser leaves by itself after shell completion, and when the reader of a pipe went away; then it
+        # has put a wrapper of that name in the place of stdout.
+        return PIPE_CLOSED if type(sys.stdout).__name__ == "PacifyFlushWrapper" else int(end.code or 0)
     except Exception as error:
         # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
         show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
@@ -128,7 +130,7 @@ def _leave(code: int) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:
+    except (OSError, ValueError):
         # What could not be written once must not be tried again by the interpreter's own flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or PIPE_CLOSED

@@ -19,10 +19,17 @@ def _complete_catalog(incomplete: str) -> list[str]:
     return [n for n in embedded_names() if n.startswith(incomplete)]
 
 
-def _complete_type(incomplete: str) -> list[str]:
+def complete_type(incomplete: str) -> list[str]:
+    """Types of the default catalogue that begin so, for the shell."""
     from deepvm.catalog.store import load_catalog
 
     return [i.name for i in load_catalog(DEFAULT_CATALOG) if i.name.startswith(incomplete)]
+
+
+def _complete_architecture(incomplete: str) -> list[str]:
+    from deepvm.planner.architectures import REGISTRY
+
+    return [n for n in REGISTRY if n.startswith(incomplete)]
 
 
 Budget = Annotated[
@@ -58,6 +65,7 @@ Architectures = Annotated[
     typer.Option(
         "--architecture",
         metavar="NAME",
+        autocompletion=_complete_architecture,
         help="Only this one, such as tiering; may be repeated. All unless given.",
     ),
 ]
@@ -71,14 +79,14 @@ InstanceTypes = Annotated[
     typer.Option(
         "--instance-type",
         metavar="GLOB",
-        autocompletion=_complete_type,
+        autocompletion=complete_type,
         help="Only these types train, such as 'g4dn.*'; may be repeated.",
     ),
 ]
 Exclude = Annotated[
     list[str],
     typer.Option(
-        "--exclude", metavar="GLOB", autocompletion=_complete_type, help="Never use these types; may be repeated."
+        "--exclude", metavar="GLOB", autocompletion=complete_type, help="Never use these types; may be repeated."
     ),
 ]
 MemoryNodes = Annotated[
@@ -86,7 +94,7 @@ MemoryNodes = Annotated[
     typer.Option(
         "--memory-node",
         metavar="GLOB",
-        autocompletion=_complete_type,
+        autocompletion=complete_type,
         help="Only these types hold checkpoints; may be repeated.",
     ),
 ]

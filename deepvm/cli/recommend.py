@@ -37,7 +37,13 @@ def recommend(
     time_limit: o.TimeLimit = "60",
     output: o.Output = "table",
     explain: Annotated[
-        str, typer.Option("--explain", metavar="TYPE", help="Also answer: why is this type not in the best cluster?")
+        str,
+        typer.Option(
+            "--explain",
+            metavar="TYPE",
+            autocompletion=o.complete_type,
+            help="Also answer: why is this type not in the best cluster?",
+        ),
     ] = "",
 ) -> None:
     """Rank the clusters that train fastest for a budget.
@@ -100,7 +106,9 @@ def _print(answer: Recommendations, why: WhyNot | None, output: str) -> None:
 
 
 def explain(
-    name: Annotated[str, typer.Argument(metavar="TYPE", help="An instance type of the catalogue.")],
+    name: Annotated[
+        str, typer.Argument(metavar="TYPE", autocompletion=o.complete_type, help="A type of the catalogue.")
+    ],
     pw: o.Budget,
     catalog: o.CatalogName = o.DEFAULT_CATALOG,
     region: o.Region = "",

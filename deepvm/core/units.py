@@ -87,14 +87,18 @@ def format_usd(amount: Decimal | int) -> str:
 
 
 def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
-    """Read a size in bytes: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (powers of 1024), or a plain number.
+    """Read a size in bytes: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (powers of 1024), or a whole number.
+
+    Text without a unit is refused below a million: somebody who writes ``300`` does not mean 300 bytes.
 
     Raises:
-        RequestError: not a size, an unknown unit, or less than one byte.
+        RequestError: not a size, no unit or an unknown one, or less than one byte.
     """
     allowed = "a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 300MB"
     match = None if isinstance(size, bool) else _SIZE.fullmatch(str(size))
     if match is None or match[2].upper() not in _BYTE_UNITS:
+        raise RequestError(option, size, allowed)
+    if isinstance(size, str) and not match[2] and Fraction(match[1]) < 1_000_000:
         raise RequestError(option, size, allowed)
     exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
     if exact < 1:

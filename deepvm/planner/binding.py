@@ -41,13 +41,13 @@ def binding(choice: Choice, candidates: Candidates, request: PlanRequest) -> tup
         return ()
     row = int(np.argmax(better))
     count, spot, on_demand = int(sizes.count[row]), int(sizes.spot[row]), int(sizes.on_demand[row])
-    broken = _limits(now.gpu, spot, on_demand, int(price[row]), candidates, request)
+    broken = _limits(now.gpu, spot, on_demand, int(price[row]), candidates, request, now.gpu_count)
     memory, more = now.memory, int(nodes[row])
     if memory is not None:
         broken += _quota(memory.instance, Market.ON_DEMAND, more, candidates)
         if broken and more > memory.count:
             fewer = int(price[row]) - (more - memory.count) * memory.micro_usd_per_hour // memory.count
-            held = _limits(now.gpu, spot, on_demand, fewer, candidates, request)
+            held = _limits(now.gpu, spot, on_demand, fewer, candidates, request, now.gpu_count)
             if len(held) < len(broken):
                 pair = min(int(choice.block.tier.n_sat[choice.memory or 0]), int(sizes.n_sat[row]))
                 reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
@@ -66,13 +66,20 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> Sizes:
 
 
 def _limits(
-    gpu: InstanceType, spot: int, on_demand: int, price: int, candidates: Candidates, request: PlanRequest
+    gpu: InstanceType,
+    spot: int,
+    on_demand: int,
+    price: int,
+    candidates: Candidates,
+    request: PlanRequest,
+    smaller: int,
 ) -> list[Binding]:
     """Budget, quotas and size that a cluster breaks, the memory nodes' quota aside."""
     broken, count = [], spot + on_demand
     if price > request.budget_micro_usd:
         over = Decimal(price) / MICRO_USD - request.budget
-        reason = f"{count} x {gpu.name} would cost {format_usd(price)} $/h, {format_usd(over)} over the budget"
+        jump = ", the next number that is better," if count > smaller + 1 else ""
+        reason = f"{count} x {gpu.name}{jump} would cost {format_usd(price)} $/h, {format_usd(over)} over the budget"
         broken.append(Binding("budget", reason))
     if count > request.max_nodes:
         broken.append(Binding("max-nodes", f"{count} VMs would train; the limit is {request.max_nodes}"))

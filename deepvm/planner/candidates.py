@@ -228,6 +228,8 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
         RequestError: a glob matches no type at all.
         MissingDataError: no type of the catalogue has the kind of speed-up curve that was asked for.
     """
+    if not isinstance(catalog, Catalog):  # people pass its name
+        raise RequestError("catalog", catalog, "a Catalog, such as deepvm.load_catalog('paper')")
     kind = request.speedup.value if request.speedup else catalog.default_speedup
     quotas = catalog.quotas if request.quotas is None else request.quotas
     gpu_types = [i for i in catalog if i.gpu is not None]
@@ -235,9 +237,10 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     _refuse_idle_globs(request, gpu_types, cpu_types)
     if any(i.speedups for i in gpu_types) and not any(i.curve(kind) for i in gpu_types):
         kinds = sorted({c.kind for i in gpu_types for c in i.speedups if c.workload is None})
+        cure = f"ask for a speedup that it has, or make it default_speedup: {', '.join(kinds)}"
         raise MissingDataError(
             f"no type of catalogue {catalog.name} has a general {kind} speed-up curve; "
-            + (f"ask for one that it has: {', '.join(kinds)}" if kinds else "its curves are all tied to a workload")
+            + (cure if kinds else "its curves are all tied to a workload")
         )
     rejections: list[Rejection] = []
     gpus: list[GpuCandidate] = []

@@ -26,6 +26,9 @@ IntArray = npt.NDArray[np.int64]
 _MOST_REPAIRS = 50
 """Solutions that may fail the exact check before the solver is no longer believed."""
 
+_LOOSE = 1e-6
+"""By how much, relative, a plan may miss a value before the solver is told to leave it out."""
+
 
 @dataclass(frozen=True)
 class IlpResult:
@@ -149,7 +152,9 @@ class _Search:
                 # No memory nodes cost `most`, so a size that may spend as much may spend anything; without this limit a
                 # score that is 1e10 times the best one's gives a coefficient that HiGHS refuses.
                 most = 2 * sum(p * self._formulation.variables[v].upper for v, p in memory)
-                terms = [(v, max(self._prices.get(v, 0.0) + floor * s, -most)) for v, s in enumerate(scores.tolist())]
+                # Looser than the tie, which HiGHS takes for rounding and calls infeasible; `_find` keeps to the tie.
+                loose = floor * (1 + _LOOSE)
+                terms = [(v, max(self._prices.get(v, 0.0) + loose * s, -most)) for v, s in enumerate(scores.tolist())]
                 self._program.add_real([*terms, *memory], 0.0)
             else:
                 self._program.close(np.flatnonzero(scores < floor).tolist())

@@ -74,21 +74,39 @@ def infeasible(catalog: Catalog, request: PlanRequest, candidates: Candidates, c
 
 
 def _no_gpu(candidates: Candidates, catalog: Catalog, request: PlanRequest) -> Infeasible:
+    """No GPU type is left: advise what brings one back, first what the user can change alone."""
     reasons = {r.reason for r in candidates.rejections if catalog[r.instance_type].gpu is not None}
-    found = _grouped(candidates, catalog, gpu=True) or "the catalogue has none"
-    if reasons == {"quota"}:
-        return Infeasible("quota", f"no GPU type can be used: {found}", _HIGHER_QUOTA)
+    reason = f"no GPU type can be used: {_grouped(candidates, catalog, gpu=True) or 'the catalogue has none'}"
+    if "quota" in reasons:
+        return Infeasible("quota", reason, _HIGHER_QUOTA)
     if "not-scaling" in reasons:
         advice = f"allow more than {request.max_nodes} nodes, or use another speed-up curve"
-        return Infeasible("max-nodes", f"no GPU type can be used: {found}", advice)
-    narrowed = request.gpus or request.instance_types or request.exclude
-    if "excluded" in reasons and narrowed:
-        advice = "allow more types, or use another catalogue"
-    elif len(architectures_of(request)) < len(REGISTRY) and any(r.startswith("no-") for r in reasons):
-        advice = "allow another architecture, or use another catalogue"
-    else:
-        advice = "use a catalogue that has what is missing"
-    return Infeasible("types", f"no GPU type can be used: {found}", advice)
+        return Infeasible("max-nodes", reason, advice)
+    if len(architectures_of(request)) < len(REGISTRY) and any(r in reasons for r in _LACKS_FOR_ARCHITECTURE):
+        return Infeasible("types", reason, "allow another architecture, or give these types what is missing")
+    cures = [cure for why, cure in _CURES.items() if why in reasons]
+    return Infeasible("types", reason, ", or ".join(cures) or "use a catalogue that has GPU types")
+
+
+_LACKS_FOR_ARCHITECTURE = ("no-on-demand-price", "network-unknown")
+_CURES = {
+    "excluded": "allow more types",
+    "unprofiled": "measure the eFLOPS of these types and write them into a catalogue",
+    "no-curve": "give these types a speed-up curve of this kind ('speedups' in the catalogue), or ask for another kind",
+    "no-spot-price": "give these types a spot price",
+    "no-on-demand-price": "give these types an on-demand price",
+    "network-unknown": "give these types their network_gbps",
+}
+_PHRASES = {
+    "excluded": "left out by your options",
+    "unprofiled": "without measured eFLOPS",
+    "no-curve": "without such a speed-up curve",
+    "no-spot-price": "without a spot price",
+    "no-on-demand-price": "without an on-demand price",
+    "network-unknown": "without a known network bandwidth",
+    "not-scaling": "not scaling at all up to this number of nodes",
+    "memory": "with too little memory",
+}
 
 
 def _no_memory_node(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> Infeasible:
@@ -144,5 +162,5 @@ def _grouped(candidates: Candidates, catalog: Catalog, *, gpu: bool) -> str:
     groups: dict[str, list[str]] = {}
     for r in candidates.rejections:
         if (catalog[r.instance_type].gpu is not None) == gpu:
-            groups.setdefault(r.detail if r.reason == "quota" else r.reason, []).append(r.instance_type)
+            groups.setdefault(_PHRASES.get(r.reason, r.detail), []).append(r.instance_type)
     return "; ".join(f"{why}: {', '.join(names[:5])}{' ...' * (len(names) > 5)}" for why, names in groups.items())

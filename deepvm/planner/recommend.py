@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, overload
 
+import numpy as np
+
 from deepvm.core.cluster import Recommendation, Rejection
 from deepvm.core.instances import Catalog
 from deepvm.core.units import MICRO_USD, Money, format_usd
@@ -51,7 +53,7 @@ class NextChange:
     gain: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recommendations(Sequence[Recommendation]):
     """The answer to a request: a sequence of recommendations, best first, with everything around them.
 
@@ -60,6 +62,8 @@ class Recommendations(Sequence[Recommendation]):
         alternatives: the best clusters by the other objectives, where they differ from the first.
         rejections: types that are in no feasible cluster, with reasons.
         next_change: the next budget that buys a better cluster, None when none does.
+        nearly: the cheapest cluster with at least 95 % of the best one's throughput, where it saves at least 10 % of
+            the price; None otherwise, and where throughput is not the objective.
         status: how the search ended. solver: who did it.
         doubt: why the integer program did not prove them; empty when it did.
         infeasible: why nothing is feasible and what to change; None when something is.
@@ -72,12 +76,20 @@ class Recommendations(Sequence[Recommendation]):
     alternatives: tuple[Alternative, ...]
     rejections: tuple[Rejection, ...]
     next_change: NextChange | None
+    nearly: Recommendation | None
     status: SolveStatus
     solver: str
     speedup_kind: str
     doubt: str = ""
     infeasible: Infeasible | None = None
     cheapest: Recommendation | None = None
+
+    def __repr__(self) -> str:
+        """The ranked clusters, or why there are none; not the whole catalogue."""
+        if self.infeasible is not None:
+            return f"<Recommendations: {self.infeasible.reason}>"
+        ranked = "; ".join(f"{r.rank}: {r.cluster}, {format_usd(r.usd_per_hour)} $/h" for r in self.configurations)
+        return f"<Recommendations: {ranked}>"
 
     def __len__(self) -> int:
         """How many clusters are ranked."""
@@ -158,6 +170,7 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
         alternatives=_alternatives(blocks, candidates, request, best),
         rejections=_rejections(catalog, candidates, frontier, request),
         next_change=_next_change(frontier, candidates, request),
+        nearly=_nearly(frontier, candidates, request, best),
         status=status,
         solver=solver,
         speedup_kind=candidates.speedup_kind,
@@ -230,6 +243,19 @@ def _rejections(
             detail = f"its cheapest cluster costs {format_usd(cheapest)} $/h"
             found.append(Rejection(name, "budget", detail))
     return tuple(found)
+
+
+NEARLY, WORTH_SAVING = 0.95, 0.10
+
+
+def _nearly(
+    frontier: Frontier, candidates: Candidates, request: PlanRequest, best: Choice | None
+) -> Recommendation | None:
+    """The cheapest cluster that is nearly as fast, if it saves enough to be worth a line."""
+    if best is None or request.objective is not Objective.THROUGHPUT or request.policy is not PolicyName.DEEPVM:
+        return None
+    choice = frontier.choice(int(np.searchsorted(frontier.best_so_far, NEARLY * best.value)))
+    return describe(choice, 1, candidates) if choice.price <= (1 - WORTH_SAVING) * best.price else None
 
 
 def _next_change(frontier: Frontier, candidates: Candidates, request: PlanRequest) -> NextChange | None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
+import numpy as np
+
 from deepvm.core.cluster import Recommendation
 from deepvm.core.instances import Catalog, Market
 from deepvm.core.units import format_bytes, format_usd
@@ -17,6 +19,8 @@ from deepvm.reports.tables import Column, print_lines, print_table
 
 SCHEMA_VERSION = "deepvm.recommend/1"
 EXPLAIN_VERSION = "deepvm.explain/1"
+_ODD_START = 0.1
+"""A curve whose S(1) is further from 1 than this is not to be trusted for few VMs."""
 STALE_DAYS = 30
 """Spot prices older than this are history rather than prices."""
 
@@ -62,6 +66,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             {"objective": a.objective.value, **_configuration(a.recommendation)} for a in answer.alternatives
         ],
         "next_change": None,
+        "nearly_as_good": None if answer.nearly is None else _configuration(answer.nearly),
         "rejected": [
             {"instance_type": r.instance_type, "reason": r.reason, "detail": r.detail} for r in answer.rejections
         ],
@@ -172,7 +177,7 @@ def csv_rows(answer: Recommendations) -> tuple[list[str], list[list[Any]]]:
 def print_report(answer: Recommendations, why: WhyNot | None, today: date, *, wide: bool) -> None:
     """Table, reasons, alternatives and sources on stdout, for a person."""
     request = answer.request
-    needs = f"a memory node holds {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
+    needs = f"memory nodes for {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
     best_by = {
         Objective.THROUGHPUT: "fastest training",
         Objective.FLOPP: "most operations per dollar (Z)",
@@ -184,7 +189,8 @@ def print_report(answer: Recommendations, why: WhyNot | None, today: date, *, wi
         best_by += f", policy {request.policy.value}"
     print_lines([f"Clusters for at most {request.budget.normalize():f} $/h: {best_by}; {needs}", ""])
     print_table(*_table(answer.configurations, wide=wide))
-    print_lines(["", *_reasons(answer), source_line(answer.catalog, today)])
+    not_counted = "Not counted: disks, data transfer, and the time lost when spot VMs are taken away."
+    print_lines(["", *_reasons(answer), *_quota_line(answer), not_counted, source_line(answer.catalog, today)])
     if why is not None:
         print_lines([""])
         print_why(why)
@@ -240,10 +246,10 @@ def _table(configurations: Sequence[Recommendation], *, wide: bool) -> tuple[lis
 
 def _reasons(answer: Recommendations) -> list[str]:
     first = answer.configurations[0]
-    cluster, vms = first.cluster, first.cluster.gpu_count
+    count, gpu = first.cluster.gpu_count, first.cluster.gpu
     lines = [
-        f"Throughput is eFLOPS x n x K(n): {vms} VM{'s train' if vms > 1 else ' trains'} {first.speedup:.2f} times as "
-        f"fast as one ({first.speedup_kind} curve of {cluster.gpu.name})."
+        f"Throughput is eFLOPS x S(n): {gpu.eflops:g} x {first.speedup:.4g}, "
+        f"where the {first.speedup_kind} curve of {gpu.name} gives S({count}) = {first.speedup:.4g}."
     ]
     lines += [f"Limited by {b.constraint}: {b.reason}." for b in first.binding]
     if not first.binding:
@@ -258,6 +264,13 @@ def _reasons(answer: Recommendations) -> list[str]:
         elif change.gain is not None:
             gain = f", throughput {change.gain:+.1%}"
         lines.append(f"More money: {format_usd(change.budget)} $/h buys {change.recommendation.cluster}{gain}.")
+    if answer.nearly is not None:
+        less, worth = answer.nearly.usd_per_hour, answer.nearly.throughput / first.throughput
+        saved = 1 - float(less) / float(first.usd_per_hour)
+        lines.append(
+            f"Less money: {format_usd(less)} $/h, {saved:.0%} less, buys {answer.nearly.cluster} "
+            f"with {worth:.1%} of the throughput."
+        )
     for alternative in answer.alternatives:
         r = alternative.recommendation
         work = "" if r.usd_per_work is None else f", {r.usd_per_work:.6f} $/h per eFLOPS"
@@ -280,11 +293,28 @@ def _reasons(answer: Recommendations) -> list[str]:
 def _doubts(answer: Recommendations) -> list[str]:
     """What should make a reader careful with the figures."""
     doubts = list(dict.fromkeys(w for r in answer.configurations for w in r.warnings))
-    # The figures of this sentence are those of the paper's own types; a user's curves may be better or worse.
-    paper = answer.speedup_kind == "hybrid" and answer.catalog.provenance.kind == "embedded"
-    if paper and any(i.curve("ring") for i in answer.catalog):
-        doubts.append("the hybrid curve is off by up to 66 % for few VMs; '--speedup ring' fits better")
+    named = [*answer.configurations, *(a.recommendation for a in answer.alternatives)]
+    for gpu in dict.fromkeys(r.cluster.gpu for r in named):
+        curve = gpu.curve(answer.speedup_kind)
+        alone = 1.0 if curve is None else float(curve.speedup(np.array([1.0]))[0])
+        if abs(alone - 1) > _ODD_START:
+            better = [k for k in ("ring", "measured") if gpu.curve(k)]
+            hint = f"; '--speedup {better[0]}' does not" if better else ""
+            doubts.append(
+                f"the {answer.speedup_kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
+                f"so it misjudges small clusters{hint}"
+            )
     return doubts
+
+
+def _quota_line(answer: Recommendations) -> list[str]:
+    """Which limits were used without having been asked for."""
+    family = answer.configurations[0].cluster.gpu.quota_family
+    quotas = [q for q in answer.catalog.quotas if q.family == family]
+    if answer.request.quotas is not None or not quotas:
+        return []
+    limits = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
+    return [f"Quotas: those of the catalogue ({family}: {limits} vCPUs); yours may be lower, see --quota."]
 
 
 def source_line(catalog: Catalog, today: date) -> str:

@@ -55,11 +55,16 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream
     Console(file=stream, highlight=False).print(table)
 
 
+def _wrapped(line: str, width: int) -> list[str]:
+    # Neither words nor options may be torn apart: people copy them.
+    return textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
 def print_lines(lines: Sequence[str], stream: TextIO | None = None) -> None:
     """Write sentences, one a line; on a terminal they are wrapped between words, with an indent."""
     stream = stream or sys.stdout
     width = shutil.get_terminal_size().columns if stream.isatty() else 0
     for line in lines:
         fits = not width or len(line) <= width
-        wrapped = [line] if fits else textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False)
+        wrapped = [line] if fits else _wrapped(line, width)
         stream.write("\n".join(wrapped) + "\n")

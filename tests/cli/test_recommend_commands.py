@@ -345,7 +345,7 @@ def test_figures_to_act_on_are_not_rounded(tmp_path: Path, capsys: pytest.Captur
 
 def test_completion_knows_catalogues_and_types() -> None:
     assert options._complete_catalog("pa") == ["paper"]
-    assert options._complete_type("g4") == ["g4dn.xlarge"]
+    assert options.complete_type("g4") == ["g4dn.xlarge"]
     script = subprocess.run(
         [str(Path(sys.executable).with_name("deepvm"))],
         env={**os.environ, "_DEEPVM_COMPLETE": "complete_bash", "COMP_WORDS": "deepvm rec", "COMP_CWORD": "1"},
