@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deepvm.catalog.store import load_catalog
 from deepvm.cli.main import main
 
 README = Path(__file__).parents[1] / "README.md"
@@ -67,11 +68,22 @@ def test_shell_examples_run(
 
 
 def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = re.findall(r"```json\n(.*?)```", README.read_text(), re.DOTALL)
+    example = re.findall(r"```json\n(.*?)```", README.read_text(), re.DOTALL)[0]
     file = tmp_path / "my-quotas.json"
     file.write_text(example)
     out = printed(f"deepvm recommend --pw 30 --quota {file} --architecture tiering --top 1 -o csv", capsys)
     assert int(out.splitlines()[1].split(",")[3]) == 16  # 64 spot vCPUs
+
+
+def test_the_two_example_catalogues_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = README.read_text()
+    for ending, example in (
+        ("json", re.findall(r"```json\n(.*?)```", text, re.DOTALL)[1]),
+        ("csv", re.findall(r"```csv\n(.*?)```", text, re.DOTALL)[0]),
+    ):
+        (tmp_path / f"mine.{ending}").write_text(example)
+    assert load_catalog(tmp_path / "mine.json") == load_catalog(tmp_path / "mine.csv")
+    assert "g6.xlarge" in printed(f"deepvm recommend --pw 3 --catalog {tmp_path / 'mine.csv'}", capsys)
 
 
 def test_make_targets_exist() -> None:

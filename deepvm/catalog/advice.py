@@ -18,14 +18,15 @@ _NAMED = 5
 def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
     """Warnings about a valid catalogue, one sentence each.
 
-    Curves that have to be clamped for n in 1..32, GPU types without eFLOPS or without the default curve, CPU types that
-    can hold no checkpoints, and spot prices above on-demand prices.
+    Curves that have to be clamped for n in 1..32, GPU types without eFLOPS, spot price or the default curve, CPU types
+    that can hold no checkpoints, and spot prices above on-demand prices.
     """
     gpus = [i for i in catalog if i.gpu is not None]
     cpus = [i for i in catalog if i.gpu is None]
     kind = catalog.default_speedup
     groups = (
         ("without eflops, never recommended", [i for i in gpus if i.eflops is None]),
+        ("without a spot price, never recommended", [i for i in gpus if i.spot_usd_per_hour is None]),
         (f"without a general {kind} curve, the default", [i for i in gpus if i.curve(kind) is None]),
         ("without memory, network or on-demand price, no memory nodes", [i for i in cpus if not _holds(i)]),
         ("dearer on the spot market than on demand", [i for i in catalog if _spot_is_dearer(i)]),

@@ -6,6 +6,7 @@ Nothing here validates: embedded documents are ours and a test validates them, f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from decimal import Decimal
@@ -37,19 +38,32 @@ def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> 
     Raises:
         RequestError: a core class refuses a figure; a document that passed the schema does not get here.
     """
+    instances = tuple(build_instance(i) for i in document["instances"])
     rows = document.get("n_sat")
     as_of = document.get("prices_as_of")
     return Catalog(
         name=document.get("name") or name,
-        instances=tuple(build_instance(i) for i in document["instances"]),
+        instances=instances,
         region=document.get("region", ""),
         n_sat=PAPER_TABLE if rows is None else build_saturation(rows),
         quotas=build_quotas(document.get("quotas", ())),
-        default_speedup=document.get("default_speedup", "hybrid"),
+        default_speedup=document.get("default_speedup") or _default_speedup(instances),
         eflops_unit=document.get("eflops_unit", "eFLOPS"),
         description=document.get("description", ""),
         provenance=Provenance(kind, date.fromisoformat(as_of) if as_of else None, document.get("source", "")),
     )
+
+
+def _default_speedup(instances: tuple[InstanceType, ...]) -> str:
+    """The first kind, in the order of the paper's own, that any type carries."""
+    return next((kind for kind in _CURVES if any(i.curve(kind) for i in instances)), next(iter(_CURVES)))
+
+
+def quota_family(name: str) -> str:
+    """The AWS quota that a type's name belongs to, where a catalogue does not say."""
+    if re.match(r"(g|vt)\d", name):
+        return "G and VT"
+    return "P" if re.match(r"p\d", name) else "Standard"
 
 
 def build_instance(raw: Document) -> InstanceType:
@@ -65,7 +79,7 @@ def build_instance(raw: Document) -> InstanceType:
         gpu=None if gpu is None else _build_gpu(gpu),
         eflops=_float(raw.get("eflops")),
         speedups=tuple(build_curve(c) for c in raw.get("speedups", ())),
-        quota_family=raw.get("quota_family", "Standard"),
+        quota_family=raw.get("quota_family") or quota_family(raw["instance_type"]),
         note=raw.get("note", ""),
     )
 

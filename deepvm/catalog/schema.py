@@ -232,7 +232,11 @@ class InstanceDocument(_Object):
     network_gbps: NetworkGbps | None = _unknown("network bandwidth in Gbit/s", MAX_NETWORK_GBPS)
     on_demand_usd_per_hour: Price | None = _price("on-demand")
     spot_usd_per_hour: Price | None = _price("spot")
-    quota_family: Text = _text("the quota its vCPUs count against", least=1, most=100, default="Standard")
+    quota_family: Annotated[Text, Field(min_length=1, max_length=100)] | None = Field(
+        None,
+        description="the quota its vCPUs count against: one line of 1 to 100 characters, or null for AWS's by the "
+        "type's name (g and vt types: G and VT; p types: P; all others: Standard)",
+    )
     gpu: GpuDocument | None = Field(None, description="its GPUs: an object, or null for a CPU type")
     eflops: Eflops | None = _unknown(
         "measured operations per second in the catalogue's eflops_unit", MAX_EFLOPS, "when nobody has profiled it"
@@ -269,8 +273,10 @@ class CatalogDocument(_Object):
     )
     source: Text = _text("where the figures come from")
     eflops_unit: Text = _text("what eflops counts, in words", least=1, default="eFLOPS")
-    default_speedup: Literal["hybrid", "ring", "measured"] = Field(
-        "hybrid", description="kind of curve to use unless asked otherwise: hybrid, ring or measured"
+    default_speedup: Literal["hybrid", "ring", "measured"] | None = Field(
+        None,
+        description="kind of curve to use unless asked otherwise: hybrid, ring or measured, or null for the first of "
+        "these that a type carries",
     )
     n_sat: Annotated[list[SaturationRow], Field(min_length=1, max_length=1000)] | None = Field(
         None,

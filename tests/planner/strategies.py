@@ -55,10 +55,15 @@ def ordinary_price(rng: random.Random) -> int:
 
 
 def extreme_price(rng: random.Random) -> int:
-    """Prices at which a micro-dollar is far below the tolerances of any floating-point solver."""
+    """Up to 1 000 $/h, the dearest that anything costs, and of a micro-dollar; often a micro-dollar apart."""
     return rng.choice(
-        (99_999_999_999, 99_999_999_998, 50_000_000_001, 49_999_999_999, 12_345_678, 12_345_679, 12_345_680, 1, 2, 3)
+        (999_999_999, 999_999_998, 999_999_997, 500_000_001, 499_999_999, 12_345_678, 12_345_679, 12_345_680, 1, 2, 3)
     )
+
+
+def absurd_price(rng: random.Random) -> int:
+    """Prices at which a micro-dollar is far below what floating-point solvers can tell apart."""
+    return rng.choice((99_999_999_999, 99_999_999_998, 50_000_000_001, 49_999_999_999, 12_345_678, 12_345_679, 1, 2, 3))
 
 
 def curve(rng: random.Random, kind: str) -> SpeedupCurve:
@@ -121,7 +126,11 @@ def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int
 
 
 # By name: Hypothesis writes the arguments of a strategy into its messages.
-POOLS = {"ordinary": make_pool(ordinary_price), "extreme": make_pool(extreme_price)}
+POOLS = {
+    "ordinary": make_pool(ordinary_price),
+    "extreme": make_pool(extreme_price),
+    "absurd": make_pool(absurd_price),
+}
 
 SATURATION = (
     PAPER_TABLE,

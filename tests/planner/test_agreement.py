@@ -34,10 +34,7 @@ def test_cbc_agrees_with_the_oracle(case: Case) -> None:
 
 
 def assert_right_or_in_doubt(case: Case) -> None:
-    """Where a micro-dollar is below every tolerance, a solver may give up, but must not answer wrongly.
-
-    :func:`deepvm.planner.recommend.plan` is right in any case.
-    """
+    """Where a micro-dollar is close to the tolerances, a solver may give up, but must not answer wrongly."""
     expected = oracle.answer(case.catalog, case.request)
     blocks = blocks_for(case.catalog, case.request)
     assert_agree(by_frontier(blocks, case.request), expected, case.request)
@@ -45,10 +42,6 @@ def assert_right_or_in_doubt(case: Case) -> None:
         found = by_ilp(blocks, case.request)
     except NumericalTrouble:
         event("numerical trouble")
-        answer = plan(case.catalog, case.request)
-        assert answer.status is SolveStatus.NUMERICAL
-        assert [r.cluster.micro_usd_per_hour for r in answer] == [p.micro_usd for p in expected]
-        assert [(r.cluster.gpu.name, r.cluster.gpu_count) for r in answer] == [(p.gpu, p.count) for p in expected]
     else:
         assert_agree(found, expected, case.request)
 
@@ -57,6 +50,19 @@ def assert_right_or_in_doubt(case: Case) -> None:
 @given(case=cases("extreme"))
 def test_integer_program_is_right_or_in_doubt_at_extreme_prices(case: Case) -> None:
     assert_right_or_in_doubt(case)
+
+
+@settings(max_examples=100)
+@given(case=cases("absurd"))
+def test_recommend_is_right_where_solvers_are_not(case: Case) -> None:
+    """At 100 000 $/h HiGHS is wrong now and then; the answer is right all the same, and says so."""
+    answer = plan(case.catalog, case.request)
+    expected = oracle.answer(case.catalog, case.request)
+    assert [(r.cluster.gpu.name, r.cluster.gpu_count, r.cluster.micro_usd_per_hour) for r in answer] == [
+        (p.gpu, p.count, p.micro_usd) for p in expected
+    ]
+    event(answer.status.value)
+    assert (answer.status is SolveStatus.NUMERICAL) == bool(answer.doubt)
 
 
 @pytest.mark.slow
@@ -76,7 +82,15 @@ def test_frontier_agrees_with_the_oracle_at_length(case: Case) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=8000)
+@settings(max_examples=5000)
 @given(case=cases("extreme"))
 def test_integer_program_is_right_or_in_doubt_at_extreme_prices_at_length(case: Case) -> None:
     assert_right_or_in_doubt(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(case=cases())
+def test_cbc_agrees_with_the_oracle_at_length(case: Case) -> None:
+    expected = oracle.answer(case.catalog, case.request)
+    assert_agree(by_ilp(blocks_for(case.catalog, case.request), case.request, ("cbc",)), expected, case.request)
