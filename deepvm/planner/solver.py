@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pulp
 
 from deepvm.errors import SolverError
@@ -57,7 +58,7 @@ def _backend(name: str, seconds: float) -> Any:
     # One thread: the programs are small, and starting a thread pool costs more than solving them.
     options: dict[str, Any] = {"msg": False, "gapRel": 0.0, "gapAbs": 0.0, "threads": 1, "timeLimit": seconds}
     if name == "highs":
-        return pulp.HiGHS(**options)
+        return _Highs(**options)
     with _as_in_pulp_3():
         return pulp.PULP_CBC_CMD(**options)
 
@@ -68,6 +69,19 @@ def _as_in_pulp_3() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
+
+
+class _Highs(pulp.HiGHS):  # type: ignore[misc]  # PuLP is not typed
+    """HiGHS with all variables made whole at once: PuLP does it one by one, which takes the square of their number."""
+
+    def buildSolverModel(self, lp: Any) -> None:  # noqa: N802  the name is PuLP's
+        from highspy import HighsVarType
+
+        self.mip = False
+        super().buildSolverModel(lp)
+        count = lp.solverModel.getNumCol()
+        columns, kinds = np.arange(count, dtype=np.int32), np.full(count, HighsVarType.kInteger)
+        lp.solverModel.changeColsIntegrality(count, columns, kinds)
 
 
 class IntegerProgram:
