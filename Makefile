@@ -34,13 +34,16 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.made
 # pip byte-compiles what it installs, but not a checkout; without this every start would compile deepvm anew.
 COMPILE := $(BIN)/python -m compileall -q deepvm
 
+# What money hangs on is covered: core and planner, branches included.
+COVERED := --cov=deepvm.core --cov=deepvm.planner --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
+
 recommend: $(VENV)/.base
 	@$(COMPILE)
 	@$(BIN)/deepvm recommend --pw $(PW)
 
 test: $(VENV)/.dev
 	@$(COMPILE)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto $(COVERED)
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto -m 'not gpu and not aws'

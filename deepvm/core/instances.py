@@ -40,7 +40,7 @@ class Gpu:
         Raises:
             RequestError: count below 1.
         """
-        if self.count != int(self.count) or self.count < 1:
+        if not 1 <= self.count < float("inf") or self.count != int(self.count):
             raise RequestError("gpu.count", self.count, "a whole number of GPUs >= 1")
 
 
@@ -85,7 +85,7 @@ class InstanceType:
         """
         if not self.name or self.name != self.name.strip():
             raise RequestError("name", self.name, "a name without surrounding blanks")
-        if self.vcpus != int(self.vcpus) or self.vcpus < 1:
+        if not 1 <= self.vcpus < float("inf") or self.vcpus != int(self.vcpus):
             raise RequestError("vcpus", self.vcpus, "a whole number >= 1")
         for option in ("memory_gib", "network_gbps", "eflops"):
             value = getattr(self, option)
@@ -138,7 +138,7 @@ class Quota:
             object.__setattr__(self, "market", Market(self.market))
         except ValueError:
             raise RequestError("market", self.market, " or ".join(m.value for m in Market)) from None
-        if self.vcpus != int(self.vcpus) or self.vcpus < 0:
+        if not 0 <= self.vcpus < float("inf") or self.vcpus != int(self.vcpus):
             raise RequestError("vcpus", self.vcpus, "a whole number >= 0")
 
 

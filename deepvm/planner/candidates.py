@@ -283,17 +283,17 @@ def matches(name: str, globs: Iterable[str]) -> bool:
 
 def _refuse_idle_globs(request: PlanRequest, gpu_types: list[InstanceType], cpu_types: list[InstanceType]) -> None:
     models = sorted({i.gpu.name for i in gpu_types if i.gpu})
-    # People write GPU models in any case ("a10g"); both sides are folded, here and where the types are chosen.
-    gpus = tuple(next((m for m in models if m.casefold() == g.casefold()), g) for g in request.gpus)
     gpu_names, cpu_names = [i.name for i in gpu_types], [i.name for i in cpu_types]
     for option, globs, names in (
-        ("gpu", gpus, models),
+        ("gpu", request.gpus, models),
         ("instance_type", request.instance_types, gpu_names),
         ("exclude", request.exclude, gpu_names + cpu_names),
         ("memory_node", request.memory_nodes, cpu_names),
     ):
+        # People write GPU models in any case ("a10g"); both sides are folded, here and where the types are chosen.
+        fold = str.casefold if option == "gpu" else str
         for glob in globs:
-            if not any(matches(n, (glob,)) for n in names):
+            if not any(matches(fold(n), (fold(glob),)) for n in names):
                 near = get_close_matches(glob, names, n=3) or names[:8]
                 raise RequestError(option, glob, f"a name or glob that matches a type, such as {', '.join(near)}")
 

@@ -43,6 +43,8 @@ def test_the_general_curve_is_the_one_without_a_workload() -> None:
         ({"name": " g5"}, "name"),
         ({"vcpus": 0}, "vcpus"),
         ({"vcpus": 2.5}, "vcpus"),
+        ({"vcpus": float("nan")}, "vcpus"),
+        ({"vcpus": float("inf")}, "vcpus"),
         ({"memory_gib": 0}, "memory_gib"),
         ({"memory_gib": float("inf")}, "memory_gib"),
         ({"network_gbps": -1}, "network_gbps"),
@@ -61,7 +63,7 @@ def test_figures_that_cannot_be_true(changes: dict[str, Any], option: str) -> No
     assert caught.value.option == option
 
 
-@pytest.mark.parametrize("count", [0, -1, 1.5])
+@pytest.mark.parametrize("count", [0, -1, 1.5, float("nan"), float("inf")])
 def test_a_fraction_of_a_gpu(count: Any) -> None:
     with pytest.raises(RequestError, match="gpu.count"):
         Gpu("T4", count)
@@ -77,7 +79,7 @@ def test_quotas() -> None:
     assert quota_limit(quotas, "G", Market.SPOT) == 128
     assert quota_limit(quotas, "G", Market.ON_DEMAND) == 0
     assert quota_limit(quotas, "P", Market.SPOT) is None
-    for vcpus in (-1, 1.5):
+    for vcpus in (-1, 1.5, float("nan"), float("inf")):
         with pytest.raises(RequestError, match="vcpus"):
             Quota("G", Market.SPOT, vcpus)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="market: 'reserved' cannot be used; allowed: spot or on-demand"):

@@ -21,8 +21,8 @@ def test_table_v(gbps: float, expected: int) -> None:
 
 @pytest.mark.parametrize(
     ("gbps", "expected"),
-    [(0.01, 3), (0.2999, 3), (1.6999, 3), (4.999, 12), (9.99, 16), (12.4, 20), (24.9, 24), (29.9, 28), (31, 32), (400, 32)],
-)  # fmt: skip
+    [(0.01, 3), (0.2999, 3), (1.6999, 3), (4.999, 12), (9.99, 16), (12.4, 20), (24.9, 24), (29.9, 28), (31, 32)],
+)
 def test_between_two_rows_the_lower_counts(gbps: float, expected: int) -> None:
     assert int(PAPER_TABLE.lookup(gbps)) == expected
 

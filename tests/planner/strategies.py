@@ -55,9 +55,9 @@ def ordinary_price(rng: random.Random) -> int:
 
 
 def extreme_price(rng: random.Random) -> int:
-    """Up to 1 000 $/h, the dearest that anything costs, and of a micro-dollar; often a micro-dollar apart."""
+    """From the cheapest VM to the dearest that anybody rents out (250 $/h), often a micro-dollar apart."""
     return rng.choice(
-        (999_999_999, 999_999_998, 999_999_997, 500_000_001, 499_999_999, 12_345_678, 12_345_679, 12_345_680, 1, 2, 3)
+        (249_999_999, 249_999_998, 125_000_001, 124_999_999, 12_345_678, 12_345_679, 12_345_680, 2_001, 2_000, 1_999)
     )
 
 

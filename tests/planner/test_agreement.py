@@ -12,14 +12,14 @@ from planner.agreement import NumericalTrouble, assert_agree, blocks_for, by_fro
 from planner.strategies import Case, cases
 
 
-@settings(max_examples=1500)
+@settings(max_examples=1200)
 @given(case=cases())
 def test_frontier_agrees_with_the_oracle(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
     assert_agree(by_frontier(blocks_for(case.catalog, case.request), case.request), expected, case.request)
 
 
-@settings(max_examples=500)
+@settings(max_examples=400)
 @given(case=cases())
 def test_integer_program_agrees_with_the_oracle(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)

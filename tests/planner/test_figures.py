@@ -197,11 +197,11 @@ def test_the_integer_program_agrees_at_every_budget(policy: PolicyName, objectiv
 
 @pytest.mark.parametrize("objective", Objective)
 def test_the_simulated_catalogue_agrees_with_the_oracle(objective: Objective) -> None:
-    request = PlanRequest(budget=Decimal(0), objective=objective, top=3)
+    request = PlanRequest(budget=Decimal(0), objective=objective, top=2)
     plans = all_plans(simulated(), request)
     blocks = blocks_for(simulated(), request)
     frontier = Frontier.build(blocks, request.top)
-    for budget in map(Decimal, ("0.1", "0.7", "2.5", "5", "8.8", "10", "1000")):
+    for budget in map(Decimal, ("0.7", "5", "8.8", "10", "1000")):
         asked = replace(request, budget=budget)
         expected = oracle.ranking(plans, budget, request.top)
         assert_agree(frontier.top(asked.budget_micro_usd, request.top), expected, asked)
