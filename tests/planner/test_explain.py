@@ -262,6 +262,18 @@ class TestWhyNot:
         assert found.gap == 0
         assert found.verdict.endswith("is as good as the winner and costs 0.0220 $/h more")
 
+    def test_a_twin_that_loses_by_its_name(self) -> None:
+        found = why(catalog(gpu_type("a"), gpu_type("b"), cpu_type()), "b")
+        assert (found.gap, found.best is None) == (0, False)
+        assert found.verdict.endswith("and costs the same; fewer memory nodes, then names decide")
+
+    def test_a_winner_that_trains_nothing(self) -> None:
+        flat = (HybridSpeedup(0.5, 30, 5),)  # K = 0 up to 26 VMs; Cost-First does not look
+        two = catalog(gpu_type("a", speedups=flat), gpu_type("b", spot_usd_per_hour="0.31", speedups=flat))
+        found = why(two, "b", "1.9", policy="cost-first")
+        assert found.gap is None
+        assert "no measured throughput to compare" in found.verdict
+
     def test_a_memory_node_that_loses(self) -> None:
         found = why(paper(), "d3.xlarge")
         assert found.gap is not None and found.gap > 0
