@@ -164,6 +164,28 @@ class TestTies:
             found = recommend(shop, 3, architecture="tiering", max_nodes=4, top=1, solver=solver)[0]
             assert found.cluster.gpu.name == ("cheaper" if tied else "faster")
 
+    def test_names_decide_also_between_values_that_differ_by_rounding(self) -> None:
+        shop = catalog(gpu_type("a"), gpu_type("b", eflops=100.0 * (1 + 1e-13)), cpu_type())
+        for solver in ("ilp", "frontier"):
+            for architecture in ("single-anchor", "tiering"):
+                found = recommend(shop, 3, architecture=architecture, max_nodes=4, top=2, solver=solver)
+                assert [r.cluster.gpu.name for r in found] == ["a", "b"]
+                assert found.doubt == ""
+
+
+def test_a_cheap_memory_node_with_a_small_quota_does_not_hide_a_dearer_one() -> None:
+    shop = catalog(
+        gpu_type(speedups=hybrid(0.05, 0.3, 40.0)),
+        cpu_type("cheap", on_demand_usd_per_hour="0.1", network_gbps=25, quota_family="small"),
+        cpu_type("dear", on_demand_usd_per_hour="0.2", network_gbps=25, quota_family="large"),
+        n_sat=paper().n_sat.from_rows([(1, 4)]),
+        quotas=(Quota("small", Market.ON_DEMAND, 7),),  # one node of 4 vCPUs, not two
+    )
+    for solver in ("ilp", "frontier"):
+        found = recommend(shop, 100, architecture="tiering", max_nodes=4, top=1, solver=solver)[0].cluster
+        assert found.memory is not None
+        assert (found.gpu_count, found.memory.instance.name, found.memory.count) == (4, "dear", 2)
+
 
 @pytest.mark.parametrize("top", [1, 2, 5, 100])
 def test_the_ranking_has_no_gaps(top: int) -> None:
