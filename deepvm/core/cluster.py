@@ -128,9 +128,9 @@ class Rejection:
 
     Attributes:
         instance_type: its name.
-        reason: one word that a program can test: ``unprofiled``, ``excluded``, ``memory``, ``network-unknown``,
-            ``no-spot-price``, ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``, ``budget``,
-            ``max-nodes``, ``architecture``.
+        reason: one word that a program can test: ``unprofiled``, ``excluded``, ``unusable``, ``memory``, ``burstable``,
+            ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``,
+            ``budget``, ``max-nodes``, ``architecture``.
         detail: the same for people, with the figures.
     """
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import cached_property
 
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import SpeedupCurve
 from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd
 from deepvm.errors import MissingDataError, RequestError
+
+INTERRUPTION_BANDS = ("below 5 %", "5 to 10 %", "10 to 15 %", "15 to 20 %", "above 20 %")
+"""Share of the VMs of a type that are taken away in a month, by AWS's band."""
 
 
 class Market(str, Enum):
@@ -45,6 +49,26 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class ZonePrice:
+    """The spot price of a type in one zone.
+
+    Attributes:
+        zone: the zone's id, the same for every account, such as ``use1-az4``.
+        usd_per_hour: $/h. name: the zone's name in the user's account, such as ``us-east-1a``; empty when unknown.
+        since: when the market set this price, ISO 8601; empty when unknown.
+    """
+
+    zone: str
+    usd_per_hour: Decimal
+    name: str = ""
+    since: str = ""
+
+    def __str__(self) -> str:
+        """``use1-az4 (us-east-1a)``."""
+        return f"{self.zone} ({self.name})" if self.name else self.zone
+
+
+@dataclass(frozen=True)
 class InstanceType:
     """A VM type in one region.
 
@@ -55,13 +79,23 @@ class InstanceType:
         name: the provider's name, ``g4dn.xlarge``.
         vcpus: virtual CPUs.
         memory_gib: GiB of main memory, None if unknown.
-        network_gbps: network bandwidth in Gbit/s, None if unknown.
+        network_gbps: network bandwidth in Gbit/s that the planner counts with, None if unknown.
+        network_baseline_gbps: what the network sustains, where it differs from a peak that lasts for minutes.
         on_demand_usd_per_hour: $/h, None where it is not sold on demand.
         spot_usd_per_hour: $/h, None where it has no spot market.
         gpu: its GPUs, None for a CPU type.
-        eflops: measured operations per second in the catalogue's unit, None when nobody has profiled it.
+        eflops: operations per second in the catalogue's unit, None when nobody knows.
+        eflops_basis: how ``eflops`` was estimated, in words; empty when it was measured.
         speedups: its speed-up curves, at most one general one of each kind.
+        speedup_basis: whose curves these are, in words, where they are another type's; empty when its own.
         quota_family: the provider's quota that its vCPUs count against.
+        cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
+        burstable: whether it runs at full speed only while it has credits.
+        current_generation: whether the provider calls it current.
+        interruption_band: how often it is taken away: 0-4 for below 5, 5-10, 10-15, 15-20, above 20 % a month.
+        spot_zones: its spot prices by zone, cheapest first; the first is ``spot_usd_per_hour``'s. Empty when unknown.
+        zones: ids of the zones that offer it; empty when unknown.
+        unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
         note: anything a person should know.
     """
 
@@ -76,6 +110,16 @@ class InstanceType:
     speedups: tuple[SpeedupCurve, ...] = ()
     quota_family: str = "Standard"
     note: str = ""
+    network_baseline_gbps: float | None = None
+    eflops_basis: str = ""
+    speedup_basis: str = ""
+    cpu_architecture: str = ""
+    burstable: bool = False
+    current_generation: bool = True
+    interruption_band: int | None = None
+    spot_zones: tuple[ZonePrice, ...] = ()
+    zones: tuple[str, ...] = ()
+    unusable: str = ""
 
     def __post_init__(self) -> None:
         """Make prices exact and refuse figures that cannot be true.
@@ -87,10 +131,12 @@ class InstanceType:
             raise RequestError("name", self.name, "a name without surrounding blanks")
         if not 1 <= self.vcpus < float("inf") or self.vcpus != int(self.vcpus):
             raise RequestError("vcpus", self.vcpus, "a whole number >= 1")
-        for option in ("memory_gib", "network_gbps", "eflops"):
+        for option in ("memory_gib", "network_gbps", "network_baseline_gbps", "eflops"):
             value = getattr(self, option)
             if value is not None and not 0 < value < float("inf"):
                 raise RequestError(option, value, "a finite number > 0, or None when unknown")
+        if self.interruption_band is not None and self.interruption_band not in range(len(INTERRUPTION_BANDS)):
+            raise RequestError("interruption_band", self.interruption_band, "0 to 4, or None when unknown")
         for option in ("on_demand_usd_per_hour", "spot_usd_per_hour"):
             price: Money | None = getattr(self, option)
             if price is not None:
@@ -121,12 +167,19 @@ class InstanceType:
 class Quota:
     """The most vCPUs that an account may run in one family and market, inclusive.
 
-    ``market`` may be given as its value, ``"spot"`` or ``"on-demand"``.
+    Attributes:
+        family: as in ``InstanceType.quota_family``.
+        market: a :class:`Market`, or its value, ``"spot"`` or ``"on-demand"``.
+        vcpus: the limit. in_use: vCPUs of VMs that run already and count against it.
+        code: by which the provider knows the quota. title: the provider's name of it.
     """
 
     family: str
     market: Market
     vcpus: int
+    in_use: int = 0
+    code: str = ""
+    title: str = ""
 
     def __post_init__(self) -> None:
         """Read the market and refuse a limit that is not a whole number >= 0.
@@ -138,8 +191,37 @@ class Quota:
             object.__setattr__(self, "market", Market(self.market))
         except ValueError:
             raise RequestError("market", self.market, " or ".join(m.value for m in Market)) from None
-        if not 0 <= self.vcpus < float("inf") or self.vcpus != int(self.vcpus):
-            raise RequestError("vcpus", self.vcpus, "a whole number >= 0")
+        for option in ("vcpus", "in_use"):
+            value = getattr(self, option)
+            if not 0 <= value < float("inf") or value != int(value):
+                raise RequestError(option, value, "a whole number >= 0")
+
+    @property
+    def left(self) -> int:
+        """VCPUs that may still be started."""
+        return max(0, self.vcpus - self.in_use)
+
+    @property
+    def label(self) -> str:
+        """What to search for in the provider's console: its name and code; the family where these are unknown."""
+        return f"{self.title} ({self.code})" if self.code and self.title else self.family
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one kind of figure comes from.
+
+    Attributes:
+        signal: ``specs``, ``on-demand``, ``spot`` ... kind: ``live``, ``cache``, ``expired`` or ``embedded``.
+        observed_at: when it was true. source: who said so, in words.
+        refused: rows of it that could not be trusted, counted by reason.
+    """
+
+    signal: str
+    kind: str
+    observed_at: datetime
+    source: str = ""
+    refused: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,14 +229,24 @@ class Provenance:
     """Where a catalogue's figures come from.
 
     Attributes:
-        kind: ``embedded`` or ``file`` (later also ``live``, ``cache``).
-        prices_as_of: the day the prices were true, None when the catalogue is invented.
+        kind: ``embedded``, ``file``, ``live``, ``cache``; ``mixed`` where prices come from several.
+        prices_as_of: the day the oldest prices were true, None when the catalogue is invented.
         source: the publication or service, in words.
+        origins: the same for each kind of figure, where they differ.
+        basis: which spot price is meant, in words, where it is not the current one: ``p95 of 30 days``.
+        notes: what went wrong on the way, one sentence each.
     """
 
     kind: str = "file"
     prices_as_of: date | None = None
     source: str = ""
+    origins: tuple[Origin, ...] = ()
+    basis: str = ""
+    notes: tuple[str, ...] = ()
+
+    def origin(self, signal: str) -> Origin | None:
+        """Where one kind of figure comes from, None when that is not told apart."""
+        return next((o for o in self.origins if o.signal == signal), None)
 
 
 @dataclass(frozen=True)
@@ -168,6 +260,7 @@ class Catalog:
         quotas: account limits; a family and market without one is unlimited.
         default_speedup: the kind of curve to use unless the user says otherwise.
         eflops_unit: what ``eflops`` counts, in words.
+        absent: why types that people know are not offered, by name or glob (``p2.*``).
     """
 
     name: str
@@ -179,6 +272,7 @@ class Catalog:
     eflops_unit: str = "eFLOPS"
     description: str = ""
     provenance: Provenance = field(default_factory=Provenance)
+    absent: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Refuse an empty catalogue and names or quotas that stand twice.
@@ -199,15 +293,19 @@ class Catalog:
         """How many types there are."""
         return len(self.instances)
 
+    @cached_property
+    def by_name(self) -> Mapping[str, InstanceType]:
+        """The types by their names."""
+        return {i.name: i for i in self.instances}
+
     def __getitem__(self, name: str) -> InstanceType:
         """One type by its name.
 
         Raises:
             MissingDataError: no such type.
         """
-        for instance in self.instances:
-            if instance.name == name:
-                return instance
+        if name in self.by_name:
+            return self.by_name[name]
         raise MissingDataError(f"catalogue {self.name} has no instance type {name!r}")
 
 
@@ -224,6 +322,12 @@ def refuse_twice(option: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
+def find_quota(quotas: Iterable[Quota], family: str, market: Market) -> Quota | None:
+    """The quota of a family and market, None without a limit."""
+    return next((q for q in quotas if q.family == family and q.market is market), None)
+
+
 def quota_limit(quotas: Iterable[Quota], family: str, market: Market) -> int | None:
-    """VCPUs allowed in a family and market, None without a limit."""
-    return next((q.vcpus for q in quotas if q.family == family and q.market is market), None)
+    """VCPUs that may still be started in a family and market, None without a limit."""
+    quota = find_quota(quotas, family, market)
+    return None if quota is None else quota.left

@@ -14,6 +14,7 @@ from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.planner.candidates import Candidates, Sizes
 from deepvm.planner.frontier import Choice
 from deepvm.planner.policies import TIE, scoring
+from deepvm.planner.rejections import quota_too_small
 from deepvm.planner.request import MOST_NODES, PlanRequest
 
 
@@ -90,11 +91,6 @@ def _limits(
 
 def _quota(instance: InstanceType, market: Market, count: int, candidates: Candidates) -> list[Binding]:
     limit = quota_limit(candidates.quotas, instance.quota_family, market)
-    needed = count * instance.vcpus
-    if limit is None or needed <= limit:
+    if limit is None or count * instance.vcpus <= limit:
         return []
-    reason = (
-        f"{count} x {instance.name} would need {needed} {market.value} vCPUs of {instance.quota_family}; "
-        f"the quota is {limit}"
-    )
-    return [Binding("quota", reason)]
+    return [Binding("quota", quota_too_small(candidates.quotas, instance, market, count))]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.cluster import Rejection
-from deepvm.core.instances import Catalog, InstanceType, Market, Quota, quota_limit
+from deepvm.core.instances import Catalog, InstanceType, Market, Quota
 from deepvm.core.speedup import ScalingFactor, SpeedupCurve, scaling_factor
-from deepvm.core.units import GIB, MICRO_USD, format_bytes
+from deepvm.core.units import MICRO_USD
 from deepvm.errors import MissingDataError, RequestError
+from deepvm.planner.rejections import (
+    memory_rejection,
+    quota_count,
+    quota_too_small,
+    refuse_idle_globs,
+    training_rejection,
+)
 from deepvm.planner.request import PlanRequest, PolicyName
 
 if TYPE_CHECKING:
@@ -24,9 +29,6 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-
-UNLIMITED = 2**31
-"""Stands for "no quota" in a column of counts."""
 
 
 @dataclass(frozen=True)
@@ -207,12 +209,6 @@ class Candidates:
         return np.asarray((sizes.spot <= limits(Market.SPOT)) & (sizes.on_demand <= limits(Market.ON_DEMAND)))
 
 
-def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market) -> int:
-    """How many VMs of a type a quota allows; ``UNLIMITED`` without one."""
-    limit = quota_limit(quotas, instance.quota_family, market)
-    return UNLIMITED if limit is None else limit // instance.vcpus
-
-
 def missing_for(architecture: Architecture, instance: InstanceType) -> str:
     """What an architecture needs of a training VM and the catalogue does not know; empty when nothing is missing."""
     for market in sorted(architecture.markets, key=lambda m: m.value):
@@ -234,7 +230,7 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     quotas = catalog.quotas if request.quotas is None else request.quotas
     gpu_types = [i for i in catalog if i.gpu is not None]
     cpu_types = [i for i in catalog if i.gpu is None]
-    _refuse_idle_globs(request, gpu_types, cpu_types)
+    refuse_idle_globs(request, catalog)
     if any(i.speedups for i in gpu_types) and not any(i.curve(kind) for i in gpu_types):
         kinds = sorted({c.kind for i in gpu_types for c in i.speedups if c.workload is None})
         cure = f"ask for a speedup that it has, or make it default_speedup: {', '.join(kinds)}"
@@ -254,7 +250,7 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     memory: list[InstanceType] = []
     tiered = any(a.tiered for a in architectures)
     for instance in sorted(cpu_types, key=lambda i: i.name):
-        reason = _memory_rejection(instance, request, quotas) if tiered else None
+        reason = memory_rejection(instance, request, quotas) if tiered else None
         if reason is not None:
             rejections.append(reason)
         elif tiered:
@@ -276,28 +272,6 @@ def _ints(values: Iterable[int]) -> IntArray:
     return np.array(list(values), dtype=np.int64)
 
 
-def matches(name: str, globs: Iterable[str]) -> bool:
-    """Whether a name is one of the globs (it may hold ``[`` itself) or matches one (``g4dn.*``)."""
-    return any(name == g or fnmatchcase(name, g) for g in globs)
-
-
-def _refuse_idle_globs(request: PlanRequest, gpu_types: list[InstanceType], cpu_types: list[InstanceType]) -> None:
-    models = sorted({i.gpu.name for i in gpu_types if i.gpu})
-    gpu_names, cpu_names = [i.name for i in gpu_types], [i.name for i in cpu_types]
-    for option, globs, names in (
-        ("gpu", request.gpus, models),
-        ("instance_type", request.instance_types, gpu_names),
-        ("exclude", request.exclude, gpu_names + cpu_names),
-        ("memory_node", request.memory_nodes, cpu_names),
-    ):
-        # People write GPU models in any case ("a10g"); both sides are folded, here and where the types are chosen.
-        fold = str.casefold if option == "gpu" else str
-        for glob in globs:
-            if not any(matches(fold(n), (fold(glob),)) for n in names):
-                near = get_close_matches(glob, names, n=3) or names[:8]
-                raise RequestError(option, glob, f"a name or glob that matches a type, such as {', '.join(near)}")
-
-
 def _gpu_candidate(
     instance: InstanceType,
     catalog: Catalog,
@@ -307,16 +281,10 @@ def _gpu_candidate(
     kind: str,
     counts: FloatArray,
 ) -> GpuCandidate | Rejection:
-    assert instance.gpu is not None
-    excluded = _excluded(instance.name, request.exclude, "instance_type", request.instance_types)
-    models = tuple(g.casefold() for g in request.gpus)
-    if models and not matches(instance.gpu.name.casefold(), models):
-        excluded = f"its GPU is none of gpu={', '.join(request.gpus)}"
-    if excluded:
-        return Rejection(instance.name, "excluded", excluded)
+    left_out = training_rejection(instance, request)
+    if left_out is not None:
+        return left_out
     curve = instance.curve(kind)
-    if instance.eflops is None:
-        return Rejection(instance.name, "unprofiled", "nobody has measured its eFLOPS")
     if curve is None:
         return Rejection(instance.name, "no-curve", f"it has no {kind} speed-up curve")
     missing = {a.name: missing_for(a, instance) for a in architectures}
@@ -329,47 +297,11 @@ def _gpu_candidate(
     for market in (Market.SPOT, Market.ON_DEMAND):
         needing = [a for a in architectures if market in a.markets]
         if len(needing) == len(architectures) and quota_count(quotas, instance, market) == 0:
-            limit = quota_limit(quotas, instance.quota_family, market)
-            return Rejection(
-                instance.name,
-                "quota",
-                f"{market.value} quota of {instance.quota_family} is {limit} vCPUs, one VM needs {instance.vcpus}",
-            )
+            return Rejection(instance.name, "quota", quota_too_small(quotas, instance, market))
     n_sat = 0 if instance.network_gbps is None else int(catalog.n_sat.lookup(instance.network_gbps))
     return GpuCandidate(instance, curve, scaling, n_sat)
-
-
-def _excluded(name: str, exclude: Sequence[str], option: str, wanted: Sequence[str]) -> str:
-    """Which argument leaves a type out, empty when none does."""
-    if matches(name, exclude):
-        return f"left out by exclude={next(g for g in exclude if matches(name, (g,)))}"
-    return f"it is none of {option}={', '.join(wanted)}" if wanted and not matches(name, wanted) else ""
 
 
 def ignores_scaling(request: PlanRequest) -> bool:
     """Whether the policy chooses without K(n), as all but DeepVM's own do (V-C1)."""
     return request.policy is not PolicyName.DEEPVM
-
-
-def _memory_rejection(instance: InstanceType, request: PlanRequest, quotas: Sequence[Quota]) -> Rejection | None:
-    """Why a CPU type cannot be a memory node, or None."""
-    name = instance.name
-    excluded = _excluded(name, request.exclude, "memory_node", request.memory_nodes)
-    if excluded:
-        return Rejection(name, "excluded", excluded)
-    if instance.on_demand_usd_per_hour is None:
-        return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")
-    if instance.network_gbps is None:
-        return Rejection(name, "network-unknown", "its network bandwidth is not known")
-    if (instance.memory_bytes or 0) < request.memory_needed_bytes:
-        has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
-        needed = f"{request.buffers} x {format_bytes(request.checkpoint_bytes)}"
-        return Rejection(
-            name, "memory", f"memory {has}, needed {needed} = {request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
-        )
-    if quota_count(quotas, instance, Market.ON_DEMAND) == 0:
-        limit = quota_limit(quotas, instance.quota_family, Market.ON_DEMAND)
-        return Rejection(
-            name, "quota", f"on-demand quota of {instance.quota_family} is {limit} vCPUs, one VM needs {instance.vcpus}"
-        )
-    return None

@@ -19,6 +19,7 @@ from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.frontier import Block, Choice, Frontier
 from deepvm.planner.infeasible import infeasible
 from deepvm.planner.policies import Scoring, architectures_of, tie_floor
+from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import PlanRequest, PolicyName
 
 if TYPE_CHECKING:
@@ -59,10 +60,12 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     Raises:
         RequestError: the catalogue has no such type.
     """
-    known = {i.name: i for i in catalog}
+    known = catalog.by_name
     if name not in known:
         near = get_close_matches(name, known, n=3) or list(known)[:8]
-        raise RequestError("explain", name, f"a type of catalogue {catalog.name}, such as {', '.join(near)}")
+        absence = why_absent(catalog, name)
+        allowed = f"a type of catalogue {catalog.name}, such as {', '.join(near)}"
+        raise RequestError("explain", name, f"{allowed} ({absence})" if absence else allowed)
     budget, architectures = request.budget_micro_usd, architectures_of(request)
     candidates = gather(catalog, request, architectures)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)

@@ -91,7 +91,7 @@ def _no_gpu(candidates: Candidates, catalog: Catalog, request: PlanRequest) -> I
 _LACKS_FOR_ARCHITECTURE = ("no-on-demand-price", "network-unknown")
 _CURES = {
     "excluded": "allow more types",
-    "unprofiled": "measure the eFLOPS of these types and write them into a catalogue",
+    "unprofiled": "measure the eFLOPS of these types, or allow estimates where there are any",
     "no-curve": "give these types a speed-up curve of this kind ('speedups' in the catalogue), or ask for another kind",
     "no-spot-price": "give these types a spot price",
     "no-on-demand-price": "give these types an on-demand price",
@@ -100,6 +100,8 @@ _CURES = {
 _PHRASES = {
     "excluded": "left out by your options",
     "unprofiled": "without measured eFLOPS",
+    "unusable": "of a kind that cannot train",
+    "burstable": "burstable",
     "no-curve": "without such a speed-up curve",
     "no-spot-price": "without a spot price",
     "no-on-demand-price": "without an on-demand price",
@@ -110,8 +112,7 @@ _PHRASES = {
 
 
 def _no_memory_node(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> Infeasible:
-    by_name = {i.name: i for i in catalog}
-    small = [by_name[r.instance_type] for r in candidates.rejections if r.reason == "memory"]
+    small = [catalog[r.instance_type] for r in candidates.rejections if r.reason == "memory"]
     others = [
         a.name
         for a in REGISTRY.values()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -42,6 +42,21 @@ class SpeedupKind(str, Enum):
     MEASURED = "measured"
 
 
+class CpuArchitecture(str, Enum):
+    """The processors that a user's image runs on."""
+
+    X86_64 = "x86_64"
+    ARM64 = "arm64"
+
+
+class Generation(str, Enum):
+    """Which generations of types to consider."""
+
+    CURRENT = "current"
+    """Those that the provider calls current."""
+    ANY = "any"
+
+
 class SolverName(str, Enum):
     """How the best cluster is found; both are exact."""
 
@@ -52,7 +67,31 @@ class SolverName(str, Enum):
 MOST_NODES = 4096
 """The largest --max-nodes: keeps every intermediate price far below 2**63 micro-dollars."""
 
+MOST_GPUS = 1024
+"""The largest bound on the GPUs of one VM."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``least`` to ``most``, inclusive; None is no bound."""
+
+    least: int | None = None
+    most: int | None = None
+
+    def __contains__(self, number: float) -> bool:
+        """Whether a number lies within the bounds."""
+        return (self.least is None or number >= self.least) and (self.most is None or number <= self.most)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is any bound."""
+        return self.least is not None or self.most is not None
+
+
+ANY_NUMBER = Range()
+
 _Choice = TypeVar("_Choice", bound=Enum)
+_Given = str | int | None
 
 
 @dataclass(frozen=True)
@@ -66,6 +105,11 @@ class PlanRequest:
         speedup: the kind of curve to use, None for the catalogue's default.
         gpus: globs on GPU models. instance_types: globs on the types that train. exclude: globs on any type.
             memory_nodes: globs on the types that hold checkpoints. Empty means all (for ``exclude``: none).
+        gpu_memory_bytes, gpu_total_memory_bytes, gpus_per_vm: what a training VM must have: memory of each GPU, of all
+            its GPUs together, and how many.
+        cpu_architecture: only these processors, None for all. generation: only current types, or any.
+        estimates: whether types whose eFLOPS are estimated may train. burstable: whether burstable types may hold
+            checkpoints.
         max_nodes: the most VMs that train in one cluster.
         quotas: account limits; None for those of the catalogue, empty for none.
         top: how many configurations to rank.
@@ -83,6 +127,13 @@ class PlanRequest:
     instance_types: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     memory_nodes: tuple[str, ...] = ()
+    gpu_memory_bytes: Range = ANY_NUMBER
+    gpu_total_memory_bytes: Range = ANY_NUMBER
+    gpus_per_vm: Range = ANY_NUMBER
+    cpu_architecture: CpuArchitecture | None = None
+    generation: Generation = Generation.ANY
+    estimates: bool = False
+    burstable: bool = False
     max_nodes: int = 255
     quotas: tuple[Quota, ...] | None = None
     top: int = 3
@@ -114,6 +165,16 @@ class PlanRequest:
         instance_type: str | Sequence[str] = (),
         exclude: str | Sequence[str] = (),
         memory_node: str | Sequence[str] = (),
+        gpu_memory_min: str | int | None = None,
+        gpu_memory_max: str | int | None = None,
+        gpu_total_memory_min: str | int | None = None,
+        gpu_total_memory_max: str | int | None = None,
+        gpus_min: int | str | None = None,
+        gpus_max: int | str | None = None,
+        cpu_architecture: str | None = None,
+        generation: str = "any",
+        estimates: bool = False,
+        burstable: bool = False,
         max_nodes: int | str = 255,
         quotas: Iterable[Quota] | None = None,
         top: int | str = 3,
@@ -134,6 +195,16 @@ class PlanRequest:
             instance_type: glob(s) on the types that train.
             exclude: glob(s) on types that must not be used at all.
             memory_node: glob(s) on the types that hold checkpoints.
+            gpu_memory_min: the least memory of each GPU, such as ``16GiB``.
+            gpu_memory_max: the most.
+            gpu_total_memory_min: the least memory of all GPUs of one VM.
+            gpu_total_memory_max: the most.
+            gpus_min: the fewest GPUs of one VM, 1 to 1024.
+            gpus_max: the most.
+            cpu_architecture: ``x86_64`` or ``arm64``; None for both.
+            generation: ``current``, or ``any``.
+            estimates: also consider types whose eFLOPS are estimated; their figures are marked.
+            burstable: also consider burstable types as memory nodes.
             max_nodes: the most VMs that train, 1 to 4096.
             quotas: account limits; None for those of the catalogue, empty for none.
             top: configurations to rank, 1 to 100.
@@ -166,6 +237,15 @@ class PlanRequest:
             instance_types=_words(instance_type),
             exclude=_words(exclude),
             memory_nodes=_words(memory_node),
+            gpu_memory_bytes=_range("gpu_memory", gpu_memory_min, gpu_memory_max, parse_bytes),
+            gpu_total_memory_bytes=_range("gpu_total_memory", gpu_total_memory_min, gpu_total_memory_max, parse_bytes),
+            gpus_per_vm=_range("gpus", gpus_min, gpus_max, _gpus),
+            cpu_architecture=None
+            if cpu_architecture is None
+            else _choice("cpu_architecture", cpu_architecture, CpuArchitecture),
+            generation=_choice("generation", generation, Generation),
+            estimates=bool(estimates),
+            burstable=bool(burstable),
             max_nodes=_whole("max_nodes", max_nodes, MOST_NODES),
             quotas=limits,
             top=_whole("top", top, 100),
@@ -187,6 +267,16 @@ class PlanOptions(TypedDict, total=False):
     instance_type: str | Sequence[str]
     exclude: str | Sequence[str]
     memory_node: str | Sequence[str]
+    gpu_memory_min: str | int | None
+    gpu_memory_max: str | int | None
+    gpu_total_memory_min: str | int | None
+    gpu_total_memory_max: str | int | None
+    gpus_min: int | str | None
+    gpus_max: int | str | None
+    cpu_architecture: str | None
+    generation: str
+    estimates: bool
+    burstable: bool
     max_nodes: int | str
     quotas: Iterable[Quota] | None
     top: int | str
@@ -196,6 +286,19 @@ class PlanOptions(TypedDict, total=False):
 
 def _words(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _range(option: str, least: _Given, most: _Given, read: Callable[[str | int, str], int]) -> Range:
+    low, high = (
+        None if value is None else read(value, f"{option}_{end}") for value, end in ((least, "min"), (most, "max"))
+    )
+    if low is not None and high is not None and low > high:
+        raise RequestError(f"{option}_max", most, f"at least the minimum, {least}")
+    return Range(low, high)
+
+
+def _gpus(value: str | int, option: str) -> int:
+    return _whole(option, value, MOST_GPUS)
 
 
 def _whole(option: str, value: int | str, high: int) -> int:

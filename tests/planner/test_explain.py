@@ -181,7 +181,7 @@ class TestInfeasible:
     def test_quota_of_every_type(self) -> None:
         relax, reason = self.relax(shop(quotas=(Quota("G and VT", Market.SPOT, 3),)))
         assert relax == "quota"
-        assert "spot quota of G and VT is 3 vCPUs, one VM needs 4" in reason
+        assert "1 x gpu.xlarge would need 4 spot vCPUs of G and VT; the quota is 3" in reason
 
     def test_quota_of_the_pieces_together(self) -> None:
         quotas = (Quota("G and VT", Market.ON_DEMAND, 0), Quota("Standard", Market.ON_DEMAND, 7))
