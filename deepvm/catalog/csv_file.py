@@ -34,6 +34,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "vcpus": ("vcpus",),
     "memory_gib": ("memory_gib",),
     "network_gbps": ("network_gbps",),
+    "network_baseline_gbps": ("network_baseline_gbps",),
     "on_demand_usd_per_hour": ("on_demand_usd_per_hour",),
     "spot_usd_per_hour": ("spot_usd_per_hour",),
     "gpu_name": ("gpu", "name"),
@@ -41,6 +42,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "gpu_memory_gib": ("gpu", "memory_gib"),
     "gpu_manufacturer": ("gpu", "manufacturer"),
     "eflops": ("eflops",),
+    "eflops_basis": ("eflops_basis",),
     "quota_family": ("quota_family",),
     "hybrid_a": ("hybrid", "a"),
     "hybrid_b": ("hybrid", "b"),
@@ -48,6 +50,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "ring_c": ("ring", "c"),
     "ring_l": ("ring", "l"),
     "measured": ("measured", "points"),
+    "speedup_basis": ("speedup_basis",),
+    "cpu_architecture": ("cpu_architecture",),
+    "burstable": ("burstable",),
+    "current_generation": ("current_generation",),
+    "interruption_band": ("interruption_band",),
+    "unusable": ("unusable",),
     "note": ("note",),
 }
 """Columns in the order they are written, and where each stands in an instance (curves by their kind)."""
@@ -63,7 +71,18 @@ REQUIRED = ("instance_type", "vcpus")
 KEYS = ("schema_version", "name", "region", "description", "prices_as_of", "source", "eflops_unit", "default_speedup")
 """Keys of the comment lines, beside ``quota`` and ``n_sat``."""
 
-_TEXTS = {"instance_type", "gpu_name", "gpu_manufacturer", "quota_family", "note"}
+_TEXTS = {
+    "instance_type",
+    "gpu_name",
+    "gpu_manufacturer",
+    "eflops_basis",
+    "quota_family",
+    "speedup_basis",
+    "cpu_architecture",
+    "unusable",
+    "note",
+}
+_TRUTHS = {"burstable", "current_generation"}
 _KINDS = ("hybrid", "ring", "measured")
 _COMMENT = re.compile(r"#\s*([A-Za-z_]+)\s*:(.*)")
 _NUMBER = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII)
@@ -152,7 +171,7 @@ def format_csv(catalog: Catalog) -> tuple[str, tuple[str, ...]]:
     writer.writerow(COLUMNS)
     for instance in document["instances"]:
         writer.writerow(_cells(instance))
-    return out.getvalue(), _left_out(document["instances"])
+    return out.getvalue(), _left_out(document)
 
 
 def _chain(first: str, stream: io.StringIO) -> Any:
@@ -257,7 +276,7 @@ def _read_row(sheet: Sheet, header: Sequence[str], cells: Sequence[str], line: i
         if not cell:
             continue
         *parent, name = COLUMNS[column]
-        value = cell if column in _TEXTS else _points(cell) if column == "measured" else _number(cell)
+        value = _value(column, cell)
         if not parent:
             instance[name] = value
         elif parent == ["gpu"]:
@@ -269,6 +288,14 @@ def _read_row(sheet: Sheet, header: Sequence[str], cells: Sequence[str], line: i
     sheet.lines["instances", len(instances)] = line
     sheet.kinds.append([kind for kind in _KINDS if kind in curves])
     instances.append(instance)
+
+
+def _value(column: str, cell: str) -> object:
+    if column in _TEXTS:
+        return cell
+    if column in _TRUTHS:  # spreadsheets write TRUE
+        return {"true": True, "false": False}.get(cell.lower(), cell)
+    return _points(cell) if column == "measured" else _number(cell)
 
 
 def _number(text: str) -> object:
@@ -298,17 +325,18 @@ def _cells(instance: dict[str, Any]) -> list[str]:
             value = (value or {}).get(step)
         if where[-1] == "points":
             value = " ".join(f"{n}:{s}" for n, s in value or ())
-        cells.append("" if value is None else str(value))
+        cells.append("" if value is None else str(value).lower() if isinstance(value, bool) else str(value))
     return cells
 
 
-def _left_out(instances: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    curves = [(i["instance_type"], c) for i in instances for c in i.get("speedups", ())]
+def _left_out(document: dict[str, Any]) -> tuple[str, ...]:
+    curves = [(i["instance_type"], c) for i in document["instances"] for c in i.get("speedups", ())]
     general = [(name, c) for name, c in curves if c.get("workload") is None]
     lost = {
         "curves of single workloads": [f"{n} {c['kind']} {c['workload']}" for n, c in curves if c.get("workload")],
         "the sources of curves": [f"{name} {c['kind']}" for name, c in general if c.get("source")],
         "how far curves were fitted": [f"{name} {c['kind']}" for name, c in general if c.get("fitted_to")],
+        "vCPUs in use of quotas": [q["family"] for q in document["quotas"] if q.get("in_use")],
         "rings beyond measured points": [name for name, c in general if c.get("beyond")],
     }
     return tuple(f"CSV cannot hold {what}: {_listed(of)}" for what, of in lost.items() if of)

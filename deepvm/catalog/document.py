@@ -6,12 +6,12 @@ Nothing here validates: embedded documents are ours and a test validates them, f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
+from deepvm.catalog.quota_codes import FAMILIES, quota_family
 from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, Quota
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
@@ -59,13 +59,6 @@ def _default_speedup(instances: tuple[InstanceType, ...]) -> str:
     return next((kind for kind in _CURVES if any(i.curve(kind) for i in instances)), next(iter(_CURVES)))
 
 
-def quota_family(name: str) -> str:
-    """The AWS quota that a type's name belongs to, where a catalogue does not say."""
-    if re.match(r"(g|vt)\d", name):
-        return "G and VT"
-    return "P" if re.match(r"p\d", name) else "Standard"
-
-
 def build_instance(raw: Document) -> InstanceType:
     """Make one instance type from its object in ``instances``."""
     gpu = raw.get("gpu")
@@ -74,10 +67,18 @@ def build_instance(raw: Document) -> InstanceType:
         vcpus=int(raw["vcpus"]),
         memory_gib=_float(raw.get("memory_gib")),
         network_gbps=_float(raw.get("network_gbps")),
+        network_baseline_gbps=_float(raw.get("network_baseline_gbps")),
         on_demand_usd_per_hour=raw.get("on_demand_usd_per_hour"),
         spot_usd_per_hour=raw.get("spot_usd_per_hour"),
         gpu=None if gpu is None else _build_gpu(gpu),
         eflops=_float(raw.get("eflops")),
+        eflops_basis=raw.get("eflops_basis", ""),
+        speedup_basis=raw.get("speedup_basis", ""),
+        cpu_architecture=raw.get("cpu_architecture", ""),
+        burstable=raw.get("burstable", False),
+        current_generation=raw.get("current_generation", True),
+        interruption_band=raw.get("interruption_band"),
+        unusable=raw.get("unusable", ""),
         speedups=tuple(build_curve(c) for c in raw.get("speedups", ())),
         quota_family=raw.get("quota_family") or quota_family(raw["instance_type"]),
         note=raw.get("note", ""),
@@ -99,7 +100,13 @@ def build_saturation(rows: Iterable[Document]) -> SaturationTable:
 
 def build_quotas(rows: Iterable[Document]) -> tuple[Quota, ...]:
     """Make quotas (vCPUs by family and market) from the rows of ``quotas``."""
-    return tuple(Quota(q["family"], Market(q["market"]), int(q["vcpus"])) for q in rows)
+    return tuple(_quota(q["family"], Market(q["market"]), int(q["vcpus"]), int(q.get("in_use") or 0)) for q in rows)
+
+
+def _quota(family: str, market: Market, vcpus: int, in_use: int) -> Quota:
+    known = FAMILIES.get(family)
+    code, title = (known.code(market), known.title(market)) if known else ("", "")
+    return Quota(family, market, vcpus, in_use, code, title)
 
 
 def document_of(catalog: Catalog) -> dict[str, Any]:
@@ -125,9 +132,17 @@ def document_of(catalog: Catalog) -> dict[str, Any]:
             {"network_gbps": _plain(g), "n_sat": int(n)}
             for g, n in zip(catalog.n_sat.network_gbps, catalog.n_sat.n_sat, strict=True)
         ],
-        "quotas": [{"family": q.family, "market": q.market.value, "vcpus": q.vcpus} for q in catalog.quotas],
+        "quotas": [_quota_document(q) for q in catalog.quotas],
         "instances": [_instance_document(i) for i in catalog],
     }
+
+
+def _quota_document(quota: Quota) -> dict[str, Any]:
+    document = {"family": quota.family, "market": quota.market.value, "vcpus": quota.vcpus}
+    return document | ({"in_use": quota.in_use} if quota.in_use else {})
+
+
+_SAID_WHERE_KNOWN = ("network_baseline_gbps", "cpu_architecture", "interruption_band", "unusable")
 
 
 def _instance_document(instance: InstanceType) -> dict[str, Any]:
@@ -150,8 +165,17 @@ def _instance_document(instance: InstanceType) -> dict[str, Any]:
     if instance.gpu is not None or instance.eflops is not None:
         # A GPU type without eFLOPS says so: whoever edits the file sees what is missing.
         document["eflops"] = _plain(instance.eflops)
+    document |= {f: _plain(v) for f in _SAID_WHERE_KNOWN if (v := getattr(instance, f)) not in (None, "")}
+    if instance.burstable:
+        document["burstable"] = True
+    if not instance.current_generation:
+        document["current_generation"] = False
+    if instance.eflops_basis:
+        document["eflops_basis"] = instance.eflops_basis
     if instance.speedups:
         document["speedups"] = [_curve_document(c) for c in instance.speedups]
+        if instance.speedup_basis:
+            document["speedup_basis"] = instance.speedup_basis
     if instance.note:
         document["note"] = instance.note
     return document
@@ -207,9 +231,9 @@ def _float(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _plain(value: float | Decimal | None) -> int | float | None:
+def _plain(value: float | Decimal | str | None) -> int | float | str | None:
     """A JSON number: whole where it is whole, else the shortest decimal that reads back as the same value."""
-    if value is None:
-        return None
+    if value is None or isinstance(value, str):
+        return value
     number = float(value)
     return int(number) if number.is_integer() and abs(number) < 1e15 else number

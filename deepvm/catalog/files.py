@@ -16,6 +16,13 @@ MAX_BYTES = 64 * 2**20
 _A_FILE = "allowed: a regular file with a catalogue or quotas in it"
 
 
+def data_folder() -> Path:
+    """``deepvm/_data`` in an installed wheel, ``data/`` at the top of the repository in an editable installation."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "_data"
+    return inside if inside.is_dir() else package.parent / "data"
+
+
 def read_text(path: Path) -> str:
     """The text of a regular file in UTF-8, with or without a byte-order mark.
 

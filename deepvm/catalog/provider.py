@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 SPECS, OFFERINGS, ZONES = "specs", "offerings", "zones"
@@ -38,6 +38,23 @@ def ttl_s(kind: str) -> int:
     return TTL_S[kind.partition(":")[0]]
 
 
+def parse_time(text: str) -> datetime:
+    """A moment in UTC of its ISO 8601 form, with ``Z`` or an offset.
+
+    Raises:
+        ValueError: not such a text, or without a time zone.
+    """
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} names no time zone")
+    return moment.astimezone(timezone.utc)
+
+
+def format_time(moment: datetime) -> str:
+    """ISO 8601 in UTC, whole seconds, with ``Z``."""
+    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 @dataclass(frozen=True)
 class Signal:
     """One kind of fact about one region.
@@ -55,8 +72,8 @@ class Signal:
 
     - specs: ``{type: {"vcpus": 4, "memory_gib": 16.0, "baseline_gbps": 5.0, "peak_gbps": 25.0, "arch": "x86_64",
       "current": true, "burstable": false, "metal": false, "spot": true, "on_demand": true,
-      "gpu": {"name": "T4", "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16.0}, "unusable": "why"}}``; ``gpu`` and
-      ``unusable`` only where there is one, bandwidths absent where unknown (sums over the network cards)
+      "gpu": {"name": "T4", "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16.0}, "unusable": "why"}}``; ``gpu``
+      and ``unusable`` only where there is one, bandwidths absent where unknown (sums over the network cards)
     - offerings: ``{type: [zone id, ...]}``; zones: ``{zone id: zone name of this account}``
     - on-demand: ``{type: "0.526"}``
     - spot: ``{type: {zone id: ["0.1578", "2026-11-21T09:00:00Z"]}}``, the price and since when it holds

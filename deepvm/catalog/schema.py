@@ -230,18 +230,38 @@ class InstanceDocument(_Object):
     vcpus: Whole = _number("virtual CPUs", least=1, most=4096, whole=True)
     memory_gib: MemoryGib | None = _unknown("main memory in GiB", MAX_MEMORY_GIB)
     network_gbps: NetworkGbps | None = _unknown("network bandwidth in Gbit/s", MAX_NETWORK_GBPS)
+    network_baseline_gbps: NetworkGbps | None = _unknown(
+        "what the network sustains in Gbit/s, for --network baseline", MAX_NETWORK_GBPS
+    )
     on_demand_usd_per_hour: Price | None = _price("on-demand")
     spot_usd_per_hour: Price | None = _price("spot")
     quota_family: Annotated[Text, Field(min_length=1, max_length=100)] | None = Field(
         None,
         description="the quota its vCPUs count against: one line of 1 to 100 characters, or null for AWS's by the "
-        "type's name (g and vt types: G and VT; p types: P; all others: Standard)",
+        "type's name (such as G and VT for g and vt types, P for p types, Standard for most others)",
     )
     gpu: GpuDocument | None = Field(None, description="its GPUs: an object, or null for a CPU type")
     eflops: Eflops | None = _unknown(
         "measured operations per second in the catalogue's eflops_unit", MAX_EFLOPS, "when nobody has profiled it"
     )
+    eflops_basis: Text = _text("how eflops was estimated, empty when it was measured")
     speedups: list[Curve] = _rows("speed-up curves", most=100, default=[])
+    speedup_basis: Text = _text("whose curves these are where they are another type's, empty when its own")
+    cpu_architecture: Literal["", "x86_64", "arm64"] = Field(
+        "", description="processors: x86_64 or arm64, empty when unknown"
+    )
+    burstable: bool = Field(
+        False, description="whether it runs at full speed only while it has credits: true or false", strict=True
+    )
+    current_generation: bool = Field(
+        True, description="whether it is still sold as current: true or false", strict=True
+    )
+    interruption_band: Annotated[int, Field(ge=0, le=4), BeforeValidator(_as_whole)] | None = Field(
+        None,
+        description="how often it is taken away: 0 to 4 for below 5, 5 to 10, 10 to 15, 15 to 20, above 20 % a month, or "
+        "null when unknown",
+    )
+    unusable: Text = _text("why no cluster can have it, empty when one can")
     note: Text = _text("anything a reader should know")
 
 
@@ -258,6 +278,7 @@ class QuotaRow(_Object):
     family: Text = _text("quota family, as in quota_family", least=1, most=100, default=_REQUIRED)
     market: Literal["spot", "on-demand"] = Field(description="market: spot or on-demand")
     vcpus: Whole = _number("limit in vCPUs, inclusive", least=0, most=100_000_000, whole=True)
+    in_use: Whole = _number("vCPUs that run already", least=0, most=100_000_000, whole=True, default=0)
 
 
 class CatalogDocument(_Object):

@@ -9,20 +9,35 @@ import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from deepvm.catalog.document import build_catalog, build_quotas, document_of
-from deepvm.catalog.files import read_text, write_bytes
+from deepvm.catalog.files import data_folder, read_text, write_bytes
 from deepvm.catalog.json_file import format_document, load_exact, parse_json
 from deepvm.core.instances import Catalog, Quota
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, Problem, RequestError
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from deepvm.catalog.problems import Finding
 
-DEFAULT_CATALOG = "paper"
+DEFAULT_CATALOG = "aws"
 ENDINGS = (".json", ".csv")
 """How the name of a catalogue file may end, in any case."""
+
+
+class MarketOptions(TypedDict, total=False):
+    """The options of :func:`load_catalog` for AWS's market."""
+
+    prices: str
+    offline: bool
+    profile: str
+    zone: str
+    price_basis: str
+    days: int | str
+    network: str | None
+
 
 _Built = TypeVar("_Built")
 
@@ -31,19 +46,44 @@ _Built = TypeVar("_Built")
 def embedded_names() -> tuple[str, ...]:
     """Names of the catalogues that come with deepvm, sorted."""
     schemas = (".schema.json",)
-    return tuple(sorted(p.stem for p in _data_folder().glob("*.json") if not p.name.endswith(schemas)))
+    return tuple(sorted(p.stem for p in data_folder().glob("*.json") if not p.name.endswith(schemas)))
 
 
-def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG) -> Catalog:
-    """Load an embedded catalogue by its name, or a file that ends in ``.json`` or ``.csv``.
+def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Unpack[MarketOptions]) -> Catalog:
+    """Load AWS's market, an embedded catalogue by its name, or a file that ends in ``.json`` or ``.csv``.
+
+    Args:
+        name_or_path: ``aws`` for the user's region, ``aws-us-west-2`` for another, ``paper``, ``simulated``, or a file.
+        **market: for AWS only, by keyword, with their defaults:
+
+            - ``prices="auto"``: fresh cache, AWS if there are credentials, expired cache, embedded snapshot;
+              ``"live"``: AWS must answer; ``"snapshot"``: what came with deepvm;
+            - ``offline=False``: never open a socket;
+            - ``profile=""``: of AWS's configuration;
+            - ``zone=""``: id or name of the only zone to use; empty for each type's cheapest;
+            - ``price_basis="current"``, or ``"p50"``, ``"p95"``, ``"max"`` of the spot prices of ``days=30`` days;
+            - ``network="peak"``, or ``"baseline"``: which bandwidth to count with (for every kind of catalogue).
 
     Raises:
+        CloudError: AWS had to answer and did not.
+        MissingDataError: nothing is known of the region.
         CatalogNotFoundError: no embedded catalogue has this name and no file either; says what is near.
         CatalogFormatError: the file cannot be read or is not a valid catalogue; lists every problem with its place.
     """
     name = os.fspath(name_or_path)
+    if name.partition("-")[0] == "aws" and not name.lower().endswith(ENDINGS):
+        from deepvm.catalog.market import MarketRequest, open_market, region_in
+
+        region = region_in(name)
+        if region is not None:
+            return open_market(region, MarketRequest.parse(**market))
+    catalog = _load(name)
+    return catalog.sustained() if market.get("network") == "baseline" else catalog
+
+
+def _load(name: str) -> Catalog:
     if name in embedded_names():
-        document = load_exact((_data_folder() / f"{name}.json").read_text(encoding="utf-8"))
+        document = load_exact((data_folder() / f"{name}.json").read_text(encoding="utf-8"))
         return build_catalog(document, kind="embedded", name=name)
     path = Path(name)
     if path.suffix.lower() not in ENDINGS:
@@ -53,6 +93,13 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG) -> Cata
     except FileNotFoundError:
         raise CatalogNotFoundError(name, "no such file", embedded_names()) from None
     return _catalog_of_csv(text, path) if path.suffix.lower() == ".csv" else _catalog_of_json(text, path)
+
+
+def catalog_names() -> tuple[str, ...]:
+    """The catalogues that can be loaded without network: the embedded ones and AWS's snapshots, sorted."""
+    from deepvm.catalog.snapshot import snapshot_regions
+
+    return tuple(sorted((*embedded_names(), *(f"aws-{r}" for r in snapshot_regions()))))
 
 
 def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
@@ -153,10 +200,3 @@ def _why_not(name: str) -> str:
 
     near = difflib.get_close_matches(name.lower(), embedded_names(), 1, 0.5)
     return f"no embedded catalogue has this name{f' (did you mean {near[0]}?)' if near else ''}"
-
-
-def _data_folder() -> Path:
-    """``deepvm/_data`` in an installed wheel, ``data/`` at the top of the repository in an editable installation."""
-    package = Path(__file__).resolve().parent.parent
-    inside = package / "_data"
-    return inside if inside.is_dir() else package.parent / "data"

@@ -17,6 +17,8 @@ from deepvm.cli import catalog, recommend, sweep
 from deepvm.errors import DeepVMError, MissingExtraError, RequestError
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
+OPTIONS = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit", "cpu_architecture": "cpu-arch"}
+"""The options whose names differ from those of the planner's arguments."""
 
 app = typer.Typer(
     name="deepvm",
@@ -113,7 +115,7 @@ def _message(error: DeepVMError) -> str:
     """The text for a person; arguments are called by their option's name."""
     if not isinstance(error, RequestError):
         return str(error)
-    option = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit"}.get(error.option, error.option)
+    option = OPTIONS.get(error.option, error.option)
     # A name in capitals is an argument, as it stands in the usage line.
     name = option if option.isupper() else f"--{option.replace('_', '-')}"
     if isinstance(error, MissingExtraError):

@@ -1,16 +1,22 @@
-"""Options that several commands share, and how they become a request."""
+"""Options that several commands share, declared once, and how they become a request."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: the types of the fields below are the declarations that typer reads, and
+# as texts they would have to be evaluated once more in every run.
 
 import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from deepvm.core.instances import Catalog, Quota
+    from deepvm.planner.request import PlanOptions
 
 DEFAULT_CATALOG = "paper"
+
+MOST_DAYS = 90
+"""Days of spot prices that AWS keeps."""
 
 
 def _complete_catalog(incomplete: str) -> list[str]:
@@ -32,93 +38,273 @@ def _complete_architecture(incomplete: str) -> list[str]:
     return [n for n in REGISTRY if n.startswith(incomplete)]
 
 
-Budget = Annotated[
-    str, typer.Option("--pw", metavar="USD/H", help="Pricing willingness: the most to pay for the cluster, $/h.")
-]
-CatalogName = Annotated[
-    str,
-    typer.Option(
-        "--catalog",
-        metavar="NAME|FILE",
-        autocompletion=_complete_catalog,
-        help="Embedded catalogue, or a .json or .csv file of your own; see 'deepvm catalog'.",
-    ),
-]
-Region = Annotated[
-    str, typer.Option("--region", "-r", help="The region whose prices to use; a catalogue that lacks it is refused.")
-]
-Profile = Annotated[str, typer.Option("--profile", help="AWS profile; has no effect on embedded catalogues and files.")]
-CheckpointSize = Annotated[
-    str, typer.Option("--checkpoint-size", metavar="SIZE", help="Size of one checkpoint: 300MB, 0.3GB, 512MiB.")
-]
-Buffers = Annotated[str, typer.Option("--buffers", metavar="N", help="Checkpoints that a memory node must hold.")]
 ObjectiveName = Annotated[
-    Literal["throughput", "flopp", "cost-per-work"],
-    typer.Option("--objective", help="What the best cluster is best at."),
+    Literal["throughput", "flopp", "cost-per-work"], typer.Option(help="What the best cluster is best at.")
 ]
 Policy = Annotated[
     Literal["deepvm", "noscale", "cost-first", "performance-first"],
-    typer.Option("--policy", help="DeepVM, or a baseline of the paper (section V-C1); the last two have no objective."),
-]
-Architectures = Annotated[
-    list[str],
-    typer.Option(
-        "--architecture",
-        metavar="NAME",
-        autocompletion=_complete_architecture,
-        help="Only this one, such as tiering; may be repeated. All unless given.",
-    ),
+    typer.Option(help="DeepVM, or a baseline of the paper (section V-C1); the last two have no objective."),
 ]
 Speedup = Annotated[
     Literal["hybrid", "ring", "measured"] | None,
-    typer.Option("--speedup", help="Speed-up curve to use in place of the catalogue's default."),
+    typer.Option(help="Speed-up curve to use in place of the catalogue's default."),
 ]
-Gpus = Annotated[list[str], typer.Option("--gpu", metavar="GLOB", help="Only these GPU models; may be repeated.")]
-InstanceTypes = Annotated[
-    list[str],
-    typer.Option(
-        "--instance-type",
-        metavar="GLOB",
-        autocompletion=complete_type,
-        help="Only these types train, such as 'g4dn.*'; may be repeated.",
-    ),
+CpuArch = Annotated[
+    Literal["x86_64", "arm64"] | None, typer.Option(help="Only types with these processors. All unless given.")
 ]
-Exclude = Annotated[
-    list[str],
-    typer.Option(
-        "--exclude", metavar="GLOB", autocompletion=complete_type, help="Never use these types; may be repeated."
-    ),
+Generation = Annotated[
+    Literal["current", "any"], typer.Option(help="Whether types that AWS calls previous generation may be used.")
 ]
-MemoryNodes = Annotated[
-    list[str],
-    typer.Option(
-        "--memory-node",
-        metavar="GLOB",
-        autocompletion=complete_type,
-        help="Only these types hold checkpoints; may be repeated.",
-    ),
-]
-MaxNodes = Annotated[str, typer.Option("--max-nodes", metavar="N", help="The most VMs that train in one cluster.")]
-QuotaFile = Annotated[
-    str | None,
-    typer.Option(
-        "--quota", metavar="FILE|none", help="Account limits in vCPUs, or none; the catalogue's unless given."
-    ),
-]
-Top = Annotated[str, typer.Option("--top", metavar="N", help="How many configurations to rank.")]
 Solver = Annotated[
     Literal["ilp", "frontier"],
-    typer.Option("--solver", help="Integer program (HiGHS, or CBC), or exact enumeration: the same answer."),
+    typer.Option(help="Integer program (HiGHS, or CBC), or exact enumeration: the same answer."),
 ]
-TimeLimit = Annotated[
-    str, typer.Option("--time-limit", metavar="SECONDS", help="Stop the integer program after this time.")
-]
-Output = Annotated[
-    Literal["table", "wide", "json", "yaml", "csv"], typer.Option("--output", "-o", help="How to print the answer.")
-]
+Prices = Literal["auto", "live", "snapshot"]
+PriceBasis = Literal["current", "p50", "p95", "max"]
+Network = Literal["peak", "baseline"]
 
 
-def open_catalog(name: str, region: str, profile: str) -> Catalog:
+@dataclass(frozen=True)
+class MarketFlags:
+    """Where prices and facts come from, as asked for.
+
+    Attributes:
+        prices: AWS where possible, AWS or nothing, or those that came with deepvm. offline: never open a socket.
+        zone: id or name of one zone, empty for all. price_basis: which spot price. days: of history behind it, 1 to 90.
+        network: None for the catalogue's. regions: none twice, or ``all`` alone; empty when none was named.
+        profile: of AWS, empty for the usual one. placement_scores: whether to ask for them.
+    """
+
+    prices: Prices = "auto"
+    offline: bool = False
+    zone: str = ""
+    price_basis: PriceBasis = "current"
+    days: int = 30
+    network: Network | None = None
+    regions: tuple[str, ...] = ()
+    profile: str = ""
+    placement_scores: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PlanFlags:
+    """The options of every command that plans.
+
+    Each field is one option, called after the field, in the order of ``--help``; files and the environment may set each
+    of them, see :mod:`deepvm.cli.settings`. Numbers and sizes stay the text that was given: the planner reads them, and
+    its errors name the option.
+    """
+
+    pw: Annotated[str, typer.Option(metavar="USD/H", help="Pricing willingness: the most to pay for the cluster, $/h.")]
+    catalog: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            autocompletion=_complete_catalog,
+            help="Embedded catalogue, or a .json or .csv file of your own; see 'deepvm catalog'.",
+        ),
+    ] = DEFAULT_CATALOG
+    prices: Annotated[
+        Prices, typer.Option(help="From AWS where that is possible, only from AWS, or those that came with deepvm.")
+    ] = "auto"
+    offline: Annotated[
+        bool, typer.Option(show_default=False, help="Never ask the network: use what is kept on this machine.")
+    ] = False
+    region: Annotated[
+        list[str],
+        typer.Option(
+            "--region", "-r", metavar="NAME", help="The region whose prices to use, or all; may be repeated to compare."
+        ),
+    ] = field(default_factory=list)
+    zone: Annotated[
+        str, typer.Option(metavar="ZONE", help="Only this zone, by its id (use1-az1) or its name (us-east-1a).")
+    ] = ""
+    price_basis: Annotated[
+        PriceBasis, typer.Option(help="Spot prices: those of now, or a quantile of the last --days.")
+    ] = "current"
+    days: Annotated[
+        str, typer.Option(metavar="N", help=f"Days of price history behind --price-basis, 1 to {MOST_DAYS}.")
+    ] = "30"
+    network: Annotated[
+        Network | None,
+        typer.Option(help="Bandwidth at its peak, or what can be sustained. The catalogue's unless given."),
+    ] = None
+    profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogues and files.")] = ""
+    placement_scores: Annotated[
+        bool,
+        typer.Option(
+            show_default=False, help="Ask AWS how likely it has room for the cluster; it limits such questions a day."
+        ),
+    ] = False
+    checkpoint_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Size of one checkpoint: 300MB, 0.3GB, 512MiB.")
+    ] = "300MB"
+    buffers: Annotated[str, typer.Option(metavar="N", help="Checkpoints that a memory node must hold.")] = "2"
+    objective: ObjectiveName = "throughput"
+    policy: Policy = "deepvm"
+    architecture: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            autocompletion=_complete_architecture,
+            help="Only this one, such as tiering; may be repeated. All unless given.",
+        ),
+    ] = field(default_factory=list)
+    speedup: Speedup = None
+    estimates: Annotated[
+        bool,
+        typer.Option(show_default=False, help="Also use types whose eFLOPS are estimated, not measured; marked."),
+    ] = False
+    gpu: Annotated[list[str], typer.Option(metavar="GLOB", help="Only these GPU models; may be repeated.")] = field(
+        default_factory=list
+    )
+    gpus_min: Annotated[str | None, typer.Option(metavar="N", help="The fewest GPUs of a VM that trains.")] = None
+    gpus_max: Annotated[str | None, typer.Option(metavar="N", help="The most GPUs of a VM that trains.")] = None
+    gpu_memory_min: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The least memory of each GPU, such as 16GiB.")
+    ] = None
+    gpu_memory_max: Annotated[str | None, typer.Option(metavar="SIZE", help="The most memory of each GPU.")] = None
+    gpu_total_memory_min: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The least memory of all GPUs of a VM together.")
+    ] = None
+    gpu_total_memory_max: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The most memory of all GPUs of a VM together.")
+    ] = None
+    instance_type: Annotated[
+        list[str],
+        typer.Option(
+            metavar="GLOB",
+            autocompletion=complete_type,
+            help="Only these types train, such as 'g4dn.*'; may be repeated.",
+        ),
+    ] = field(default_factory=list)
+    exclude: Annotated[
+        list[str],
+        typer.Option(metavar="GLOB", autocompletion=complete_type, help="Never use these types; may be repeated."),
+    ] = field(default_factory=list)
+    cpu_arch: CpuArch = None
+    generation: Generation = "any"
+    memory_node: Annotated[
+        list[str],
+        typer.Option(
+            metavar="GLOB",
+            autocompletion=complete_type,
+            help="Only these types hold checkpoints; may be repeated.",
+        ),
+    ] = field(default_factory=list)
+    burstable: Annotated[
+        bool,
+        typer.Option(
+            show_default=False, help="Burstable types, such as t3, may hold checkpoints; their speed lasts for minutes."
+        ),
+    ] = False
+    max_nodes: Annotated[str, typer.Option(metavar="N", help="The most VMs that train in one cluster.")] = "255"
+    quota: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|none", help="Account limits in vCPUs, or none; the catalogue's unless given."),
+    ] = None
+
+    def market(self) -> MarketFlags:
+        """Where prices and facts come from.
+
+        Raises:
+            RequestError: --days is no whole number from 1 to 90, all regions and one of them, or --prices live together
+                with --offline.
+        """
+        from deepvm.errors import RequestError
+
+        if not (self.days.isascii() and self.days.isdecimal() and 1 <= int(self.days[:9]) <= MOST_DAYS):
+            raise RequestError("days", self.days, f"a whole number from 1 to {MOST_DAYS}, for AWS keeps no more")
+        regions = tuple(dict.fromkeys(r for r in self.region if r))
+        if "all" in regions and len(regions) > 1:
+            raise RequestError("region", "all", "all without other regions, or the regions without all")
+        if self.offline and self.prices == "live":
+            raise RequestError("prices", "live", "auto or snapshot together with --offline")
+        return MarketFlags(
+            prices=self.prices,
+            offline=self.offline,
+            zone=self.zone,
+            price_basis=self.price_basis,
+            days=int(self.days),
+            network=self.network,
+            regions=regions,
+            profile=self.profile,
+            placement_scores=self.placement_scores,
+        )
+
+    def planner_options(self, catalog: "Catalog") -> "PlanOptions":
+        """Keyword arguments for the planner.
+
+        Args:
+            catalog: what was opened; a file of quotas is compared with it.
+
+        Raises:
+            DataError: the file of quotas cannot be read.
+        """
+        return {
+            "checkpoint_size": self.checkpoint_size,
+            "buffers": self.buffers,
+            "objective": self.objective,
+            "policy": self.policy,
+            "architecture": self.architecture,
+            "speedup": self.speedup,
+            "estimates": self.estimates,
+            "gpu": self.gpu,
+            "gpus_min": self.gpus_min,
+            "gpus_max": self.gpus_max,
+            "gpu_memory_min": self.gpu_memory_min,
+            "gpu_memory_max": self.gpu_memory_max,
+            "gpu_total_memory_min": self.gpu_total_memory_min,
+            "gpu_total_memory_max": self.gpu_total_memory_max,
+            "instance_type": self.instance_type,
+            "exclude": self.exclude,
+            "cpu_architecture": self.cpu_arch,
+            "generation": self.generation,
+            "memory_node": self.memory_node,
+            "burstable": self.burstable,
+            "max_nodes": self.max_nodes,
+            "quotas": open_quotas(self.quota, catalog),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RankFlags(PlanFlags):
+    """The options of ``recommend``, which ranks."""
+
+    top: Annotated[str, typer.Option(metavar="N", help="How many configurations to rank.")] = "3"
+    solver: Solver = "ilp"
+    time_limit: Annotated[str, typer.Option(metavar="SECONDS", help="Stop the integer program after this time.")] = "60"
+
+    def planner_options(self, catalog: "Catalog") -> "PlanOptions":
+        """As of :class:`PlanFlags`, with how to rank."""
+        options = super().planner_options(catalog)
+        return {**options, "top": self.top, "solver": self.solver, "time_limit_s": self.time_limit}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SweepFlags(PlanFlags):
+    """The options of ``sweep``, which takes several budgets and several policies."""
+
+    pw: Annotated[
+        str, typer.Option(metavar="LOW:HIGH:STEP", help="Budgets in $/h: 0:10:0.1, or a comma-separated list.")
+    ]
+    # The same option, but here it may be repeated.
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Only deepvm, noscale, cost-first or performance-first; may be repeated. All unless given.",
+        ),
+    ] = field(default_factory=list)  # type: ignore[assignment]
+
+    def planner_options(self, catalog: "Catalog") -> "PlanOptions":
+        """As of :class:`PlanFlags`, without a policy: the sweep is told all of them apart."""
+        options = super().planner_options(catalog)
+        del options["policy"]
+        return options
+
+
+def open_catalog(name: str, region: str, profile: str) -> "Catalog":
     """Load a catalogue and make sure that it has the region.
 
     Raises:
@@ -137,7 +323,7 @@ def open_catalog(name: str, region: str, profile: str) -> Catalog:
     return catalog
 
 
-def open_quotas(name: str | None, catalog: Catalog) -> tuple[Quota, ...] | None:
+def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":
     """None for the catalogue's own quotas, an empty tuple for ``none``, else those of a file."""
     if name is None:
         return None

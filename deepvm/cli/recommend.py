@@ -7,35 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli import options as o
+from deepvm.cli.flags import takes_flags
 
 if TYPE_CHECKING:
     from deepvm.planner.explain import WhyNot
-    from deepvm.planner.recommend import Recommendations
+    from deepvm.planner.regions import Comparison
 
 NOTHING_FEASIBLE = 3
 
 
+@takes_flags
 def recommend(
-    pw: o.Budget,
-    catalog: o.CatalogName = o.DEFAULT_CATALOG,
-    region: o.Region = "",
-    profile: o.Profile = "",
-    checkpoint_size: o.CheckpointSize = "300MB",
-    buffers: o.Buffers = "2",
-    objective: o.ObjectiveName = "throughput",
-    policy: o.Policy = "deepvm",
-    architecture: o.Architectures = [],  # noqa: B006  typer copies defaults, and None would hide the list type
-    speedup: o.Speedup = None,
-    gpu: o.Gpus = [],  # noqa: B006
-    instance_type: o.InstanceTypes = [],  # noqa: B006
-    exclude: o.Exclude = [],  # noqa: B006
-    memory_node: o.MemoryNodes = [],  # noqa: B006
-    max_nodes: o.MaxNodes = "255",
-    quota: o.QuotaFile = None,
-    top: o.Top = "3",
-    solver: o.Solver = "ilp",
-    time_limit: o.TimeLimit = "60",
-    output: o.Output = "table",
+    flags: o.RankFlags,
+    output: Annotated[
+        Literal["table", "wide", "json", "yaml", "csv"], typer.Option("--output", "-o", help="How to print the answer.")
+    ] = "table",
     explain: Annotated[
         str,
         typer.Option(
@@ -51,80 +37,55 @@ def recommend(
     Example: deepvm recommend --pw 3
     """
     from deepvm.planner.recommend import recommend as rank
+    from deepvm.planner.regions import compare
 
-    found = o.open_catalog(catalog, region, profile)
-    answer = rank(
-        found,
-        pw,
-        checkpoint_size=checkpoint_size,
-        buffers=buffers,
-        objective=objective,
-        policy=policy,
-        architecture=architecture,
-        speedup=speedup,
-        gpu=gpu,
-        instance_type=instance_type,
-        exclude=exclude,
-        memory_node=memory_node,
-        max_nodes=max_nodes,
-        quotas=o.open_quotas(quota, found),
-        top=top,
-        solver=solver,
-        time_limit_s=time_limit,
-    )
+    market = flags.market()
+    found = o.open_catalog(flags.catalog, ", ".join(market.regions), market.profile)
+    answer = rank(found, flags.pw, **flags.planner_options(found))
     why = None
     if explain:
         from deepvm.planner.explain import why_not
 
         why = why_not(answer.catalog, answer.request, explain)
-    _print(answer, why, output)
+    _print(compare([answer]), why, output)
     if not answer.configurations:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
-def _print(answer: Recommendations, why: WhyNot | None, output: str) -> None:
+def _print(found: Comparison, why: WhyNot | None, output: str) -> None:
     import sys
-    from datetime import date
+    from datetime import datetime, timezone
 
     from deepvm.reports import documents
+    from deepvm.reports import recommendation_documents as data
     from deepvm.reports import recommendations as report
+    from deepvm.reports.sources import source_line
 
-    today = date.today()
+    now, best = datetime.now(timezone.utc), found.answers[0]
+    several = len(found.answers) > 1
     if output in ("json", "yaml"):
-        document = report.document(answer, why)
+        document = data.comparison(found, why) if several else data.document(best, why)
         sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))
     elif output == "csv":
-        sys.stdout.write(documents.to_csv(*report.csv_rows(answer)))
-    elif answer.configurations:
-        report.print_report(answer, why, today, wide=output == "wide")
+        sys.stdout.write(documents.to_csv(*data.csv_rows(found)))
+    elif found.ranked:
+        report.print_report(found, why, now, wide=output == "wide")
         return
-    if answer.infeasible is not None:
-        o.say(report.sentence(answer.infeasible))
-    o.note(report.source_line(answer.catalog, today))
+    for answer in found.answers:
+        if answer.infeasible is not None and not found.ranked:
+            where = f"{answer.catalog.region}: " if several else ""
+            o.say(where + report.sentence(answer.infeasible))
+        o.note(source_line(answer.catalog, now))
     if why is not None and output not in ("json", "yaml"):
         o.note(why.verdict)
 
 
+@takes_flags
 def explain(
     name: Annotated[
         str, typer.Argument(metavar="TYPE", autocompletion=o.complete_type, help="A type of the catalogue.")
     ],
-    pw: o.Budget,
-    catalog: o.CatalogName = o.DEFAULT_CATALOG,
-    region: o.Region = "",
-    profile: o.Profile = "",
-    checkpoint_size: o.CheckpointSize = "300MB",
-    buffers: o.Buffers = "2",
-    objective: o.ObjectiveName = "throughput",
-    policy: o.Policy = "deepvm",
-    architecture: o.Architectures = [],  # noqa: B006
-    speedup: o.Speedup = None,
-    gpu: o.Gpus = [],  # noqa: B006
-    instance_type: o.InstanceTypes = [],  # noqa: B006
-    exclude: o.Exclude = [],  # noqa: B006
-    memory_node: o.MemoryNodes = [],  # noqa: B006
-    max_nodes: o.MaxNodes = "255",
-    quota: o.QuotaFile = None,
+    flags: o.PlanFlags,
     output: Annotated[
         Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print the answer.")
     ] = "table",
@@ -138,32 +99,18 @@ def explain(
     from deepvm.errors import RequestError
     from deepvm.planner.explain import explain as ask
     from deepvm.reports import documents
+    from deepvm.reports import recommendation_documents as data
     from deepvm.reports import recommendations as report
 
-    found = o.open_catalog(catalog, region, profile)
+    market = flags.market()
+    found = o.open_catalog(flags.catalog, ", ".join(market.regions), market.profile)
     try:
-        why = ask(
-            found,
-            pw,
-            name,
-            checkpoint_size=checkpoint_size,
-            buffers=buffers,
-            objective=objective,
-            policy=policy,
-            architecture=architecture,
-            speedup=speedup,
-            gpu=gpu,
-            instance_type=instance_type,
-            exclude=exclude,
-            memory_node=memory_node,
-            max_nodes=max_nodes,
-            quotas=o.open_quotas(quota, found),
-        )
+        why = ask(found, flags.pw, name, **flags.planner_options(found))
     except RequestError as error:
         # Here the name is an argument of its own; under `recommend` it is the value of --explain.
         raise RequestError("TYPE", error.value, error.allowed) if error.option == "explain" else error from None
     if output == "table":
-        report.print_why(why)
+        report.print_why(why, found)
     else:
-        document = {"schema_version": report.EXPLAIN_VERSION, **report.explanation(why)}
+        document = {"schema_version": data.EXPLAIN_VERSION, **data.explanation(why, found)}
         sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))

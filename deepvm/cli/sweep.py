@@ -7,34 +7,12 @@ from typing import Annotated, Literal
 import typer
 
 from deepvm.cli import options as o
+from deepvm.cli.flags import takes_flags
 
 
+@takes_flags
 def sweep(
-    pw: Annotated[
-        str, typer.Option("--pw", metavar="LOW:HIGH:STEP", help="Budgets in $/h: 0:10:0.1, or a comma-separated list.")
-    ],
-    catalog: o.CatalogName = o.DEFAULT_CATALOG,
-    region: o.Region = "",
-    profile: o.Profile = "",
-    checkpoint_size: o.CheckpointSize = "300MB",
-    buffers: o.Buffers = "2",
-    objective: o.ObjectiveName = "throughput",
-    policy: Annotated[
-        list[str],
-        typer.Option(
-            "--policy",
-            metavar="NAME",
-            help="Only deepvm, noscale, cost-first or performance-first; may be repeated. All unless given.",
-        ),
-    ] = [],  # noqa: B006
-    architecture: o.Architectures = [],  # noqa: B006
-    speedup: o.Speedup = None,
-    gpu: o.Gpus = [],  # noqa: B006
-    instance_type: o.InstanceTypes = [],  # noqa: B006
-    exclude: o.Exclude = [],  # noqa: B006
-    memory_node: o.MemoryNodes = [],  # noqa: B006
-    max_nodes: o.MaxNodes = "255",
-    quota: o.QuotaFile = None,
+    flags: o.SweepFlags,
     output: Annotated[
         Literal["table", "csv", "json", "yaml"], typer.Option("--output", "-o", help="How to print the rows.")
     ] = "table",
@@ -54,28 +32,15 @@ def sweep(
     from deepvm.reports import documents
     from deepvm.reports import sweeps as report
 
-    budgets = parse_budgets(pw)
+    budgets = parse_budgets(flags.pw)
     if plot:
         from deepvm.reports.pictures import draw_sweep, picture_format
 
         picture_format(Path(plot))  # a wrong ending is said before the work, not after it
-    found = o.open_catalog(catalog, region, profile)
-    rows = run(
-        found,
-        budgets,
-        tuple(dict.fromkeys(policy)) or ALL_POLICIES,
-        checkpoint_size=checkpoint_size,
-        buffers=buffers,
-        objective=objective,
-        architecture=architecture,
-        speedup=speedup,
-        gpu=gpu,
-        instance_type=instance_type,
-        exclude=exclude,
-        memory_node=memory_node,
-        max_nodes=max_nodes,
-        quotas=o.open_quotas(quota, found),
-    )
+    market = flags.market()
+    found = o.open_catalog(flags.catalog, ", ".join(market.regions), market.profile)
+    policies = tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES
+    rows = run(found, budgets, policies, **flags.planner_options(found))
     if plot:
         draw_sweep(rows, Path(plot), catalog_name=found.name, eflops_unit=found.eflops_unit)
         o.note(f"drew {plot}")
@@ -84,7 +49,7 @@ def sweep(
     elif output == "table":
         report.print_rows(rows)
     else:
-        document = report.document(rows, found, objective)
+        document = report.document(rows, found, flags.objective)
         sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))
     for name in dict.fromkeys(r.policy.value for r in rows):
         if not any(r.recommendation for r in rows if r.policy.value == name):

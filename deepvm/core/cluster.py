@@ -121,6 +121,11 @@ class Recommendation:
         """Exact price in $/h."""
         return self.cluster.usd_per_hour
 
+    @property
+    def estimated(self) -> bool:
+        """Whether the throughput rests on eFLOPS that nobody has measured."""
+        return bool(self.cluster.gpu.eflops_basis)
+
 
 @dataclass(frozen=True)
 class Rejection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -284,6 +284,12 @@ class Catalog:
             raise RequestError("instances", (), "at least one instance type")
         refuse_twice("instances", (i.name for i in self.instances))
         refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in self.quotas))
+
+    def sustained(self) -> Catalog:
+        """The same catalogue counting with what networks sustain, where that is known, in place of their peaks."""
+        known = ((i, i.network_baseline_gbps) for i in self)
+        kept = (i if sustained is None else replace(i, network_gbps=sustained) for i, sustained in known)
+        return replace(self, instances=tuple(kept))
 
     def __iter__(self) -> Iterator[InstanceType]:
         """The types in the catalogue's order."""

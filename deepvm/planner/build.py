@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from deepvm.core.cluster import Binding, Recommendation
+from deepvm.core.instances import InstanceType
 from deepvm.core.performance import flopp
-from deepvm.core.units import MICRO_USD
+from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.planner.candidates import Candidates
 from deepvm.planner.frontier import Block, Choice
 from deepvm.planner.policies import architectures_of, scoring
@@ -31,7 +34,7 @@ def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[B
     work = float(sizes.ideal_throughput[row]) * k
     gpu, kind = cluster.gpu, candidates.speedup_kind
     assert gpu.eflops is not None and gpu.spot_usd_per_hour is not None  # or it would not be a candidate
-    warnings = []
+    warnings = list(_about(gpu))
     if sizes.clamped[row]:
         curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
         raw = float(curve.speedup(np.array([float(count)]))[0])
@@ -53,6 +56,20 @@ def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[B
         binding=binding,
         warnings=tuple(warnings),
     )
+
+
+def _about(gpu: InstanceType) -> Iterator[str]:
+    """What should make a reader careful with a type, whatever the size of the cluster."""
+    if gpu.eflops_basis:
+        yield f"the eFLOPS of {gpu.name} are estimated: {gpu.eflops_basis}"
+    if gpu.speedup_basis:
+        yield f"the speed-up curves of {gpu.name} are {gpu.speedup_basis}"
+    spot, on_demand = gpu.spot_usd_per_hour, gpu.on_demand_usd_per_hour
+    if spot is not None and on_demand is not None and spot > on_demand:
+        yield (
+            f"{gpu.name} costs more on the spot market, {format_usd(spot)} $/h, than on demand, "
+            f"{format_usd(on_demand)} $/h, where it is not taken away"
+        )
 
 
 def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:

@@ -1,0 +1,227 @@
+"""AWS: clients, calls and their errors; the only module that loads boto3, and only when something is asked.
+
+Who asks what, and how the answers are read, is in :mod:`deepvm.catalog.aws_signals`; its classes are named here too, so
+that this module is all that others need.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar, cast
+
+from deepvm.catalog.aws_errors import Circumstances, Question, cloud_error, error_code, too_slow
+from deepvm.catalog.aws_signals import HistoryProvider, PlacementProvider, aws_providers
+from deepvm.catalog.credentials import DEFAULT_REGION, profile_names, secrets_of
+from deepvm.errors import CloudError
+
+__all__ = ["Aws", "HistoryProvider", "Patience", "PlacementProvider", "aws_providers"]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+# Where botocore's credentials keep what must not be shown; reading the public properties could ask the network anew.
+_SECRET_ATTRIBUTES = ("access_key", "secret_key", "token", "_access_key", "_secret_key", "_token")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for AWS.
+
+    Attributes:
+        connect_s, read_s: seconds for a connection, and between two pieces of an answer.
+        attempts: how often each request is made at most.
+        total_s: seconds after which no further page of one answer is asked for.
+    """
+
+    connect_s: float = 5
+    read_s: float = 30
+    attempts: int = 6
+    total_s: float = 180
+
+
+class Aws:
+    """The account that a profile leads to. May be used by several threads at once.
+
+    Nothing is loaded, read or sent before the first call.
+    """
+
+    def __init__(
+        self,
+        profile: str = "",
+        region: str = "",
+        *,
+        patience: Patience | None = None,
+        at_once: int = 8,
+        clients: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Remember whose account to ask.
+
+        Args:
+            profile: of the shared AWS files; empty: what boto3 finds by itself.
+            region: where roles are assumed; each call names its own region.
+            patience: how long to wait.
+            at_once: how many requests one answer may have under way.
+            clients: ready-made clients by service, used in every region; for tests.
+        """
+        self.profile, self._region = profile, region
+        self._patience, self._at_once = patience or Patience(), at_once
+        self._given = dict(clients or {})
+        self._made: dict[tuple[str, str], Any] = {}
+        self._session: Any = None
+        self._credentials: Any = None
+        self._searched = False
+        self._lock = threading.Lock()
+
+    def call(self, question: Question, **parameters: Any) -> dict[str, Any]:
+        """Ask once and return the reply as boto3 gives it.
+
+        Args:
+            question: whom to ask what.
+            parameters: as in AWS's documentation.
+
+        Raises:
+            CloudError: no answer, or a refusal; says why and what to do.
+        """
+        return cast("dict[str, Any]", self.call_or_code(question, (), **parameters))
+
+    def call_or_code(self, question: Question, codes: Collection[str], **parameters: Any) -> dict[str, Any] | str:
+        """Ask once, where some refusals are answers: for these the code is returned (``NoSuchResourceException``).
+
+        Args:
+            question: whom to ask what.
+            codes: the refusals that are answers.
+            parameters: as in AWS's documentation.
+
+        Raises:
+            CloudError: no answer, or another refusal.
+        """
+        try:
+            ask = getattr(self._client(question.service, question.region), _method(question.operation))
+            return cast("dict[str, Any]", ask(**parameters))
+        except Exception as error:  # credential sources and parsers of replies raise anything
+            if error_code(error) in codes:
+                return error_code(error)
+            raise self._failure(error, question) from None
+
+    def pages(self, question: Question, key: str, **parameters: Any) -> list[Any]:
+        """Ask for all pages of a list; a page that fails costs the whole answer.
+
+        Args:
+            question: whom to ask what.
+            key: where the list stands in a page; a page may lack it.
+            parameters: as in AWS's documentation; ``MaxResults`` is the size of a page.
+
+        Raises:
+            CloudError: no answer, not a whole one, or a refusal.
+        """
+        end = time.monotonic() + self._patience.total_s
+        size = parameters.pop("MaxResults", None)
+        rows: list[Any] = []
+        try:
+            paginator = self._client(question.service, question.region).get_paginator(_method(question.operation))
+            for page in paginator.paginate(PaginationConfig={"PageSize": size}, **parameters):
+                rows.extend(page.get(key) or ())
+                if time.monotonic() > end and page.get("NextToken"):
+                    break
+            else:
+                return rows
+        except Exception as error:  # as above
+            raise self._failure(error, question) from None
+        raise too_slow(question, self._patience.total_s)
+
+    def each(self, ask: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        """The answers for all items in their order, asked for several at once; the first failure ends it.
+
+        Args:
+            ask: asks for one of them.
+            items: what to ask for.
+        """
+        with ThreadPoolExecutor(max_workers=self._at_once, thread_name_prefix="aws") as pool:
+            waiting = [pool.submit(ask, item) for item in items]
+            try:
+                return [future.result() for future in waiting]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def regions(self) -> tuple[str, ...]:
+        """The regions that are enabled for the account, sorted.
+
+        Raises:
+            CloudError: no answer, or a refusal.
+        """
+        reply = self.call(Question("ec2", "DescribeRegions", self._region or DEFAULT_REGION))
+        return tuple(sorted(row["RegionName"] for row in reply["Regions"]))
+
+    def _client(self, service: str, region: str) -> Any:
+        if service in self._given:
+            return self._given[service]
+        with self._lock:  # sessions of boto3 are not safe while they make a client
+            if (service, region) not in self._made:
+                self._made[service, region] = self._make_client(service, region)
+            return self._made[service, region]
+
+    def _make_client(self, service: str, region: str) -> Any:
+        import boto3  # type: ignore[import-untyped]
+        from botocore.config import Config  # type: ignore[import-untyped]
+        from botocore.exceptions import NoCredentialsError  # type: ignore[import-untyped]
+
+        from deepvm import __version__
+
+        if self._session is None:
+            self._session = boto3.Session(profile_name=self.profile or None, region_name=self._region or None)
+        if not self._searched:
+            self._credentials, self._searched = self._session.get_credentials(), True
+        if self._credentials is None:
+            # boto3 would search again for each client, which takes seconds where it asks the machine's metadata.
+            raise NoCredentialsError
+        config = Config(
+            retries={"mode": "adaptive", "total_max_attempts": self._patience.attempts},
+            connect_timeout=self._patience.connect_s,
+            read_timeout=self._patience.read_s,
+            user_agent_extra=f"deepvm/{__version__}",
+        )
+        return self._session.client(service, region_name=region, config=config)
+
+    def _failure(self, error: Exception, question: Question) -> CloudError:
+        kept = vars(self._credentials) if self._credentials is not None else {}
+        known = (kept.get(name) for name in _SECRET_ATTRIBUTES)
+        around = Circumstances(
+            secrets=(*secrets_of(os.environ), *(value for value in known if isinstance(value, str) and value)),
+            skew_s=clock_skew_s(getattr(error, "response", None)),
+            profiles=profile_names(os.environ),
+            regions=self._known_regions(question.service),
+        )
+        return cloud_error(error, replace(question, profile=self.profile), around)
+
+    def _known_regions(self, service: str) -> frozenset[str]:
+        """The regions in boto3's own tables: without asking anybody."""
+        if self._session is None:
+            return frozenset()
+        partitions = self._session.get_available_partitions()
+        return frozenset(r for p in partitions for r in self._session.get_available_regions(service, p))
+
+
+def clock_skew_s(reply: Any) -> float | None:
+    """Seconds by which the clock of this machine is ahead of AWS's, by the date that a reply carries; None without one.
+
+    Args:
+        reply: as boto3 gives it, or the ``response`` of its exception.
+    """
+    try:
+        said = parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return time.time() - said.timestamp()
+
+
+def _method(operation: str) -> str:
+    from botocore import xform_name  # type: ignore[import-untyped]
+
+    return str(xform_name(operation))

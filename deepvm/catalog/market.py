@@ -1,0 +1,254 @@
+"""Today's market of a region: live, from the cache, or the snapshot, whichever is the best that can be had.
+
+Catalogues called ``aws`` or ``aws-REGION`` are made here. Nothing slow is loaded before it is needed: with a fresh
+cache, or without credentials, boto3 stays out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from deepvm.catalog.assemble import SpotChoice, assemble
+from deepvm.catalog.cache import Cache, default_folder
+from deepvm.catalog.credentials import account_tag, check_region, credentials_may_exist, region_of
+from deepvm.catalog.provider import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
+from deepvm.catalog.resolve import Mode, resolve_regions
+from deepvm.catalog.snapshot import snapshot, snapshot_regions
+from deepvm.core.instances import Catalog
+from deepvm.core.prices import PriceBasis
+from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
+
+if TYPE_CHECKING:
+    from deepvm.catalog.provider import Provider
+
+KINDS = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
+"""The signals of a catalogue; a history of prices comes on top where it is asked for."""
+
+MOST_DAYS = 90
+"""AWS keeps spot prices for 90 days."""
+
+_NAME = re.compile(r"aws(?:-(.+))?")
+
+
+@dataclass(frozen=True)
+class MarketRequest:
+    """How prices are to be had.
+
+    Attributes:
+        mode: ``auto`` (fresh cache, AWS, expired cache, snapshot), ``live`` (AWS must answer) or ``snapshot``.
+        offline: never open a socket. profile: of AWS's configuration, empty for the default.
+        spot: which spot price counts. network: count with ``peak`` or ``baseline`` bandwidths.
+    """
+
+    mode: str = "auto"
+    offline: bool = False
+    profile: str = ""
+    spot: SpotChoice = field(default_factory=SpotChoice)
+    network: str = "peak"
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        prices: str = "auto",
+        offline: bool = False,
+        profile: str = "",
+        zone: str = "",
+        price_basis: str = "current",
+        days: int | str = 30,
+        network: str | None = None,
+    ) -> MarketRequest:
+        """Read the values that people write.
+
+        Raises:
+            RequestError: naming the argument, the value and what is allowed.
+        """
+        if prices not in ("auto", "live", "snapshot"):
+            raise RequestError("prices", prices, "auto or live or snapshot")
+        if offline and prices == "live":
+            raise RequestError("prices", prices, "auto or snapshot together with offline")
+        if price_basis not in [b.value for b in PriceBasis]:
+            raise RequestError("price_basis", price_basis, " or ".join(b.value for b in PriceBasis))
+        text = str(days).strip()
+        if isinstance(days, bool) or not re.fullmatch(r"[0-9]{1,3}", text) or not 1 <= int(text) <= MOST_DAYS:
+            raise RequestError("days", days, f"a whole number from 1 to {MOST_DAYS}")
+        if network not in (None, "peak", "baseline"):
+            raise RequestError("network", network, "peak or baseline")
+        spot = SpotChoice(zone, PriceBasis(price_basis), int(text))
+        return cls(prices, offline, profile, spot, network or "peak")
+
+
+def region_in(name: str) -> str | None:
+    """The region that a catalogue's name means: empty for ``aws``, None when it is no such name.
+
+    Raises:
+        RequestError: ``aws-`` and something that is no region.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    return check_region(match[1], "catalog") if match[1] else ""
+
+
+def open_markets(
+    regions: Sequence[str],
+    request: MarketRequest,
+    *,
+    environ: Mapping[str, str] | None = None,
+    now: datetime | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[Catalog, ...]:
+    """The catalogues of regions, in their order; of several, those that cannot be had are left out with a note.
+
+    Args:
+        regions: their names; none for the user's own, ``all`` for every region that can be had.
+        request: how prices are to be had.
+        environ: the environment, ``os.environ`` unless given.
+        now: the time, UTC; the clock's unless given.
+        progress: told what is being fetched, one line at a time.
+
+    Raises:
+        MissingDataError: nothing is known of the only region, or of none of them.
+        CloudError: AWS had to answer and did not.
+        RequestError: no such region or zone.
+    """
+    surroundings = os.environ if environ is None else environ
+    moment = now or datetime.now(timezone.utc)
+    if not regions:
+        return (_own_region(request, surroundings, moment, progress),)
+    names = _expanded(regions, request, surroundings, moment)
+    if len(names) == 1:
+        return (_open(names[0], request, surroundings, moment, progress),)
+    return _several(names, request, surroundings, moment, progress)
+
+
+def open_market(region: str = "", request: MarketRequest | None = None, **given: object) -> Catalog:
+    """The catalogue of one region; see :func:`open_markets`."""
+    return open_markets([region] if region else [], request or MarketRequest(), **given)[0]  # type: ignore[arg-type]
+
+
+def _own_region(
+    request: MarketRequest, environ: Mapping[str, str], now: datetime, progress: Callable[[str], None]
+) -> Catalog:
+    """The user's region; the snapshot's where nothing is known of it, because nobody named it on the command line."""
+    own = region_of("", request.profile, environ)
+    try:
+        catalog = _open(own.name, request, environ, now, progress)
+    except MissingDataError:
+        others = [r for r in snapshot_regions() if r != own.name]
+        if not others or request.mode == "live":
+            raise
+        catalog = _open(others[0], request, environ, now, progress)
+        return _noted(catalog, f"nothing is known of {own.name} ({own.where}); these are prices of {others[0]}")
+    return _noted(catalog, f"region {own.name} ({own.where})")
+
+
+def _noted(catalog: Catalog, *notes: str) -> Catalog:
+    provenance = replace(catalog.provenance, notes=(*notes, *catalog.provenance.notes))
+    return replace(catalog, provenance=provenance)
+
+
+def _expanded(
+    regions: Sequence[str], request: MarketRequest, environ: Mapping[str, str], now: datetime
+) -> tuple[str, ...]:
+    """The names, each once; ``all`` becomes every region of the account, or all that are at hand without AWS."""
+    names: list[str] = []
+    for name in regions:
+        if name == "all":
+            names += _all_regions(request, environ, now)
+        else:
+            names.append(check_region(name))
+    return tuple(dict.fromkeys(names))
+
+
+def _all_regions(request: MarketRequest, environ: Mapping[str, str], now: datetime) -> tuple[str, ...]:
+    if _may_ask(request, environ):
+        from deepvm.catalog.aws import Aws
+
+        try:
+            return Aws(request.profile).regions()
+        except CloudError:
+            if request.mode == "live":
+                raise
+    cached = () if request.mode == "snapshot" else (e.region for e in _cache(request, environ).entries(now))
+    return tuple(sorted({*cached, *snapshot_regions()}))
+
+
+def _may_ask(request: MarketRequest, environ: Mapping[str, str]) -> bool:
+    if request.offline or request.mode == "snapshot":
+        return False
+    return request.mode == "live" or credentials_may_exist(request.profile, environ)
+
+
+def _cache(request: MarketRequest, environ: Mapping[str, str]) -> Cache:
+    return Cache(default_folder(environ), account_tag(request.profile, environ))
+
+
+def providers_of(request: MarketRequest) -> Mapping[str, Provider]:
+    """Who fetches what; loads boto3."""
+    from deepvm.catalog.aws import Aws
+    from deepvm.catalog.aws_signals import HistoryProvider, aws_providers
+    from deepvm.catalog.feeds import AdvisorProvider
+
+    aws = Aws(request.profile)
+    found: dict[str, Provider] = {**aws_providers(aws), ADVISOR: AdvisorProvider()}
+    if request.spot.history:
+        found[request.spot.history] = HistoryProvider(aws, request.spot.days)
+    return found
+
+
+def _open(
+    region: str,
+    request: MarketRequest,
+    environ: Mapping[str, str],
+    now: datetime,
+    progress: Callable[[str], None],
+) -> Catalog:
+    return _several((region,), request, environ, now, progress)[0]
+
+
+def _several(
+    regions: Sequence[str],
+    request: MarketRequest,
+    environ: Mapping[str, str],
+    now: datetime,
+    progress: Callable[[str], None],
+) -> tuple[Catalog, ...]:
+    """The catalogues of regions; of several, those that cannot be had become a note of the others.
+
+    Raises:
+        MissingDataError, RequestError, CloudError: what the first region lacks, if none of them can be had.
+    """
+    kinds = (*KINDS, request.spot.history) if request.spot.history else KINDS
+    resolved = resolve_regions(
+        regions,
+        kinds,
+        Mode(request.mode),
+        cache=_cache(request, environ),
+        providers=(lambda: providers_of(request)) if _may_ask(request, environ) else None,
+        snapshot=snapshot,
+        now=now,
+        progress=progress,
+        not_asked="offline" if request.offline else "no AWS credentials were found",
+    )
+    found: list[Catalog] = []
+    failed: list[DeepVMError] = []
+    for region, signals in resolved.items():
+        if isinstance(signals, CloudError):
+            failed.append(signals)
+            continue
+        try:
+            catalog = assemble(region, signals.signals, request.spot, now, signals.notes)
+        except (MissingDataError, RequestError) as error:
+            failed.append(error)
+            continue
+        found.append(catalog.sustained() if request.network == "baseline" else catalog)
+    if not found:
+        raise failed[0]
+    found[0] = _noted(found[0], *(str(e) for e in failed))
+    return tuple(found)

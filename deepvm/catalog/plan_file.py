@@ -1,0 +1,330 @@
+"""Plans from the documents that ``deepvm recommend -o json`` writes.
+
+The documents grow: fields that are not known here are ignored, wherever they stand. What is known must be right, in
+every configuration, and what is wrong is named with its place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from deepvm.catalog.files import read_text
+from deepvm.catalog.json_file import RepeatedKeys, parse_json
+from deepvm.catalog.problems import Finding, json_place, shown
+from deepvm.catalog.schema import MAX_USD_PER_HOUR, Day, Price, Text, Whole
+from deepvm.core.instances import ZonePrice
+from deepvm.core.plan import Plan, PlannedVms, PlanSource
+from deepvm.errors import CatalogFormatError, Problem, RequestError
+
+PLAN_VERSION = "deepvm.recommend/1"
+STANDARD_INPUT = "standard input"
+"""How a plan that came through a pipe is called in errors."""
+
+_EXPECTED = "allowed: one JSON object, as `deepvm recommend --pw 3 -o json > plan.json` writes it"
+_MOST_VMS = 1_000_000
+_MANY = 1000
+_PRICE = f"a number above 0 and at most {MAX_USD_PER_HOUR} with at most 6 decimals"
+
+Location = tuple[str | int, ...]
+
+
+def _as_total(value: object) -> Decimal:
+    """An amount for all VMs: exact, up to what the most VMs cost at the highest price."""
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
+        raise ValueError("not a number")
+    total = Decimal(value)
+    if not 0 < total <= MAX_USD_PER_HOUR * _MOST_VMS or total != round(total, 6):
+        raise ValueError("out of range")
+    return total
+
+
+Name = Annotated[Text, Field(min_length=1, max_length=100)]
+Total = Annotated[Decimal, BeforeValidator(_as_total)]
+Count = Annotated[Whole, Field(ge=0, le=_MOST_VMS)]
+Positive = Annotated[Whole, Field(ge=1, le=_MOST_VMS)]
+CpuArchitecture = Literal["x86_64", "arm64", ""]
+
+
+def _price(what: str) -> Any:
+    return Field(None, description=f"{what} in US dollars an hour ($/h): {_PRICE}, or null when unknown")
+
+
+class _Object(BaseModel):
+    model_config = ConfigDict(extra="ignore", defer_build=True)
+
+
+class ZoneDocument(_Object):
+    """The spot price of one zone."""
+
+    zone: Name = Field(description="id of the zone, such as use1-az4: one line of 1 to 100 characters")
+    zone_name: Name | None = Field(
+        None, description="name of the zone, such as us-east-1a: one line of 1 to 100 characters, or null when unknown"
+    )
+    usd_per_hour: Price = Field(description=f"spot price of the zone in US dollars an hour ($/h): {_PRICE}")
+
+
+class _Vms(_Object):
+    instance_type: Name = Field(description="the provider's name of the type: one line of 1 to 100 characters")
+    count: Positive = Field(description=f"VMs: a whole number from 1 to {_MOST_VMS}")
+    on_demand_usd_per_hour: Price | None = _price("on-demand price of one VM")
+    cpu_architecture: CpuArchitecture | None = Field(None, description="x86_64 or arm64, or null or empty when unknown")
+
+
+class GpuVmsDocument(_Vms):
+    """The VMs that train."""
+
+    spot_count: Count = Field(description=f"spot VMs: a whole number from 0 to {_MOST_VMS}")
+    on_demand_count: Count = Field(description=f"on-demand VMs: a whole number from 0 to {_MOST_VMS}")
+    spot_usd_per_hour: Price | None = _price("spot price of one VM")
+    gpu_name: Name | None = Field(
+        None, description="GPU model, such as T4: one line of 1 to 100 characters, or null when unknown"
+    )
+    gpus_per_vm: Annotated[Whole, Field(ge=1, le=1024)] | None = Field(
+        None, description="GPUs in one VM: a whole number from 1 to 1024, or null when unknown"
+    )
+    zones: list[ZoneDocument] | None = Field(
+        None, max_length=1000, description="spot prices by zone: a list of at most 1000 objects, or null when unknown"
+    )
+
+
+class MemoryVmsDocument(_Vms):
+    """The on-demand VMs that hold checkpoints."""
+
+
+class ConfigurationDocument(_Object):
+    """One ranked cluster."""
+
+    rank: Positive = Field(description=f"place in the recommendation: a whole number from 1 to {_MOST_VMS}")
+    architecture: Name = Field(description="name of the architecture, such as tiering: one line of text")
+    gpu: GpuVmsDocument = Field(
+        description="the VMs that train: an object with instance_type, count, spot_count and on_demand_count"
+    )
+    memory: MemoryVmsDocument | None = Field(
+        None, description="the memory nodes: an object with instance_type and count, or null without any"
+    )
+    usd_per_hour: Total = Field(
+        description="price of all VMs in US dollars an hour ($/h): a number above 0 with at most 6 decimals"
+    )
+    region: Text | None = Field(None, max_length=100, description="the provider's region: one line of text, or null")
+    zone: Name | None = Field(None, description="id of the zone to start in: one line of text, or null when unknown")
+    warnings: list[Text] = Field([], max_length=1000, description="warnings: a list of lines of text")
+
+
+class SourceDocument(_Object):
+    """Where the prices come from."""
+
+    catalog: Text = Field("", max_length=1000, description="name of the catalogue: one line of text")
+    region: Text | None = Field(None, max_length=100, description="the provider's region: one line of text, or null")
+    prices_as_of: Day | None = Field(None, description="the day the prices were true: a date YYYY-MM-DD, or null")
+    kind: Text = Field("", max_length=100, description="kind of the catalogue, such as embedded: one line of text")
+    source: Text = Field("", max_length=10_000, description="who published the prices: one line of text")
+
+
+class RelaxDocument(_Object):
+    """What to change when nothing is feasible."""
+
+    advice: Text = Field("", description="what to change: one line of text")
+
+
+class PlanDocument(_Object):
+    """The document of a recommendation, as far as a plan needs it."""
+
+    schema_version: Literal["deepvm.recommend/1"] = Field(description=f"version of the format: {PLAN_VERSION}")
+    source: SourceDocument = Field(description="where the prices come from: an object")
+    configurations: list[ConfigurationDocument] = Field(
+        max_length=10_000, description="the ranked clusters: a list of objects"
+    )
+    reason: Text = Field("", description="why nothing is feasible: one line of text")
+    relax: RelaxDocument | None = Field(None, description="what to change when nothing is feasible: an object or null")
+
+
+def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
+    """Read one configuration of a file that ``deepvm recommend -o json`` wrote.
+
+    Args:
+        path: the file.
+        rank: which configuration, 1 is the best.
+
+    Raises:
+        CatalogFormatError: the file is missing, cannot be read, is not valid, or holds no configuration; lists every
+            problem with its place.
+        RequestError: no configuration has this rank.
+    """
+    file = Path(path)
+    try:
+        text = read_text(file)
+    except FileNotFoundError:
+        raise CatalogFormatError(file, [Problem("file", "does not exist", _EXPECTED)]) from None
+    except CatalogFormatError as error:
+        raise _about_plans(error) from None
+    return parse_plan(text, rank, str(file))
+
+
+def decode_plan(data: bytes, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
+    """Read one configuration of a document in UTF-8 that did not come from a file, as :func:`load_plan` does.
+
+    Raises:
+        CatalogFormatError: not UTF-8, empty, or not valid. RequestError: no configuration has this rank.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{data[error.start]:02x} is not UTF-8"
+        raise CatalogFormatError(name, [Problem(f"byte {error.start}", found, _EXPECTED)]) from None
+    if not text.strip():
+        raise CatalogFormatError(name, [Problem("file", "is empty", _EXPECTED)])
+    return parse_plan(text, rank, name)
+
+
+def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
+    """Read one configuration of a document's text, as :func:`load_plan` does.
+
+    Args:
+        text: JSON.
+        rank: which configuration, 1 is the best.
+        name: what the document is called in errors.
+
+    Raises:
+        CatalogFormatError: not valid. RequestError: no configuration has this rank.
+    """
+    try:
+        raw = parse_json(text, Path(name))
+    except CatalogFormatError as error:
+        raise _about_plans(error) from None
+    problems = _problems(raw)
+    if problems:
+        raise CatalogFormatError(name, problems)
+    document = PlanDocument.model_validate(raw)
+    if not document.configurations:
+        advice = document.relax.advice if document.relax else ""
+        found = f"the plan has no configuration: {document.reason or 'nothing was feasible'}"
+        expected = f"recommend again with what is feasible{f': {advice}' if advice else ''}"
+        raise CatalogFormatError(name, [Problem("configurations", found, expected)])
+    chosen = [c for c in document.configurations if c.rank == rank]
+    if not chosen:
+        ranks = ", ".join(str(c.rank) for c in document.configurations[:20])
+        raise RequestError("rank", rank, f"the ranks of {name}: {ranks}")
+    return _plan(chosen[0], document.source)
+
+
+def _plan(chosen: ConfigurationDocument, source: SourceDocument) -> Plan:
+    gpu, memory = chosen.gpu, chosen.memory
+    zones = [ZonePrice(z.zone, z.usd_per_hour, z.zone_name or "") for z in gpu.zones or ()]
+    return Plan(
+        rank=chosen.rank,
+        architecture=chosen.architecture,
+        training=PlannedVms(
+            instance_type=gpu.instance_type,
+            spot_count=gpu.spot_count,
+            on_demand_count=gpu.on_demand_count,
+            spot_usd_per_hour=gpu.spot_usd_per_hour,
+            on_demand_usd_per_hour=gpu.on_demand_usd_per_hour,
+            gpu_name=gpu.gpu_name or "",
+            gpus_per_vm=gpu.gpus_per_vm,
+            cpu_architecture=gpu.cpu_architecture or "",
+            zones=tuple(sorted(zones, key=lambda z: (z.usd_per_hour, z.zone))),
+        ),
+        memory=None
+        if memory is None
+        else PlannedVms(
+            instance_type=memory.instance_type,
+            on_demand_count=memory.count,
+            on_demand_usd_per_hour=memory.on_demand_usd_per_hour,
+            cpu_architecture=memory.cpu_architecture or "",
+        ),
+        usd_per_hour=chosen.usd_per_hour,
+        region=chosen.region or source.region or "",
+        zone=chosen.zone or "",
+        source=PlanSource(
+            catalog=source.catalog,
+            kind=source.kind,
+            prices_as_of=date.fromisoformat(source.prices_as_of) if source.prices_as_of else None,
+            source=source.source,
+        ),
+        warnings=tuple(chosen.warnings),
+    )
+
+
+def _about_plans(error: CatalogFormatError) -> CatalogFormatError:
+    """What could not be read at all, with a plan and not a catalogue as the thing to give."""
+    return CatalogFormatError(error.path, [Problem(p.place, p.found, _EXPECTED) for p in error.problems])
+
+
+def _problems(document: object) -> list[Problem]:
+    place = json_place(document)
+    if not isinstance(document, Mapping):
+        return [Problem("top level", shown(document), _EXPECTED)]
+    version = document.get("schema_version")
+    if version != PLAN_VERSION:  # a document of another kind is not judged by this one's fields
+        found = "missing" if "schema_version" not in document else shown(version)
+        return [Problem("schema_version", found, f"allowed: {PLAN_VERSION}, {_EXPECTED.removeprefix('allowed: ')}")]
+    problems = [Problem(place(p), "this field stands twice in its object", "allowed: once") for p in _twice(document)]
+    try:
+        valid = PlanDocument.model_validate(document)
+    except ValidationError as refusal:
+        errors = refusal.errors(include_url=False, include_context=False, include_input=False)
+        for error in errors[:_MANY]:
+            problems.append(_problem(document, error["loc"], place(error["loc"])))
+        return problems
+    return problems + [finding.problem(place) for finding in _joined(valid)]
+
+
+def _joined(document: PlanDocument) -> Iterator[Finding]:
+    """What only several fields together can get wrong."""
+    first: dict[int, int] = {}
+    for i, configuration in enumerate(document.configurations):
+        here: Location = ("configurations", i)
+        if first.setdefault(configuration.rank, i) != i:
+            yield Finding((*here, "rank"), f"rank {configuration.rank} stands twice", "allowed: every rank once")
+        gpu = configuration.gpu
+        if gpu.count != gpu.spot_count + gpu.on_demand_count:
+            expected = f"allowed: spot_count + on_demand_count, {gpu.spot_count} + {gpu.on_demand_count}"
+            yield Finding((*here, "gpu", "count"), str(gpu.count), expected)
+        zones = [z.zone for z in gpu.zones or ()]
+        for j, zone in enumerate(zones):
+            if zone in zones[:j]:
+                yield Finding((*here, "gpu", "zones", j, "zone"), f"{shown(zone)} stands twice", "allowed: once")
+
+
+def _problem(document: object, location: Location, place: str) -> Problem:
+    value: Any = document
+    for step in location:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return Problem(place, "missing", f"allowed: {_description(location)}")
+    return Problem(place, shown(value), f"allowed: {_description(location)}")
+
+
+def _description(location: Location) -> str:
+    """What the schema says about a field; about the list where the item itself is wrong."""
+    model: type[BaseModel] | None = PlanDocument
+    text = ""
+    for step in location:
+        if isinstance(step, str) and model is not None and step in model.model_fields:
+            field = model.model_fields[step]
+            text, model = field.description or "", _model_in(field.annotation)
+    return text
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _twice(document: object) -> Iterator[Location]:
+    stack: list[tuple[Location, Any]] = [((), document)]
+    while stack:
+        path, value = stack.pop()
+        if isinstance(value, RepeatedKeys):
+            yield from ((*path, name) for name in value.repeated)
+        children = value.items() if isinstance(value, dict) else enumerate(value)
+        stack += [((*path, step), child) for step, child in children if isinstance(child, (dict, list))]

@@ -1,0 +1,40 @@
+"""``deepvm catalog diff``: what changed between two catalogues."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+CHANGED = 1
+"""Exit code of ``--fail-on-change`` when something changed, as ``diff`` and ``git diff --exit-code`` have it."""
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Embedded catalogue, or a .json or .csv file.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The one to compare it with.")],
+    output: Annotated[
+        Literal["table", "json", "csv"], typer.Option("--output", "-o", help="How to print the answer.")
+    ] = "table",
+    fail_on_change: Annotated[
+        bool, typer.Option("--fail-on-change", help="Leave with exit code 1 when anything changed.")
+    ] = False,
+) -> None:
+    """Show what changed between two catalogues: types, prices (the largest change in % first) and figures.
+
+    Example: deepvm catalog diff yesterday.json today.json
+    """
+    from deepvm.catalog.diff import diff_catalogs
+    from deepvm.catalog.store import load_catalog
+    from deepvm.reports import diffs, documents
+
+    found = diff_catalogs(load_catalog(old), load_catalog(new))
+    if output == "json":
+        sys.stdout.write(documents.to_json(diffs.document(found)))
+    elif output == "csv":
+        sys.stdout.write(documents.to_csv(*diffs.csv_rows(found)))
+    else:
+        diffs.print_report(found)
+    if fail_on_change and not found.empty:
+        raise typer.Exit(CHANGED)

@@ -1,0 +1,116 @@
+"""``deepvm export``: a plan as the files of another tool."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from deepvm.cli import options as o
+
+if TYPE_CHECKING:
+    from deepvm.core.plan import Plan
+    from deepvm.reports.exports import Subnet
+
+
+def export(
+    file: Annotated[
+        str, typer.Argument(metavar="PLAN", help="What `deepvm recommend -o json` wrote; - reads standard input.")
+    ],
+    to: Annotated[
+        Literal["skypilot", "ec2-fleet", "terraform", "torchrun"], typer.Option("--to", help="The tool to write for.")
+    ],
+    rank: Annotated[str, typer.Option("--rank", metavar="N", help="Which configuration; 1 is the best.")] = "1",
+    output_dir: Annotated[
+        str,
+        typer.Option("--output-dir", metavar="DIR", help="Where to write; without it a single file goes to stdout."),
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    zone: Annotated[
+        list[str], typer.Option("--zone", metavar="ZONE", help="Only in this zone of the plan; may be repeated.")
+    ] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
+    command: Annotated[
+        str,
+        typer.Option(
+            "--command",
+            metavar="TEXT",
+            help="Training script and its arguments, as behind torchrun.",
+        ),
+    ] = "",
+    image: Annotated[str, typer.Option("--image", metavar="AMI", help="Image of the VMs that train.")] = "",
+    memory_image: Annotated[
+        str, typer.Option("--memory-image", metavar="AMI", help="Image of the memory nodes, if another.")
+    ] = "",
+    launch_template: Annotated[
+        str, typer.Option("--launch-template", metavar="NAME", help="Your launch template (ec2-fleet).")
+    ] = "",
+    memory_launch_template: Annotated[
+        str, typer.Option("--memory-launch-template", metavar="NAME", help="That of the memory nodes, if another.")
+    ] = "",
+    key_name: Annotated[str, typer.Option("--key-name", metavar="NAME", help="Key pair for SSH.")] = "",
+    subnet: Annotated[
+        list[str],
+        typer.Option("--subnet", metavar="[ZONE=]ID", help="Start VMs in these subnets only; may be repeated."),
+    ] = [],  # noqa: B006
+    security_group: Annotated[
+        list[str], typer.Option("--security-group", metavar="ID", help="Security group of all VMs; may be repeated.")
+    ] = [],  # noqa: B006
+) -> None:
+    """Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.
+
+    Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --to skypilot --output-dir job
+    """
+    from pathlib import Path
+
+    from deepvm.errors import RequestError
+    from deepvm.reports.exports import ExportOptions, render
+    from deepvm.reports.exports.writing import write_export
+
+    plan = _read(file, rank).in_zones(zone)
+    found = render(
+        plan,
+        to,
+        ExportOptions(
+            image=image,
+            memory_image=memory_image,
+            key_name=key_name,
+            subnets=tuple(_subnet(text) for text in subnet),
+            security_groups=tuple(security_group),
+            launch_template=launch_template,
+            memory_launch_template=memory_launch_template,
+            command=command,
+        ),
+    )
+    if output_dir:
+        for path in write_export(found, Path(output_dir), force=force):
+            o.say(f"{path}: written")
+    elif len(found.files) > 1:
+        names = ", ".join(f.name for f in found.files)
+        raise RequestError("output_dir", "", f"a folder for the files of this export: {names}")
+    else:
+        sys.stdout.write(found.files[0].text)
+    for note in found.notes:
+        o.note(note)
+
+
+def _read(file: str, rank: str) -> Plan:
+    from deepvm.catalog.files import MAX_BYTES
+    from deepvm.catalog.plan_file import decode_plan, load_plan
+    from deepvm.errors import RequestError
+
+    if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:
+        raise RequestError("rank", rank, "a whole number >= 1")
+    if file != "-":
+        return load_plan(file, int(rank))
+    return decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), int(rank))
+
+
+def _subnet(text: str) -> Subnet:
+    from deepvm.errors import RequestError
+    from deepvm.reports.exports import Subnet
+
+    zone, separator, name = text.rpartition("=")
+    if not name or (separator and not zone):
+        raise RequestError("subnet", text, "ZONE=SUBNET or SUBNET, such as use1-az4=subnet-0abc")
+    return Subnet(name, zone)

@@ -1,0 +1,132 @@
+"""EC2 Fleet: requests for ``aws ec2 create-fleet --cli-input-json file://...``.
+
+Spot VMs that train are a fleet of type ``maintain``: AWS replaces those that are taken away. On-demand VMs are a fleet
+of type ``instant``: the reply names them or says why not, and one that dies is not silently replaced by an empty one
+that lost the checkpoints.
+
+No ``MaxPrice`` is set: AWS advises against it, because VMs are then interrupted more often, and without it a spot VM
+costs at most its on-demand price.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from deepvm.core.instances import Market
+from deepvm.core.plan import MEMORY, Plan, PlannedGroup
+from deepvm.errors import RequestError
+from deepvm.reports.exports.base import (
+    Export,
+    Exporter,
+    ExportFile,
+    ExportOptions,
+    Place,
+    places,
+    plan_tags,
+    refuse_memory_options,
+    spread_note,
+    tag_value,
+)
+
+# Not a name that a launch template can have: AWS refuses the request until it is replaced.
+PLACEHOLDER = "<name of your launch template>"
+
+
+class Ec2Fleet(Exporter):
+    """One CreateFleet request for the spot VMs and one for the on-demand VMs of each kind."""
+
+    name: ClassVar[str] = "ec2-fleet"
+    summary: ClassVar[str] = "CreateFleet requests (JSON) for the AWS command line"
+    options: ClassVar[frozenset[str]] = frozenset({"launch_template", "memory_launch_template", "subnet"})
+
+    def render(self, plan: Plan, options: ExportOptions) -> Export:
+        """One file for each group of VMs.
+
+        Raises:
+            RequestError: a subnet in an unknown zone, or memory nodes that need a launch template of their own.
+        """
+        refuse_memory_options(plan, options, "memory_launch_template")
+        where = places(plan, options)
+        files = []
+        for group in plan.groups:
+            request = _request(plan, group, where, _template(plan, group, options))
+            files.append(ExportFile(f"{group.role}-fleet.json", json.dumps(request, indent=2) + "\n"))
+        return Export(tuple(files), _notes(plan, options, [f.name for f in files]))
+
+
+def _template(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
+    shared = options.launch_template or PLACEHOLDER
+    if group.role != MEMORY or options.memory_launch_template:
+        return options.memory_launch_template if group.role == MEMORY else shared
+    if plan.mixes_cpu_architectures and options.launch_template:
+        allowed = (
+            f"with --memory-launch-template beside it: {plan.training.instance_type} is "
+            f"{plan.training.cpu_architecture} and {group.instance_type} is {group.vms.cpu_architecture}, "
+            "so they need different images"
+        )
+        raise RequestError("launch_template", options.launch_template, allowed)
+    return shared
+
+
+def _request(plan: Plan, group: PlannedGroup, where: tuple[Place, ...], template: str) -> dict[str, Any]:
+    spot = group.market is Market.SPOT
+    request: dict[str, Any] = {"Type": "maintain" if spot else "instant"}
+    if spot:
+        request["SpotOptions"] = {"AllocationStrategy": "price-capacity-optimized"}
+        request["ExcessCapacityTerminationPolicy"] = "termination"
+    else:
+        # The price is the same everywhere: stay near the VMs that train, and take another zone only when that is full.
+        request["OnDemandOptions"] = {"AllocationStrategy": "prioritized"}
+    overrides = [_override(group, place) for place in where]
+    if not spot:
+        overrides = [{**override, "Priority": float(i)} for i, override in enumerate(overrides)]
+    request["LaunchTemplateConfigs"] = [
+        {
+            "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Default"},
+            "Overrides": overrides,
+        }
+    ]
+    request["TargetCapacitySpecification"] = {
+        "TotalTargetCapacity": group.count,
+        "SpotTargetCapacity": group.count if spot else 0,
+        "OnDemandTargetCapacity": 0 if spot else group.count,
+        "DefaultTargetCapacityType": group.market.value,
+    }
+    tags = [{"Key": key, "Value": value} for key, value in plan_tags(plan, group).items()]
+    # JSON has no comments: what the header says elsewhere stands in tags.
+    source = [{"Key": "deepvm:source", "Value": tag_value(plan.source.source)}] if plan.source.source else []
+    request["TagSpecifications"] = [{"ResourceType": "fleet", "Tags": tags + source}]
+    if not spot:  # AWS takes tags of instances only for fleets of type instant
+        request["TagSpecifications"].append({"ResourceType": "instance", "Tags": tags})
+    return request
+
+
+def _override(group: PlannedGroup, place: Place) -> dict[str, Any]:
+    override: dict[str, Any] = {"InstanceType": group.instance_type}
+    if place.subnet:
+        override["SubnetId"] = place.subnet  # a subnet is in one zone, which must not be named a second time
+    elif place.zone is not None and place.zone.name:
+        override["AvailabilityZone"] = place.zone.name
+    elif place.zone is not None:
+        override["AvailabilityZoneId"] = place.zone.zone
+    return override
+
+
+def _notes(plan: Plan, options: ExportOptions, names: list[str]) -> tuple[str, ...]:
+    region = f" --region {plan.region}" if plan.region else ""
+    notes = [f"start: aws ec2 create-fleet{region} --cli-input-json file://{name}" for name in names]
+    if not options.launch_template:
+        notes.append(
+            "to fill in: the name of your launch template (image, key pair, security groups) in each file, "
+            "or --launch-template NAME"
+        )
+    notes.append(
+        "stop: aws ec2 delete-fleets --terminate-instances; until then AWS replaces spot VMs that are taken away"
+    )
+    notes.append(
+        "the spot fleet has no MaxPrice, which AWS advises against; a spot VM costs at most its on-demand price"
+    )
+    if len(plan.training.zones) > 1:
+        notes.append(spread_note(plan))
+    return tuple(notes)

@@ -1,0 +1,203 @@
+"""SkyPilot: a task file for each kind of VM.
+
+All nodes of a SkyPilot cluster are alike, so a plan of spot and on-demand VMs becomes two tasks, which are started one
+after the other: first the on-demand one, then the spot one, which is told the addresses of the first. What it must be
+told stands as ``null`` under ``envs``: SkyPilot refuses to start a task with such a variable until it is given.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any, ClassVar
+
+from deepvm.core.instances import Market
+from deepvm.core.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
+from deepvm.reports.exports.base import (
+    JOIN_TIMEOUT_S,
+    RENDEZVOUS_PORT,
+    Export,
+    Exporter,
+    ExportFile,
+    ExportOptions,
+    comment,
+    header,
+    refuse_memory_options,
+)
+
+# GPU models that SkyPilot's AWS catalogue calls as AWS and deepvm do. Under another name the instance type would not
+# match, and the type alone says which GPUs it has.
+_SAME_NAMES = frozenset({"T4", "T4g", "A10G", "M60", "V100", "K80", "L4", "L40S", "H100", "H200"})
+_ODD_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
+
+
+class SkyPilot(Exporter):
+    """Task YAML with ``any_of`` resources."""
+
+    name: ClassVar[str] = "skypilot"
+    summary: ClassVar[str] = "task files (YAML) for sky jobs launch"
+    options: ClassVar[frozenset[str]] = frozenset({"image", "memory_image", "command"})
+
+    def render(self, plan: Plan, options: ExportOptions) -> Export:
+        """One file for each group of VMs.
+
+        Raises:
+            RequestError: an image for memory nodes that the plan does not have.
+        """
+        refuse_memory_options(plan, options, "memory_image")
+        files = [ExportFile(f"{g.role}.yaml", _text(plan, g, options)) for g in plan.groups]
+        return Export(tuple(files), _notes(plan, options))
+
+
+def _text(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
+    task: dict[str, Any] = {
+        "name": f"deepvm-{group.role}",
+        "num_nodes": group.count,
+        "resources": {"any_of": _resources(plan, group, options)},
+    }
+    environment = _environment(plan, group, options)
+    if environment:
+        task["envs"] = environment
+    task["run"] = _run(plan, group, options)
+    return comment([*header(plan), *_remarks(plan, group)]) + _yaml(task)
+
+
+def _remarks(plan: Plan, group: PlannedGroup) -> list[str]:
+    others = [g for g in plan.groups if g != group]
+    lines = []
+    if others:
+        lines.append(
+            f"This file starts {group}. A SkyPilot cluster has nodes of one kind only: "
+            f"{', '.join(f'{g.role}.yaml starts {g}' for g in others)}."
+        )
+    unnamed = [z.zone for z in plan.training.zones if not z.name]
+    if unnamed and group.market is Market.SPOT:
+        lines.append(
+            f"SkyPilot knows zones by name only, and the plan has no names of {', '.join(unnamed)}: any zone of the "
+            "region may be used."
+        )
+    return lines
+
+
+def _resources(plan: Plan, group: PlannedGroup, options: ExportOptions) -> list[dict[str, Any]]:
+    region = f"aws/{plan.region}" if plan.region else "aws"
+    entry: dict[str, Any] = {"instance_type": group.instance_type, "use_spot": group.market is Market.SPOT}
+    vms = group.vms
+    if vms.gpu_name in _SAME_NAMES and vms.gpus_per_vm:
+        entry["accelerators"] = {vms.gpu_name: vms.gpus_per_vm}
+    image = _image(plan, group, options)
+    if image:
+        entry["image_id"] = image
+    zones = plan.training.zones
+    if not plan.region or not zones or not all(z.name for z in zones):
+        return [{"infra": region, **entry}]
+    return [{"infra": f"{region}/{z.name}", **entry} for z in zones]
+
+
+def _image(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
+    if group.role != MEMORY:
+        return options.image
+    # A GPU image for another CPU cannot start; SkyPilot's own image for the type can.
+    return options.memory_image or ("" if plan.mixes_cpu_architectures else options.image)
+
+
+def _environment(plan: Plan, group: PlannedGroup, options: ExportOptions) -> dict[str, None]:
+    """Variables that must be given at the start."""
+    needed = []
+    if group.role != MEMORY and not options.command:
+        needed.append("TRAINING_COMMAND")
+    if group.role == TRAINING:
+        needed += [_addresses(g) for g in plan.groups if g != group]
+    return dict.fromkeys(needed)
+
+
+def _addresses(group: PlannedGroup) -> str:
+    return f"{_NOT_IN_A_NAME.sub('_', group.role).upper()}_ADDRESSES"
+
+
+def _run(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
+    told = [] if group.role == TRAINING else [_announcement(group)]
+    if group.role == MEMORY:
+        return "\n".join(told) + "\n"
+    lines = ["set -eu", *told]
+    if options.command:
+        arguments = shlex.join(options.words)
+    else:
+        # Quotes inside the variable count, as they do where the command is typed.
+        lines.append('eval "set -- $TRAINING_COMMAND"')
+        arguments = '"$@"'
+    flags = _across_clusters(plan, group) if _spans_clusters(plan) else _inside_one_cluster()
+    words = ["torchrun", *flags, '--nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"', arguments]
+    return "\n".join([*lines, " \\\n  ".join(words)]) + "\n"
+
+
+def _announcement(group: PlannedGroup) -> str:
+    return f'echo "{_addresses(group)}=$(echo "$SKYPILOT_NODE_IPS" | paste -sd, -)"'
+
+
+def _spans_clusters(plan: Plan) -> bool:
+    return any(g.role == ANCHOR for g in plan.groups)
+
+
+def _inside_one_cluster() -> list[str]:
+    return [
+        '--nnodes "$SKYPILOT_NUM_NODES"',
+        '--node-rank "$SKYPILOT_NODE_RANK"',
+        '--master-addr "$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"',
+        f"--master-port {RENDEZVOUS_PORT}",
+    ]
+
+
+def _across_clusters(plan: Plan, group: PlannedGroup) -> list[str]:
+    host = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"' if group.role == ANCHOR else '"${ANCHOR_ADDRESSES%%,*}"'
+    # Every VM of the anchor's cluster but its first is a guest, like the spot VMs.
+    is_host = '$([ "$SKYPILOT_NODE_RANK" = 0 ] && echo true || echo false)' if group.role == ANCHOR else "false"
+    return [
+        f"--nnodes {plan.training_count}",
+        "--rdzv-backend c10d",
+        "--rdzv-id deepvm",
+        f"--rdzv-endpoint {host}:{RENDEZVOUS_PORT}",
+        f'--rdzv-conf "join_timeout={JOIN_TIMEOUT_S},is_host={is_host}"',
+    ]
+
+
+def _notes(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
+    notes = []
+    groups = sorted(plan.groups, key=lambda g: g.role == TRAINING)
+    for group in groups:
+        given = "".join(f" --env {name}=..." for name in _environment(plan, group, options))
+        if group.market is Market.SPOT:
+            notes.append(f"start: sky jobs launch {group.role}.yaml{given}")
+        else:
+            notes.append(f"start: sky launch -c deepvm-{group.role} --detach-run {group.role}.yaml{given}")
+    if len(groups) > 1:
+        kept = [g for g in groups if g.role != TRAINING]
+        wanted = " and ".join(_addresses(g) for g in kept)
+        notes.append(
+            f"{wanted}: private addresses, separated by commas; the log of the on-demand cluster prints them. "
+            "The nodes of a SkyPilot cluster are alike, so on-demand and spot VMs are two clusters, which must be able "
+            "to reach each other"
+        )
+    return tuple(notes)
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    """YAML in the order of the document, scripts as blocks."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        # As line breaks, YAML would read the unusual ones as plain ones.
+        odd = _ODD_BREAKS.search(value)
+        return dumper.represent_scalar(
+            "tag:yaml.org,2002:str", value, style='"' if odd else "|" if "\n" in value else None
+        )
+
+    Dumper.add_representer(str, text)
+    written: str = yaml.dump(
+        document, Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=1_000_000
+    )
+    return written

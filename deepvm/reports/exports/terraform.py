@@ -1,0 +1,216 @@
+"""Terraform: one ``main.tf.json`` (HCL's JSON form).
+
+Spot VMs are an ``aws_ec2_fleet`` of type ``maintain``, on-demand VMs are ``aws_instance``: they have addresses that
+outputs can name. Zones are looked up by their ids, because their names differ between accounts. What only the user
+knows is a variable; one without a default is asked for by Terraform.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from deepvm.core.instances import Market, ZonePrice
+from deepvm.core.plan import MEMORY, Plan, PlannedGroup, PlannedVms
+from deepvm.reports.exports.base import (
+    Export,
+    Exporter,
+    ExportFile,
+    ExportOptions,
+    header,
+    places,
+    plan_tags,
+    refuse_memory_options,
+    spread_note,
+)
+
+Block = dict[str, Any]
+
+
+class Terraform(Exporter):
+    """A configuration with variables, launch template, fleet, instances and outputs."""
+
+    name: ClassVar[str] = "terraform"
+    summary: ClassVar[str] = "main.tf.json with variables for what only you know"
+    options: ClassVar[frozenset[str]] = frozenset({"image", "memory_image", "key_name", "subnet", "security_group"})
+
+    def render(self, plan: Plan, options: ExportOptions) -> Export:
+        """One file.
+
+        Raises:
+            RequestError: a subnet in an unknown zone, or an image for memory nodes that the plan does not have.
+        """
+        refuse_memory_options(plan, options, "memory_image")
+        text = json.dumps(_configuration(plan, options), indent=2, ensure_ascii=False) + "\n"
+        return Export((ExportFile("main.tf.json", text),), _notes(plan, options))
+
+
+def literal(text: str) -> str:
+    """Text as a Terraform expression of that text: what would start a template is doubled."""
+    return text.replace("${", "$${").replace("%{", "%%{")
+
+
+def _configuration(plan: Plan, options: ExportOptions) -> Block:
+    where = _locations(plan, options)
+    resources: Block = {}
+    outputs: Block = {}
+    for group in plan.groups:
+        if group.market is Market.SPOT:
+            resources.setdefault("aws_launch_template", {})[group.role] = _launch_template(plan, group)
+            resources.setdefault("aws_ec2_fleet", {})[group.role] = _fleet(plan, group, where)
+            outputs[f"{group.role}_fleet_id"] = _output(f"aws_ec2_fleet.{group.role}.id", f"The fleet of {group}.")
+        else:
+            resources.setdefault("aws_instance", {})[group.role] = _instances(plan, group, where[0])
+            addresses = f"aws_instance.{group.role}[*].private_ip"
+            outputs[f"{group.role}_private_ips"] = _output(addresses, f"Private addresses of {group}.")
+    configuration: Block = {
+        # Terraform reads "//" as a comment.
+        "//": list(header(plan)),
+        "terraform": {
+            "required_version": ">= 1.3",
+            "required_providers": {"aws": {"source": "hashicorp/aws", "version": ">= 5.0"}},
+        },
+        "provider": {"aws": {"region": _expression("var.region")}},
+        "variable": _variables(plan, options),
+    }
+    lookups = {_zone_name(i): {"zone_id": literal(zone.zone)} for i, zone in _looked_up(plan, options)}
+    if lookups:
+        configuration["data"] = {"aws_availability_zone": lookups}
+    return {**configuration, "resource": resources, "output": outputs}
+
+
+def _expression(text: str) -> str:
+    return "${" + text + "}"
+
+
+def _output(value: str, description: str) -> Block:
+    return {"description": description, "value": _expression(value)}
+
+
+def _zone_name(index: int) -> str:
+    return f"zone_{index + 1}"  # numbered, so that nothing in a zone's id can be taken for syntax
+
+
+def _looked_up(plan: Plan, options: ExportOptions) -> list[tuple[int, ZonePrice]]:
+    """The places of a plan that are zones and not subnets, with their positions."""
+    return [(i, p.zone) for i, p in enumerate(places(plan, options)) if p.zone is not None and not p.subnet]
+
+
+def _locations(plan: Plan, options: ExportOptions) -> list[Block]:
+    """Where VMs may start, as arguments that a fleet's override and an instance share; one at least."""
+    if options.subnets:
+        return [{"subnet_id": _expression(f"var.subnet_ids[{i}]")} for i in range(len(options.subnets))]
+    names = [_zone_name(i) for i, _ in _looked_up(plan, options)]
+    return [{"availability_zone": _expression(f"data.aws_availability_zone.{n}.name")} for n in names] or [{}]
+
+
+def _launch_template(plan: Plan, group: PlannedGroup) -> Block:
+    return {
+        "name_prefix": f"deepvm-{group.role}-",
+        "image_id": _expression(_image(group)),
+        "instance_type": literal(group.instance_type),
+        "key_name": _expression("var.key_name"),
+        "vpc_security_group_ids": _expression("var.security_group_ids"),
+        "tag_specifications": [{"resource_type": "instance", "tags": _tags(plan, group)}],
+    }
+
+
+def _fleet(plan: Plan, group: PlannedGroup, where: list[Block]) -> Block:
+    template = f"aws_launch_template.{group.role}"
+    return {
+        "type": "maintain",
+        # Without it the VMs go on running, and costing, after `terraform destroy`.
+        "terminate_instances": True,
+        "excess_capacity_termination_policy": "termination",
+        "spot_options": [{"allocation_strategy": "price-capacity-optimized"}],
+        "launch_template_config": [
+            {
+                "launch_template_specification": [
+                    {
+                        "launch_template_id": _expression(f"{template}.id"),
+                        "version": _expression(f"{template}.latest_version"),
+                    }
+                ],
+                "override": [{"instance_type": literal(group.instance_type), **place} for place in where],
+            }
+        ],
+        "target_capacity_specification": [
+            {
+                "default_target_capacity_type": "spot",
+                "total_target_capacity": group.count,
+                "spot_target_capacity": group.count,
+                "on_demand_target_capacity": 0,
+            }
+        ],
+        "tags": _tags(plan, group),
+    }
+
+
+def _instances(plan: Plan, group: PlannedGroup, place: Block) -> Block:
+    return {
+        "count": group.count,
+        "ami": _expression(_image(group)),
+        "instance_type": literal(group.instance_type),
+        "key_name": _expression("var.key_name"),
+        "vpc_security_group_ids": _expression("var.security_group_ids"),
+        **place,
+        "tags": _tags(plan, group),
+    }
+
+
+def _image(group: PlannedGroup) -> str:
+    return "var.memory_image_id" if group.role == MEMORY else "var.image_id"
+
+
+def _tags(plan: Plan, group: PlannedGroup) -> dict[str, str]:
+    return {key: literal(value) for key, value in plan_tags(plan, group).items()}
+
+
+def _variables(plan: Plan, options: ExportOptions) -> Block:
+    """What only the user knows. Terraform takes defaults and descriptions literally: they hold no templates."""
+    variables = {
+        "region": _variable("string", "Region to start the VMs in.", plan.region),
+        "image_id": _variable("string", f"Image (AMI) of the VMs that train, {_cpu(plan.training)}.", options.image),
+        "key_name": _variable("string", "Key pair for SSH, null for none.", options.key_name or None, optional=True),
+        "security_group_ids": _variable(
+            "list(string)",
+            "Security groups; empty for the network's default. The VMs must be able to reach each other.",
+            list(options.security_groups),
+            optional=True,
+        ),
+    }
+    if plan.memory is not None:
+        # The image of the VMs that train starts on another CPU not at all: then Terraform asks.
+        shared = "" if plan.mixes_cpu_architectures else options.image
+        text = f"Image (AMI) of the memory nodes, {_cpu(plan.memory)}."
+        variables["memory_image_id"] = _variable("string", text, options.memory_image or shared)
+    if options.subnets:
+        ordered = [p.subnet for p in places(plan, options)]
+        text = "Subnets, the one to start on-demand VMs in first."
+        variables["subnet_ids"] = _variable("list(string)", text, ordered)
+    return variables
+
+
+def _variable(kind: str, description: str, default: object, *, optional: bool = False) -> Block:
+    """A variable; without a default, so that Terraform asks for it, when that is empty and it is not optional."""
+    block: Block = {"type": kind, "description": description}
+    if default or optional:
+        block["default"] = default
+    return block
+
+
+def _cpu(vms: PlannedVms) -> str:
+    return f"for {vms.instance_type}" + (f" ({vms.cpu_architecture})" if vms.cpu_architecture else "")
+
+
+def _notes(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
+    asked = [name for name, block in _variables(plan, options).items() if "default" not in block]
+    notes = ["start: terraform init && terraform apply; stop: terraform destroy"]
+    if asked:
+        notes.append(f"Terraform asks for {', '.join(asked)}; put them into terraform.tfvars to be asked no more")
+    notes.append(
+        "the spot fleet has no max_price, which AWS advises against; a spot VM costs at most its on-demand price"
+    )
+    if len(_locations(plan, options)) > 1 and not options.subnets:
+        notes.append(spread_note(plan))
+    return tuple(notes)

@@ -1,0 +1,183 @@
+"""torchrun: host files to fill in and a script that starts the training on each VM.
+
+The agents meet on an on-demand VM, which is not taken away in the middle of the training: the anchor of Single-Anchor,
+or the first memory node of Tiering, which then holds PyTorch's store without training itself.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import ClassVar
+
+from deepvm.core.instances import Market
+from deepvm.core.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
+from deepvm.reports.exports.base import (
+    JOIN_TIMEOUT_S,
+    RENDEZVOUS_PORT,
+    Export,
+    Exporter,
+    ExportFile,
+    ExportOptions,
+    comment,
+    header,
+)
+
+HOSTS, MEMORY_HOSTS, SCRIPT = "hostfile", "memory-hosts", "launch.sh"
+
+
+class Torchrun(Exporter):
+    """``hostfile``, ``memory-hosts`` where there are memory nodes, and ``launch.sh``."""
+
+    name: ClassVar[str] = "torchrun"
+    summary: ClassVar[str] = "host files to fill in and a script that calls torchrun on each VM"
+    options: ClassVar[frozenset[str]] = frozenset({"command"})
+
+    def render(self, plan: Plan, options: ExportOptions) -> Export:
+        """Host files and script."""
+        training = [g for g in plan.groups if g.role != MEMORY]
+        # The VM on which all meet stands first.
+        training.sort(key=lambda g: g.market is not Market.ON_DEMAND)
+        slots = plan.training.gpus_per_vm
+        files = [ExportFile(HOSTS, _hosts(plan, training, f" slots={slots}" if slots else ""))]
+        memory = [g for g in plan.groups if g.role == MEMORY]
+        if memory:
+            files.append(ExportFile(MEMORY_HOSTS, _hosts(plan, memory, "")))
+        files.append(ExportFile(SCRIPT, _script(plan, options), executable=True))
+        return Export(tuple(files), _notes(plan, options))
+
+
+def _hosts(plan: Plan, groups: list[PlannedGroup], slots: str) -> str:
+    lines = comment(
+        [
+            *header(plan),
+            "One VM on each line: replace every <...> by a private address or host name; the first is met at.",
+        ]
+    )
+    for group in groups:
+        lines += comment([f"{group}"])
+        lines += "".join(f"<{group.role}-{i}>{slots}\n" for i in range(1, group.count + 1))
+    return lines
+
+
+def _script(plan: Plan, options: ExportOptions) -> str:
+    meeting = plan.rendezvous
+    count, slots = plan.training_count, plan.training.gpus_per_vm
+    # torchrun counts a VM's GPUs itself when the plan does not know them.
+    processes = str(slots) if slots else "gpu"
+    given = shlex.join(options.words)
+    return (
+        "#!/usr/bin/env bash\n"
+        + comment([*header(plan), "", *_usage(plan, options)])
+        + _TOP.format(port=RENDEZVOUS_PORT, count=count, hosts=_file_of(meeting))
+        + (_STORE if meeting.role == MEMORY else "")
+        + _HOST_FLAG[meeting.role]
+        + (f"if [ $# -eq 0 ]; then\n  set -- {given}\nfi\n" if given else _NO_COMMAND)
+        + _LAUNCH.format(count=count, processes=processes, patience=JOIN_TIMEOUT_S)
+    )
+
+
+def _file_of(group: PlannedGroup) -> str:
+    return MEMORY_HOSTS if group.role == MEMORY else HOSTS
+
+
+def _usage(plan: Plan, options: ExportOptions) -> list[str]:
+    meeting = plan.rendezvous
+    command = " [train.py ARGUMENTS ...]" if options.command else " train.py ARGUMENTS ..."
+    lines = [f"Fill in {' and '.join(_file_names(plan))}, copy this folder to every VM, and start on each:"]
+    if meeting.role == MEMORY:
+        lines += [
+            f"memory node 1 ({meeting.instance_type}): ./{SCRIPT} rendezvous, needs PyTorch but no GPU, runs until it "
+            "is stopped;",
+            f"VMs that train: ./{SCRIPT}{command}.",
+        ]
+    elif meeting.role == ANCHOR:
+        lines += [
+            f"the on-demand VM, first in {HOSTS}: ./{SCRIPT} anchor{command};",
+            f"spot VMs: ./{SCRIPT}{command}.",
+        ]
+    else:
+        lines.append(f"every VM: ./{SCRIPT}{command}.")
+        if meeting.market is Market.SPOT:
+            lines.append(
+                "All VMs are spot: when the first is taken away, the training stops and has to be started again."
+            )
+    lines += [
+        "Variables: RENDEZVOUS_PORT, RENDEZVOUS_ID; MIN_NODES to go on with fewer VMs while some are missing; "
+        "JOIN_TIMEOUT_S, how long to wait for them; MAX_RESTARTS, how often failed workers are started again."
+    ]
+    return lines
+
+
+def _file_names(plan: Plan) -> list[str]:
+    return [HOSTS, MEMORY_HOSTS] if plan.memory is not None else [HOSTS]
+
+
+# A line that still holds a placeholder is refused: torchrun would wait ten minutes for a host of that name.
+_TOP = """set -euo pipefail
+
+here="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
+port="${{RENDEZVOUS_PORT:-{port}}}"
+
+host="$(awk '!/^[[:space:]]*(#|$)/ {{ print $1; exit }}' "$here/{hosts}")"
+case "$host" in
+  "" | *"<"*)
+    echo "$here/{hosts}: fill in the addresses of the VMs first" >&2
+    exit 2
+    ;;
+esac
+
+"""
+
+_STORE = """if [ "${1:-}" = rendezvous ]; then
+  exec python3 -c '
+import signal, sys
+from torch.distributed import TCPStore
+
+store = TCPStore("localhost", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+print("rendezvous on port", sys.argv[1], flush=True)
+signal.pause()
+' "$port"
+fi
+
+"""
+
+# On whose VM the store is: torchrun would else guess it from the address, and guess wrong behind a second network card.
+_HOST_FLAG = {
+    ANCHOR: """is_host=false
+if [ "${1:-}" = anchor ]; then
+  is_host=true
+  shift
+fi
+where=",is_host=$is_host"
+
+""",
+    MEMORY: 'where=",is_host=false"\n\n',
+    TRAINING: 'where=""\n\n',
+}
+
+_NO_COMMAND = """if [ $# -eq 0 ]; then
+  echo "usage: $0 train.py ARGUMENTS ..." >&2
+  exit 2
+fi
+"""
+
+_LAUNCH = """
+exec torchrun \\
+  --nnodes "${{MIN_NODES:-{count}}}:{count}" \\
+  --nproc-per-node {processes} \\
+  --max-restarts "${{MAX_RESTARTS:-100}}" \\
+  --rdzv-backend c10d \\
+  --rdzv-id "${{RENDEZVOUS_ID:-deepvm}}" \\
+  --rdzv-endpoint "$host:$port" \\
+  --rdzv-conf "join_timeout=${{JOIN_TIMEOUT_S:-{patience}}}$where" \\
+  "$@"
+"""
+
+
+def _notes(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
+    notes = [f"to fill in: the addresses in {' and '.join(_file_names(plan))}"]
+    if not options.command:
+        notes.append("the training command stands behind ./launch.sh, or comes from --command")
+    if not plan.training.gpus_per_vm:
+        notes.append("the plan does not say how many GPUs a VM has: torchrun counts them (--nproc-per-node gpu)")
+    return tuple(notes)

@@ -1,0 +1,266 @@
+"""Recommendations as documents for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deepvm.catalog.provider import format_time
+from deepvm.core.cluster import NodeGroup, Recommendation
+from deepvm.core.instances import Catalog, InstanceType, Market
+from deepvm.planner.explain import WhyNot
+from deepvm.planner.recommend import Recommendations
+from deepvm.planner.regions import Comparison
+from deepvm.reports.sources import doubts, quota_needs
+
+SCHEMA_VERSION = "deepvm.recommend/1"
+EXPLAIN_VERSION = "deepvm.explain/1"
+
+
+def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, Any]:
+    """The pinned JSON object of ``recommend -o json``; money in $/h, sizes in bytes."""
+    request, catalog = answer.request, answer.catalog
+    found: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "request": {
+            "pw_usd_per_hour": float(request.budget),
+            "catalog": catalog.name,
+            "objective": request.objective.value,
+            "policy": request.policy.value,
+            "speedup": answer.speedup_kind,
+            "checkpoint_bytes": request.checkpoint_bytes,
+            "buffers": request.buffers,
+            "top": request.top,
+            "solver": request.solver.value,
+            "architectures": list(request.architectures),
+            "gpus": list(request.gpus),
+            "instance_types": list(request.instance_types),
+            "exclude": list(request.exclude),
+            "memory_nodes": list(request.memory_nodes),
+            "max_nodes": request.max_nodes,
+            "quotas": [
+                {"family": q.family, "market": q.market.value, "vcpus": q.vcpus, "in_use": q.in_use, "code": q.code}
+                for q in (catalog.quotas if request.quotas is None else request.quotas)
+            ],
+            "estimates": request.estimates,
+            "burstable": request.burstable,
+            "cpu_architecture": request.cpu_architecture and request.cpu_architecture.value,
+            "generation": request.generation.value,
+        },
+        "source": source(catalog),
+        "solution": {"status": answer.status.value, "solver": answer.solver, "doubt": answer.doubt},
+        "doubts": doubts(answer),
+        "configurations": [_configuration(r, catalog) for r in answer.configurations],
+        "alternatives": [
+            {"objective": a.objective.value, **_configuration(a.recommendation, catalog)} for a in answer.alternatives
+        ],
+        "next_change": None,
+        "nearly_as_good": None if answer.nearly is None else _configuration(answer.nearly, catalog),
+        "rejected": [
+            {"instance_type": r.instance_type, "reason": r.reason, "detail": r.detail} for r in answer.rejections
+        ],
+    }
+    if answer.next_change:
+        change = answer.next_change
+        found["next_change"] = {
+            "pw_usd_per_hour": float(change.budget),
+            "gain": change.gain,
+            "configuration": _configuration(change.recommendation, catalog),
+        }
+    if answer.infeasible is not None:
+        found["reason"] = answer.infeasible.reason
+        found["relax"] = {"constraint": answer.infeasible.constraint, "advice": answer.infeasible.advice}
+        found["cheapest"] = None if answer.cheapest is None else _configuration(answer.cheapest, catalog)
+    if why is not None:
+        found["explanation"] = explanation(why, catalog)
+    return found
+
+
+def explanation(why: WhyNot, catalog: Catalog) -> dict[str, Any]:
+    """The answer to "why not this type?" as a document; money in $/h."""
+    rejection = why.rejection and {"reason": why.rejection.reason, "detail": why.rejection.detail}
+    return {
+        "instance_type": why.instance_type,
+        "verdict": why.verdict,
+        "configuration": None if why.best is None else _configuration(why.best, catalog),
+        "gap": why.gap,
+        "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
+        "rejection": rejection,
+    }
+
+
+def source(catalog: Catalog) -> dict[str, Any]:
+    """Where a catalogue's figures come from, each kind of figure with when it was true (ISO 8601, UTC)."""
+    about = catalog.provenance
+    return {
+        "catalog": catalog.name,
+        "region": catalog.region,
+        "prices_as_of": about.prices_as_of and about.prices_as_of.isoformat(),
+        "kind": about.kind,
+        "source": about.source,
+        "eflops_unit": catalog.eflops_unit,
+        "price_basis": about.basis or "current",
+        "signals": [
+            {
+                "signal": o.signal,
+                "kind": o.kind,
+                "observed_at": format_time(o.observed_at),
+                "source": o.source,
+                "refused": dict(o.refused),
+            }
+            for o in about.origins
+        ],
+        "notes": list(about.notes),
+    }
+
+
+def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
+    """Several regions: the object of the best one, with the clusters of all of them, and what each region has."""
+    best = found.answers[0]
+    return document(best, why) | {
+        "configurations": [_configuration(p.recommendation, p.answer.catalog) for p in found.ranked],
+        "regions": [
+            {
+                "region": a.catalog.region,
+                "source": source(a.catalog),
+                "best": _configuration(a[0], a.catalog) if a else None,
+                "reason": a.infeasible and a.infeasible.reason,
+            }
+            for a in found.answers
+        ],
+    }
+
+
+def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
+    cluster = r.cluster
+    zone = cluster.gpu.spot_zones[0] if cluster.gpu.spot_zones else None
+    return {
+        "rank": r.rank,
+        "architecture": cluster.architecture,
+        "region": catalog.region,
+        "zone": zone and zone.zone,
+        "gpu": {
+            "instance_type": cluster.gpu.name,
+            "count": cluster.gpu_count,
+            "spot_count": cluster.spot_count,
+            "on_demand_count": cluster.on_demand_count,
+            **_gpu_facts(cluster.gpu, catalog),
+        },
+        "memory": cluster.memory and _memory(cluster.memory, catalog),
+        "usd_per_hour": float(r.usd_per_hour),
+        "speedup": r.speedup,
+        "scaling_factor": r.scaling_factor,
+        "throughput": r.throughput,
+        "flopp_spot": r.flopp_spot,
+        "z": r.z,
+        "usd_per_work": r.usd_per_work,
+        "speedup_kind": r.speedup_kind,
+        "estimated": r.estimated,
+        "quotas": quota_needs(cluster, catalog),
+        "binding": [b.constraint for b in r.binding],
+        "binding_reasons": [b.reason for b in r.binding],
+        "warnings": list(r.warnings),
+    }
+
+
+def _gpu_facts(gpu: InstanceType, catalog: Catalog) -> dict[str, Any]:
+    return {
+        "gpu_name": gpu.gpu and gpu.gpu.name,
+        "gpus_per_vm": gpu.gpu and gpu.gpu.count,
+        "cpu_architecture": gpu.cpu_architecture or None,
+        "eflops": gpu.eflops,
+        "eflops_basis": gpu.eflops_basis,
+        "interruption_band": gpu.interruption_band,
+        "spot_usd_per_hour": _float(gpu, Market.SPOT),
+        "spot_price": _price_source(catalog, Market.SPOT),
+        "on_demand_usd_per_hour": _float(gpu, Market.ON_DEMAND),
+        "on_demand_price": _price_source(catalog, Market.ON_DEMAND),
+        "zones": [
+            {
+                "zone": z.zone,
+                "zone_name": z.name or None,
+                "usd_per_hour": float(z.usd_per_hour),
+                "since": z.since or None,
+            }
+            for z in gpu.spot_zones
+        ],
+    }
+
+
+def _memory(group: NodeGroup, catalog: Catalog) -> dict[str, Any]:
+    instance = group.instance
+    return {
+        "instance_type": instance.name,
+        "count": group.count,
+        "cpu_architecture": instance.cpu_architecture or None,
+        "on_demand_usd_per_hour": _float(instance, Market.ON_DEMAND),
+        "on_demand_price": _price_source(catalog, Market.ON_DEMAND),
+    }
+
+
+def _float(instance: InstanceType, market: Market) -> float | None:
+    price = instance.usd_per_hour(market)
+    return None if price is None else float(price)
+
+
+def _price_source(catalog: Catalog, market: Market) -> dict[str, Any]:
+    """Where a price comes from and when it was true."""
+    about = catalog.provenance
+    signals = [o for o in about.origins if o.signal.partition(":")[0] in _SIGNALS_OF[market]]
+    if signals:
+        return {"source": signals[0].kind, "observed_at": format_time(signals[0].observed_at)}
+    return {"source": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
+
+
+_SIGNALS_OF = {Market.SPOT: ("spot", "history"), Market.ON_DEMAND: ("on-demand",)}
+
+CSV_HEADER = [
+    "rank",
+    "architecture",
+    "gpu_type",
+    "gpu_count",
+    "spot_count",
+    "on_demand_count",
+    "memory_type",
+    "memory_count",
+    "usd_per_hour",
+    "speedup",
+    "scaling_factor",
+    "throughput",
+    "flopp_spot",
+    "z",
+    "usd_per_work",
+    "binding",
+    "region",
+    "zone",
+    "estimated",
+]
+
+
+def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
+    """Header and one row for each configuration, of all regions together."""
+    return CSV_HEADER, [_csv_row(p.recommendation, p.answer.catalog) for p in found.ranked]
+
+
+def _csv_row(r: Recommendation, catalog: Catalog) -> list[Any]:
+    memory, zones = r.cluster.memory, r.cluster.gpu.spot_zones
+    return [
+        r.rank,
+        r.cluster.architecture,
+        r.cluster.gpu.name,
+        r.cluster.gpu_count,
+        r.cluster.spot_count,
+        r.cluster.on_demand_count,
+        memory.instance.name if memory else None,
+        memory.count if memory else 0,
+        float(r.usd_per_hour),
+        r.speedup,
+        r.scaling_factor,
+        r.throughput,
+        r.flopp_spot,
+        r.z,
+        r.usd_per_work,
+        " ".join(b.constraint for b in r.binding),
+        catalog.region,
+        zones[0].zone if zones else None,
+        str(r.estimated).lower(),
+    ]

@@ -1,0 +1,192 @@
+"""Sentences about where figures come from, how old they are, and what to be careful with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, timezone
+
+import numpy as np
+
+from deepvm.catalog.quota_codes import FAMILIES
+from deepvm.core.cluster import Cluster, Recommendation
+from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market, Origin, Quota, find_quota
+from deepvm.core.units import format_usd
+from deepvm.planner.recommend import Recommendations
+
+ODD_START = 0.1
+"""A curve whose S(1) is further from 1 than this is not to be trusted for few VMs."""
+STALE_DAYS = 30
+"""Spot prices older than this are history rather than prices."""
+_PRICES = ("on-demand", "spot", "history")
+_WORDS = {
+    "live": "live from AWS",
+    "cache": "from the cache",
+    "expired": "from the cache, past its time",
+    "embedded": "embedded snapshot",
+}
+
+
+def source_line(catalog: Catalog, now: datetime) -> str:
+    """Where the prices come from, how old they are, and what to do about it."""
+    source = catalog.provenance
+    prices = [o for o in source.origins if o.signal.partition(":")[0] in _PRICES]
+    if prices:
+        return f"Prices: {catalog.region}, {_by_signal(prices, now)}{_basis(catalog)}.{_renewal(catalog, prices, now)}"
+    where = f"{source.kind} catalogue {catalog.name}" + (f", {catalog.region}" if catalog.region else "")
+    if source.prices_as_of is None:
+        return f"Prices: {where}, undated."
+    days = (now.date() - source.prices_as_of).days
+    line = f"Prices: {where}, as of {source.prices_as_of}, {_days_old(source.prices_as_of, now)}."
+    if days <= STALE_DAYS:
+        return line
+    if source.kind != "embedded":
+        return f"{line} Bring the prices and prices_as_of of that file up to date."
+    return (
+        f"{line} For today's leave out --catalog, or: 'deepvm catalog show {catalog.name} -o json > my.json', edit the "
+        "prices, and use '--catalog my.json'."
+    )
+
+
+def _by_signal(origins: Sequence[Origin], now: datetime) -> str:
+    """``live from AWS (on-demand 3 min old, spot 3 min old)``, one phrase for each kind of source."""
+    phrases = []
+    for kind in dict.fromkeys(o.kind for o in origins):
+        ages = [f"{o.signal.partition(':')[0]} {_age(o, now)}" for o in origins if o.kind == kind]
+        phrases.append(f"{_WORDS[kind]} ({', '.join(ages)})")
+    return "; ".join(phrases)
+
+
+def _age(origin: Origin, now: datetime) -> str:
+    if origin.kind == "embedded":
+        return f"of {origin.observed_at.date()}, {_days_old(origin.observed_at.date(), now)}"
+    return f"{age_text((now - origin.observed_at).total_seconds())} old"
+
+
+def age_text(seconds: float) -> str:
+    """An age for people: ``40 s``, ``12 min``, ``5 h``, ``3 days``."""
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size or (unit != "days" and seconds >= size):
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def _days_old(day: date, now: datetime) -> str:
+    days = (now.date() - day).days
+    if days < 0:
+        return "which is in the future"
+    return f"{days} days old" if days < 365 else f"{days / 365.25:.1f} years old"
+
+
+def _basis(catalog: Catalog) -> str:
+    return f"; spot prices are the {catalog.provenance.basis}" if catalog.provenance.basis else ""
+
+
+def _renewal(catalog: Catalog, prices: Sequence[Origin], now: datetime) -> str:
+    oldest = max((now - o.observed_at).days for o in prices)
+    if all(o.kind in ("live", "cache") for o in prices) or oldest < 1:
+        return ""
+    return f" For today's: 'deepvm catalog refresh --region {catalog.region}', which needs AWS credentials."
+
+
+def quota_lines(answer: Recommendations) -> list[str]:
+    """Which limits were used without having been asked for, or, unknown, what the best cluster needs of them."""
+    cluster = answer.configurations[0].cluster
+    if answer.request.quotas is not None:
+        return []
+    family = cluster.gpu.quota_family
+    quotas = [q for q in answer.catalog.quotas if q.family == family]
+    if quotas and answer.catalog.provenance.origin("quotas"):
+        return [f"Quotas: yours in {answer.catalog.region}, {family}: {_limits(quotas)}."]
+    if quotas:
+        limits = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
+        return [f"Quotas: those of the catalogue ({family}: {limits} vCPUs); yours may be lower, see --quota."]
+    needs = [_need(f, market, vcpus) for (f, market), vcpus in _vcpus(cluster).items() if f in FAMILIES]
+    if not needs or not answer.catalog.provenance.origins:
+        return []
+    return [f"Quotas: yours are not known; needed: {', '.join(needs)}. A new account has 0 for GPUs."]
+
+
+def _limits(quotas: Iterable[Quota]) -> str:
+    return " and ".join(
+        f"{q.vcpus} {q.market.value} vCPUs" + (f", {q.in_use} in use" if q.in_use else "") for q in quotas
+    )
+
+
+def _vcpus(cluster: Cluster) -> dict[tuple[str, Market], int]:
+    """VCPUs that a cluster needs by quota family and market."""
+    found: dict[tuple[str, Market], int] = {}
+    for group in cluster.groups:
+        key = (group.instance.quota_family, group.market)
+        found[key] = found.get(key, 0) + group.count * group.instance.vcpus
+    return found
+
+
+def _need(family: str, market: Market, vcpus: int) -> str:
+    quota = FAMILIES[family]
+    return f"{vcpus} vCPUs of {quota.title(market)} ({quota.code(market)})"
+
+
+def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
+    """The quotas that a cluster counts against, for programs: vCPUs needed, the limit where it is known, its code."""
+    rows: list[dict[str, object]] = []
+    for (family, market), vcpus in _vcpus(cluster).items():
+        quota, known = find_quota(catalog.quotas, family, market), FAMILIES.get(family)
+        rows.append(
+            {
+                "family": family,
+                "market": market.value,
+                "vcpus": vcpus,
+                "limit": None if quota is None else quota.vcpus,
+                "in_use": None if quota is None else quota.in_use,
+                "code": quota.code if quota and quota.code else known.code(market) if known else "",
+            }
+        )
+    return rows
+
+
+def risk_lines(best: Recommendation, catalog: Catalog) -> list[str]:
+    """How often the VMs of the best cluster are taken away, and in which zone they are cheapest."""
+    gpu, lines = best.cluster.gpu, []
+    if gpu.interruption_band is not None and best.cluster.spot_count:
+        origin = catalog.provenance.origin("advisor")
+        when = f", as of {origin.observed_at.astimezone(timezone.utc).date()}" if origin else ""
+        share = INTERRUPTION_BANDS[gpu.interruption_band]
+        lines.append(f"Risk: {share} of {gpu.name} spot VMs are taken away in a month (AWS's Spot Advisor{when}).")
+    if gpu.spot_zones and best.cluster.spot_count:
+        first, last = gpu.spot_zones[0], gpu.spot_zones[-1]
+        line = f"Zone: {first}, where {gpu.name} costs {format_usd(first.usd_per_hour)} $/h on the spot market"
+        if len(gpu.spot_zones) > 1:
+            line += f"; the dearest of {len(gpu.spot_zones)} zones is {last} with {format_usd(last.usd_per_hour)}"
+        lines.append(f"{line}.")
+        memory = best.cluster.memory
+        if memory and memory.instance.zones and first.zone not in memory.instance.zones:
+            lines.append(
+                f"Doubt: {memory.instance.name} is not offered in {first}; from another zone each GB that is sent "
+                "costs extra."
+            )
+    return lines
+
+
+def refused_lines(catalog: Catalog) -> list[str]:
+    """Rows of the sources that could not be trusted, counted."""
+    counted = [
+        f"{count} of {o.signal} ({reason})" for o in catalog.provenance.origins for reason, count in o.refused if count
+    ]
+    return [f"Rows left out: {', '.join(counted)}."] if counted else []
+
+
+def doubts(answer: Recommendations) -> list[str]:
+    """What should make a reader careful with the figures."""
+    found = list(dict.fromkeys(w for r in answer.configurations for w in r.warnings))
+    named = [*answer.configurations, *(a.recommendation for a in answer.alternatives)]
+    for gpu in dict.fromkeys(r.cluster.gpu for r in named):
+        curve = gpu.curve(answer.speedup_kind)
+        alone = 1.0 if curve is None else float(curve.speedup(np.array([1.0]))[0])
+        if abs(alone - 1) > ODD_START:
+            better = [k for k in ("ring", "measured") if gpu.curve(k)]
+            hint = f"; '--speedup {better[0]}' does not" if better else ""
+            found.append(
+                f"the {answer.speedup_kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
+                f"so it misjudges small clusters{hint}"
+            )
+    return found
