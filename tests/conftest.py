@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 from hypothesis import settings
+
+# Nothing of the machine's own reaches a test: no credentials, no settings, no cache; processes that tests start inherit
+# this. The folder is empty and goes with the process.
+for _name in [n for n in os.environ if n.startswith(("AWS_", "DEEPVM_"))]:
+    del os.environ[_name]
+_nowhere = tempfile.TemporaryDirectory(prefix="deepvm-tests-")
+os.environ |= {
+    "AWS_CONFIG_FILE": f"{_nowhere.name}/aws-config",
+    "AWS_SHARED_CREDENTIALS_FILE": f"{_nowhere.name}/aws-credentials",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "DEEPVM_CACHE_DIR": f"{_nowhere.name}/cache",
+    "XDG_CONFIG_HOME": f"{_nowhere.name}/config",
+}
 
 # Times differ between machines, so no deadline; in CI the examples are the same in every run, so that a red build
 # means a change in the code. `print_blob` shows how to repeat a failing example elsewhere.

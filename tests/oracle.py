@@ -145,7 +145,8 @@ def micro(price: Decimal | None) -> int | None:
 def within_quotas(quotas: Iterable[Quota], used: Sequence[tuple[InstanceType, Market, int]]) -> bool:
     """Every family and market has enough vCPUs for all VMs of the cluster together, inclusive."""
     return all(
-        sum(i.vcpus * n for i, market, n in used if i.quota_family == q.family and market is q.market) <= q.vcpus
+        sum(i.vcpus * n for i, market, n in used if i.quota_family == q.family and market is q.market)
+        <= max(0, q.vcpus - q.in_use)
         for q in quotas
     )
 
@@ -211,17 +212,39 @@ def _tiering(
 
 def _wanted_gpu(gpu: InstanceType, request: Any) -> bool:
     assert gpu.gpu is not None
+    memory = None if gpu.gpu.memory_gib is None else Fraction(gpu.gpu.memory_gib) * 2**30
     return (
-        (not request.gpus or any(fnmatchcase(gpu.gpu.name, g) for g in request.gpus))
+        _wanted(gpu, request)
+        and (request.estimates or not gpu.eflops_basis)
+        and _between(gpu.gpu.count, request.gpus_per_vm)
+        and _between(memory, request.gpu_memory_bytes)
+        and _between(memory and memory * gpu.gpu.count, request.gpu_total_memory_bytes)
+        and (not request.gpus or any(fnmatchcase(gpu.gpu.name, g) for g in request.gpus))
         and (not request.instance_types or any(fnmatchcase(gpu.name, g) for g in request.instance_types))
         and not any(fnmatchcase(gpu.name, g) for g in request.exclude)
     )
 
 
 def _wanted_cpu(cpu: InstanceType, request: Any) -> bool:
+    if not _wanted(cpu, request) or (cpu.burstable and not request.burstable and cpu.name not in request.memory_nodes):
+        return False
     return (not request.memory_nodes or any(fnmatchcase(cpu.name, g) for g in request.memory_nodes)) and not any(
         fnmatchcase(cpu.name, g) for g in request.exclude
     )
+
+
+def _wanted(instance: InstanceType, request: Any) -> bool:
+    if instance.unusable or (request.generation.value == "current" and not instance.current_generation):
+        return False
+    return request.cpu_architecture is None or instance.cpu_architecture == request.cpu_architecture.value
+
+
+def _between(number: Fraction | int | None, bounds: Any) -> bool:
+    if bounds.least is None and bounds.most is None:
+        return True
+    if number is None:
+        return False
+    return (bounds.least is None or number >= bounds.least) and (bounds.most is None or number <= bounds.most)
 
 
 def value(request: Any, gpu: InstanceType, spot: int, on_demand: int, k: Fraction, price: int) -> Value:

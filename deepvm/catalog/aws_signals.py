@@ -186,10 +186,7 @@ class QuotasProvider(AwsProvider):
         if not any(limit is not None for limit in limits):
             question = Question("service-quotas", "GetServiceQuota", region)
             raise unusable(question, "AWS knows none of EC2's quotas of vCPUs here")
-        live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-        question = Question("ec2", "DescribeInstances", region)
-        reservations = self._aws.pages(question, "Reservations", Filters=live, MaxResults=1000)
-        running = read_running(reservations)
+        running = read_running(self._reservations(region))
         vcpus_of = self._vcpus(region, sorted({vm.type_name for vm in running if vm.vcpus is None}))
 
         def row(family: QuotaFamily, market: Market, limit: float) -> dict[str, Any]:
@@ -210,6 +207,11 @@ class QuotasProvider(AwsProvider):
             if value is not None and value >= 0:
                 return float(value)
         return None
+
+    def _reservations(self, region: str) -> list[Any]:
+        live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+        question = Question("ec2", "DescribeInstances", region)
+        return self._aws.pages(question, "Reservations", Filters=live, MaxResults=1000)
 
     def _vcpus(self, region: str, types: Sequence[str]) -> dict[str, int]:
         chunks = [types[i : i + _TYPES_IN_A_CALL] for i in range(0, len(types), _TYPES_IN_A_CALL)]

@@ -58,8 +58,8 @@ def default_folder(environ: Mapping[str, str]) -> Path | None:
     )
     if folder is None or not elsewhere:
         return folder
-    # Only the hash: an address may carry a password.
-    return folder / f"endpoint-{hashlib.sha256(chr(10).join(elsewhere).encode()).hexdigest()[:12]}"
+    # Only the hash: an address may carry a password. The underscore: no region has such a name.
+    return folder / f"endpoint_{hashlib.sha256(chr(10).join(elsewhere).encode()).hexdigest()[:12]}"
 
 
 def _user_cache(environ: Mapping[str, str]) -> Path | None:

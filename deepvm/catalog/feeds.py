@@ -82,7 +82,8 @@ class AdvisorProvider(Provider):
         except HTTPError as error:
             error.close()
             why = "throttled" if error.code in (429, 503) else "reply"
-            raise CloudError(what, why, f"the server says {error.code} {redact(error.reason)}", _AGAIN) from None
+            said = redact(error.reason, secrets_of(os.environ))
+            raise CloudError(what, why, f"the server says {error.code} {said}", _AGAIN) from None
         except (URLError, OSError, HTTPException, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             if isinstance(reason, TimeoutError):
@@ -98,6 +99,7 @@ class _WebRedirects(request.HTTPRedirectHandler):
         self, req: request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> request.Request | None:
         if not _on_the_web(newurl) or (req.type == "https" and urlsplit(newurl).scheme.lower() != "https"):
+            fp.close()
             raise URLError(f"the server points to {_shown(newurl)}, which is not followed")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -125,6 +125,14 @@ class SourceDocument(_Object):
     prices_as_of: Day | None = Field(None, description="the day the prices were true: a date YYYY-MM-DD, or null")
     kind: Text = Field("", max_length=100, description="kind of the catalogue, such as embedded: one line of text")
     source: Text = Field("", max_length=10_000, description="who published the prices: one line of text")
+    price_basis: Text = Field("", max_length=1000, description="which spot price is meant: one line of text")
+
+
+class RegionDocument(_Object):
+    """One of several regions that were compared."""
+
+    region: Text = Field(max_length=100, description="the provider's region: one line of text")
+    source: SourceDocument = Field(description="where its prices come from: an object")
 
 
 class RelaxDocument(_Object):
@@ -138,6 +146,9 @@ class PlanDocument(_Object):
 
     schema_version: Literal["deepvm.recommend/1"] = Field(description=f"version of the format: {PLAN_VERSION}")
     source: SourceDocument = Field(description="where the prices come from: an object")
+    regions: list[RegionDocument] | None = Field(
+        None, max_length=1000, description="the regions that were compared: a list of objects, or null"
+    )
     configurations: list[ConfigurationDocument] = Field(
         max_length=10_000, description="the ranked clusters: a list of objects"
     )
@@ -211,7 +222,9 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
     if not chosen:
         ranks = ", ".join(str(c.rank) for c in document.configurations[:20])
         raise RequestError("rank", rank, f"the ranks of {name}: {ranks}")
-    return _plan(chosen[0], document.source)
+    # Several regions were compared: each has prices of its own.
+    sources = [r.source for r in document.regions or () if r.region == chosen[0].region]
+    return _plan(chosen[0], (sources or [document.source])[0])
 
 
 def _plan(chosen: ConfigurationDocument, source: SourceDocument) -> Plan:
@@ -247,6 +260,7 @@ def _plan(chosen: ConfigurationDocument, source: SourceDocument) -> Plan:
             kind=source.kind,
             prices_as_of=date.fromisoformat(source.prices_as_of) if source.prices_as_of else None,
             source=source.source,
+            basis="" if source.price_basis == "current" else source.price_basis,
         ),
         warnings=tuple(chosen.warnings),
     )

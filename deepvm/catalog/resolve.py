@@ -116,7 +116,7 @@ def resolve_regions(
         RequestError: not the name of a region.
     """
     regions, kinds = list(dict.fromkeys(regions)), list(dict.fromkeys(kinds))
-    if mode is Mode.SNAPSHOT:
+    if mode is Mode.SNAPSHOT or not regions:
         return {r: Resolved(_only(kinds, snapshot(r))) for r in regions}
     kept = {r: _from_cache(r, kinds, cache, now) for r in regions}
     anew = {k for k in kinds if mode is Mode.LIVE and _is_price(k)}
@@ -194,8 +194,7 @@ def _used(wishes: Sequence[Wish], instead: Mapping[Wish, Signal | None], now: da
         groups.setdefault(words, []).append(wish)
     if len(groups) == 1:
         (words,) = groups
-        it = "it" if len(wishes) == 1 and not title(wishes[0].kind).endswith("s") else "them"
-        return f"going on without {it}" if words == "nothing" else f"{words} is used"
+        return "going on without them" if words == "nothing" else f"{words} is used"
     parts = [f"{words} for {_which(ws)}" for words, ws in groups.items() if words != "nothing"]
     lost = f"; going on without {_which(groups['nothing'])}" if "nothing" in groups else ""
     return f"used instead: {', '.join(parts)}{lost}"
@@ -241,12 +240,13 @@ def _from_cache(region: str, kinds: Collection[str], cache: Cache, now: datetime
     return {k: s for k, s in found.items() if s is not None}
 
 
-def _second_best(expired: Signal | None, snapshot: Signal | None, now: datetime) -> Signal | None:
-    # A cache that is older than the snapshot knows nothing that the snapshot does not know better.
-    if expired is None or (snapshot is not None and expired.observed_at < snapshot.observed_at <= now):
-        # Scores and quotas of long ago mislead more than they help, but they never come in a snapshot.
+def _second_best(kept: Signal | None, snapshot: Signal | None, now: datetime) -> Signal | None:
+    if kept is not None and kept.kind.partition(":")[0] == PLACEMENT and _is_stale(kept):
+        return None  # a score tells what capacity is there now; an old one misleads
+    if kept is None:
         return snapshot
-    return None if expired.kind.partition(":")[0] == PLACEMENT else expired
+    # A cache that is older than the snapshot knows nothing that the snapshot does not know better.
+    return snapshot if snapshot is not None and kept.observed_at < snapshot.observed_at <= now else kept
 
 
 def _only(kinds: Sequence[str], signals: Mapping[str, Signal]) -> dict[str, Signal]:

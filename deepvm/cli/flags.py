@@ -7,6 +7,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+_OPTIONS = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit", "cpu_architecture": "cpu-arch"}
+
+
+def option_name(argument: str) -> str:
+    """What the command line calls an argument of the planner, without dashes in front: ``checkpoint-size``."""
+    return _OPTIONS.get(argument, argument.replace("_", "-"))
+
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function that takes a record of options.

@@ -13,15 +13,15 @@ from typing import Annotated
 
 import typer
 
-from deepvm.cli import catalog, recommend, sweep
+from deepvm.cli.commands import LazyGroup
+from deepvm.cli.flags import option_name
 from deepvm.errors import DeepVMError, MissingExtraError, RequestError
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
-OPTIONS = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit", "cpu_architecture": "cpu-arch"}
-"""The options whose names differ from those of the planner's arguments."""
 
 app = typer.Typer(
     name="deepvm",
+    cls=LazyGroup,
     no_args_is_help=True,
     # Plain help: rich's boxes are unreadable in a pipe, and loading them takes longer than everything else.
     rich_markup_mode=None,
@@ -29,12 +29,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Which cluster of spot and on-demand VMs trains my model fastest for this much money an hour?",
     epilog="Exit codes: 0 done, 1 unforeseen, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, "
-    "130 interrupted, 141 the reader of a pipe went away.",
+    "5 cloud or network, 130 interrupted, 141 the reader of a pipe went away.",
 )
-app.command("recommend")(recommend.recommend)
-app.command("explain")(recommend.explain)
-app.command("sweep")(sweep.sweep)
-app.add_typer(catalog.app, name="catalog")
 
 
 def _version(wanted: bool) -> None:
@@ -74,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except DeepVMError as error:
         if debug:
             raise
-        code = _fail(_message(error), error.exit_code)
+        # Notes are from deepvm.cli.configured: who set the value that was refused.
+        code = _fail("\n".join([_message(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except OSError as error:
         if debug:
             raise
@@ -115,9 +112,8 @@ def _message(error: DeepVMError) -> str:
     """The text for a person; arguments are called by their option's name."""
     if not isinstance(error, RequestError):
         return str(error)
-    option = OPTIONS.get(error.option, error.option)
-    # A name in capitals is an argument, as it stands in the usage line.
-    name = option if option.isupper() else f"--{option.replace('_', '-')}"
+    # A name in capitals is an argument, as it stands in the usage line, or a variable of the environment.
+    name = error.option if error.option.isupper() else f"--{option_name(error.option)}"
     if isinstance(error, MissingExtraError):
         return f"{name} needs {error.library}, which is not installed; {error.allowed}"
     return f"{name}: {error.value!r} cannot be used; allowed: {error.allowed}"

@@ -77,12 +77,14 @@ class PlanSource:
     Attributes:
         catalog: its name. kind: ``embedded``, ``file``, ``live`` ...; empty when unknown.
         prices_as_of: the day the prices were true, None when undated. source: who said so, in words.
+        basis: which spot price is meant, in words, such as ``p95 of 30 days``; empty for the current one.
     """
 
     catalog: str = ""
     kind: str = ""
     prices_as_of: date | None = None
     source: str = ""
+    basis: str = ""
 
 
 @dataclass(frozen=True)

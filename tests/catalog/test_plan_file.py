@@ -20,7 +20,7 @@ from deepvm.core.plan import ANCHOR, MEMORY, TRAINING
 from deepvm.errors import CatalogFormatError, DeepVMError, RequestError
 from deepvm.planner.recommend import recommend
 from deepvm.reports.documents import to_json
-from deepvm.reports.recommendations import document as recommendation
+from deepvm.reports.recommendation_documents import document as recommendation
 
 
 def refused(changed: Any, rank: int = 1) -> CatalogFormatError:
@@ -178,6 +178,21 @@ def test_an_empty_plan_without_a_reason() -> None:
     changed = document()
     changed["configurations"] = []
     assert "the plan has no configuration: nothing was feasible; recommend again" in only(changed)
+
+
+def test_of_several_regions_each_has_its_own_prices() -> None:
+    changed = document()
+    changed["configurations"][1]["region"] = "eu-west-1"
+    changed["regions"] = [
+        {"region": "us-east-1", "source": changed["source"]},
+        {
+            "region": "eu-west-1",
+            "source": {"catalog": "aws-eu", "prices_as_of": "2026-01-02", "price_basis": "p95 of 30 days"},
+        },
+    ]
+    first, second = parse_plan(json.dumps(changed)), parse_plan(json.dumps(changed), 2)
+    assert first == tiering()
+    assert (second.region, second.source.catalog, second.source.basis) == ("eu-west-1", "aws-eu", "p95 of 30 days")
 
 
 def test_a_rank_that_is_not_there() -> None:

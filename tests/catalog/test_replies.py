@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.catalog import price_replies, replies
-from deepvm.catalog.price_replies import lack_zone_ids, price_text, read_history, read_on_demand, read_placement, read_spot
+from deepvm.catalog.price_replies import (
+    lack_zone_ids,
+    price_text,
+    read_history,
+    read_on_demand,
+    read_placement,
+    read_spot,
+)
 from deepvm.catalog.replies import (
     count_in_use,
     read_offerings,

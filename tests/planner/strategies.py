@@ -16,10 +16,19 @@ from builders import catalog, cpu_type, gpu_type
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from deepvm.core.instances import Catalog, InstanceType, Market, Quota
+from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
-from deepvm.planner.request import Objective, PlanRequest, PolicyName, SpeedupKind
+from deepvm.planner.request import (
+    ANY_NUMBER,
+    CpuArchitecture,
+    Generation,
+    Objective,
+    PlanRequest,
+    PolicyName,
+    Range,
+    SpeedupKind,
+)
 
 # The order of names is neither that of numbers nor that of the catalogue, and case counts.
 GPU_NAMES = ("g2.x", "g10.x", "a1.x", "Z9.x")
@@ -88,8 +97,20 @@ def curve(rng: random.Random, kind: str) -> SpeedupCurve:
     return MeasuredSpeedup(tuple(points), ring)
 
 
+def traits_of(some: Callable[[object, object], object]) -> dict[str, object]:
+    """What the filters look at, and what makes a type useless."""
+    return {
+        "cpu_architecture": some("arm64", some("", "x86_64")),
+        "current_generation": some(False, True),
+        "unusable": some("a share of a GPU", "") if some(True, False) else "",
+    }
+
+
 def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int = 400) -> Pool:
-    rng = random.Random(seed)
+    rng, traits = random.Random(seed), random.Random(seed + 1)
+
+    def some(value: object, otherwise: object) -> object:
+        return value if traits.random() < 0.15 else otherwise
 
     def mostly(value: object, unknown: float = 0.07) -> object:
         return None if rng.random() < unknown else value
@@ -111,6 +132,9 @@ def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int
                 eflops=mostly(rng.choice((50.0, 100.0, 100.0, 200.0, 377.0, 696.5))),
                 speedups=tuple(curves),
                 quota_family=rng.choice(FAMILIES),
+                gpu=Gpu("T4", traits.choice((1, 1, 1, 2, 8)), traits.choice((16.0, 22.352, None))),
+                eflops_basis=some("guessed", ""),
+                **traits_of(some),
             )
         )
         cpus.append(
@@ -120,6 +144,8 @@ def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int
                 network_gbps=network(),
                 vcpus=rng.choice((1, 4, 4, 8, 96)),
                 quota_family=rng.choice(FAMILIES),
+                burstable=some(True, False),
+                **traits_of(some),
             )
         )
     return Pool(tuple(gpus), tuple(cpus))
@@ -160,7 +186,29 @@ def types(draw: st.DrawFn, kind: str, pool: str, names: Sequence[str], fewest: i
 def quota_sets(draw: st.DrawFn) -> tuple[Quota, ...]:
     places = draw(st.sets(st.sampled_from(range(len(PLACES))), max_size=4))
     limits = st.sampled_from([400, 400, 96, 33, 32, 31, 12, 4, 3, 1, 0])
-    return tuple(Quota(*PLACES[p], draw(limits)) for p in sorted(places))
+    in_use = st.sampled_from([0, 0, 0, 1, 40])
+    return tuple(Quota(*PLACES[p], draw(limits), draw(in_use)) for p in sorted(places))
+
+
+BOUNDS = (ANY_NUMBER, *[ANY_NUMBER] * 5)
+GIB = 2**30
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> dict[str, object]:
+    """None in most cases: each leaves out types, and a case without types shows little."""
+    if draw(st.integers(0, 3)):
+        return {"estimates": draw(st.booleans()), "burstable": draw(st.booleans())}
+    each = (Range(16 * GIB, None), Range(None, 16 * GIB), Range(17 * GIB, 30 * GIB), Range(1, None))
+    return {
+        "gpus_per_vm": draw(st.sampled_from([*BOUNDS, Range(1, 1), Range(2, None), Range(None, 2)])),
+        "gpu_memory_bytes": draw(st.sampled_from([*BOUNDS, *each])),
+        "gpu_total_memory_bytes": draw(st.sampled_from([*BOUNDS, Range(32 * GIB, None), Range(None, 40 * GIB)])),
+        "cpu_architecture": draw(st.sampled_from([None, None, *CpuArchitecture])),
+        "generation": draw(st.sampled_from(Generation)),
+        "estimates": draw(st.booleans()),
+        "burstable": draw(st.booleans()),
+    }
 
 
 @st.composite
@@ -189,6 +237,7 @@ def cases(draw: st.DrawFn, pool: str = "ordinary") -> Case:
         max_nodes=draw(st.sampled_from([12, 11, 8, 5, 3, 2, 1])),
         quotas=draw(st.one_of(*[st.none()] * 5, quota_sets())),
         top=draw(st.integers(1, 5)),
+        **draw(filters()),  # type: ignore[arg-type]
     )
     return Case(shop, replace(request, budget=draw(budgets_for(shop, request))))
 

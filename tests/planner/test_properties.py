@@ -19,7 +19,7 @@ from deepvm.core.instances import Catalog, Market
 from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Frontier
 from deepvm.planner.recommend import Recommendations, plan
-from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName
+from deepvm.planner.request import Objective, PlanOptions, PlanRequest, PolicyName, SolverName
 from deepvm.planner.sweep import parse_budgets, sweep
 from planner.agreement import blocks_for, by_frontier
 from planner.strategies import Case, cases, usd
@@ -264,8 +264,25 @@ def test_sweep_and_recommend_give_the_same_best(case: Case) -> None:
         speedup=_speedup(case.request),
         max_nodes=case.request.max_nodes,
         quotas=case.request.quotas,
+        **_filters(case.request),
     )
     assert row.policy is case.request.policy
     assert row.budget == case.request.budget
     found = [row.recommendation.cluster] if row.recommendation else []
     assert found == clusters(case, top=1)
+
+
+def _filters(request: PlanRequest) -> PlanOptions:
+    """The filters as they are written."""
+    return {
+        "gpus_min": request.gpus_per_vm.least,
+        "gpus_max": request.gpus_per_vm.most,
+        "gpu_memory_min": request.gpu_memory_bytes.least,
+        "gpu_memory_max": request.gpu_memory_bytes.most,
+        "gpu_total_memory_min": request.gpu_total_memory_bytes.least,
+        "gpu_total_memory_max": request.gpu_total_memory_bytes.most,
+        "cpu_architecture": request.cpu_architecture and request.cpu_architecture.value,
+        "generation": request.generation.value,
+        "estimates": request.estimates,
+        "burstable": request.burstable,
+    }

@@ -219,6 +219,8 @@ def header(plan: Plan) -> tuple[str, ...]:
         f"Price: {prices(plan)}.",
         f"Prices: {origin(plan)}.",
     ]
+    if plan.source.basis:
+        lines.append(f"Spot prices: {plan.source.basis}.")
     if plan.source.source:
         lines.append(f"Source: {plan.source.source}")
     if any(g.market is Market.SPOT for g in plan.groups):

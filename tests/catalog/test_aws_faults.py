@@ -1,0 +1,328 @@
+"""Faults of the network and of AWS over real sockets: an error in time, never a hang, half an answer or a secret."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from aws_account import NOW, REGION
+
+from deepvm.catalog.aws import Aws, HistoryProvider, Patience, PlacementProvider, aws_providers
+from deepvm.catalog.provider import OFFERINGS, SPECS, ZONES
+from deepvm.errors import CloudError
+
+SECRETS = {
+    "AWS_ACCESS_KEY_ID": "AKIAPLANTEDPLANTED01",
+    "AWS_SECRET_ACCESS_KEY": "planted+secret/key+value0123456789abcdef",
+    "AWS_SESSION_TOKEN": "planted//session+token==IQoJb3JpZ2luX2Vj",
+}
+QUICK = Patience(connect_s=0.3, read_s=0.3, attempts=1, total_s=20)
+
+XML = '<?xml version="1.0" encoding="UTF-8"?>'
+
+
+def refusal(code: str, message: str) -> str:
+    return (
+        f"{XML}<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>"
+        "<RequestID>0</RequestID></Response>"
+    )
+
+
+def zone_page(zone: str = "use1-az4", token: str = "") -> str:
+    return (
+        f'{XML}<DescribeInstanceTypeOfferingsResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
+        f"<requestId>0</requestId><instanceTypeOfferingSet><item><instanceType>g4dn.xlarge</instanceType>"
+        f"<locationType>availability-zone-id</locationType><location>{zone}</location></item>"
+        f"</instanceTypeOfferingSet>{f'<nextToken>{token}</nextToken>' if token else ''}"
+        "</DescribeInstanceTypeOfferingsResponse>"
+    )
+
+
+@pytest.fixture(autouse=True)
+def planted(monkeypatch, tmp_path):
+    """Secrets in the environment, and no files of the user's."""
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@contextlib.contextmanager
+def serving(monkeypatch, answer: Callable[[BaseHTTPRequestHandler, int], None]):
+    """An endpoint that handles the n-th request in any way it likes."""
+    count = [0]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            count[0] += 1
+            answer(self, count[0])
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    try:
+        yield count
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def say(handler: BaseHTTPRequestHandler, body: str, status: int = 200, promised: int | None = None) -> None:
+    data = body.encode()
+    handler.send_response(status)
+    handler.send_header("Content-Type", "text/xml")
+    handler.send_header("Content-Length", str(len(data) if promised is None else promised))
+    handler.end_headers()
+    handler.wfile.write(data)
+    handler.close_connection = True
+
+
+def failure(aws: Aws, kind: str = OFFERINGS) -> CloudError:
+    with pytest.raises(CloudError) as caught:
+        aws_providers(aws)[kind].fetch(REGION, NOW)
+    assert_clean(caught.value)
+    return caught.value
+
+
+def assert_clean(error: BaseException) -> None:
+    shown = [str(error), repr(error), repr(vars(error)), repr(error.args)]
+    assert error.__suppress_context__ or error.__context__ is None
+    for value in SECRETS.values():
+        assert not any(value in text for text in shown)
+
+
+def test_an_answer_that_is_good(monkeypatch):
+    """The instrument works: with this server, faults alone make the difference."""
+    with serving(monkeypatch, lambda handler, n: say(handler, zone_page(f"use1-az{n}", "more" if n == 1 else ""))):
+        signal = aws_providers(Aws(patience=QUICK))[OFFERINGS].fetch(REGION, NOW)
+    assert signal.data == {"g4dn.xlarge": ["use1-az1", "use1-az2"]}
+    assert not any(value in repr(signal) for value in SECRETS.values())
+
+
+def test_a_stall_ends_in_time(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        start = time.monotonic()
+        assert failure(Aws(patience=QUICK)).why == "timeout"
+        assert time.monotonic() - start < 10
+
+
+def test_nobody_listens(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    found = failure(Aws(patience=QUICK))
+    assert found.why == "network"
+    assert "AWS_ENDPOINT_URL" in found.advice
+
+
+def test_a_server_without_tls(monkeypatch):
+    with serving(monkeypatch, lambda handler, n: say(handler, "hello")):
+        import os
+
+        monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["AWS_ENDPOINT_URL"].replace("http:", "https:"))
+        found = failure(Aws(patience=QUICK))
+    assert found.why == "network"
+    assert "AWS_CA_BUNDLE" in found.advice
+
+
+def test_a_proxy_that_does_not_answer(monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "http://joe:pr0xy-passw0rd@127.0.0.1:9")
+    found = failure(Aws(patience=QUICK))
+    assert found.why == "network"
+    assert "pr0xy-passw0rd" not in repr(vars(found))
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:99999", "::", "http://"])
+def test_an_endpoint_that_is_no_address(monkeypatch, endpoint):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    assert failure(Aws(patience=QUICK)).why in ("network", "reply")
+
+
+def test_throttling_is_waited_out(monkeypatch):
+    def answer(handler, n):
+        if n == 1:
+            say(handler, refusal("RequestLimitExceeded", "Request limit exceeded."), 503)
+        else:
+            say(handler, zone_page())
+
+    with serving(monkeypatch, answer) as count:
+        patient = Aws(patience=Patience(connect_s=1, read_s=1, attempts=3))
+        assert aws_providers(patient)[OFFERINGS].fetch(REGION, NOW).data
+    assert count[0] == 2
+
+
+def test_throttling_without_end(monkeypatch):
+    with serving(monkeypatch, lambda handler, n: say(handler, refusal("RequestLimitExceeded", "x"), 503)) as count:
+        assert failure(Aws(patience=Patience(connect_s=1, read_s=1, attempts=2))).why == "throttled"
+    assert count[0] == 2
+
+
+def test_the_second_page_breaks_off(monkeypatch):
+    def answer(handler, n):
+        if n == 1:
+            say(handler, zone_page(token="2"))
+        else:
+            say(handler, zone_page("use1-az6")[:-60], promised=5000)
+
+    with serving(monkeypatch, answer) as count:
+        assert failure(Aws(patience=QUICK)).why in ("network", "reply")
+    assert count[0] == 2
+
+
+def test_a_page_that_names_itself_as_the_next(monkeypatch):
+    with serving(monkeypatch, lambda handler, n: say(handler, zone_page(token="again"))):
+        assert failure(Aws(patience=QUICK)).why == "reply"
+
+
+@pytest.mark.parametrize("body", ["", "<html><body>Sign in to the hotel's network</body></html>", "{}", "<unclosed"])
+def test_answers_that_are_not_awss(monkeypatch, body):
+    with serving(monkeypatch, lambda handler, n: say(handler, body)):
+        assert failure(Aws(patience=QUICK)).why in ("reply", "network")
+
+
+def test_a_web_page_in_place_of_a_refusal(monkeypatch):
+    page = "<html><h1>Blocked</h1>" + "<p>by the firewall</p>" * 500 + "</html>"
+    with serving(monkeypatch, lambda handler, n: say(handler, page, 403)):
+        found = failure(Aws(patience=QUICK))
+    assert found.why in ("reply", "network")
+    assert len(str(found)) < 600
+
+
+def test_a_refusal_that_repeats_the_secrets(monkeypatch):
+    """AWS repeats the string that it signed, with the session's token in it."""
+    secrets = " ".join(SECRETS.values())
+
+    def answer(handler, n):
+        message = f"The Canonical String should have been x-amz-security-token:{secrets}"
+        say(handler, refusal("SignatureDoesNotMatch", message), 403)
+
+    with serving(monkeypatch, answer):
+        found = failure(Aws(patience=QUICK))
+    assert found.why == "credentials"
+    assert "***" in found.detail
+
+
+def test_an_expired_token(monkeypatch):
+    with serving(monkeypatch, lambda handler, n: say(handler, refusal("RequestExpired", "Request has expired."), 400)):
+        assert failure(Aws(patience=QUICK)).why == "expired"
+
+
+def test_a_missing_permission(monkeypatch):
+    message = "You are not authorized. Encoded authorization failure message: " + "secret" * 400
+    with serving(monkeypatch, lambda handler, n: say(handler, refusal("UnauthorizedOperation", message), 403)):
+        found = failure(Aws(patience=QUICK), SPECS)
+    assert found.why == "permission"
+    assert "allow ec2:DescribeInstanceTypes; 'deepvm doctor --iam'" in found.advice
+    assert "secretsecret" not in str(found)
+
+
+class TestCredentials:
+    @pytest.fixture(autouse=True)
+    def nothing(self, monkeypatch, planted):
+        for name in SECRETS:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+    def test_none(self):
+        found = failure(Aws(patience=QUICK))
+        assert found.why == "credentials"
+        assert "aws configure" in found.advice
+
+    def test_none_is_found_out_once(self, monkeypatch):
+        aws = Aws(patience=QUICK)
+        failure(aws)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "too late")
+        assert failure(aws, ZONES).why == "credentials"
+
+    def test_half_a_key(self, monkeypatch):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", SECRETS["AWS_ACCESS_KEY_ID"])
+        found = failure(Aws(patience=QUICK))
+        assert found.why == "credentials"
+        assert "AWS_SECRET_ACCESS_KEY" in found.detail
+
+    def test_an_unknown_profile(self, tmp_path):
+        (tmp_path / ".aws").mkdir()
+        (tmp_path / ".aws" / "config").write_text("[profile work]\nregion = us-east-1\n")
+        found = failure(Aws("wrok", patience=QUICK))
+        assert found.why == "credentials"
+        assert "profile wrok does not exist" in found.detail
+        assert "work" in found.advice
+
+    def test_a_broken_file(self, tmp_path):
+        (tmp_path / ".aws").mkdir()
+        (tmp_path / ".aws" / "credentials").write_text("aws_secret_access_key = planted-planted\n[default\n")
+        found = failure(Aws(patience=QUICK))
+        assert found.why == "credentials"
+        assert "planted-planted" not in repr(vars(found))
+
+    def test_a_process_that_fails_and_talks(self, tmp_path):
+        (tmp_path / ".aws").mkdir()
+        script = "sh -c 'echo planted-planted >&2; exit 3'"
+        (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
+        found = failure(Aws(patience=QUICK))
+        assert found.why == "credentials"
+        assert "planted-planted" not in repr(vars(found))
+
+    def test_a_process_that_writes_nonsense(self, tmp_path):
+        (tmp_path / ".aws").mkdir()
+        script = "sh -c 'echo planted-planted'"
+        (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
+        assert "planted-planted" not in repr(vars(failure(Aws(patience=QUICK))))
+
+    def test_keys_of_a_profile_are_not_shown_either(self, monkeypatch, tmp_path):
+        (tmp_path / ".aws").mkdir()
+        keys = "aws_access_key_id = AKIAOTHEROTHEROTHER1\naws_secret_access_key = other+secret/of+a+profile\n"
+        (tmp_path / ".aws" / "credentials").write_text(f"[work]\n{keys}")
+        words = refusal("AuthFailure", "with AKIAOTHEROTHEROTHER1 and other+secret/of+a+profile")
+        with serving(monkeypatch, lambda handler, n: say(handler, words, 401)):
+            found = failure(Aws("work", patience=QUICK))
+        assert found.why == "credentials"
+        assert "other+secret" not in repr(vars(found))
+        assert "AKIAOTHER" not in repr(vars(found))
+
+
+def test_no_provider_shows_a_secret_whatever_happens(monkeypatch):
+    """Every provider against a server that answers everything with the secrets, over and over."""
+    words = refusal("Anything", " ".join(SECRETS.values()) * 3)
+    with serving(monkeypatch, lambda handler, n: say(handler, words, 400)):
+        aws = Aws(patience=QUICK)
+        others = [HistoryProvider(aws, 3), HistoryProvider(aws, 3, ["a"]), PlacementProvider(aws, ["a"], 1)]
+        for one in [*aws_providers(aws).values(), *others]:
+            with pytest.raises(CloudError) as caught:
+                one.fetch(REGION, NOW)
+            assert_clean(caught.value)
+
+
+def test_the_clients_are_set_up_as_designed():
+    client = Aws()._client("ec2", "eu-central-1")
+    config = client.meta.config
+    assert config.retries == {"mode": "adaptive", "total_max_attempts": 6}
+    assert (config.connect_timeout, config.read_timeout) == (5, 30)
+    assert "deepvm/" in config.user_agent_extra
+    assert client.meta.region_name == "eu-central-1"
+
+
+def test_threads_share_one_client(monkeypatch):
+    aws = Aws()
+    made = []
+    threads = [threading.Thread(target=lambda: made.append(aws._client("ec2", REGION))) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 16
+    assert len({id(client) for client in made}) == 1

@@ -1,0 +1,80 @@
+"""Several regions ranked together: the oracle is the brute force over all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import oracle
+import pytest
+from builders import catalog, cpu_type, gpu_type
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from deepvm.core.instances import Catalog
+from deepvm.planner.recommend import plan, recommend
+from deepvm.planner.regions import compare
+from deepvm.planner.request import PolicyName
+from planner.strategies import cases
+
+
+def region(name: str, spot: str, **changes: object) -> Catalog:
+    return replace(catalog(gpu_type(spot_usd_per_hour=spot), cpu_type(), **changes), region=name)
+
+
+def test_the_best_regions_clusters_come_first_and_ranks_run_through() -> None:
+    found = compare([recommend(region(n, p), 3) for n, p in (("dear-1", "0.4"), ("cheap-1", "0.2"), ("mid-1", "0.3"))])
+    assert [a.catalog.region for a in found.answers] == ["cheap-1", "mid-1", "dear-1"]
+    assert [p.recommendation.rank for p in found.ranked] == [1, 2, 3]
+    assert found.ranked[0].answer.catalog.region == "cheap-1"
+
+
+def test_a_region_with_nothing_feasible_stands_last() -> None:
+    found = compare([recommend(region("poor-1", "9"), 3), recommend(region("rich-1", "0.2"), 3)])
+    assert [a.catalog.region for a in found.answers] == ["rich-1", "poor-1"]
+    assert all(p.answer.catalog.region == "rich-1" for p in found.ranked)
+
+
+def test_nothing_anywhere() -> None:
+    found = compare([recommend(region(n, "9"), 0.1) for n in ("b-1", "a-1")])
+    assert not found.ranked
+    assert [a.catalog.region for a in found.answers] == ["a-1", "b-1"]
+
+
+def test_equal_clusters_are_ordered_by_region() -> None:
+    found = compare([recommend(region(n, "0.2"), 3, top=1) for n in ("b-1", "a-1")])
+    assert [p.answer.catalog.region for p in found.ranked] == ["a-1"]
+
+
+@settings(max_examples=60)
+@given(case=cases(), cheaper=st.sampled_from([1, 2, 3]))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_it_is_the_brute_force_over_all_regions(case: object, cheaper: int) -> None:
+    here, request = case.catalog, case.request  # type: ignore[attr-defined]
+
+    def moved(price: Decimal | None) -> Decimal | None:
+        return None if price is None else price + Decimal(cheaper) / 100
+
+    there = replace(
+        here,
+        region="there-1",
+        instances=tuple(replace(i, spot_usd_per_hour=moved(i.spot_usd_per_hour)) for i in here),
+    )
+    here = replace(here, region="here-1")
+    answers = [plan(c, request) for c in (there, here)]
+    assume(all(not a.doubt for a in answers))
+    found = compare(answers)
+    plans = [
+        (p, c.region) for c in (here, there) for p in oracle.ranking(oracle.plans(c, request), request.budget, 10**6)
+    ]
+    assert bool(found.ranked) == bool(plans)
+    if not plans or request.policy is PolicyName.PERFORMANCE_FIRST:
+        return
+    best = max(p.value for p, _ in plans)
+    tied = [(p.micro_usd, p.memory_count, p.architecture, p.gpu, p.count, p.memory, r) for p, r in plans
+            if oracle.as_good_as(p.value, best)]  # fmt: skip
+    first = found.ranked[0]
+    cluster = first.recommendation.cluster
+    assert (cluster.micro_usd_per_hour, cluster.gpu.name, cluster.gpu_count, first.answer.catalog.region) == (
+        min(tied)[0], min(tied)[3], min(tied)[4], min(tied)[6],
+    )  # fmt: skip
