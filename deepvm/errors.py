@@ -9,7 +9,7 @@
     │   ├── CatalogNotFoundError   4  no embedded catalogue and no file has this name
     │   ├── CatalogFormatError     4  a file that was read is not a valid catalogue: lists every problem with its place
     │   └── MissingDataError       4  the catalogue is valid but lacks what the request needs
-    ├── CloudError                 5  the cloud or the network did not answer as needed: names the call and the next step
+    ├── CloudError                 5  the cloud or the network did not answer as needed: names the call and what to do
     └── SolverError                1  no integer-program solver can be run on this machine
 
 A budget for which nothing is feasible, or a solver that ran out of time, is a *result* (see
@@ -121,8 +121,8 @@ class CloudError(DeepVMError):
 
     Attributes:
         what: what was being done, such as ``ec2 DescribeInstanceTypes in us-east-1``.
-        why: ``credentials``, ``expired``, ``permission``, ``region``, ``clock``, ``throttled``, ``timeout``, ``network``
-            or ``reply``; a program can test it.
+        why: ``credentials``, ``expired``, ``permission``, ``region``, ``clock``, ``throttled``, ``timeout``,
+            ``network`` or ``reply``; a program can test it.
         detail: the same for people, free of secrets.
         advice: what to do about it.
     """

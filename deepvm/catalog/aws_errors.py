@@ -181,6 +181,11 @@ def _of_refusal(error: BaseException, question: Question, around: Circumstances)
     off = f"the clock of this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} AWS's"
     if name in _CLOCK:
         return "clock", said, _SET_CLOCK
+    asked = getattr(error, "operation_name", question.operation)
+    if asked != question.operation and name not in _EXPIRED:
+        # The question itself was never asked: a role had to be assumed first.
+        said = f"no credentials, because {asked} was refused ({said})"
+        return "credentials", said, "check role_arn and source_profile of the profile, and whom the role trusts"
     if name in _EXPIRED | _WRONG_KEY and (abs(skew) > MOST_SKEW_S or "Signature expired" in message):
         return "clock", f"{off} ({code})" if abs(skew) > MOST_SKEW_S else said, _SET_CLOCK
     if name in _EXPIRED:

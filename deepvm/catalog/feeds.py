@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from http.client import HTTPException, HTTPMessage, HTTPResponse
 from typing import IO, Any
@@ -29,12 +31,25 @@ MOST_BYTES = 64 * 2**20
 """The real file has some 10 MiB."""
 
 _CHUNK = 2**16
+_Table = Mapping[str, Any]
 _AGAIN = "try again later; without it, types are not marked by how often they are interrupted"
 _NETWORK = f"check the network and the proxy settings (HTTPS_PROXY), or set {URL_VARIABLE} to a copy"
 
 
+@dataclass(frozen=True)
+class _Download:
+    """What one download gave: the table of all regions, or why there is none."""
+
+    now: datetime
+    regions: _Table | None = None
+    error: CloudError | None = None
+
+
 class AdvisorProvider(Provider):
-    """How often spot VMs of each type are interrupted, in AWS's five bands."""
+    """How often spot VMs of each type are interrupted, in AWS's five bands.
+
+    The file holds all regions; who asks about several at one time ``now`` causes one download, whether it works or not.
+    """
 
     kind = ADVISOR
 
@@ -51,6 +66,8 @@ class AdvisorProvider(Provider):
         """
         self._url = url or os.environ.get(URL_VARIABLE) or ADVISOR_URL
         self._timeout_s, self._total_s = timeout_s, total_s
+        self._lock = threading.Lock()
+        self._last: _Download | None = None
         if not _on_the_web(self._url):
             option = "url" if url else URL_VARIABLE
             raise RequestError(option, _shown(self._url), "an https:// or http:// address without user and password")
@@ -58,10 +75,7 @@ class AdvisorProvider(Provider):
     def fetch(self, region: str, now: datetime) -> Signal:
         """See :meth:`Provider.fetch`."""
         what = f"Spot Advisor at {_shown(self._url)}"
-        try:
-            types = _types(_parse(self._download(what), what), region, what)
-        except CloudError as error:
-            raise error from None
+        types = _types(self._regions(now, what), region, what)
         refused: Counter[str] = Counter()
         bands = {}
         for name, row in sorted(types.items()):
@@ -73,6 +87,19 @@ class AdvisorProvider(Provider):
         if not bands:
             raise _unreadable(what, f"none of {len(types)} types in {region} has a band")
         return Signal(self.kind, region, now, "AWS Spot Advisor", bands, dict(refused))
+
+    def _regions(self, now: datetime, what: str) -> _Table:
+        with self._lock:
+            if self._last is None or self._last.now != now:
+                try:
+                    self._last = _Download(now, _tables(_parse(self._download(what), what), what))
+                except CloudError as error:
+                    self._last = _Download(now, error=error)
+            last = self._last
+        if last.error is not None:
+            # An exception keeps the traceback of whoever raises it, so each thread gets its own.
+            raise CloudError(what, last.error.why, last.error.detail, last.error.advice)
+        return last.regions or {}
 
     def _download(self, what: str) -> bytes:
         end = time.monotonic() + self._total_s
@@ -162,10 +189,14 @@ def _parse(body: bytes, what: str) -> Any:
         raise _unreadable(what, f"the file {found}") from None
 
 
-def _types(document: Any, region: str, what: str) -> Mapping[str, Any]:
+def _tables(document: Any, what: str) -> _Table:
     regions = document.get("spot_advisor") if isinstance(document, dict) else None
     if not isinstance(regions, dict) or not regions:
         raise _unreadable(what, "the file has no table spot_advisor")
+    return regions
+
+
+def _types(regions: _Table, region: str, what: str) -> _Table:
     if region not in regions:
         advice = f"it knows {len(regions)} regions, such as {', '.join(sorted(regions)[:3])}; check --region"
         raise CloudError(what, "region", f"the file has no region {region}", redact(advice))

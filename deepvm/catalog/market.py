@@ -19,7 +19,7 @@ from deepvm.catalog.credentials import account_tag, check_region, credentials_ma
 from deepvm.catalog.provider import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
 from deepvm.catalog.resolve import Mode, resolve_regions
 from deepvm.catalog.snapshot import snapshot, snapshot_regions
-from deepvm.core.instances import Catalog
+from deepvm.core.instances import Catalog, InstanceType, Market
 from deepvm.core.prices import PriceBasis
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
@@ -81,6 +81,65 @@ class MarketRequest:
             raise RequestError("network", network, "peak or baseline")
         spot = SpotChoice(zone, PriceBasis(price_basis), int(text))
         return cls(prices, offline, profile, spot, network or "peak")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How likely spot VMs can be had at once, by AWS's estimate.
+
+    Attributes:
+        region: where. instance_types: any of which would do; AWS scores fewer than three low, so they have the same GPU
+            as the one that is wanted. count: how many VMs.
+        scores: from 1 to 10, by zone id, best first. observed_at: when AWS said so, UTC.
+    """
+
+    region: str
+    instance_types: tuple[str, ...]
+    count: int
+    scores: Mapping[str, int]
+    observed_at: datetime
+
+
+def placement(
+    catalog: Catalog,
+    wanted: InstanceType,
+    count: int,
+    request: MarketRequest,
+    *,
+    environ: Mapping[str, str] | None = None,
+    now: datetime | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Placement:
+    """Ask AWS how likely ``count`` spot VMs of a type, or of others with the same GPUs, can be had in each zone.
+
+    Raises:
+        CloudError: no answer, or AWS may not be asked.
+    """
+    surroundings = os.environ if environ is None else environ
+    moment = now or datetime.now(timezone.utc)
+    what = f"spot placement scores in {catalog.region}"
+    if not _may_ask(request, surroundings):
+        raise CloudError(what, "credentials", "AWS may not be asked", "leave out --offline, and check 'deepvm doctor'")
+    from deepvm.catalog.aws import Aws
+    from deepvm.catalog.aws_signals import PlacementProvider
+
+    alike = sorted(
+        (i for i in catalog if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted),
+        key=lambda i: (i.micro_usd_per_hour(Market.SPOT), i.name),
+    )
+    names = (wanted.name, *(i.name for i in alike[: _TYPES_ASKED - 1]))
+    provider = PlacementProvider(Aws(request.profile), names, count)
+    kind, cache = provider.kind, _cache(request, surroundings)
+    signal = cache.read(catalog.region, kind, moment)
+    if signal is None or signal.origin != "cache":
+        progress(f"asking AWS for {what}")
+        signal = provider.fetch(catalog.region, moment)
+        cache.write(signal, moment)
+    rows = sorted(signal.data, key=lambda row: (-row["score"], row["zone"]))
+    return Placement(catalog.region, names, count, {r["zone"]: r["score"] for r in rows}, signal.observed_at)
+
+
+_TYPES_ASKED = 5
 
 
 def region_in(name: str) -> str | None:

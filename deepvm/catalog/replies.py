@@ -102,9 +102,7 @@ def spot_gpu_types(specs: Mapping[str, Any]) -> tuple[str, ...]:
     """
     return tuple(
         sorted(
-            name
-            for name, spec in specs.items()
-            if spec["spot"] and not spec.get("unusable") and spec.get("gpu", {}).get("manufacturer") == "NVIDIA"
+            name for name, spec in specs.items() if spec["spot"] and spec.get("gpu", {}).get("manufacturer") == "NVIDIA"
         )
     )
 

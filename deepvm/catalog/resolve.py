@@ -153,8 +153,10 @@ def describe_failure(failed: Sequence[Outcome]) -> str:
     """One sentence about signals that failed for the same reason: which, why, and the details of the first."""
     error = failed[0].error
     assert error is not None
-    detail = f"{error.what}: {error.detail}" if error.detail else error.what
-    return f"{_which([o.wish for o in failed])}: {reason(error.why)} ({detail})"
+    which = _which([o.wish for o in failed])
+    # Errors of our own name the signal, which stands there already; those of AWS name the call.
+    what = "" if error.what in which else error.what
+    return f"{which}: {reason(error.why)} ({': '.join(p for p in (what, error.detail) if p)})"
 
 
 def grouped(outcomes: Sequence[Outcome]) -> tuple[tuple[Outcome, ...], ...]:

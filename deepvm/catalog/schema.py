@@ -258,8 +258,8 @@ class InstanceDocument(_Object):
     )
     interruption_band: Annotated[int, Field(ge=0, le=4), BeforeValidator(_as_whole)] | None = Field(
         None,
-        description="how often it is taken away: 0 to 4 for below 5, 5 to 10, 10 to 15, 15 to 20, above 20 % a month, or "
-        "null when unknown",
+        description="how often it is taken away: 0 to 4 for below 5, 5 to 10, 10 to 15, 15 to 20, above 20 % a month, "
+        "or null when unknown",
     )
     unusable: Text = _text("why no cluster can have it, empty when one can")
     note: Text = _text("anything a reader should know")

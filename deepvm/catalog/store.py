@@ -71,7 +71,7 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
         CatalogFormatError: the file cannot be read or is not a valid catalogue; lists every problem with its place.
     """
     name = os.fspath(name_or_path)
-    if name.partition("-")[0] == "aws" and not name.lower().endswith(ENDINGS):
+    if may_be_aws(name):
         from deepvm.catalog.market import MarketRequest, open_market, region_in
 
         region = region_in(name)
@@ -79,6 +79,11 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
             return open_market(region, MarketRequest.parse(**market))
     catalog = _load(name)
     return catalog.sustained() if market.get("network") == "baseline" else catalog
+
+
+def may_be_aws(name: str) -> bool:
+    """Whether a catalogue's name begins like one of AWS's market and is no file."""
+    return name.partition("-")[0] == "aws" and not name.lower().endswith(ENDINGS)
 
 
 def _load(name: str) -> Catalog:

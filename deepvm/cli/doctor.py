@@ -55,7 +55,7 @@ def doctor(
     regions = [region_of(r, profile, os.environ) for r in named or [""]]
     found = [_check_cache()]
     for asked in regions:
-        note(f"asking AWS about {asked.name} (from {asked.where})")
+        note(f"asking AWS about {asked.name}" + ("" if named else f" ({asked.where})"))
         for check in checks.check_aws(Aws(profile, asked.name), asked.name, datetime.now(timezone.utc)):
             name = check.name if len(regions) == 1 else f"{asked.name}: {check.name}"
             found.append(checks.Check(name, check.ok, check.detail, check.advice))

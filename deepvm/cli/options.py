@@ -10,26 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from deepvm.catalog.market import MarketRequest
     from deepvm.core.instances import Catalog, Quota
     from deepvm.planner.request import PlanOptions
 
-DEFAULT_CATALOG = "paper"
+DEFAULT_CATALOG = "aws"
 
 MOST_DAYS = 90
 """Days of spot prices that AWS keeps."""
 
 
 def _complete_catalog(incomplete: str) -> list[str]:
-    from deepvm.catalog.store import embedded_names
+    from deepvm.catalog.store import catalog_names
 
-    return [n for n in embedded_names() if n.startswith(incomplete)]
+    return [n for n in ("aws", *catalog_names()) if n.startswith(incomplete)]
 
 
 def complete_type(incomplete: str) -> list[str]:
     """Types of the default catalogue that begin so, for the shell."""
     from deepvm.catalog.store import load_catalog
 
-    return [i.name for i in load_catalog(DEFAULT_CATALOG) if i.name.startswith(incomplete)]
+    return [i.name for i in load_catalog(DEFAULT_CATALOG, offline=True) if i.name.startswith(incomplete)]
 
 
 def _complete_architecture(incomplete: str) -> list[str]:
@@ -64,28 +65,6 @@ PriceBasis = Literal["current", "p50", "p95", "max"]
 Network = Literal["peak", "baseline"]
 
 
-@dataclass(frozen=True)
-class MarketFlags:
-    """Where prices and facts come from, as asked for.
-
-    Attributes:
-        prices: AWS where possible, AWS or nothing, or those that came with deepvm. offline: never open a socket.
-        zone: id or name of one zone, empty for all. price_basis: which spot price. days: of history behind it, 1 to 90.
-        network: None for the catalogue's. regions: none twice, or ``all`` alone; empty when none was named.
-        profile: of AWS, empty for the usual one. placement_scores: whether to ask for them.
-    """
-
-    prices: Prices = "auto"
-    offline: bool = False
-    zone: str = ""
-    price_basis: PriceBasis = "current"
-    days: int = 30
-    network: Network | None = None
-    regions: tuple[str, ...] = ()
-    profile: str = ""
-    placement_scores: bool = False
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PlanFlags:
     """The options of every command that plans.
@@ -101,7 +80,7 @@ class PlanFlags:
         typer.Option(
             metavar="NAME|FILE",
             autocompletion=_complete_catalog,
-            help="Embedded catalogue, or a .json or .csv file of your own; see 'deepvm catalog'.",
+            help="AWS's market; paper or simulated; or a .json or .csv file of your own. See 'deepvm catalog list'.",
         ),
     ] = DEFAULT_CATALOG
     prices: Annotated[
@@ -204,32 +183,36 @@ class PlanFlags:
         typer.Option(metavar="FILE|none", help="Account limits in vCPUs, or none; the catalogue's unless given."),
     ] = None
 
-    def market(self) -> MarketFlags:
-        """Where prices and facts come from.
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions that were named, each once; empty when none was.
 
         Raises:
-            RequestError: --days is no whole number from 1 to 90, all regions and one of them, or --prices live together
-                with --offline.
+            RequestError: all regions and one of them.
         """
         from deepvm.errors import RequestError
 
-        if not (self.days.isascii() and self.days.isdecimal() and 1 <= int(self.days[:9]) <= MOST_DAYS):
-            raise RequestError("days", self.days, f"a whole number from 1 to {MOST_DAYS}, for AWS keeps no more")
         regions = tuple(dict.fromkeys(r for r in self.region if r))
         if "all" in regions and len(regions) > 1:
             raise RequestError("region", "all", "all without other regions, or the regions without all")
-        if self.offline and self.prices == "live":
-            raise RequestError("prices", "live", "auto or snapshot together with --offline")
-        return MarketFlags(
+        return regions
+
+    def market(self) -> "MarketRequest":
+        """How prices are to be had.
+
+        Raises:
+            RequestError: --days is no whole number from 1 to 90, or --prices live together with --offline.
+        """
+        from deepvm.catalog.market import MarketRequest
+
+        return MarketRequest.parse(
             prices=self.prices,
             offline=self.offline,
+            profile=self.profile,
             zone=self.zone,
             price_basis=self.price_basis,
-            days=int(self.days),
+            days=self.days,
             network=self.network,
-            regions=regions,
-            profile=self.profile,
-            placement_scores=self.placement_scores,
         )
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
@@ -302,25 +285,6 @@ class SweepFlags(PlanFlags):
         options = super().planner_options(catalog)
         del options["policy"]
         return options
-
-
-def open_catalog(name: str, region: str, profile: str) -> "Catalog":
-    """Load a catalogue and make sure that it has the region.
-
-    Raises:
-        MissingDataError: the catalogue holds prices of another region.
-        DataError: it cannot be found or read.
-    """
-    from deepvm.catalog.store import load_catalog
-    from deepvm.errors import MissingDataError
-
-    catalog = load_catalog(name)
-    if region and region != catalog.region:
-        has = f"it holds prices of {catalog.region}" if catalog.region else "its types are in no region"
-        raise MissingDataError(f"catalogue {catalog.name} has no prices of region {region!r}: {has}")
-    if profile:
-        note(f"--profile {profile} has no effect: catalogue {catalog.name} is not read from AWS")
-    return catalog
 
 
 def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":

@@ -10,6 +10,7 @@ from deepvm.cli import options as o
 from deepvm.cli.flags import takes_flags
 
 if TYPE_CHECKING:
+    from deepvm.catalog.market import Placement
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.regions import Comparison
 
@@ -36,41 +37,48 @@ def recommend(
 
     Example: deepvm recommend --pw 3
     """
+    from deepvm.cli.markets import open_catalogs, placement_of
     from deepvm.planner.recommend import recommend as rank
     from deepvm.planner.regions import compare
 
-    market = flags.market()
-    found = o.open_catalog(flags.catalog, ", ".join(market.regions), market.profile)
-    answer = rank(found, flags.pw, **flags.planner_options(found))
+    catalogs = open_catalogs(flags)
+    options = flags.planner_options(catalogs[0])
+    found = compare([rank(catalog, flags.pw, **options) for catalog in catalogs])
     why = None
     if explain:
         from deepvm.planner.explain import why_not
 
-        why = why_not(answer.catalog, answer.request, explain)
-    _print(compare([answer]), why, output)
-    if not answer.configurations:
+        why = why_not(found.answers[0].catalog, found.answers[0].request, explain)
+    _print(found, why, placement_of(found, flags), output)
+    if not found.ranked:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
-def _print(found: Comparison, why: WhyNot | None, output: str) -> None:
+def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, output: str) -> None:
     import sys
     from datetime import datetime, timezone
 
-    from deepvm.reports import documents
-    from deepvm.reports import recommendation_documents as data
     from deepvm.reports import recommendations as report
     from deepvm.reports.sources import source_line
 
     now, best = datetime.now(timezone.utc), found.answers[0]
     several = len(found.answers) > 1
-    if output in ("json", "yaml"):
-        document = data.comparison(found, why) if several else data.document(best, why)
-        sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))
-    elif output == "csv":
-        sys.stdout.write(documents.to_csv(*data.csv_rows(found)))
-    elif found.ranked:
-        report.print_report(found, why, now, wide=output == "wide")
-        return
+    if output in ("table", "wide"):
+        if found.ranked:
+            report.print_report(found, why, placement, now, wide=output == "wide")
+            return
+    else:
+        from deepvm.reports import documents
+        from deepvm.reports import recommendation_documents as data
+
+        if output == "csv":
+            text = documents.to_csv(*data.csv_rows(found))
+        else:
+            document = data.comparison(found, why) if several else data.document(best, why)
+            if placement is not None:
+                document["placement"] = data.placement(placement)
+            text = documents.to_json(document) if output == "json" else documents.to_yaml(document)
+        sys.stdout.write(text)
     for answer in found.answers:
         if answer.infeasible is not None and not found.ranked:
             where = f"{answer.catalog.region}: " if several else ""
@@ -96,14 +104,14 @@ def explain(
     """
     import sys
 
+    from deepvm.cli.markets import one_catalog
     from deepvm.errors import RequestError
     from deepvm.planner.explain import explain as ask
     from deepvm.reports import documents
     from deepvm.reports import recommendation_documents as data
     from deepvm.reports import recommendations as report
 
-    market = flags.market()
-    found = o.open_catalog(flags.catalog, ", ".join(market.regions), market.profile)
+    found = one_catalog(flags)
     try:
         why = ask(found, flags.pw, name, **flags.planner_options(found))
     except RequestError as error:

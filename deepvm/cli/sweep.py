@@ -27,6 +27,7 @@ def sweep(
     import sys
     from pathlib import Path
 
+    from deepvm.cli.markets import one_catalog
     from deepvm.planner.sweep import ALL_POLICIES, parse_budgets
     from deepvm.planner.sweep import sweep as run
     from deepvm.reports import documents
@@ -37,8 +38,7 @@ def sweep(
         from deepvm.reports.pictures import draw_sweep, picture_format
 
         picture_format(Path(plot))  # a wrong ending is said before the work, not after it
-    market = flags.market()
-    found = o.open_catalog(flags.catalog, ", ".join(market.regions), market.profile)
+    found = one_catalog(flags)
     policies = tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES
     rows = run(found, budgets, policies, **flags.planner_options(found))
     if plot:

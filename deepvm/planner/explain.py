@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,6 +61,8 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     """
     known = catalog.by_name
     if name not in known:
+        from difflib import get_close_matches
+
         near = get_close_matches(name, known, n=3) or list(known)[:8]
         absence = why_absent(catalog, name)
         allowed = f"a type of catalogue {catalog.name}, such as {', '.join(near)}"

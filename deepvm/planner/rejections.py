@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from deepvm.core.cluster import Rejection
@@ -63,6 +62,8 @@ def refuse_idle_globs(request: PlanRequest, catalog: Catalog) -> None:
         fold = str.casefold if option == "gpu" else str
         for glob in globs:
             if not any(matches(fold(n), (fold(glob),)) for n in names):
+                from difflib import get_close_matches  # slow to load, and only an error needs it
+
                 near = get_close_matches(glob, names, n=3) or names[:8]
                 allowed = f"a name or glob that matches a type, such as {', '.join(near)}"
                 why = "" if option == "gpu" else why_absent(catalog, glob, training=option == "instance_type")

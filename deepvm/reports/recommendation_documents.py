@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.provider import format_time
 from deepvm.core.cluster import NodeGroup, Recommendation
 from deepvm.core.instances import Catalog, InstanceType, Market
-from deepvm.planner.explain import WhyNot
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.reports.sources import doubts, quota_needs
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market import Placement
+    from deepvm.planner.explain import WhyNot
 
 SCHEMA_VERSION = "deepvm.recommend/1"
 EXPLAIN_VERSION = "deepvm.explain/1"
@@ -127,6 +130,17 @@ def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
             }
             for a in found.answers
         ],
+    }
+
+
+def placement(found: Placement) -> dict[str, Any]:
+    """AWS's placement scores as a document."""
+    return {
+        "region": found.region,
+        "instance_types": list(found.instance_types),
+        "vms": found.count,
+        "scores": [{"zone": zone, "score": score} for zone, score in found.scores.items()],
+        "observed_at": format_time(found.observed_at),
     }
 
 

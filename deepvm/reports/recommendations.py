@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from deepvm.core.cluster import Recommendation, Rejection
 from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market
 from deepvm.core.units import format_bytes, format_usd
-from deepvm.planner.explain import WhyNot
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
-from deepvm.reports.sources import doubts, quota_lines, refused_lines, risk_lines, source_line
+from deepvm.reports.sources import doubts, placement_lines, quota_lines, refused_lines, risk_lines, source_line
 from deepvm.reports.tables import Column, print_lines, print_table
 
+if TYPE_CHECKING:
+    from deepvm.catalog.market import Placement
+    from deepvm.planner.explain import WhyNot
 
-def print_report(found: Comparison, why: WhyNot | None, now: datetime, *, wide: bool) -> None:
+
+def print_report(
+    found: Comparison, why: WhyNot | None, placement: Placement | None, now: datetime, *, wide: bool
+) -> None:
     """Table, reasons, alternatives and sources on stdout, for a person."""
     best = found.answers[0]
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
@@ -25,7 +31,14 @@ def print_report(found: Comparison, why: WhyNot | None, now: datetime, *, wide: 
     print_table(*_table(placed, wide=wide, regions=len(found.answers) > 1))
     not_counted = "Not counted: disks, data transfer, and the time lost when spot VMs are taken away."
     sources = [source_line(a.catalog, now) for a in found.answers]
-    lines = [*_reasons(best), *_others(found), *risk_lines(best[0], best.catalog), *quota_lines(best), not_counted]
+    lines = [
+        *_reasons(best),
+        *_others(found),
+        *risk_lines(best[0], best.catalog),
+        *placement_lines(placement),
+        *quota_lines(best),
+        not_counted,
+    ]
     print_lines(["", *lines, *refused_lines(best.catalog), *sources])
     if why is not None:
         print_lines([""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from deepvm.core.cluster import Cluster, Recommendation
 from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market, Origin, Quota, find_quota
 from deepvm.core.units import format_usd
 from deepvm.planner.recommend import Recommendations
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market import Placement
 
 ODD_START = 0.1
 """A curve whose S(1) is further from 1 than this is not to be trusted for few VMs."""
@@ -165,6 +169,15 @@ def risk_lines(best: Recommendation, catalog: Catalog) -> list[str]:
                 "costs extra."
             )
     return lines
+
+
+def placement_lines(placement: Placement | None) -> list[str]:
+    """How likely the spot VMs can be had at once; empty where nobody asked."""
+    if placement is None:
+        return []
+    scores = ", ".join(f"{zone} {score}" for zone, score in placement.scores.items()) or "none"
+    types = " or ".join(placement.instance_types)
+    return [f"Placement: AWS scores {placement.count} spot VMs of {types} at once, out of 10: {scores}."]
 
 
 def refused_lines(catalog: Catalog) -> list[str]:

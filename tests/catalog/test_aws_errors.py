@@ -19,9 +19,9 @@ QUESTION = Question("ec2", "DescribeInstanceTypes", REGION)
 WHYS = {"credentials", "expired", "permission", "region", "clock", "throttled", "timeout", "network", "reply"}
 
 
-def refusal(code, message="no", status=400):
+def refusal(code, message="no", status=400, operation="DescribeInstanceTypes"):
     reply = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return boto.ClientError(reply, "DescribeInstanceTypes")
+    return boto.ClientError(reply, operation)
 
 
 def mapped(error, question=QUESTION, **around):
@@ -120,9 +120,20 @@ def test_the_profile_is_named_in_the_next_step():
     assert "aws sso login --profile work" in found.advice
 
 
+def test_a_role_that_cannot_be_assumed_is_not_a_missing_permission_of_the_question():
+    reply = {"Error": {"Code": "AccessDenied", "Message": "not authorized to perform: sts:AssumeRole"}}
+    found = mapped(boto.ClientError(reply, "AssumeRole"))
+    assert found.why == "credentials"
+    assert "AssumeRole was refused" in found.detail
+    assert "role_arn" in found.advice
+
+
 def test_other_services_have_other_actions():
     question = Question("service-quotas", "GetAWSDefaultServiceQuota", REGION)
-    assert "servicequotas:GetAWSDefaultServiceQuota" in mapped(refusal("AccessDeniedException"), question).advice
+    assert (
+        "servicequotas:GetAWSDefaultServiceQuota"
+        in mapped(refusal("AccessDeniedException", operation=question.operation), question).advice
+    )
 
 
 class TestClock:
@@ -164,7 +175,7 @@ class TestClock:
 
 class TestRegions:
     def test_keys_are_fine_but_the_region_must_be_enabled(self):
-        found = mapped(refusal("AuthFailure"), Question("ec2", "DescribeRegions", "ap-east-1"))
+        found = mapped(refusal("AuthFailure"), Question("ec2", "DescribeInstanceTypes", "ap-east-1"))
         assert found.why == "region"
         assert "enable ap-east-1" in found.advice
 

@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -86,6 +87,36 @@ def test_an_answer_in_pieces():
 
     with serving(answer) as url:
         assert AdvisorProvider(url).fetch("eu-central-1", NOW).data == {"g4dn.xlarge": 2}
+
+
+class TestSeveralRegions:
+    @pytest.mark.parametrize(("status", "answers"), [(200, 2), (500, 0)])
+    def test_at_one_time_cause_one_download(self, status, answers):
+        count = [0]
+
+        def answer(handler):
+            count[0] += 1
+            say(status=status)(handler)
+
+        with serving(answer) as url:
+            provider = AdvisorProvider(url)
+            found, errors = [], []
+
+            def ask(region):
+                try:
+                    found.append(provider.fetch(region, NOW).data)
+                except CloudError as error:
+                    errors.append(error)
+
+            threads = [threading.Thread(target=ask, args=(r,)) for r in (REGION, "eu-central-1", "us-east-9")]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert (count[0], len(found), len({id(e) for e in errors})) == (1, answers, 3 - answers)
+            with contextlib.suppress(CloudError):
+                provider.fetch(REGION, NOW + timedelta(seconds=1))
+            assert count[0] == 2
 
 
 class TestWhere:

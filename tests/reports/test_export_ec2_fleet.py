@@ -22,7 +22,7 @@ from deepvm.core.instances import ZonePrice
 from deepvm.core.plan import Plan
 from deepvm.errors import RequestError
 from deepvm.reports.exports import ExportOptions, Subnet, render
-from deepvm.reports.exports.ec2_fleet import PLACEHOLDER
+from deepvm.reports.exports.ec2_fleet import MEMORY_PLACEHOLDER, PLACEHOLDER
 
 TEMPLATE = ExportOptions(launch_template="my-template")
 
@@ -109,6 +109,7 @@ def test_the_placeholder_is_refused(server: str) -> None:
     pattern = shape.metadata["pattern"]
     # AWS's own rule for names:
     assert re.fullmatch(pattern, "my-template") and not re.fullmatch(pattern, PLACEHOLDER)
+    assert not re.fullmatch(pattern, MEMORY_PLACEHOLDER)
 
 
 def test_spot_and_on_demand() -> None:
@@ -182,6 +183,8 @@ def test_memory_nodes_of_another_cpu_need_a_template_of_their_own() -> None:
     plan = tiering(memory=memory_vms(instance_type="c7g.xlarge", cpu_architecture="arm64"))
     with pytest.raises(RequestError, match="c7g.xlarge is arm64, so they need different images"):
         render(plan, "ec2-fleet", TEMPLATE)
+    (_, nodes) = requests(plan, ExportOptions()).values()
+    assert MEMORY_PLACEHOLDER in json.dumps(nodes)
     options = ExportOptions(launch_template="gpu", memory_launch_template="arm")
     names = {
         n: r["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"] for n, r in requests(plan, options).items()

@@ -82,7 +82,7 @@ def run(task: dict[str, Any], tmp_path: Path, **variables: str) -> tuple[list[st
         **variables,
     }
     out = subprocess.run(["bash"], input=task["run"], env=environment, capture_output=True, text=True, check=True)
-    arguments = record.read_text().split("\0")[:-1] if record.exists() else []
+    arguments = record.read_bytes().decode().split("\0")[:-1] if record.exists() else []
     return arguments, out.stdout
 
 
@@ -144,6 +144,10 @@ def test_resources_of_each_zone() -> None:
         {"infra": "aws/us-east-1/us-east-1a", **entry},
         {"infra": "aws/us-east-1/us-east-1b", **entry},
     ]
+
+
+def test_no_anchors_for_readers() -> None:
+    assert not any("&id" in f.text for f in render(tiering(), "skypilot").files)
 
 
 def test_zones_without_names_mean_the_region() -> None:

@@ -31,6 +31,7 @@ from deepvm.reports.exports.base import (
 
 # Not a name that a launch template can have: AWS refuses the request until it is replaced.
 PLACEHOLDER = "<name of your launch template>"
+MEMORY_PLACEHOLDER = "<name of your launch template for memory nodes>"
 
 
 class Ec2Fleet(Exporter):
@@ -56,17 +57,16 @@ class Ec2Fleet(Exporter):
 
 
 def _template(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
-    shared = options.launch_template or PLACEHOLDER
-    if group.role != MEMORY or options.memory_launch_template:
-        return options.memory_launch_template if group.role == MEMORY else shared
-    if plan.mixes_cpu_architectures and options.launch_template:
+    if group.role != MEMORY or not (plan.mixes_cpu_architectures or options.memory_launch_template):
+        return options.launch_template or PLACEHOLDER
+    if not options.memory_launch_template and options.launch_template:
         allowed = (
             f"with --memory-launch-template beside it: {plan.training.instance_type} is "
             f"{plan.training.cpu_architecture} and {group.instance_type} is {group.vms.cpu_architecture}, "
             "so they need different images"
         )
         raise RequestError("launch_template", options.launch_template, allowed)
-    return shared
+    return options.memory_launch_template or MEMORY_PLACEHOLDER
 
 
 def _request(plan: Plan, group: PlannedGroup, where: tuple[Place, ...], template: str) -> dict[str, Any]:

@@ -187,7 +187,8 @@ def _yaml(document: dict[str, Any]) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        pass
+        def ignore_aliases(self, data: object) -> bool:
+            return True  # the same GPUs in every zone are written out, for readers
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
         # As line breaks, YAML would read the unusual ones as plain ones.

@@ -1,0 +1,97 @@
+"""From the options that say where prices come from to catalogues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deepvm.cli.options import note, say
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market import Placement
+    from deepvm.cli.options import PlanFlags
+    from deepvm.core.instances import Catalog
+    from deepvm.planner.regions import Comparison
+
+
+def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
+    """The catalogues that the options mean, one for each region, with notes on stderr about where they come from.
+
+    Raises:
+        MissingDataError: the catalogue holds prices of another region, or nothing is known of the region.
+        CloudError: AWS had to answer and did not.
+        DataError: it cannot be found or read.
+        RequestError: options that contradict each other.
+    """
+    from deepvm.catalog.store import may_be_aws
+    from deepvm.errors import RequestError
+
+    regions = flags.regions
+    if not may_be_aws(flags.catalog):  # the market's modules are many: a file does without them
+        return (_other(flags),)
+    from deepvm.catalog.market import open_markets, region_in
+
+    named, market = region_in(flags.catalog), flags.market()
+    if named is None:
+        return (_other(flags),)
+    if named and regions and regions != (named,):
+        raise RequestError("region", regions[0], f"{named}, which --catalog names, or --catalog aws")
+    catalogs = open_markets((named,) if named else regions, market, progress=say)
+    for text in dict.fromkeys(n for catalog in catalogs for n in catalog.provenance.notes):
+        note(text)
+    return catalogs
+
+
+def _other(flags: PlanFlags) -> Catalog:
+    """An embedded catalogue or a file, for which most of the options about prices mean nothing."""
+    from deepvm.catalog.store import load_catalog
+    from deepvm.errors import MissingDataError
+
+    catalog = load_catalog(flags.catalog, network=flags.network)
+    for region in flags.regions:
+        if region != catalog.region:
+            has = f"it holds prices of {catalog.region}" if catalog.region else "its types are in no region"
+            raise MissingDataError(f"catalogue {catalog.name} has no prices of region {region!r}: {has}")
+    idle = {
+        "--profile": flags.profile,
+        "--zone": flags.zone,
+        "--price-basis": flags.price_basis if flags.price_basis != "current" else "",
+        "--prices": flags.prices if flags.prices != "auto" else "",
+        "--placement-scores": "" if not flags.placement_scores else "it",
+    }
+    for option, value in idle.items():
+        if value:
+            shown = option if value == "it" else f"{option} {value}"
+            note(f"{shown} has no effect: catalogue {catalog.name} is not read from AWS")
+    return catalog
+
+
+def one_catalog(flags: PlanFlags) -> Catalog:
+    """The catalogue that the options mean, where a command takes only one.
+
+    Raises:
+        RequestError: several regions.
+    """
+    from deepvm.errors import RequestError
+
+    catalogs = open_catalogs(flags)
+    if len(catalogs) > 1:
+        raise RequestError("region", " ".join(flags.regions), "one region; 'deepvm recommend' compares several")
+    return catalogs[0]
+
+
+def placement_of(found: Comparison, flags: PlanFlags) -> Placement | None:
+    """AWS's scores for the best cluster's spot VMs, where they were asked for and can be had."""
+    if not flags.placement_scores or not found.ranked:
+        return None
+    from deepvm.catalog.market import placement
+    from deepvm.errors import CloudError
+
+    best = found.ranked[0]
+    if not best.answer.catalog.provenance.origins or not best.recommendation.cluster.spot_count:
+        return None
+    gpu, catalog = best.recommendation.cluster.gpu, best.answer.catalog
+    try:
+        return placement(catalog, gpu, best.recommendation.cluster.spot_count, flags.market(), progress=say)
+    except CloudError as error:
+        note(f"no placement scores: {error}")
+        return None

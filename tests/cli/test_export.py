@@ -1,0 +1,185 @@
+"""``deepvm export`` and ``deepvm catalog diff`` as people and scripts meet them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from plans import document, text
+from typer.testing import CliRunner
+
+from deepvm.catalog.store import format_catalog, load_catalog
+from deepvm.cli.diff import diff
+from deepvm.cli.export import export
+from deepvm.errors import CatalogFormatError, CatalogNotFoundError, RequestError
+
+app = typer.Typer()
+app.command("export")(export)
+app.command("diff")(diff)
+
+
+def invoke(*words: object, given: str | bytes | None = None) -> Any:
+    return CliRunner().invoke(app, [str(w) for w in words], input=given)
+
+
+def good(*words: object, given: str | bytes | None = None) -> Any:
+    result = invoke(*words, given=given)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return result
+
+
+def refused(*words: object, given: str | bytes | None = None) -> Exception:
+    result = invoke(*words, given=given)
+    assert result.exit_code and result.stdout == ""
+    assert isinstance(result.exception, (RequestError, CatalogFormatError, CatalogNotFoundError)), repr(
+        result.exception
+    )
+    return result.exception
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    path.write_text(text())
+    return path
+
+
+def test_one_file_goes_to_stdout(plan: Path) -> None:
+    result = good("export", plan, "--to", "terraform")
+    assert json.loads(result.stdout)["variable"]["region"]["default"] == "us-east-1"
+    assert "Note: Terraform asks for image_id" in result.stderr
+
+
+def test_several_files_need_a_folder(plan: Path, tmp_path: Path) -> None:
+    error = refused("export", plan, "--to", "skypilot")
+    assert isinstance(error, RequestError) and error.exit_code == 2
+    assert error.option == "output_dir" and "training.yaml, memory.yaml" in str(error)
+    result = good("export", plan, "--to", "skypilot", "--output-dir", tmp_path / "job")
+    assert result.stdout == "" and f"{tmp_path / 'job' / 'training.yaml'}: written" in result.stderr
+    assert sorted(p.name for p in (tmp_path / "job").iterdir()) == ["memory.yaml", "training.yaml"]
+
+
+def test_files_are_not_overwritten_unasked(plan: Path, tmp_path: Path) -> None:
+    words = ["export", plan, "--to", "torchrun", "--output-dir", tmp_path]
+    good(*words)
+    before = (tmp_path / "hostfile").read_text()
+    (tmp_path / "hostfile").write_text("filled in")
+    assert "--force" in str(refused(*words))
+    assert (tmp_path / "hostfile").read_text() == "filled in"
+    good(*words, "--force")
+    assert (tmp_path / "hostfile").read_text() == before
+
+
+def test_a_plan_through_a_pipe() -> None:
+    assert json.loads(good("export", "-", "--to", "terraform", given=text()).stdout)["output"]
+    error = refused("export", "-", "--to", "terraform", given=b"\xff")
+    assert "standard input: byte 0: byte 0xff is not UTF-8" in str(error)
+
+
+def test_another_rank(plan: Path) -> None:
+    found = json.loads(good("export", plan, "--to", "terraform", "--rank", 2).stdout)
+    assert "anchor" in found["resource"]["aws_instance"]
+    assert "the ranks of" in str(refused("export", plan, "--to", "terraform", "--rank", 9))
+    for rank in ("0", "-1", "one", "1.5", "²", "9" * 30):
+        assert str(refused("export", plan, "--to", "terraform", f"--rank={rank}")).startswith("rank: ")
+
+
+def test_options_reach_the_files(plan: Path, tmp_path: Path) -> None:
+    words = ["--image", "ami-1", "--memory-image", "ami-2", "--key-name", "me", "--security-group", "sg-1"]
+    words += ["--security-group", "sg-2", "--subnet", "use1-az4=subnet-1", "--subnet", "us-east-1b=subnet-2"]
+    found = json.loads(good("export", plan, "--to", "terraform", *words).stdout)["variable"]
+    assert {name: body.get("default") for name, body in found.items()} == {
+        "region": "us-east-1",
+        "image_id": "ami-1",
+        "memory_image_id": "ami-2",
+        "key_name": "me",
+        "security_group_ids": ["sg-1", "sg-2"],
+        "subnet_ids": ["subnet-1", "subnet-2"],
+    }
+    words = [
+        "--launch-template",
+        "gpu",
+        "--memory-launch-template",
+        "cpu",
+        "--zone",
+        "use1-az1",
+        "--output-dir",
+        tmp_path,
+    ]
+    good("export", plan, "--to", "ec2-fleet", *words)
+    request = json.loads((tmp_path / "memory-fleet.json").read_text())
+    (config,) = request["LaunchTemplateConfigs"]
+    assert config["LaunchTemplateSpecification"]["LaunchTemplateName"] == "cpu"
+    assert [o["AvailabilityZone"] for o in config["Overrides"]] == ["us-east-1b"]
+    good("export", plan, "--to", "torchrun", "--command", "train.py 'a b'", "--output-dir", tmp_path)
+    assert "set -- train.py 'a b'" in (tmp_path / "launch.sh").read_text()
+
+
+@pytest.mark.parametrize("subnet", ["", "=subnet-1", "use1-az4="])
+def test_a_subnet_without_a_name(plan: Path, subnet: str) -> None:
+    assert "ZONE=SUBNET or SUBNET" in str(refused("export", plan, "--to", "terraform", "--subnet", subnet))
+
+
+def test_an_option_of_another_engine(plan: Path) -> None:
+    error = refused("export", plan, "--to", "torchrun", "--image", "ami-1")
+    assert str(error) == "image: 'ami-1' cannot be used; allowed: with --to torchrun only --command"
+
+
+def test_bad_plans(tmp_path: Path) -> None:
+    assert isinstance(refused("export", tmp_path / "none.json", "--to", "skypilot"), CatalogFormatError)
+    changed = document()
+    changed["configurations"] = []
+    changed["reason"] = "no cluster costs at most 0.1 $/h"
+    error = refused("export", "-", "--to", "skypilot", given=json.dumps(changed))
+    assert "the plan has no configuration: no cluster costs at most 0.1 $/h" in str(error)
+    assert isinstance(error, CatalogFormatError) and error.exit_code == 4
+
+
+def test_an_unknown_tool_is_a_usage_error(plan: Path) -> None:
+    result = invoke("export", plan, "--to", "slurm")
+    assert result.exit_code == 2 and "ec2-fleet" in result.stderr
+
+
+def changed_copy(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.json"
+    found = json.loads(format_catalog(load_catalog("paper"), ".json")[0])
+    found["instances"][0]["spot_usd_per_hour"] = 0.25
+    path.write_text(json.dumps(found))
+    return path
+
+
+def test_diff_forms(tmp_path: Path) -> None:
+    mine = changed_copy(tmp_path)
+    found = json.loads(good("diff", "paper", mine, "-o", "json").stdout)
+    assert found["schema_version"] == "deepvm.diff/1" and found["changed"] and not found["added"] + found["removed"]
+    (price,) = found["prices"]
+    assert (price["market"], price["new_usd_per_hour"]) == ("spot", 0.25) and not found["figures"]
+    (row,) = csv.DictReader(io.StringIO(good("diff", "paper", mine, "-o", "csv").stdout))
+    assert (row["change"], row["new"]) == ("price", "0.25")
+    assert "Prices: 1 change" in good("diff", "paper", mine).stdout
+    assert json.loads(good("diff", "paper", "paper", "-o", "json").stdout)["changed"] is False
+    assert "No difference" in good("diff", "paper", "paper").stdout
+
+
+def test_diff_exit_codes(tmp_path: Path) -> None:
+    mine = changed_copy(tmp_path)
+    assert invoke("diff", "paper", mine).exit_code == 0
+    assert invoke("diff", "paper", mine, "--fail-on-change").exit_code == 1
+    assert invoke("diff", "paper", "paper", "--fail-on-change").exit_code == 0
+    assert isinstance(refused("diff", "paper", "papre"), CatalogNotFoundError)
+
+
+def test_importing_the_commands_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, deepvm.cli.export, deepvm.cli.diff;"
+        "print([m for m in ('numpy', 'pydantic.main', 'deepvm.core.instances', 'yaml') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
