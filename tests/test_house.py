@@ -47,6 +47,7 @@ PLACES = {
     "matplotlib": ["reports/"],
     "yaml": ["reports/", "simulator/"],
     "platformdirs": ["catalog/", "profiling/", "cli/"],
+    "tomli": ["cli/settings.py"],
 }
 # pydantic.main, not pydantic: typer imports the empty front of it, which costs nothing.
 SLOW_LIBRARIES = {"numpy", "pandas", "scipy", "pulp", "highspy", "boto3", "torch", "pydantic.main", "matplotlib"}

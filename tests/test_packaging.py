@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_data_types_and_licence(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    data = {f"deepvm/_data/{p.name}" for p in (ROOT / "data").iterdir()}
+    data = {f"deepvm/_data/{p.relative_to(ROOT / 'data')}" for p in (ROOT / "data").rglob("*") if p.is_file()}
     assert data | {"deepvm/py.typed", "deepvm/cli/main.py"} <= names
     assert any(n.endswith("LICENSE") for n in names)
     assert not any(n.startswith(("tests/", "notebooks/")) for n in names)
@@ -39,7 +39,7 @@ def test_the_installed_command_works_outside_the_checkout(wheel: Path, tmp_path:
         "import deepvm, sys; assert 'site' in deepvm.__file__; from deepvm.cli.main import main; main(sys.argv[1:])"
     )
     found = subprocess.run(
-        [sys.executable, "-c", script, "recommend", "--pw", "3", "-o", "json"],
+        [sys.executable, "-c", script, "recommend", "--pw", "3", "-o", "json", "--prices", "snapshot"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,
@@ -47,4 +47,4 @@ def test_the_installed_command_works_outside_the_checkout(wheel: Path, tmp_path:
         timeout=120,
     )
     assert found.returncode == 0, found.stderr
-    assert json.loads(found.stdout)["configurations"][0]["usd_per_hour"] == 2.8526
+    assert json.loads(found.stdout)["configurations"][0]["usd_per_hour"] == 2.9427

@@ -170,14 +170,18 @@ class Aws:
     def _make_client(self, service: str, region: str) -> Any:
         import boto3  # type: ignore[import-untyped]
         from botocore.config import Config  # type: ignore[import-untyped]
-        from botocore.exceptions import NoCredentialsError  # type: ignore[import-untyped]
+        from botocore.exceptions import CredentialRetrievalError, NoCredentialsError  # type: ignore[import-untyped]
 
         from deepvm import __version__
 
         if self._session is None:
             self._session = boto3.Session(profile_name=self.profile or None, region_name=self._region or None)
         if not self._searched:
-            self._credentials, self._searched = self._session.get_credentials(), True
+            try:
+                self._credentials, self._searched = self._session.get_credentials(), True
+            except (OSError, ValueError, LookupError, TypeError) as error:
+                # What a credential process starts or writes is parsed as it is.
+                raise CredentialRetrievalError(provider="the profile", error_msg=type(error).__name__) from None
         if self._credentials is None:
             # boto3 would search again for each client, which takes seconds where it asks the machine's metadata.
             raise NoCredentialsError

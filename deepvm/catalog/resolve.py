@@ -155,7 +155,7 @@ def describe_failure(failed: Sequence[Outcome]) -> str:
     assert error is not None
     which = _which([o.wish for o in failed])
     # Errors of our own name the signal, which stands there already; those of AWS name the call.
-    what = "" if error.what in which else error.what
+    what = "" if error.what == _which([failed[0].wish]) else error.what
     return f"{which}: {reason(error.why)} ({': '.join(p for p in (what, error.detail) if p)})"
 
 

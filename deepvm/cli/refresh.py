@@ -204,4 +204,4 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
             note("; ".join(p for p in (describe_failure(group), advice_of(group)) if p))
     if fatal is not None and fatal[0].error is not None:
         error = fatal[0].error
-        raise CloudError(f"refresh of {listed(without)}", error.why, describe_failure(fatal), error.advice)
+        raise CloudError(f"nothing came from AWS for {listed(without)}", error.why, describe_failure(fatal), error.advice)

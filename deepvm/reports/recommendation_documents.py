@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.provider import format_time
@@ -9,6 +10,7 @@ from deepvm.core.cluster import NodeGroup, Recommendation
 from deepvm.core.instances import Catalog, InstanceType, Market
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
+from deepvm.planner.request import Range
 from deepvm.reports.sources import doubts, quota_needs
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ EXPLAIN_VERSION = "deepvm.explain/1"
 
 def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, Any]:
     """The pinned JSON object of ``recommend -o json``; money in $/h, sizes in bytes."""
-    request, catalog = answer.request, answer.catalog
+    request, catalog = answer.request, _effective(answer)
     found: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "request": {
@@ -42,12 +44,15 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             "max_nodes": request.max_nodes,
             "quotas": [
                 {"family": q.family, "market": q.market.value, "vcpus": q.vcpus, "in_use": q.in_use, "code": q.code}
-                for q in (catalog.quotas if request.quotas is None else request.quotas)
+                for q in catalog.quotas
             ],
             "estimates": request.estimates,
             "burstable": request.burstable,
             "cpu_architecture": request.cpu_architecture and request.cpu_architecture.value,
             "generation": request.generation.value,
+            "gpus_per_vm": _bounds(request.gpus_per_vm),
+            "gpu_memory_bytes": _bounds(request.gpu_memory_bytes),
+            "gpu_total_memory_bytes": _bounds(request.gpu_total_memory_bytes),
         },
         "source": source(catalog),
         "solution": {"status": answer.status.value, "solver": answer.solver, "doubt": answer.doubt},
@@ -76,6 +81,16 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
     if why is not None:
         found["explanation"] = explanation(why, catalog)
     return found
+
+
+def _effective(answer: Recommendations) -> Catalog:
+    """The catalogue with the quotas that were counted with."""
+    quotas = answer.request.quotas
+    return answer.catalog if quotas is None else replace(answer.catalog, quotas=quotas)
+
+
+def _bounds(bounds: Range) -> dict[str, int | None]:
+    return {"min": bounds.least, "max": bounds.most}
 
 
 def explanation(why: WhyNot, catalog: Catalog) -> dict[str, Any]:
@@ -120,12 +135,12 @@ def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
     """Several regions: the object of the best one, with the clusters of all of them, and what each region has."""
     best = found.answers[0]
     return document(best, why) | {
-        "configurations": [_configuration(p.recommendation, p.answer.catalog) for p in found.ranked],
+        "configurations": [_configuration(p.recommendation, _effective(p.answer)) for p in found.ranked],
         "regions": [
             {
                 "region": a.catalog.region,
                 "source": source(a.catalog),
-                "best": _configuration(a[0], a.catalog) if a else None,
+                "best": _configuration(a[0], _effective(a)) if a else None,
                 "reason": a.infeasible and a.infeasible.reason,
             }
             for a in found.answers

@@ -46,7 +46,8 @@ def zone_page(zone: str = "use1-az4", token: str = "") -> str:
 @pytest.fixture(autouse=True)
 def planted(monkeypatch, tmp_path):
     """Secrets in the environment, and no files of the user's."""
-    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+    files = ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+    for name in (*files, "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
@@ -267,6 +268,7 @@ class TestCredentials:
         (tmp_path / ".aws" / "credentials").write_text("aws_secret_access_key = planted-planted\n[default\n")
         found = failure(Aws(patience=QUICK))
         assert found.why == "credentials"
+        assert str(tmp_path / ".aws" / "credentials") in found.detail
         assert "planted-planted" not in repr(vars(found))
 
     def test_a_process_that_fails_and_talks(self, tmp_path):
@@ -275,13 +277,17 @@ class TestCredentials:
         (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
         found = failure(Aws(patience=QUICK))
         assert found.why == "credentials"
+        assert "custom-process" in found.detail
         assert "planted-planted" not in repr(vars(found))
 
     def test_a_process_that_writes_nonsense(self, tmp_path):
         (tmp_path / ".aws").mkdir()
         script = "sh -c 'echo planted-planted'"
         (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
-        assert "planted-planted" not in repr(vars(failure(Aws(patience=QUICK))))
+        found = failure(Aws(patience=QUICK))
+        assert found.why == "credentials"
+        assert "could not be had" in found.detail
+        assert "planted-planted" not in repr(vars(found))
 
     def test_keys_of_a_profile_are_not_shown_either(self, monkeypatch, tmp_path):
         (tmp_path / ".aws").mkdir()

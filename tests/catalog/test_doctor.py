@@ -120,7 +120,9 @@ def test_a_place_that_knows_no_dry_runs_is_asked_the_smallest_question():
 
 def test_placement_scores_are_rationed_so_they_are_never_really_asked_for():
     no = Step("ec2", "get_spot_placement_scores", None, code="InvalidParameterValue")
-    assert checked(*steps(get_spot_placement_scores=[no]))["permission ec2:GetSpotPlacementScores"].ok is None
+    check = checked(*steps(get_spot_placement_scores=[no]))["permission ec2:GetSpotPlacementScores"]
+    assert check.ok is None
+    assert "InvalidParameterValue" in check.detail  # not what the script says to a second question
 
 
 def test_throttling_says_nothing_about_a_permission():

@@ -90,8 +90,8 @@ TABLE_6_CPU = {
 
 def test_what_is_embedded():
     assert {"paper", "simulated"} <= set(embedded_names())
-    assert DEFAULT_CATALOG == "paper"
-    assert load_catalog() == load_catalog("paper")
+    assert DEFAULT_CATALOG == "aws"
+    assert load_catalog().name == "aws-us-east-1"
 
 
 def test_paper_prices_and_sizes_are_those_of_table_2():

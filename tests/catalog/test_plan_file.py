@@ -12,7 +12,7 @@ import pytest
 from builders import paper, simulated
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import document, text, tiering
+from plans import document, memory_vms, text, tiering
 
 from deepvm.catalog.plan_file import decode_plan, load_plan, parse_plan
 from deepvm.core.instances import Market
@@ -266,6 +266,12 @@ def test_roles_of_the_groups() -> None:
     assert [(g.role, g.market) for g in first.groups] == [(TRAINING, Market.SPOT), (MEMORY, Market.ON_DEMAND)]
     assert [(g.role, g.market) for g in second.groups] == [(TRAINING, Market.SPOT), (ANCHOR, Market.ON_DEMAND)]
     assert first.rendezvous.role == MEMORY and second.rendezvous.role == ANCHOR
+
+
+def test_images_for_two_kinds_of_cpu() -> None:
+    assert not tiering().mixes_cpu_architectures and not tiering(memory=None).mixes_cpu_architectures
+    assert tiering(memory=memory_vms(cpu_architecture="arm64")).mixes_cpu_architectures
+    assert not tiering(memory=memory_vms(cpu_architecture="")).mixes_cpu_architectures  # nothing is known to differ
 
 
 def test_zones_can_be_chosen_by_id_or_name() -> None:

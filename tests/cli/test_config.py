@@ -510,7 +510,7 @@ def test_without_files_no_toml_is_loaded() -> None:
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(found.stdout.splitlines()[-1].split())
     assert "deepvm.cli.settings" in loaded
-    assert not loaded & {"tomllib", "tomli", "platformdirs", "difflib"}
+    assert not loaded & {"tomllib", "tomli", "platformdirs"}
 
 
 # --- config show ---

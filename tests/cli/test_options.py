@@ -19,7 +19,8 @@ from deepvm.catalog.store import load_catalog
 from deepvm.cli import commands, options
 from deepvm.cli.flags import option_name, takes_flags
 from deepvm.cli.main import main
-from deepvm.cli.options import MarketFlags, PlanFlags, RankFlags, SweepFlags
+from deepvm.catalog.market import MarketRequest
+from deepvm.cli.options import PlanFlags, RankFlags, SweepFlags
 from deepvm.errors import RequestError
 from deepvm.planner.request import CpuArchitecture, Generation, PlanOptions, PlanRequest
 
@@ -77,7 +78,8 @@ def test_the_defaults_are_the_planners() -> None:
     flags = parse(RankFlags, "--pw", "3")
     asked = PlanRequest.parse(3, **flags.planner_options(load_catalog("paper")))
     assert asked == PlanRequest.parse(3)
-    assert flags.market() == MarketFlags()
+    assert flags.market() == MarketRequest()
+    assert flags.regions == ()
 
 
 def test_every_argument_of_the_planner_is_an_option() -> None:
@@ -95,10 +97,11 @@ def test_every_option_is_handed_on() -> None:
     for field in dataclasses.fields(RankFlags):
         if field.name in ("pw", "catalog"):
             continue
-        word = {"days": "7", "quota": "none"}.get(field.name) or next(iter(other_words(field)), "4")
+        word = {"days": "7", "quota": "none", "region": "eu-west-1"}.get(field.name) or next(iter(other_words(field)), "4")
         changed = parse(RankFlags, "--pw", "3", f"--{field.name.replace('_', '-')}", *([word] if word != "!" else []))
         differs = [
-            changed.market() != plain.market(),
+            (changed.market(), changed.regions, changed.placement_scores)
+            != (plain.market(), plain.regions, plain.placement_scores),
             changed.planner_options(paper) != plain.planner_options(paper),
         ]
         assert sum(differs) == 1, field.name
@@ -166,16 +169,16 @@ def test_wrong_values_name_option_value_and_range(
     zone=st.sampled_from(["", "use1-az1"]),
 )
 def test_a_market_has_no_region_twice(regions: list[str], days: int, zone: str) -> None:
-    market = PlanFlags(pw="3", region=regions, days=str(days), zone=zone).market()
-    assert sorted(market.regions) == sorted({r for r in regions if r})
-    assert [r for r in regions if r][:1] == list(market.regions[:1])
-    assert (market.days, market.zone) == (days, zone)
+    flags = PlanFlags(pw="3", region=regions, days=str(days), zone=zone)
+    assert sorted(flags.regions) == sorted({r for r in regions if r})
+    assert [r for r in regions if r][:1] == list(flags.regions[:1])
+    assert (flags.market().spot.days, flags.market().spot.zone) == (days, zone)
 
 
 def test_all_regions_alone() -> None:
-    assert PlanFlags(pw="3", region=["all", "", "all"]).market().regions == ("all",)
+    assert PlanFlags(pw="3", region=["all", "", "all"]).regions == ("all",)
     with pytest.raises(RequestError, match="all"):
-        PlanFlags(pw="3", region=["us-east-1", "all"]).market()
+        _ = PlanFlags(pw="3", region=["us-east-1", "all"]).regions
 
 
 def test_switches_can_be_taken_back() -> None:

@@ -14,13 +14,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import PLANS, SOURCE, spot_only, tiering
+from plans import PLANS, SOURCE, gpu_vms, spot_only, tiering
 
 from deepvm.cli.export import export as command
-from deepvm.core.plan import Plan
+from deepvm.core.plan import Plan, PlanSource
 from deepvm.errors import DataError, RequestError
 from deepvm.reports.exports import REGISTRY, Export, ExportFile, ExportOptions, Subnet, render
-from deepvm.reports.exports.base import COMMENT_WIDTH, comment, tag_value
+from deepvm.reports.exports.base import COMMENT_WIDTH, comment, header, origin, tag_value
 from deepvm.reports.exports.writing import write_export
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +149,14 @@ def test_the_price_its_source_and_its_day_are_there(engine: str) -> None:
             assert fact in text, (file.name, fact)
 
 
+def test_a_source_that_says_little() -> None:
+    assert origin(spot_only(source=PlanSource())) == "catalogue unnamed, undated"
+    assert origin(tiering(source=PlanSource("mine"))) == "catalogue mine, us-east-1, undated"
+    assert not any("Source" in line for line in header(spot_only(source=PlanSource())))
+    assert "Spot prices: p95 of 30 days." in header(tiering(source=replace(SOURCE, basis="p95 of 30 days")))
+    assert not any("Spot prices" in line for line in header(tiering(training=gpu_vms(0, 3))))
+
+
 @each_engine
 def test_warnings_of_the_plan_are_told(engine: str) -> None:
     plan = tiering(warnings=("the eFLOPS are estimated",))
@@ -236,7 +244,7 @@ def test_nothing_gets_out_of_a_comment(sentences: list[str]) -> None:
 @each_engine
 def test_nothing_in_a_plan_gets_out_of_its_place(engine: str) -> None:
     """Plans are files, and files can be written by anybody; control characters do not get through the reader."""
-    nasty = "x$(touch /tmp/pwned)`id`'\"${var.region}%{if true}#: *&!|>"
+    nasty = "x$(touch pwned)`id`'\"${var.region}%{if true}#: *&!|>"
     plan = tiering()
     odd = replace(plan, architecture=nasty, region=nasty, zone="", source=replace(SOURCE, catalog=nasty, source=nasty))
     odd = replace(odd, training=replace(plan.training, instance_type=nasty), warnings=(nasty,))
@@ -289,6 +297,15 @@ def test_all_files_or_none(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_text() == "old a"
     assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o640
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "b.sh"]
+
+
+def test_a_script_that_was_replaced_gets_its_mode_back(tmp_path: Path) -> None:
+    (tmp_path / "b.sh").write_text("old b")
+    (tmp_path / "b.sh").chmod(0o640)
+    (tmp_path / "a.txt").mkdir()
+    with pytest.raises(DataError):
+        write_export(Export(tuple(reversed(FILES.files))), tmp_path, force=True)
+    assert (tmp_path / "b.sh").read_text() == "old b" and stat.S_IMODE((tmp_path / "b.sh").stat().st_mode) == 0o640
 
 
 def test_what_was_made_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
