@@ -10,9 +10,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
 from deepvm.catalog.aws_errors import Circumstances, Question, cloud_error, error_code, too_slow
@@ -43,6 +44,15 @@ class Patience:
     read_s: float = 30
     attempts: int = 6
     total_s: float = 180
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What became of one of several questions."""
+
+    place: int
+    result: Any = None
+    error: BaseException | None = None
 
 
 class Aws:
@@ -142,13 +152,38 @@ class Aws:
             ask: asks for one of them.
             items: what to ask for.
         """
-        with ThreadPoolExecutor(max_workers=self._at_once, thread_name_prefix="aws") as pool:
-            waiting = [pool.submit(ask, item) for item in items]
-            try:
-                return [future.result() for future in waiting]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        todo = list(items)
+        waiting: SimpleQueue[tuple[int, _Item]] = SimpleQueue()
+        answers: SimpleQueue[_Answer] = SimpleQueue()
+        for numbered in enumerate(todo):
+            waiting.put(numbered)
+
+        def serve() -> None:
+            while True:
+                try:
+                    place, item = waiting.get_nowait()
+                except Empty:
+                    return
+                try:
+                    answers.put(_Answer(place, ask(item)))
+                except BaseException as error:
+                    answers.put(_Answer(place, error=error))
+
+        # Python waits for an executor's threads before it exits, even after Ctrl-C, and AWS may not answer for long.
+        for number in range(min(self._at_once, len(todo))):
+            threading.Thread(target=serve, name=f"aws-{number}", daemon=True).start()
+        found: dict[int, Any] = {}
+        try:
+            while len(found) < len(todo):
+                answer = answers.get()
+                if answer.error is not None:
+                    raise answer.error
+                found[answer.place] = answer.result
+        finally:
+            with suppress(Empty):
+                while True:
+                    waiting.get_nowait()
+        return [found[place] for place in range(len(todo))]
 
     def regions(self) -> tuple[str, ...]:
         """The regions that are enabled for the account, sorted.
@@ -168,9 +203,9 @@ class Aws:
             return self._made[service, region]
 
     def _make_client(self, service: str, region: str) -> Any:
-        import boto3  # type: ignore[import-untyped]
-        from botocore.config import Config  # type: ignore[import-untyped]
-        from botocore.exceptions import CredentialRetrievalError, NoCredentialsError  # type: ignore[import-untyped]
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 
         from deepvm import __version__
 
@@ -226,6 +261,6 @@ def clock_skew_s(reply: Any) -> float | None:
 
 
 def _method(operation: str) -> str:
-    from botocore import xform_name  # type: ignore[import-untyped]
+    from botocore import xform_name
 
     return str(xform_name(operation))

@@ -94,6 +94,8 @@ _SET_CLOCK = "set the clock of this machine, for example with 'sudo timedatectl 
 _WAIT = "wait a minute and try again"
 _CHECK_NETWORK = "check the network, the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL, then try again"
 
+_NOT_AWS = "see that AWS itself answers: check the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL"
+
 
 @dataclass(frozen=True)
 class Question:
@@ -203,7 +205,7 @@ def _of_refusal(error: BaseException, question: Question, around: Circumstances)
     if status >= 500:
         return "reply", said, _WAIT
     if code.isdigit():
-        return "reply", said, f"{_CHECK_NETWORK}: is this AWS?"
+        return "reply", said, _NOT_AWS
     return "reply", said, "if the region and the settings are right, try again later"
 
 
@@ -237,7 +239,7 @@ def _of_exception(error: BaseException, question: Question, around: Circumstance
     if isinstance(error, ValueError) and "endpoint" in str(error).lower():
         return "network", str(error), "give AWS_ENDPOINT_URL as https://host[:port], or unset it"
     if kinds & {"ResponseParserError", "PaginationError", "UnicodeDecodeError", "JSONDecodeError"}:
-        return "reply", f"the answer cannot be read ({type(error).__name__})", f"{_CHECK_NETWORK}: is this AWS?"
+        return "reply", f"the answer cannot be read ({type(error).__name__})", _NOT_AWS
     return "reply", f"{type(error).__name__}: {error}", "try again; if it stays, report it with this line"
 
 

@@ -115,7 +115,8 @@ class AdvisorProvider(Provider):
             reason = error.reason if isinstance(error, URLError) else error
             if isinstance(reason, TimeoutError):
                 raise CloudError(what, "timeout", f"no answer within {self._timeout_s:g} s", _NETWORK) from None
-            detail = redact(reason, secrets_of(os.environ)) or type(reason).__name__
+            words = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
+            detail = redact(words, secrets_of(os.environ)) or type(reason).__name__
             raise CloudError(what, "network", detail, _NETWORK) from None
 
 

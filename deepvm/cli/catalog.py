@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepvm.cli.diff import diff
+from deepvm.cli.refresh import refresh, status
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,8 +20,11 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List, show, validate and convert catalogues of instance types and prices.",
+    help="Refresh, list, show, compare, validate and convert catalogues of instance types and prices.",
 )
+app.command("refresh")(refresh)
+app.command("status")(status)
+app.command("diff")(diff)
 
 
 class ListOutput(str, Enum):
@@ -44,10 +50,10 @@ class ShowOutput(str, Enum):
 def list_catalogs(
     output: Annotated[ListOutput, typer.Option("--output", "-o", help="Form of the output.")] = ListOutput.TABLE,
 ) -> None:
-    """List the catalogues that come with deepvm."""
-    from deepvm.catalog.store import embedded_names, load_catalog
+    """List the catalogues that come with deepvm; what was fetched from AWS is in 'deepvm catalog status'."""
+    from deepvm.catalog.store import catalog_names, load_catalog
 
-    rows = [_summary(load_catalog(name)) for name in embedded_names()]
+    rows = [_summary(load_catalog(name, prices="snapshot")) for name in catalog_names()]
     if output is ListOutput.TABLE:
         from deepvm.reports.tables import Column, print_table
 

@@ -31,7 +31,8 @@ COMMANDS = (
     Entry("recommend", "Rank the clusters that train fastest for a budget.", "recommend", "recommend", True),
     Entry("explain", "Say why a type is not in the best cluster.", "recommend", "explain", True),
     Entry("sweep", "Answer a whole range of budgets for four policies.", "sweep", "sweep", True),
-    Entry("catalog", "List, show, validate and convert catalogues.", "catalog", "app"),
+    Entry("catalog", "Refresh, list, show, compare, validate and convert catalogues.", "catalog", "app"),
+    Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "export", "export"),
     Entry("config", "Show the settings from the environment and from files.", "config", "app"),
     Entry("doctor", "Check what live prices need: credentials, permissions, quotas.", "doctor", "doctor", True),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deepvm.core.cluster import NodeGroup
-from deepvm.core.instances import Catalog, Market
+from deepvm.core.instances import Catalog, InstanceType, Market
 from deepvm.core.units import format_bytes, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, missing_for
@@ -159,9 +159,18 @@ def _vcpus(group: NodeGroup) -> int:
 
 
 def _grouped(candidates: Candidates, catalog: Catalog, *, gpu: bool) -> str:
-    """Rejections of GPU or CPU types, one phrase for each reason."""
-    groups: dict[str, list[str]] = {}
+    """Rejections of GPU or CPU types, one phrase for each reason, and of a quota one with the smallest type of it."""
+    groups: dict[str, list[InstanceType]] = {}
+    details: dict[str, str] = {}
     for r in candidates.rejections:
-        if (catalog[r.instance_type].gpu is not None) == gpu:
-            groups.setdefault(_PHRASES.get(r.reason, r.detail), []).append(r.instance_type)
-    return "; ".join(f"{why}: {', '.join(names[:5])}{' ...' * (len(names) > 5)}" for why, names in groups.items())
+        instance = catalog[r.instance_type]
+        if (instance.gpu is not None) == gpu:
+            key = instance.quota_family if r.reason == "quota" else _PHRASES.get(r.reason, r.detail)
+            group = groups.setdefault(key, [])
+            if not group or (r.reason == "quota" and instance.vcpus < min(i.vcpus for i in group)):
+                details[key] = r.detail if r.reason == "quota" else key
+            group.append(instance)
+    return "; ".join(
+        f"{details[key]}: {', '.join(i.name for i in group[:5])}{' ...' * (len(group) > 5)}"
+        for key, group in groups.items()
+    )

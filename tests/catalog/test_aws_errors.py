@@ -60,7 +60,7 @@ def mapped(error, question=QUESTION, **around):
         ("InternalError", 500, "reply", "wait"),
         ("Unavailable", 503, "reply", "wait"),
         ("502", 502, "reply", "wait"),
-        ("403", 403, "reply", "is this AWS?"),
+        ("403", 403, "reply", "AWS itself"),
         ("InvalidParameterValue", 400, "reply", "try again later"),
     ],
 )

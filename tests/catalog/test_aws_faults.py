@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -332,3 +334,45 @@ def test_threads_share_one_client(monkeypatch):
         thread.join()
     assert len(made) == 16
     assert len({id(client) for client in made}) == 1
+
+
+class TestEach:
+    """Several questions at once."""
+
+    def test_answers_keep_the_order_and_at_most_so_many_are_under_way(self):
+        now, most, lock = [0], [0], threading.Lock()
+
+        def ask(item):
+            with lock:
+                now[0] += 1
+                most[0] = max(most[0], now[0])
+            time.sleep(0.005 * (item % 3))
+            with lock:
+                now[0] -= 1
+            return -item
+
+        assert Aws(at_once=4).each(ask, range(40)) == [-i for i in range(40)]
+        assert 1 < most[0] <= 4
+        assert Aws().each(ask, []) == []
+
+    def test_a_failure_ends_it(self):
+        asked = []
+
+        def ask(item):
+            asked.append(item)
+            time.sleep(0.002)
+            raise CloudError("x", "reply", str(item), "y")
+
+        with pytest.raises(CloudError, match="0"):
+            Aws(at_once=1).each(ask, range(1000))
+        time.sleep(0.05)
+        assert len(asked) < 1000
+
+    def test_a_process_ends_at_once_although_aws_is_silent(self):
+        code = (
+            "import threading, time; from deepvm.catalog.aws import Aws;"
+            "threading.Thread(target=lambda: Aws().each(time.sleep, [60] * 4), daemon=True).start(); time.sleep(0.2)"
+        )
+        start = time.monotonic()
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+        assert time.monotonic() - start < 15
