@@ -246,19 +246,22 @@ def _sections(file: Path) -> list[str]:
 
 def _profile(file: Path, sections: tuple[str, ...]) -> Mapping[str, str]:
     try:
-        parser = _read(file)
+        return _section(_read(file), sections)
     except (IniError, OSError, ValueError):
         return {}
+
+
+def _section(parser: RawConfigParser | None, sections: tuple[str, ...]) -> Mapping[str, str]:
     found = next((s for s in sections if parser and parser.has_section(s)), None)
     return dict(parser.items(found)) if parser and found else {}
 
 
 def _has_credentials(file: Path, sections: tuple[str, ...]) -> bool:
     try:
-        _read(file)
+        profile = _section(_read(file), sections)
     except (IniError, OSError, ValueError):
         return True  # a file that cannot be read may have some; boto3 will say what is wrong with it
-    return any(_profile(file, sections).get(sign) for sign in _SIGNS_IN_PROFILE)
+    return any(profile.get(sign) for sign in _SIGNS_IN_PROFILE)
 
 
 def _has_old_boto_file(environ: Mapping[str, str]) -> bool:

@@ -165,7 +165,7 @@ def risk_lines(best: Recommendation, catalog: Catalog) -> list[str]:
         memory = best.cluster.memory
         if memory and memory.instance.zones and first.zone not in memory.instance.zones:
             lines.append(
-                f"Doubt: {memory.instance.name} is not offered in {first}, and what is sent to another zone costs extra; "
+                f"Doubt: {memory.instance.name} is not offered in {first}; what is sent to another zone costs extra: "
                 f"'--zone {first.zone}' plans within that zone."
             )
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from email.utils import format_datetime
 
 import pytest
@@ -152,6 +153,41 @@ def test_a_quota_of_nothing_is_named():
     assert check.ok is None
     assert check.detail == "0 vCPUs, 0 in use"
     assert "Running On-Demand G and VT instances (L-DB2E81BA)" in check.advice
+
+
+def test_a_quota_that_the_region_does_not_have():
+    def without(code):
+        for step in steps():
+            if step.expected == {"ServiceCode": "ec2", "QuotaCode": code}:
+                yield replace(step, reply={}, code="NoSuchResourceException")
+                if step.operation == "get_service_quota":
+                    yield replace(
+                        step, operation="get_aws_default_service_quota", reply={}, code="NoSuchResourceException"
+                    )
+            else:
+                yield step
+
+    check = checked(*without("L-417A185B"))["quota P, on-demand"]
+    assert check.ok is None
+    assert "no quota Running On-Demand P instances (L-417A185B) in us-east-1" in check.detail
+
+
+def test_quotas_that_cannot_be_had_are_one_warning():
+    def failing():
+        for step in steps():
+            last = step.operation == "get_service_quota" and step.expected["QuotaCode"] == CODES[0]
+            yield replace(step, reply={}, code="ServiceException", status=500) if last else step
+            if last:
+                return
+
+    found = account(*failing())
+    checks = {check.name: check for check in check_aws(found.aws, REGION, NOW)}
+    assert checks["quotas"].ok is None
+    assert "ServiceException" in checks["quotas"].detail
+
+
+def test_an_answer_without_a_date_says_nothing_about_the_clock():
+    assert doctor._clock({}) == Check("clock", None, "AWS's answer had no date to compare with")
 
 
 class TestWithoutAnAccount:
