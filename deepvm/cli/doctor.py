@@ -106,4 +106,3 @@ def _try_to_write(folder: Path) -> None:
     # Only a real file shows a full disk or a read-only file system; os.access() does not.
     with tempfile.TemporaryFile(dir=there) as stream:
         stream.write(b"deepvm")
-        stream.flush()

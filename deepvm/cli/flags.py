@@ -44,7 +44,6 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
 
     command.__name__, command.__doc__, command.__module__ = function.__name__, function.__doc__, function.__module__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
 
 

@@ -144,7 +144,7 @@ def _of_variable(name: str, environ: Mapping[str, str]) -> Setting | None:
         if text.lower() not in (*_TRUE, *_FALSE):
             raise RequestError(variable, shortened(text), "true or false")
         value = text.lower() in _TRUE
-    elif list in forms and (str not in forms or "," in text):
+    elif list in forms:
         value = [word.strip() for word in text.split(",") if word.strip()]
     return Setting(name, value, "environment", variable)
 

@@ -140,6 +140,7 @@ class TestAccountTag:
         assert account_tag("", {}) == "default"
         assert account_tag("work", {}) == "work"
         assert account_tag("", {"AWS_PROFILE": "work"}) == "work"
+        assert account_tag("", {"AWS_PROFILE": "work", "AWS_DEFAULT_PROFILE": "old"}) == "old"  # boto3's order
         key = account_tag("", {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"})
         assert key == "key-1a5d44a2dca1"
         assert "AKIA" not in key
@@ -220,6 +221,8 @@ class TestCheckRegion:
 def test_profile_names(home):
     write(home, f"[default]\n{KEYS}[old]\n{KEYS}", '[profile work]\n[profile "a b"]\n[sso-session x]\n[default]\n')
     assert profile_names({"HOME": str(home)}) == ("a b", "default", "old", "work")
+    write(home, config="[default]\n[sso-session y]\n")
+    assert profile_names({"HOME": str(home)}) == ("default",)
     write(home, "[broken\n")
     assert profile_names({"HOME": str(home)}) == ()
 

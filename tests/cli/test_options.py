@@ -15,11 +15,11 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deepvm.catalog.market import MarketRequest
 from deepvm.catalog.store import load_catalog
 from deepvm.cli import commands, options
 from deepvm.cli.flags import option_name, takes_flags
 from deepvm.cli.main import main
-from deepvm.catalog.market import MarketRequest
 from deepvm.cli.options import PlanFlags, RankFlags, SweepFlags
 from deepvm.errors import RequestError
 from deepvm.planner.request import CpuArchitecture, Generation, PlanOptions, PlanRequest
