@@ -151,7 +151,7 @@ class HistoryProvider(AwsProvider):
         if isinstance(days, bool) or days not in range(1, LONGEST_HISTORY_DAYS + 1):
             raise RequestError("days", days, f"whole days from 1 to {LONGEST_HISTORY_DAYS}, for which AWS keeps prices")
         self._days, self._types = int(days), tuple(sorted(set(types)))
-        self.kind = f"{kinds.HISTORY}:{int(days)}"  # type: ignore[misc]  # differs between objects, alone among providers
+        self.kind = f"{kinds.HISTORY}:{int(days)}"
 
     def fetch(self, region: str, now: datetime) -> Signal:
         """See :meth:`Provider.fetch`."""
@@ -247,7 +247,7 @@ class PlacementProvider(AwsProvider):
         self._types, self._count = tuple(sorted(set(types))), int(count)
         # Another question has another answer, so it must not be found under the same name.
         digest = hashlib.sha256(" ".join(self._types).encode()).hexdigest()[:8]
-        self.kind = f"{kinds.PLACEMENT}:{self._count}-{digest}"  # type: ignore[misc]  # as for the history
+        self.kind = f"{kinds.PLACEMENT}:{self._count}-{digest}"
 
     def fetch(self, region: str, now: datetime) -> Signal:
         """See :meth:`Provider.fetch`."""

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, ClassVar
+from typing import Any
 
 SPECS, OFFERINGS, ZONES = "specs", "offerings", "zones"
 ON_DEMAND, SPOT, HISTORY = "on-demand", "spot", "history"
@@ -60,7 +60,7 @@ class Signal:
     """One kind of fact about one region.
 
     Attributes:
-        kind: one of this module's constants; ``history`` carries its days: ``history:30``.
+        kind: one of this module's constants; ``history:30`` carries its days, ``placement:9-1a2b3c4d`` its question.
         region: the provider's region, such as ``us-east-1``.
         observed_at: when the source said so, in UTC.
         source: who said so, in words.
@@ -97,10 +97,10 @@ class Provider(ABC):
     """Fetches one kind of signal; safe to call from several threads at once.
 
     Attributes:
-        kind: what it fetches. ttl: seconds for which its answer counts as fresh, see :data:`TTL_S`.
+        kind: what it fetches, with its parameter if it has one.
     """
 
-    kind: ClassVar[str]
+    kind: str
 
     @abstractmethod
     def fetch(self, region: str, now: datetime) -> Signal:

@@ -539,6 +539,29 @@ def test_a_holder_that_dies_frees_the_lock(cache):
     assert cache.lock(REGION, 5).held
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_locks_that_were_not_had_leave_nothing_open(cache, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with cache.lock(REGION):
+        before = sorted(os.listdir("/proc/self/fd"))
+        assert not cache.lock(REGION, 0.01).held
+        monkeypatch.setattr(cache_module.time, "sleep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cache.lock(REGION, 5)
+        assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_released_lock_is_closed_once(cache):
+    lock = cache.lock(REGION)
+    before = len(os.listdir("/proc/self/fd"))
+    lock.release()
+    lock.release()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
 def test_a_device_in_the_place_of_the_lock(cache):
     (cache.folder / REGION).mkdir(parents=True)
     (cache.folder / REGION / ".lock").symlink_to("/dev/zero")

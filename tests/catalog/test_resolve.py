@@ -483,6 +483,29 @@ def test_a_lock_that_cannot_be_had_is_said_and_ignored(cache):
     assert "another deepvm" in found.notes[0] and "waiting" in lines[0]
 
 
+def test_a_region_that_is_done_lets_others_in(cache):
+    class SlowAbroad(Fake):
+        def fetch(self, region, now):
+            if region == "eu-west-1":
+                assert done.wait(20)
+            return super().fetch(region, now)
+
+    done, cloud = threading.Event(), Cloud([])
+    cloud.fakes["spot"] = SlowAbroad("spot")
+    thread = threading.Thread(target=lambda: several(cache, cloud, ["eu-west-1", "us-east-1"], kinds=["spot"]))
+    thread.start()
+    try:
+        while cache.stamp("us-east-1", "spot") is None:
+            time.sleep(0.01)
+        with Cache(cache.folder, "me").lock("us-east-1", 5) as lock:
+            assert lock.held
+        with Cache(cache.folder, "me").lock("eu-west-1", 0) as lock:
+            assert not lock.held
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_opposite_orders_do_not_block_each_other(cache):
     def both(names):
         done.append(several(Cache(cache.folder, "me"), Cloud(), names, Mode.LIVE))
