@@ -98,9 +98,11 @@ def assemble(
             absent[name] = f"{name} has no price in {region}"
         else:
             instances.append(instance)
+    if not instances and zone:
+        sold = sorted({z for zones in _data(signals, OFFERINGS).values() for z in zones} - {zone})
+        raise RequestError("zone", choice.zone, f"a zone in which something is offered: {', '.join(sold)}")
     if not instances:
-        where = f"zone {zone}" if zone else f"region {region}"
-        raise MissingDataError(f"no type has a price in {where}: {_renew(region)}")
+        raise MissingDataError(f"no type has a price in region {region}: {_renew(region)}")
     return Catalog(
         name=f"aws-{region}",
         instances=tuple(instances),

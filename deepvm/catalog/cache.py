@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from deepvm.catalog.files import MAX_BYTES, read_text, write_bytes
-from deepvm.catalog.provider import ACCOUNT_BOUND, TTL_S, Signal, ttl_s
+from deepvm.catalog.provider import ACCOUNT_BOUND, FAILURES, TTL_S, Signal, ttl_s
 from deepvm.catalog.signal_file import Stored, decode, encode
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 
@@ -335,6 +335,8 @@ def _entries(region: Path, now: datetime) -> Iterator[Entry]:
         with contextlib.suppress(OSError):
             for path in folder.iterdir():
                 kind = _kind_of(path.name)
+                if kind == FAILURES:
+                    continue
                 if kind is not None and path.name == _file_name(kind):
                     yield _entry(region.name, kind, path, account, now)
                 elif kind is not None and path.name == f"{_file_name(kind)}.damaged":

@@ -71,6 +71,7 @@ def fetch(
     now: datetime,
     progress: Callable[[str], None],
     lock_wait_s: float = LOCK_WAIT_S,
+    give_up_s: float = GIVE_UP_S,
 ) -> tuple[Outcome, ...]:
     """Fetch signals of one or more regions, and keep them in the cache.
 
@@ -83,6 +84,7 @@ def fetch(
         now: the time, UTC.
         progress: hears a line whenever something has happened; called by this thread only.
         lock_wait_s: how long to wait for other processes, for all regions together.
+        give_up_s: seconds without a single answer after which what is left counts as failed.
 
     Returns:
         One outcome for each wish, in their order. Nothing that a provider does is raised.
@@ -101,7 +103,7 @@ def fetch(
                     _count_down(wish.region, waiting, locks)
         left = [w for w in wishes if w not in outcomes]
         # Closed by hand: a traceback may keep the generator alive, and its threads at work, after an interrupt.
-        asking = stack.enter_context(closing(_ask(left, providers, now, progress)))
+        asking = stack.enter_context(closing(_ask(left, providers, now, progress, give_up_s)))
         for outcome in asking:
             if outcome.signal is not None:
                 cache.write(outcome.signal, now)
@@ -133,7 +135,7 @@ def _count_down(region: str, waiting: Counter[str], locks: Mapping[str, RegionLo
 
 
 def _ask(
-    wishes: Sequence[Wish], providers: Providers, now: datetime, progress: Callable[[str], None]
+    wishes: Sequence[Wish], providers: Providers, now: datetime, progress: Callable[[str], None], give_up_s: float
 ) -> Generator[Outcome, None, None]:
     if not wishes:
         return
@@ -147,10 +149,12 @@ def _ask(
     wishes = [w for w in wishes if w.kind in asked]
     for region in dict.fromkeys(w.region for w in wishes):
         progress(f"{region}: fetching {listed(title(w.kind) for w in wishes if w.region == region)}")
-    yield from _at_once(wishes, asked, now)
+    yield from _at_once(wishes, asked, now, give_up_s)
 
 
-def _at_once(wishes: Sequence[Wish], asked: Mapping[str, Provider], now: datetime) -> Generator[Outcome, None, None]:
+def _at_once(
+    wishes: Sequence[Wish], asked: Mapping[str, Provider], now: datetime, give_up_s: float
+) -> Generator[Outcome, None, None]:
     """Ask in threads of our own: those of an executor are waited for when Python ends, stalled or not."""
     to_do: queue.SimpleQueue[Wish] = queue.SimpleQueue()
     done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
@@ -176,7 +180,7 @@ def _at_once(wishes: Sequence[Wish], asked: Mapping[str, Provider], now: datetim
     try:
         while left:
             try:
-                outcome = done.get(timeout=GIVE_UP_S)
+                outcome = done.get(timeout=give_up_s)
             except queue.Empty:
                 break
             left.discard(outcome.wish)
@@ -184,9 +188,9 @@ def _at_once(wishes: Sequence[Wish], asked: Mapping[str, Provider], now: datetim
     finally:
         stop.set()
     for wish in sorted(left, key=wishes.index):
-        detail = f"no answer within {GIVE_UP_S:.0f} s"
+        detail = f"no answer within {give_up_s:.0f} s"
         error = CloudError(f"{title(wish.kind)} of {wish.region}", "timeout", detail, "try again later")
-        yield Outcome(wish, None, error, GIVE_UP_S)
+        yield Outcome(wish, None, error, give_up_s)
 
 
 def _fetched(wish: Wish, provider: Provider, now: datetime) -> Outcome:

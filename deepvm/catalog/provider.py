@@ -14,6 +14,8 @@ from typing import Any
 SPECS, OFFERINGS, ZONES = "specs", "offerings", "zones"
 ON_DEMAND, SPOT, HISTORY = "on-demand", "spot", "history"
 ADVISOR, QUOTAS, PLACEMENT = "advisor", "quotas", "placement"
+FAILURES = "failures"
+"""Not fetched but kept: what could not be fetched, see :mod:`deepvm.catalog.failures`."""
 
 HOUR, DAY = 3600, 86_400
 TTL_S = {
@@ -26,10 +28,11 @@ TTL_S = {
     ADVISOR: DAY,
     QUOTAS: DAY,
     PLACEMENT: 600,
+    FAILURES: 300,
 }
 """Seconds for which a signal counts as fresh."""
 
-ACCOUNT_BOUND = frozenset({ZONES, QUOTAS, PLACEMENT})
+ACCOUNT_BOUND = frozenset({ZONES, QUOTAS, PLACEMENT, FAILURES})
 """Kinds whose answer depends on who asks: AWS shuffles the names of zones for each account, quotas are an account's."""
 
 

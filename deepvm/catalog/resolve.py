@@ -11,7 +11,8 @@ from datetime import datetime
 from enum import Enum
 
 from deepvm.catalog.cache import LOCK_WAIT_S, Cache
-from deepvm.catalog.fetching import CREDENTIAL_REASONS, Outcome, Providers, Wish, fetch
+from deepvm.catalog.failures import recent_failures, remember_failures
+from deepvm.catalog.fetching import CREDENTIAL_REASONS, GIVE_UP_S, Outcome, Providers, Wish, fetch
 from deepvm.catalog.provider import HISTORY, ON_DEMAND, PLACEMENT, SPECS, SPOT, Signal
 from deepvm.catalog.signal_words import age, listed, reason, title
 from deepvm.errors import CloudError
@@ -21,6 +22,10 @@ _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
 # Reasons that befall many signals in the same way: one line for all of them, with the first one's details.
 _ALIKE = CREDENTIAL_REASONS | {"network", "timeout", "throttled"}
 _ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region"}
+
+
+PATIENCE_S = 60.0
+"""Seconds without a single answer after which ``auto`` goes on with what is at hand."""
 
 
 class Mode(str, Enum):
@@ -123,7 +128,13 @@ def resolve_regions(
     wishes = [Wish(r, k, k in anew) for r in regions for k in kinds if k in anew or _is_stale(kept[r].get(k))]
     outcomes: tuple[Outcome, ...] = ()
     if providers is not None and wishes:
-        outcomes = fetch(wishes, providers, cache=cache, now=now, progress=progress, lock_wait_s=lock_wait_s)
+        known = {r: recent_failures(cache, r, now) for r in regions} if mode is Mode.AUTO else {}
+        spared = [Outcome(w, None, known[w.region][w.kind]) for w in wishes if w.kind in known.get(w.region, {})]
+        asked = [w for w in wishes if w.kind not in known.get(w.region, {})]
+        limits = {"lock_wait_s": lock_wait_s, "give_up_s": PATIENCE_S if mode is Mode.AUTO else GIVE_UP_S}
+        fetched_now = fetch(asked, providers, cache=cache, now=now, progress=progress, **limits) if asked else ()
+        remember_failures(cache, fetched_now, now)
+        outcomes = (*fetched_now, *spared)
     failed: dict[str, CloudError] = {}
     if mode is Mode.LIVE:
         failed = {r: e for r in regions if (e := _no_live(r, wishes, outcomes, not_asked)) is not None}

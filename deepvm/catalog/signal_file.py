@@ -39,6 +39,7 @@ _FORMS: dict[str, tuple[type[Any], type[Any]]] = {
     provider.ADVISOR: (dict, int),
     provider.QUOTAS: (list, dict),
     provider.PLACEMENT: (list, dict),
+    provider.FAILURES: (dict, dict),
 }
 _NEVER_EMPTY = frozenset({provider.SPECS, provider.OFFERINGS, provider.ZONES, provider.ON_DEMAND, provider.SPOT})
 

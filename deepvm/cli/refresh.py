@@ -52,6 +52,7 @@ def refresh(
     from deepvm.catalog.cache import Cache, default_folder
     from deepvm.catalog.credentials import account_tag, credentials_may_exist
     from deepvm.catalog.fetching import Wish, fetch
+    from deepvm.catalog.failures import remember_failures
     from deepvm.errors import RequestError
     from deepvm.reports.signals import print_outcomes
 
@@ -65,6 +66,7 @@ def refresh(
     wishes = [Wish(r, k, anew=True) for r in regions for k in kinds]
     outcomes = fetch(wishes, lambda: _providers(kinds, profile, may_ask), cache=cache, now=now, progress=say)
     outcomes = tuple(_explained(o) for o in outcomes)
+    remember_failures(cache, outcomes, now)
     print_outcomes(outcomes, now)
     for text in cache.take_notes():
         note(text)
@@ -204,4 +206,6 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
             note("; ".join(p for p in (describe_failure(group), advice_of(group)) if p))
     if fatal is not None and fatal[0].error is not None:
         error = fatal[0].error
-        raise CloudError(f"nothing came from AWS for {listed(without)}", error.why, describe_failure(fatal), error.advice)
+        raise CloudError(
+            f"nothing came from AWS for {listed(without)}", error.why, describe_failure(fatal), error.advice
+        )

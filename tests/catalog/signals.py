@@ -50,7 +50,7 @@ class Fake(Provider):
     """Answers with the kind's data; or raises; or waits first."""
 
     def __init__(self, kind: str, *, error: Exception | None = None, data: Any = None, stall_s: float = 0.0) -> None:
-        self.kind = kind  # type: ignore[misc]
+        self.kind = kind
         self.error, self.data, self.stall_s = error, DATA[kind] if data is None else data, stall_s
         self.calls: list[str] = []
         self._lock = threading.Lock()

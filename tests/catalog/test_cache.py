@@ -16,6 +16,7 @@ from pathlib import Path
 
 import platformdirs
 import pytest
+from catalog.signals import DATA, NOW, REGION, after, signal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,6 @@ from deepvm.catalog.cache import Cache, default_folder
 from deepvm.catalog.provider import ACCOUNT_BOUND, TTL_S, Signal, ttl_s
 from deepvm.catalog.signal_file import decode, encode, form_problem
 from deepvm.errors import DataError, RequestError
-from tests.catalog.signals import DATA, NOW, REGION, after, signal
 
 ROOT = Path(__file__).parents[2]
 
@@ -389,7 +389,7 @@ import resource, signal, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from deepvm.catalog.cache import Cache
-from tests.catalog.signals import NOW, signal as one
+from catalog.signals import NOW, signal as one
 cache = Cache(Path(sys.argv[1]), "me")
 big = one("specs", data={{f"type{{i}}": {{"vcpus": i}} for i in range(20000)}})
 """

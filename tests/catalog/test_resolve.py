@@ -10,16 +10,17 @@ import time
 from pathlib import Path
 
 import pytest
+from catalog.signals import DATA, KINDS, NOW, REGION, Cloud, Fake, after, denied, signal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepvm.catalog import fetching
+from deepvm.catalog import resolve as resolving
 from deepvm.catalog.cache import Cache
 from deepvm.catalog.provider import Signal
 from deepvm.catalog.resolve import Mode, Resolved, resolve, resolve_regions
 from deepvm.catalog.signal_words import age, listed, rows
 from deepvm.errors import CloudError, RequestError
-from tests.catalog.signals import DATA, KINDS, NOW, REGION, Cloud, Fake, after, denied, signal
 
 ROOT = Path(__file__).parents[2]
 SNAPSHOT = {k: signal(k, observed_at=after(days=-100), origin="snapshot") for k in ("specs", "on-demand", "spot")}
@@ -379,7 +380,7 @@ def test_the_snapshot_is_read_only_if_needed(cache):
 
 
 def test_a_source_that_never_answers_is_given_up(cache, monkeypatch):
-    monkeypatch.setattr(fetching, "GIVE_UP_S", 0.3)
+    monkeypatch.setattr(resolving, "PATIENCE_S", 0.3)
     start = time.monotonic()
     found = get(cache, Cloud(spot=Fake("spot", stall_s=5)))
     assert time.monotonic() - start < 3
@@ -393,7 +394,7 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 from deepvm.catalog.cache import Cache
 from deepvm.catalog.resolve import Mode, resolve
-from tests.catalog.signals import KINDS, NOW, Cloud, Fake
+from catalog.signals import KINDS, NOW, Cloud, Fake
 cloud = Cloud(spot=Fake("spot", stall_s=60), specs=Fake("specs", stall_s=60))
 def progress(line):
     print(line, flush=True)
@@ -449,7 +450,7 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 from deepvm.catalog.cache import Cache
 from deepvm.catalog.resolve import Mode, resolve
-from tests.catalog.signals import KINDS, NOW, Cloud
+from catalog.signals import KINDS, NOW, Cloud
 cloud = Cloud()
 for fake in cloud.fakes.values():
     fake.stall_s = 0.7

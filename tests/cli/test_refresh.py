@@ -31,15 +31,6 @@ ADVISOR = {
     }
 }
 
-MAIN = """
-from deepvm.cli import catalog, main, refresh
-names = {command.name or command.callback.__name__ for command in catalog.app.registered_commands}
-for command in (refresh.refresh, refresh.status):
-    if command.__name__ not in names:
-        catalog.app.command(command.__name__)(command)
-main.main()
-"""
-
 
 @pytest.fixture(scope="module")
 def aws():
@@ -107,7 +98,7 @@ def with_aws(environment, aws, advisor):
 
 def start(environment, *words):
     return subprocess.Popen(
-        [sys.executable, "-c", MAIN, "catalog", *words],
+        [sys.executable, "-m", "deepvm.cli.main", "catalog", *words],
         env=environment,
         cwd=ROOT,
         text=True,

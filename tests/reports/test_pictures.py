@@ -17,13 +17,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from builders import catalog, cpu_type, gpu_type, paper
 
 from deepvm.core.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import DataError, MissingExtraError, RequestError
 from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import SweepRow, parse_budgets, sweep
 from deepvm.reports import pictures
-from tests.builders import catalog, cpu_type, gpu_type, paper
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ABOUT = {"catalog_name": "test", "eflops_unit": "eFLOPS"}
