@@ -26,7 +26,7 @@ from deepvm.catalog.provider import ACCOUNT_BOUND, TTL_S, Signal, ttl_s
 from deepvm.catalog.signal_file import decode, encode, form_problem
 from deepvm.errors import DataError, RequestError
 
-ROOT = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -396,7 +396,7 @@ big = one("specs", data={{f"type{{i}}": {{"vcpus": i}} for i in range(20000)}})
 
 
 def python(code, *arguments, **options):
-    script = SCRIPT.format(root=str(ROOT)) + code
+    script = SCRIPT.format(root=str(TESTS)) + code
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)], text=True, stdout=subprocess.PIPE, **options
     )

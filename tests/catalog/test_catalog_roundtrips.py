@@ -4,6 +4,7 @@ import json
 import string
 import tempfile
 import time
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deepvm.catalog.document import build_catalog, document_of
+from deepvm.catalog.document import build_catalog, build_quotas, document_of
 from deepvm.catalog.json_file import format_document, load_exact
 from deepvm.catalog.problems import catalog_findings
 from deepvm.catalog.schema import CatalogDocument, InstanceDocument, MeasuredDocument
 from deepvm.catalog.store import format_catalog, load_catalog, load_quotas
-from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, Quota
+from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance
 from deepvm.core.saturation import SaturationTable
 from deepvm.core.speedup import HybridSpeedup, LogisticSpeedup, MeasuredSpeedup, RingSpeedup
 from deepvm.errors import DataError, RequestError
@@ -72,6 +73,23 @@ def instances(draw, name, *, plain):
         draw(curves(plain=plain)),
         draw(text(1)),
         draw(text()),
+        **{
+            "network_baseline_gbps": draw(st.none() | amounts(25600)),
+            "cpu_architecture": draw(st.sampled_from(["", "x86_64", "arm64"])),
+            "burstable": draw(st.booleans()),
+            "current_generation": draw(st.booleans()),
+            "interruption_band": draw(st.none() | st.integers(0, 4)),
+            "unusable": draw(text()),
+        },
+    )
+
+
+def with_bases(instance, eflops_basis, speedup_basis):
+    """A basis stands only where there is something that it is the basis of."""
+    return replace(
+        instance,
+        eflops_basis=eflops_basis if instance.eflops is not None else "",
+        speedup_basis=speedup_basis if instance.speedups else "",
     )
 
 
@@ -83,10 +101,18 @@ def catalogs(draw, *, plain=False):
     limits = draw(st.dictionaries(st.tuples(text(1), st.sampled_from(Market)), st.integers(0, 10**8), max_size=4))
     return Catalog(
         draw(text(1)),
-        tuple(draw(instances(name, plain=plain)) for name in names),
+        tuple(with_bases(draw(instances(name, plain=plain)), draw(text()), draw(text())) for name in names),
         draw(text()),
         SaturationTable(tuple(bandwidths), tuple(senders)),
-        tuple(Quota(family, market, vcpus) for (family, market), vcpus in limits.items()),
+        build_quotas(
+            {
+                "family": family,
+                "market": market.value,
+                "vcpus": vcpus,
+                "in_use": 0 if plain else draw(st.integers(0, 9)),
+            }
+            for (family, market), vcpus in limits.items()
+        ),
         draw(st.sampled_from(["hybrid", "ring", "measured"])),
         draw(text(1)),
         draw(text()),

@@ -22,7 +22,7 @@ from deepvm.catalog.resolve import Mode, Resolved, resolve, resolve_regions
 from deepvm.catalog.signal_words import age, listed, rows
 from deepvm.errors import CloudError, RequestError
 
-ROOT = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 SNAPSHOT = {k: signal(k, observed_at=after(days=-100), origin="snapshot") for k in ("specs", "on-demand", "spot")}
 
 
@@ -408,7 +408,7 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_ends_at_once(cache):
-    script = INTERRUPTED.format(root=str(ROOT))
+    script = INTERRUPTED.format(root=str(TESTS))
     process = subprocess.Popen([sys.executable, "-c", script, str(cache.folder)], stdout=subprocess.PIPE, text=True)
     lines = [process.stdout.readline() for _ in range(1 + 5)]  # the start, and what does not stall
     assert all("fetch" in line for line in lines)
@@ -464,7 +464,7 @@ print(sum(cloud.calls.values()), len(found.signals), found.notes)
 
 @pytest.mark.parametrize("mode", ["auto", "live"])
 def test_two_processes_do_the_work_once(mode, cache):
-    script = TWICE.format(root=str(ROOT))
+    script = TWICE.format(root=str(TESTS))
     start = str(time.time() + 1.5)
     two = [
         subprocess.Popen(
