@@ -51,8 +51,8 @@ def refresh(
 
     from deepvm.catalog.cache import Cache, default_folder
     from deepvm.catalog.credentials import account_tag, credentials_may_exist
-    from deepvm.catalog.fetching import Wish, fetch
     from deepvm.catalog.failures import remember_failures
+    from deepvm.catalog.fetching import Wish, fetch
     from deepvm.errors import RequestError
     from deepvm.reports.signals import print_outcomes
 

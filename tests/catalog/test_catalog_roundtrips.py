@@ -99,6 +99,7 @@ def catalogs(draw, *, plain=False):
     bandwidths = sorted(draw(st.lists(amounts(25600), min_size=1, max_size=5, unique=True)))
     senders = sorted(draw(st.lists(st.integers(1, 10**6), min_size=len(bandwidths), max_size=len(bandwidths))))
     limits = draw(st.dictionaries(st.tuples(text(1), st.sampled_from(Market)), st.integers(0, 10**8), max_size=4))
+    used = st.integers(0, 9)
     return Catalog(
         draw(text(1)),
         tuple(with_bases(draw(instances(name, plain=plain)), draw(text()), draw(text())) for name in names),
@@ -109,7 +110,7 @@ def catalogs(draw, *, plain=False):
                 "family": family,
                 "market": market.value,
                 "vcpus": vcpus,
-                "in_use": 0 if plain else draw(st.integers(0, 9)),
+                "in_use": 0 if plain else draw(used),
             }
             for (family, market), vcpus in limits.items()
         ),
