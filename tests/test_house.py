@@ -48,6 +48,7 @@ PLACES = {
     "yaml": ["reports/", "simulator/"],
     "platformdirs": ["catalog/", "profiling/", "cli/"],
     "tomli": ["cli/settings.py"],
+    "tomllib": ["cli/settings.py"],  # of the standard library from 3.11 on
 }
 # pydantic.main, not pydantic: typer imports the empty front of it, which costs nothing.
 SLOW_LIBRARIES = {"numpy", "pandas", "scipy", "pulp", "highspy", "boto3", "torch", "pydantic.main", "matplotlib"}

@@ -97,8 +97,6 @@ def _run(words: list[str]) -> int:
     except SystemExit as end:
         # The option parser leaves by itself after shell completion, and when the reader of a pipe went away; then it
         # has put a wrapper of that name in the place of stdout.
-        if end.code == INTERRUPTED:  # typer leaves so when a command is interrupted, and says nothing
-            return _fail("interrupted", INTERRUPTED)
         return PIPE_CLOSED if type(sys.stdout).__name__ == "PacifyFlushWrapper" else int(end.code or 0)
     except Exception as error:
         # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
@@ -107,6 +105,8 @@ def _run(words: list[str]) -> int:
             raise
         show(sys.stderr)
         return exit_code
+    if code == INTERRUPTED:  # so ends a command that was interrupted; nothing has been said yet
+        return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
