@@ -196,8 +196,7 @@ def fill_cache(folder: Path, copies: int) -> int:
     found, cache = snapshot(region), Cache(folder, account_tag("", os.environ))
 
     def copied(data: Mapping[str, Any]) -> dict[str, Any]:
-        return {f"{n.partition('.')[0]}{'abcdefghijklmnop'[i]}.{n.partition('.')[2]}" if i else n: v
-                for n, v in data.items() for i in range(copies)}  # fmt: skip
+        return {name.replace(".", f"-{i}.") if i else name: v for name, v in data.items() for i in range(copies)}
 
     zones = {f"use1-az{i}": f"us-east-1{'abcdef'[i - 1]}" for i in range(1, 7)}
     specs, spot = copied(found[SPECS].data), copied(found[SPOT].data)
