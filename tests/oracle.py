@@ -201,6 +201,8 @@ def _tiering(
             continue
         if gpu.network_gbps is None or cpu.network_gbps is None:
             continue
+        if gpu.spot_zones and cpu.zones and gpu.spot_zones[0].zone not in cpu.zones:
+            continue
         if Fraction(cpu.memory_gib) * 2**30 < request.checkpoint_bytes * request.buffers:
             continue
         m = smallest_memory_count(n, n_sat(catalog.n_sat, min(gpu.network_gbps, cpu.network_gbps)))

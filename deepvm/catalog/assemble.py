@@ -200,12 +200,16 @@ def _spot_prices(
         if choice.history not in signals:
             raise MissingDataError(
                 f"--price-basis {choice.basis.value} needs the spot prices of the last {choice.days} days in {region}, "
-                f"which are not at hand: {_renew(region)}"
+                f"which are not at hand: {_renew(region, choice.days)}"
             )
         end = int(now.timestamp())
         start = int((now - timedelta(days=choice.days)).timestamp())
+        # Whoever has a price today has capacity; an old price of one that has none is no offer.
+        today = signals[SPOT].data if SPOT in signals and signals[SPOT].origin in ("live", "cache") else None
         for name, zones in signals[choice.history].data.items():
             for z, changes in zones.items():
+                if today is not None and z not in today.get(name, ()):
+                    continue
                 points = [PriceChange(int(t), Decimal(p)) for t, p in changes]
                 price = price_over_time(points, start, end, choice.basis)
                 if price is not None:
@@ -244,5 +248,7 @@ def _title(family: str, market: Market) -> str:
     return FAMILIES[family].title(market) if family in FAMILIES else ""
 
 
-def _renew(region: str) -> str:
-    return f"with AWS credentials, 'deepvm catalog refresh --region {region}' fetches them ('deepvm doctor' helps)"
+def _renew(region: str, days: int = 0) -> str:
+    history = f" --days {days}" if days else ""
+    command = f"deepvm catalog refresh --region {region}{history}"
+    return f"'{command}' fetches them from AWS ('deepvm doctor' says what that needs)"

@@ -147,8 +147,36 @@ def account_tag(profile: str, environ: Mapping[str, str]) -> str:
         return f"key-{_digest(key, 12)}"
     name = _profile_name(profile, environ)
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:40]
-    # Two profiles must never share a file because their names differ in a blank only, or imitate the tag of a key.
-    return plain if plain == name and not name.startswith("key-") else f"{plain}-{_digest(name, 8)}"
+    # A name says little: the same profile may be given other keys tomorrow, and a role is somebody else on another
+    # machine. Nor may two profiles share a file because their names differ in a blank only.
+    return f"{plain}-{_digest(' '.join([name, *_identity(name, environ)]), 12)}"
+
+
+_IDENTITY_IN_PROFILE = (
+    "aws_access_key_id",
+    "credential_process",
+    "credential_source",
+    "login_session",
+    "role_arn",
+    "source_profile",
+    "sso_account_id",
+    "sso_role_name",
+    "sso_session",
+)
+_IDENTITY_IN_ENVIRONMENT = (
+    "AWS_ROLE_ARN",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+
+
+def _identity(name: str, environ: Mapping[str, str]) -> list[str]:
+    """What tells one account from another behind the same name of a profile; only ever used hashed."""
+    found = [f"{v}={environ[v]}" for v in _IDENTITY_IN_ENVIRONMENT if environ.get(v)]
+    for file, sections in _files(name, environ):
+        section = _profile(file, sections)
+        found += [f"{k}={section[k].strip()}" for k in _IDENTITY_IN_PROFILE if section.get(k, "").strip()]
+    return found
 
 
 def profile_names(environ: Mapping[str, str]) -> tuple[str, ...]:

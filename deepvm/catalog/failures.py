@@ -1,7 +1,7 @@
 """What could not be fetched a moment ago: the next command goes on without it at once, in place of waiting again.
 
-Only failures that would repeat and take time are remembered, for five minutes. Credentials are not among them: they
-fail at once, and whoever has just repaired them wants to see it.
+Only failures that take time are remembered, for five minutes. Credentials and permissions are not among them: they are
+refused at once, and whoever has just repaired them wants to see it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deepvm.catalog.provider import FAILURES, Signal, ttl_s
 from deepvm.catalog.signal_words import age
 from deepvm.errors import CloudError
 
-_REMEMBERED = frozenset({"network", "timeout", "throttled", "reply", "permission", "region"})
+_REMEMBERED = frozenset({"network", "timeout", "throttled"})
 
 
 def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, CloudError]:

@@ -180,7 +180,7 @@ def open_markets(
     moment = now or datetime.now(timezone.utc)
     if not regions:
         return (_own_region(request, surroundings, moment, progress),)
-    names = _expanded(regions, request, surroundings, moment)
+    names = _expanded(regions, request, surroundings, moment, progress)
     if len(names) == 1:
         return (_open(names[0], request, surroundings, moment, progress),)
     return _several(names, request, surroundings, moment, progress)
@@ -200,7 +200,7 @@ def _own_region(
         catalog = _open(own.name, request, environ, now, progress)
     except MissingDataError:
         others = [r for r in snapshot_regions() if r != own.name]
-        if not others or request.mode == "live":
+        if not others or own.name in snapshot_regions() or request.spot != SpotChoice() or request.mode == "live":
             raise
         catalog = _open(others[0], request, environ, now, progress)
         return _noted(catalog, f"nothing is known of {own.name} ({own.where}); these are prices of {others[0]}")
@@ -213,27 +213,36 @@ def _noted(catalog: Catalog, *notes: str) -> Catalog:
 
 
 def _expanded(
-    regions: Sequence[str], request: MarketRequest, environ: Mapping[str, str], now: datetime
+    regions: Sequence[str],
+    request: MarketRequest,
+    environ: Mapping[str, str],
+    now: datetime,
+    progress: Callable[[str], None],
 ) -> tuple[str, ...]:
     """The names, each once; ``all`` becomes every region of the account, or all that are at hand without AWS."""
     names: list[str] = []
     for name in regions:
         if name == "all":
-            names += _all_regions(request, environ, now)
+            names += _all_regions(request, environ, now, progress)
         else:
             names.append(check_region(name))
     return tuple(dict.fromkeys(names))
 
 
-def _all_regions(request: MarketRequest, environ: Mapping[str, str], now: datetime) -> tuple[str, ...]:
+def _all_regions(
+    request: MarketRequest, environ: Mapping[str, str], now: datetime, progress: Callable[[str], None]
+) -> tuple[str, ...]:
     if _may_ask(request, environ):
         from deepvm.catalog.aws import Aws
 
         try:
             return Aws(request.profile).regions()
-        except CloudError:
+        except CloudError as error:
             if request.mode == "live":
                 raise
+            progress(f"all regions: only those that are at hand, because {error}")
+    else:
+        progress("all regions: only those that are at hand, because AWS is not asked")
     cached = () if request.mode == "snapshot" else (e.region for e in _cache(request, environ).entries(now))
     return tuple(sorted({*cached, *snapshot_regions()}))
 
@@ -297,17 +306,29 @@ def _several(
     )
     found: list[Catalog] = []
     failed: list[DeepVMError] = []
+    lost: list[str] = []
     for region, signals in resolved.items():
         if isinstance(signals, CloudError):
             failed.append(signals)
             continue
         try:
             catalog = assemble(region, signals.signals, request.spot, now, signals.notes)
-        except (MissingDataError, RequestError) as error:
+        except RequestError as error:
             failed.append(error)
+            lost += signals.notes
+            continue
+        except MissingDataError as error:
+            failed.append(_asked_in_vain(region, signals.failure) if signals.failure else error)
+            lost += signals.notes
             continue
         found.append(catalog.sustained() if request.network == "baseline" else catalog)
     if not found:
         raise failed[0]
-    found[0] = _noted(found[0], *(str(e) for e in failed))
+    # What was said of regions that are left out may concern all of them.
+    found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
     return tuple(found)
+
+
+def _asked_in_vain(region: str, error: CloudError) -> CloudError:
+    """Why nothing is known of a region that AWS was asked about."""
+    return CloudError(f"nothing is known of {region}", error.why, f"{error.what}: {error.detail}", error.advice)

@@ -43,10 +43,12 @@ class Resolved:
     Attributes:
         signals: what could be had, by kind; their ``origin`` says from where.
         notes: what did not go as planned, a sentence each.
+        failure: why something that a catalogue cannot do without is missing or old; None when nobody asked in vain.
     """
 
     signals: Mapping[str, Signal]
     notes: tuple[str, ...] = ()
+    failure: CloudError | None = None
 
 
 def resolve(
@@ -65,7 +67,7 @@ def resolve(
     """The signals of one region; see :func:`resolve_regions`.
 
     Raises:
-        CloudError: ``live`` and the credentials do not work, or no live price could be had.
+        CloudError: ``live`` and the credentials do not work, or a price could not be had live.
         RequestError: not the name of a region.
     """
     found = resolve_regions(
@@ -114,7 +116,7 @@ def resolve_regions(
         lock_wait_s: how long to wait for other processes that fetch the same.
 
     Returns:
-        For each region its signals; or, in ``live``, why there is no live price of it. A note that concerns several
+        For each region its signals; or, in ``live``, why not all of its prices are live. A note that concerns several
         regions stands at the first of them only.
 
     Raises:
@@ -157,7 +159,15 @@ def resolve_regions(
         notes[missed[0].region].append(f"{not_asked}; {_used(missed, instead, now)}")
     # What went wrong with the cache concerns no region of its own.
     notes[next((r for r in regions if r not in failed), regions[0])].extend(cache.take_notes())
-    return {r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r])) for r in regions}
+    return {
+        r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r]), _failure(r, outcomes)) for r in regions
+    }
+
+
+def _failure(region: str, outcomes: Sequence[Outcome]) -> CloudError | None:
+    """The first error about what a catalogue cannot do without."""
+    here = (o for o in outcomes if o.wish.region == region and o.wish.kind in _ALWAYS_NEEDED)
+    return next((o.error for o in here if o.error is not None), None)
 
 
 def describe_failure(failed: Sequence[Outcome]) -> str:
@@ -225,16 +235,15 @@ def _which(wishes: Sequence[Wish]) -> str:
 
 
 def _no_live(region: str, wishes: Sequence[Wish], outcomes: Sequence[Outcome], not_asked: str) -> CloudError | None:
-    """Why ``live`` cannot keep its word for a region: credentials that do not work, or not one live price."""
+    """Why ``live`` cannot keep its word for a region: credentials that do not work, or a price that is not live."""
     if not any(w.region == region for w in wishes):
         return None
     here = [o for o in outcomes if o.wish.region == region]
-    errors = [o.error for o in here if o.error is not None]
-    for error in errors:
+    for error in (o.error for o in here if o.error is not None):
         if error.why in CREDENTIAL_REASONS:
             return _not_live(region, error)
     decisive = [o for o in here if _is_price(o.wish.kind)] or here
-    if any(o.signal is not None for o in decisive):
+    if decisive and all(o.signal is not None for o in decisive):
         return None
     nobody = CloudError(
         "AWS", "credentials", not_asked or "AWS was not asked", "run 'aws configure', or set AWS_PROFILE"

@@ -92,11 +92,11 @@ def _load(name: str) -> Catalog:
         return build_catalog(document, kind="embedded", name=name)
     path = Path(name)
     if path.suffix.lower() not in ENDINGS:
-        raise CatalogNotFoundError(name, _why_not(name), embedded_names())
+        raise CatalogNotFoundError(name, _why_not(name), ("aws", *catalog_names()))
     try:
         text = read_text(path)
     except FileNotFoundError:
-        raise CatalogNotFoundError(name, "no such file", embedded_names()) from None
+        raise CatalogNotFoundError(name, "no such file", ("aws", *catalog_names())) from None
     return _catalog_of_csv(text, path) if path.suffix.lower() == ".csv" else _catalog_of_json(text, path)
 
 
@@ -203,5 +203,5 @@ def _why_not(name: str) -> str:
         return "this file ends neither in .json nor in .csv"
     import difflib
 
-    near = difflib.get_close_matches(name.lower(), embedded_names(), 1, 0.5)
+    near = difflib.get_close_matches(name.lower(), ("aws", *catalog_names()), 1, 0.5)
     return f"no embedded catalogue has this name{f' (did you mean {near[0]}?)' if near else ''}"

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepvm.cli.configured import ConfiguredCommand
 from deepvm.cli.diff import diff
+from deepvm.cli.flags import takes_flags
+from deepvm.cli.options import SourceFlags
 from deepvm.cli.refresh import refresh, status
 
 if TYPE_CHECKING:
@@ -22,9 +25,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Refresh, list, show, compare, validate and convert catalogues of instance types and prices.",
 )
-app.command("refresh")(refresh)
-app.command("status")(status)
-app.command("diff")(diff)
+app.command("refresh", cls=ConfiguredCommand)(refresh)
+app.command("status", cls=ConfiguredCommand)(status)
+app.command("diff", cls=ConfiguredCommand)(diff)
 
 
 class ListOutput(str, Enum):
@@ -80,17 +83,21 @@ def list_catalogs(
     sys.stdout.write(text)
 
 
-@app.command()
+@app.command(cls=ConfiguredCommand)
+@takes_flags
 def show(
-    catalog: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Embedded catalogue, or a .json or .csv file.")],
+    catalog: Annotated[
+        str, typer.Argument(metavar="NAME|FILE", help="AWS's market, an embedded catalogue, or a .json or .csv file.")
+    ],
+    flags: SourceFlags,
     output: Annotated[
         ShowOutput, typer.Option("--output", "-o", help="json and csv are the file formats: redirect, edit, use.")
     ] = ShowOutput.TABLE,
 ) -> None:
     """Show the types of a catalogue with their prices and performance."""
-    from deepvm.catalog.store import format_catalog, load_catalog
+    from deepvm.catalog.store import format_catalog
 
-    loaded = load_catalog(catalog)
+    loaded = flags.load(catalog)
     if output in (ShowOutput.TABLE, ShowOutput.WIDE):
         _print_types(loaded, wide=output is ShowOutput.WIDE)
     elif output is ShowOutput.YAML:
@@ -120,23 +127,27 @@ def validate(
     _warn(file, catalog_warnings(loaded))
 
 
-@app.command()
+@app.command(cls=ConfiguredCommand)
+@takes_flags
 def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="An embedded catalogue, or a .json or .csv file.")],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="AWS's market, an embedded catalogue, or a .json or .csv file.")
+    ],
     target: Annotated[str, typer.Argument(metavar="OUT", help="The file to write; .json or .csv decides the format.")],
+    flags: SourceFlags,
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")] = False,
 ) -> None:
     """Write a catalogue as JSON or as CSV."""
     import os
 
-    from deepvm.catalog.store import ENDINGS, load_catalog, save_catalog
+    from deepvm.catalog.store import ENDINGS, save_catalog
     from deepvm.errors import RequestError
 
     if os.path.splitext(target)[1].lower() not in ENDINGS:
         raise RequestError("OUT", target, "a file name that ends in .json or .csv")
     if os.path.lexists(target) and not force:
         raise RequestError("OUT", target, "a file that does not exist yet, or --force to overwrite it")
-    loaded = load_catalog(source)
+    loaded = flags.load(source)
     left_out = save_catalog(loaded, target)
     sys.stderr.write(f"{target}: written, {_counted(loaded)}\n")
     _warn(target, left_out)
@@ -181,6 +192,10 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
     rows = [_cells(instance, wide=wide) for instance in catalog]
     print_table(_columns(wide=wide), rows)
     as_of = catalog.provenance.prices_as_of
+    from datetime import datetime, timezone
+
+    from deepvm.reports.sources import source_line
+
     facts = [
         f"{catalog.name}: {_counted(catalog)}",
         f"region {catalog.region}" if catalog.region else "no region",
@@ -191,6 +206,8 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
     sys.stderr.write("; ".join(facts) + "\n")
     if catalog.provenance.source:
         sys.stderr.write(f"source: {catalog.provenance.source}\n")
+    if catalog.provenance.origins:
+        sys.stderr.write(f"{source_line(catalog, datetime.now(timezone.utc))}\n")
 
 
 def _columns(*, wide: bool) -> list[Column]:

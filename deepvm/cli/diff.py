@@ -7,13 +7,20 @@ from typing import Annotated, Literal
 
 import typer
 
+from deepvm.cli.flags import takes_flags
+from deepvm.cli.options import SourceFlags
+
 CHANGED = 1
 """Exit code of ``--fail-on-change`` when something changed, as ``diff`` and ``git diff --exit-code`` have it."""
 
 
+@takes_flags
 def diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="Embedded catalogue, or a .json or .csv file.")],
+    old: Annotated[
+        str, typer.Argument(metavar="OLD", help="AWS's market, an embedded catalogue, or a .json or .csv file.")
+    ],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The one to compare it with.")],
+    flags: SourceFlags,
     output: Annotated[
         Literal["table", "json", "csv"], typer.Option("--output", "-o", help="How to print the answer.")
     ] = "table",
@@ -26,10 +33,9 @@ def diff(
     Example: deepvm catalog diff yesterday.json today.json
     """
     from deepvm.catalog.diff import diff_catalogs
-    from deepvm.catalog.store import load_catalog
     from deepvm.reports import diffs, documents
 
-    found = diff_catalogs(load_catalog(old), load_catalog(new))
+    found = diff_catalogs(flags.load(old), flags.load(new))
     if output == "json":
         sys.stdout.write(documents.to_json(diffs.document(found)))
     elif output == "csv":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.cli.options import note, say
@@ -30,11 +31,20 @@ def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
         return (_other(flags),)
     from deepvm.catalog.market import open_markets, region_in
 
-    named, market = region_in(flags.catalog), flags.market()
+    named = region_in(flags.catalog)
     if named is None:
         return (_other(flags),)
+    if flags.offline and flags.prices == "live" and not _set_elsewhere("offline", True):
+        setter = _set_elsewhere("prices", "live")
+        if setter:
+            note(f"prices = live ({setter}) has no effect beside --offline")
+            flags = replace(flags, prices="auto")
     if named and regions and regions != (named,):
-        raise RequestError("region", regions[0], f"{named}, which --catalog names, or --catalog aws")
+        setter = _set_elsewhere("region", list(flags.region))
+        if not setter:
+            raise RequestError("region", regions[0], f"{named}, which --catalog names, or --catalog aws")
+        note(f"region = {', '.join(regions)} ({setter}) has no effect beside --catalog {flags.catalog}")
+    market = flags.market()
     catalogs = open_markets((named,) if named else regions, market, progress=say)
     for text in dict.fromkeys(n for catalog in catalogs for n in catalog.provenance.notes):
         note(text)
@@ -47,7 +57,10 @@ def _other(flags: PlanFlags) -> Catalog:
     from deepvm.errors import MissingDataError
 
     catalog = load_catalog(flags.catalog, network=flags.network)
-    for region in flags.regions:
+    setter = _set_elsewhere("region", list(flags.region)) if flags.regions else ""
+    if setter and flags.regions != (catalog.region,):
+        note(f"region = {', '.join(flags.regions)} ({setter}) has no effect on catalogue {catalog.name}")
+    for region in () if setter else flags.regions:
         if region != catalog.region:
             has = f"it holds prices of {catalog.region}" if catalog.region else "its types are in no region"
             raise MissingDataError(f"catalogue {catalog.name} has no prices of region {region!r}: {has}")
@@ -56,6 +69,7 @@ def _other(flags: PlanFlags) -> Catalog:
         "--zone": flags.zone,
         "--price-basis": flags.price_basis if flags.price_basis != "current" else "",
         "--prices": flags.prices if flags.prices != "auto" else "",
+        "--days": flags.days if flags.days != "30" else "",
         "--placement-scores": "" if not flags.placement_scores else "it",
     }
     for option, value in idle.items():
@@ -63,6 +77,21 @@ def _other(flags: PlanFlags) -> Catalog:
             shown = option if value == "it" else f"{option} {value}"
             note(f"{shown} has no effect: catalogue {catalog.name} is not read from AWS")
     return catalog
+
+
+def _set_elsewhere(name: str, value: object) -> str:
+    """Which file or variable set an option to this value; empty when the command line did.
+
+    What is set for all commands must not stand in the way of what is asked for now.
+    """
+    import os
+
+    from deepvm.cli.settings import read_settings, value_for
+
+    setting = read_settings(os.environ).by_name.get(name)
+    if setting is None or value_for(setting, several=isinstance(value, list)) != value:
+        return ""
+    return setting.source
 
 
 def one_catalog(flags: PlanFlags) -> Catalog:
@@ -73,10 +102,9 @@ def one_catalog(flags: PlanFlags) -> Catalog:
     """
     from deepvm.errors import RequestError
 
-    catalogs = open_catalogs(flags)
-    if len(catalogs) > 1:
+    if len(flags.regions) > 1 or "all" in flags.regions:
         raise RequestError("region", " ".join(flags.regions), "one region; 'deepvm recommend' compares several")
-    return catalogs[0]
+    return open_catalogs(flags)[0]
 
 
 def placement_of(found: Comparison, flags: PlanFlags) -> Placement | None:

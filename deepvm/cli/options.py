@@ -287,6 +287,32 @@ class SweepFlags(PlanFlags):
         return options
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SourceFlags:
+    """How a command that only reads catalogues comes to AWS's prices; as in :class:`PlanFlags`."""
+
+    prices: Annotated[
+        Prices, typer.Option(help="From AWS where that is possible, only from AWS, or those that came with deepvm.")
+    ] = "auto"
+    offline: Annotated[
+        bool, typer.Option(show_default=False, help="Never ask the network: use what is kept on this machine.")
+    ] = False
+    profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogues and files.")] = ""
+
+    def load(self, name: str) -> "Catalog":
+        """A catalogue, with notes about where AWS's prices come from.
+
+        Raises:
+            DataError, CloudError: it cannot be had.
+        """
+        from deepvm.catalog.store import load_catalog
+
+        catalog = load_catalog(name, prices=self.prices, offline=self.offline, profile=self.profile)
+        for text in catalog.provenance.notes:
+            note(text)
+        return catalog
+
+
 def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":
     """None for the catalogue's own quotas, an empty tuple for ``none``, else those of a file."""
     if name is None:

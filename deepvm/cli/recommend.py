@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -11,7 +12,9 @@ from deepvm.cli.flags import takes_flags
 
 if TYPE_CHECKING:
     from deepvm.catalog.market import Placement
+    from deepvm.core.instances import Catalog
     from deepvm.planner.explain import WhyNot
+    from deepvm.planner.recommend import Recommendations
     from deepvm.planner.regions import Comparison
 
 NOTHING_FEASIBLE = 3
@@ -38,12 +41,9 @@ def recommend(
     Example: deepvm recommend --pw 3
     """
     from deepvm.cli.markets import open_catalogs, placement_of
-    from deepvm.planner.recommend import recommend as rank
     from deepvm.planner.regions import compare
 
-    catalogs = open_catalogs(flags)
-    options = flags.planner_options(catalogs[0])
-    found = compare([rank(catalog, flags.pw, **options) for catalog in catalogs])
+    found = compare(_answers(open_catalogs(flags), flags))
     why = None
     if explain:
         from deepvm.planner.explain import why_not
@@ -52,6 +52,26 @@ def recommend(
     _print(found, why, placement_of(found, flags), output)
     if not found.ranked:
         raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommendations]:
+    """One for each region that can answer; what the others lack is noted, unless all of them lack it."""
+    from deepvm.errors import MissingDataError, RequestError
+    from deepvm.planner.recommend import recommend as rank
+
+    options = flags.planner_options(catalogs[0])
+    answers: list[Recommendations] = []
+    failed: list[tuple[str, RequestError | MissingDataError]] = []
+    for catalog in catalogs:
+        try:
+            answers.append(rank(catalog, flags.pw, **options))
+        except (RequestError, MissingDataError) as error:
+            failed.append((catalog.region, error))
+    if not answers:
+        raise failed[0][1]
+    for region, why in failed:
+        o.note(f"region {region} is left out: {why}")
+    return answers
 
 
 def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, output: str) -> None:
@@ -103,6 +123,7 @@ def explain(
     Example: deepvm explain g5.xlarge --pw 3
     """
     import sys
+    from datetime import datetime, timezone
 
     from deepvm.cli.markets import one_catalog
     from deepvm.errors import RequestError
@@ -118,7 +139,11 @@ def explain(
         # Here the name is an argument of its own; under `recommend` it is the value of --explain.
         raise RequestError("TYPE", error.value, error.allowed) if error.option == "explain" else error from None
     if output == "table":
-        report.print_why(why, found)
+        report.print_why(why, found, datetime.now(timezone.utc))
     else:
-        document = {"schema_version": data.EXPLAIN_VERSION, **data.explanation(why, found)}
+        document = {
+            "schema_version": data.EXPLAIN_VERSION,
+            **data.explanation(why, found),
+            "source": data.source(found),
+        }
         sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))

@@ -25,6 +25,7 @@ def sweep(
     Example: deepvm sweep --pw 0:10:0.1 --catalog simulated -o csv
     """
     import sys
+    from datetime import datetime, timezone
     from pathlib import Path
 
     from deepvm.cli.markets import one_catalog
@@ -32,6 +33,7 @@ def sweep(
     from deepvm.planner.sweep import sweep as run
     from deepvm.reports import documents
     from deepvm.reports import sweeps as report
+    from deepvm.reports.sources import source_line
 
     budgets = parse_budgets(flags.pw)
     if plot:
@@ -54,3 +56,4 @@ def sweep(
     for name in dict.fromkeys(r.policy.value for r in rows):
         if not any(r.recommendation for r in rows if r.policy.value == name):
             o.note(f"nothing is feasible for policy {name} at any of these budgets; 'deepvm recommend' says why")
+    o.note(source_line(found, datetime.now(timezone.utc)))

@@ -286,10 +286,16 @@ class Catalog:
         refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in self.quotas))
 
     def sustained(self) -> Catalog:
-        """The same catalogue counting with what networks sustain, where that is known, in place of their peaks."""
-        known = ((i, i.network_baseline_gbps) for i in self)
-        kept = (i if sustained is None else replace(i, network_gbps=sustained) for i, sustained in known)
-        return replace(self, instances=tuple(kept))
+        """The same catalogue counting with what networks sustain; unknown where only the peak is known.
+
+        Raises:
+            MissingDataError: no type says what its network sustains.
+        """
+        if all(i.network_baseline_gbps is None for i in self):
+            raise MissingDataError(
+                f"catalogue {self.name} does not say what networks sustain (network_baseline_gbps); use network=peak"
+            )
+        return replace(self, instances=tuple(replace(i, network_gbps=i.network_baseline_gbps) for i in self))
 
     def __iter__(self) -> Iterator[InstanceType]:
         """The types in the catalogue's order."""

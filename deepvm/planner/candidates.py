@@ -55,6 +55,7 @@ class Sizes:
         k: scaling factor K(n).
         ideal_throughput, ideal_z: eFLOPS x n and the printed objective (eq. 4, 8) with K = 1.
         n_sat: n_sat of the type's own network. clamped, extrapolated: see :class:`ScalingFactor`.
+        zone: where its spot VMs are cheapest, a column of :attr:`MemoryTier.offered`.
         quotas: the account limits that the planner counts with.
     """
 
@@ -70,6 +71,7 @@ class Sizes:
     n_sat: IntArray
     clamped: BoolArray
     extrapolated: BoolArray
+    zone: IntArray
     quotas: tuple[Quota, ...]
 
     def __len__(self) -> int:
@@ -100,6 +102,7 @@ class MemoryTier:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
         max_count: how many of them the on-demand quota allows. memory_bytes: of one VM.
         needed_bytes: f x s (eq. 6).
+        offered: whether a type (row) is offered in a zone (column); the last column is for zones that are not known.
     """
 
     types: tuple[InstanceType, ...]
@@ -108,6 +111,7 @@ class MemoryTier:
     max_count: IntArray
     memory_bytes: IntArray
     needed_bytes: int
+    offered: BoolArray
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -116,8 +120,13 @@ class MemoryTier:
     def take(self, rows: BoolArray) -> MemoryTier:
         """The same columns with only these rows."""
         kept = tuple(t for t, keep in zip(self.types, rows.tolist(), strict=True) if keep)
-        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "memory_bytes")}
+        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "memory_bytes", "offered")}
         return replace(self, types=kept, **columns)
+
+    @property
+    def offers_differ(self) -> bool:
+        """Whether some type is not offered somewhere: only then zones matter."""
+        return not bool(self.offered.all())
 
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
         """The fewest memory nodes that keep n/m < n_sat (eq. 7): floor(n / n_sat) + 1.
@@ -145,6 +154,7 @@ class Candidates:
     Attributes:
         ignores_scaling: whether the policy does not look at K(n), and so also takes sizes that the curve says train
             nothing.
+        zones: ids of the zones where spot VMs are cheapest; the last, empty one stands for zones that are not known.
     """
 
     gpus: tuple[GpuCandidate, ...]
@@ -154,6 +164,7 @@ class Candidates:
     rejections: tuple[Rejection, ...]
     speedup_kind: str
     ignores_scaling: bool = False
+    zones: tuple[str, ...] = ("",)
 
     def sizes(self, architecture: Architecture) -> Sizes:
         """All (type, n) pairs of an architecture that the quotas and ``max_nodes`` allow and that scale at all."""
@@ -194,6 +205,7 @@ class Candidates:
             "n_sat": column((g.n_sat for g in allowed), np.int64),
             "clamped": np.asarray(scaled("clamped"), dtype=np.bool_),
             "extrapolated": np.asarray(scaled("extrapolated"), dtype=np.bool_),
+            "zone": column((self.zones.index(_zone(t)) for t in types), np.int64),
         }
         flat = {name: np.ascontiguousarray(np.broadcast_to(c, shape)).reshape(-1) for name, c in columns.items()}
         rows = Sizes(types=types, quotas=self.quotas, **flat)
@@ -255,6 +267,7 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
             rejections.append(reason)
         elif tiered:
             memory.append(instance)
+    zones = (*sorted({_zone(g.instance) for g in gpus} - {""}), "")
     tier = MemoryTier(
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
@@ -262,10 +275,25 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
         max_count=_ints(quota_count(quotas, i, Market.ON_DEMAND) for i in memory),
         memory_bytes=_ints(i.memory_bytes or 0 for i in memory),
         needed_bytes=request.memory_needed_bytes,
+        offered=np.array(
+            [[not z or not i.zones or z in i.zones for z in zones] for i in memory], dtype=np.bool_
+        ).reshape(len(memory), len(zones)),
     )
     return Candidates(
-        tuple(gpus), tier, tuple(quotas), request.max_nodes, tuple(rejections), kind, ignores_scaling(request)
+        gpus=tuple(gpus),
+        tier=tier,
+        quotas=tuple(quotas),
+        max_nodes=request.max_nodes,
+        rejections=tuple(rejections),
+        speedup_kind=kind,
+        ignores_scaling=ignores_scaling(request),
+        zones=zones,
     )
+
+
+def _zone(instance: InstanceType) -> str:
+    """Where a type's spot VMs are cheapest, empty when nobody knows."""
+    return instance.spot_zones[0].zone if instance.spot_zones else ""
 
 
 def _ints(values: Iterable[int]) -> IntArray:

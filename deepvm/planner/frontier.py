@@ -217,9 +217,12 @@ def _plans(block: Block, top: int) -> _Plans:
 
 
 def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
-    """Memory-node types that fewer than ``top`` others beat in price, n_sat and quota at once."""
+    """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota and zones at once."""
     # Memory is no column: all types of a tier have enough of it (eq. 6), and more is worth nothing.
-    return skyband(np.column_stack([price_order(tier.price), -tier.n_sat, -tier.max_count]), top)
+    columns = [price_order(tier.price), -tier.n_sat, -tier.max_count]
+    if tier.offers_differ:
+        columns += [-tier.offered[:, zone].astype(np.int64) for zone in range(tier.offered.shape[1])]
+    return skyband(np.column_stack(columns), top)
 
 
 def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> _Plans:
@@ -229,13 +232,13 @@ def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> _Plans:
         return _Plans(none, none, none, none)
     useful = useful_tier(tier, top)
     kept, small = np.flatnonzero(useful), tier.take(useful)
-    # What a tier costs depends on n and on the senders' n_sat only, so each such pair is served once for all types.
-    base = int(sizes.n_sat.max()) + 1
-    keys, pair = np.unique(sizes.count * base + sizes.n_sat, return_inverse=True)
-    counts, n_sat = np.divmod(keys, base)
+    # What a tier costs depends on n, on the senders' n_sat and on their zone only: each such key is served once.
+    base, zones = int(sizes.n_sat.max()) + 1, small.offered.shape[1]
+    keys, pair = np.unique((sizes.count * base + sizes.n_sat) * zones + sizes.zone, return_inverse=True)
+    (counts, n_sat), zone = np.divmod(keys // zones, base), keys % zones
     needed = small.needed(counts, n_sat)
     never = np.iinfo(np.int64).max
-    cost = np.where(needed <= small.max_count, needed * small.price, never)
+    cost = np.where((needed <= small.max_count) & small.offered.T[zone], needed * small.price, never)
     order = np.lexsort((np.broadcast_to(np.arange(len(small)), cost.shape), needed, cost), axis=-1)[:, :top]
     best_cost = np.take_along_axis(cost, order, axis=1)[pair]
     feasible = best_cost < never

@@ -87,7 +87,8 @@ def _useful_sizes(block: Block, budget: int, top: int) -> IntArray:
     """Rows of the sizes that can be in one of the best ``top`` plans.
 
     A size is worse than another when it scores less and costs more in every resource: money, senders (n), and what
-    its network lets it send. The quotas of GPU VMs are checked for each size and need no column.
+    its network lets it send. Only sizes in the same zone compare, where zones offer different memory nodes. The quotas
+    of GPU VMs are checked for each size and need no column.
     """
     affordable = np.flatnonzero(block.sizes.price <= budget)
     rows = block.sizes.take(affordable)
@@ -95,6 +96,8 @@ def _useful_sizes(block: Block, budget: int, top: int) -> IntArray:
     columns = [-order, price_order(rows.price)]
     if block.architecture.tiered:
         columns += [rows.count, -rows.n_sat]
+        if block.tier.offers_differ:
+            columns += [rows.zone, -rows.zone]
     return affordable[skyband(np.column_stack(columns), top)]
 
 

@@ -24,8 +24,8 @@ class Infeasible:
     """Why a request has no answer.
 
     Attributes:
-        constraint: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, or ``types`` when no type that
-            was allowed can be used.
+        constraint: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, ``zone``, or ``types`` when no
+            type that was allowed can be used.
         reason: what is in the way, with the figures.
         advice: what to change.
     """
@@ -68,6 +68,12 @@ def infeasible(catalog: Catalog, request: PlanRequest, candidates: Candidates, c
             f"a {least.name} cluster trains on at least {least.smallest_count} VMs; the limit is {request.max_nodes}"
         )
         return Infeasible("max-nodes", reason, f"allow at least {least.smallest_count} nodes")
+    apart = [a for a in roomy if a.tiered and not candidates.tier.offered[:, candidates.sizes(a).zone].any()]
+    if len(apart) == len(roomy) and all(len(candidates.sizes(a)) for a in apart):
+        reason = (
+            f"no memory node is offered in the zones where these types are cheapest: {', '.join(candidates.zones[:-1])}"
+        )
+        return Infeasible("zone", reason, "choose another zone, or allow other memory nodes or architectures")
     # Candidates exist and still no plan at any price: only the quotas of the pieces together can forbid that.
     reason = "the quotas allow no cluster: they must cover " + ", or ".join(_smallest(a, candidates) for a in roomy)
     return Infeasible("quota", reason, _HIGHER_QUOTA)

@@ -139,7 +139,7 @@ def _shown(bounds: Range, show: Callable[[int], str]) -> str:
 
 
 def _unprofiled(instance: InstanceType) -> str:
-    measure = "measure it on such a VM with 'deepvm profile eflops'"
+    measure = "measure it on such a VM with 'deepvm profile eflops' (next version)"
     if instance.eflops is None:
         return f"nobody has measured its eFLOPS; {measure}"
     return (

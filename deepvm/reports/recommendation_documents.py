@@ -223,6 +223,7 @@ def _memory(group: NodeGroup, catalog: Catalog) -> dict[str, Any]:
         "cpu_architecture": instance.cpu_architecture or None,
         "on_demand_usd_per_hour": _float(instance, Market.ON_DEMAND),
         "on_demand_price": _price_source(catalog, Market.ON_DEMAND),
+        "zones": list(instance.zones),
     }
 
 

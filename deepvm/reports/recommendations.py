@@ -36,7 +36,7 @@ def print_report(
         *_others(found),
         *risk_lines(best[0], best.catalog),
         *placement_lines(placement),
-        *quota_lines(best),
+        *quota_lines(best, now),
         not_counted,
     ]
     print_lines(["", *lines, *refused_lines(best.catalog), *sources])
@@ -211,7 +211,7 @@ def _profiling(rejections: Sequence[Rejection], answer: Recommendations) -> str:
     """How to make unprofiled types count."""
     estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)
     instead = ", or '--estimates' counts with estimates" if estimates else ""
-    return f"To consider them: 'deepvm profile eflops' on such a VM measures it{instead}."
+    return f"To consider them: 'deepvm profile eflops' (next version) on such a VM measures it{instead}."
 
 
 def sentence(why: Infeasible) -> str:
@@ -219,10 +219,12 @@ def sentence(why: Infeasible) -> str:
     return f"{why.reason[:1].upper()}{why.reason[1:]}. To change that: {why.advice}."
 
 
-def print_why(why: WhyNot, catalog: Catalog) -> None:
-    """The answer to "why not this type?" on stdout."""
+def print_why(why: WhyNot, catalog: Catalog, now: datetime | None = None) -> None:
+    """The answer to "why not this type?" on stdout; with ``now`` also where the prices come from."""
     print_lines([f"Why not {why.instance_type}? {why.verdict}."])
     if why.best is not None:
         print_lines([""])
         print_table(*_table([(why.best, catalog)], wide=False))
         print_lines(["", *(f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding)])
+    if now is not None:
+        print_lines([*([] if why.best is not None else [""]), source_line(catalog, now)])

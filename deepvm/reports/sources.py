@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.catalog.quota_codes import FAMILIES
+from deepvm.catalog.signal_words import age
 from deepvm.core.cluster import Cluster, Recommendation
 from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market, Origin, Quota, find_quota
 from deepvm.core.units import format_usd
@@ -63,15 +64,7 @@ def _by_signal(origins: Sequence[Origin], now: datetime) -> str:
 def _age(origin: Origin, now: datetime) -> str:
     if origin.kind == "embedded":
         return f"of {origin.observed_at.date()}, {_days_old(origin.observed_at.date(), now)}"
-    return f"{age_text((now - origin.observed_at).total_seconds())} old"
-
-
-def age_text(seconds: float) -> str:
-    """An age for people: ``40 s``, ``12 min``, ``5 h``, ``3 days``."""
-    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size or (unit != "days" and seconds >= size):
-            return f"{int(seconds // size)} {unit}"
-    return f"{max(0, int(seconds))} s"
+    return f"{age(origin.observed_at, now)} old"
 
 
 def _days_old(day: date, now: datetime) -> str:
@@ -89,18 +82,23 @@ def _renewal(catalog: Catalog, prices: Sequence[Origin], now: datetime) -> str:
     oldest = max((now - o.observed_at).days for o in prices)
     if all(o.kind in ("live", "cache") for o in prices) or oldest < 1:
         return ""
-    return f" For today's: 'deepvm catalog refresh --region {catalog.region}', which needs AWS credentials."
+    return f" For today's: 'deepvm catalog refresh --region {catalog.region}' ('deepvm doctor' says what that needs)."
 
 
-def quota_lines(answer: Recommendations) -> list[str]:
+def quota_lines(answer: Recommendations, now: datetime) -> list[str]:
     """Which limits were used without having been asked for, or, unknown, what the best cluster needs of them."""
     cluster = answer.configurations[0].cluster
     if answer.request.quotas is not None:
         return []
     family = cluster.gpu.quota_family
     quotas = [q for q in answer.catalog.quotas if q.family == family]
-    if quotas and answer.catalog.provenance.origin("quotas"):
-        return [f"Quotas: yours in {answer.catalog.region}, {family}: {_limits(quotas)}."]
+    told = answer.catalog.provenance.origin("quotas")
+    if quotas and told:
+        families = dict.fromkeys(g.instance.quota_family for g in cluster.groups)
+        limits = "; ".join(
+            f"{f}: {_limits([q for q in answer.catalog.quotas if q.family == f]) or 'no limit known'}" for f in families
+        )
+        return [f"Quotas: yours in {answer.catalog.region}, {_age(told, now)}; {limits}."]
     if quotas:
         limits = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
         return [f"Quotas: those of the catalogue ({family}: {limits} vCPUs); yours may be lower, see --quota."]
@@ -158,16 +156,11 @@ def risk_lines(best: Recommendation, catalog: Catalog) -> list[str]:
         lines.append(f"Risk: {share} of {gpu.name} spot VMs are taken away in a month (AWS's Spot Advisor{when}).")
     if gpu.spot_zones and best.cluster.spot_count:
         first, last = gpu.spot_zones[0], gpu.spot_zones[-1]
-        line = f"Zone: {first}, where {gpu.name} costs {format_usd(first.usd_per_hour)} $/h on the spot market"
+        basis = f" ({catalog.provenance.basis})" if catalog.provenance.basis else ""
+        line = f"Zone: {first}, where {gpu.name} costs {format_usd(first.usd_per_hour)} $/h{basis} on the spot market"
         if len(gpu.spot_zones) > 1:
             line += f"; the dearest of {len(gpu.spot_zones)} zones is {last} with {format_usd(last.usd_per_hour)}"
         lines.append(f"{line}.")
-        memory = best.cluster.memory
-        if memory and memory.instance.zones and first.zone not in memory.instance.zones:
-            lines.append(
-                f"Doubt: {memory.instance.name} is not offered in {first}; what is sent to another zone costs extra: "
-                f"'--zone {first.zone}' plans within that zone."
-            )
     return lines
 
 
@@ -177,7 +170,8 @@ def placement_lines(placement: Placement | None) -> list[str]:
         return []
     scores = ", ".join(f"{zone} {score}" for zone, score in placement.scores.items()) or "none"
     types = " or ".join(placement.instance_types)
-    return [f"Placement: AWS scores {placement.count} spot VMs of {types} at once, out of 10: {scores}."]
+    few = "" if len(placement.instance_types) >= 3 else " (AWS always scores fewer than three types low)"
+    return [f"Placement: AWS scores {placement.count} spot VMs of {types} at once, out of 10: {scores}{few}."]
 
 
 def refused_lines(catalog: Catalog) -> list[str]:

@@ -25,7 +25,7 @@ def signals(cache: Cache, cloud: Cloud, minutes: float = 0, mode: Mode = Mode.AU
     return resolve.resolve(REGION, KINDS, mode, cache=cache, providers=cloud, snapshot={}, now=now)
 
 
-@pytest.mark.parametrize("why", ["network", "timeout", "throttled", "reply", "permission", "region"])
+@pytest.mark.parametrize("why", ["network", "timeout", "throttled"])
 def test_what_failed_is_not_asked_again_for_five_minutes(cache: Cache, why: str) -> None:
     cloud = Cloud(quotas=denied(why))
     assert "no answer within 30 s" in " ".join(signals(cache, cloud).notes)
@@ -36,8 +36,8 @@ def test_what_failed_is_not_asked_again_for_five_minutes(cache: Cache, why: str)
     assert cloud.fakes["quotas"].calls == [REGION, REGION]
 
 
-@pytest.mark.parametrize("why", ["credentials", "expired", "clock"])
-def test_credentials_are_tried_at_once_again(cache: Cache, why: str) -> None:
+@pytest.mark.parametrize("why", ["credentials", "expired", "clock", "permission", "region", "reply"])
+def test_what_is_refused_at_once_is_tried_at_once_again(cache: Cache, why: str) -> None:
     signals(cache, Cloud(quotas=denied(why)))
     mended = Cloud()
     assert provider.QUOTAS in signals(cache, mended, 1).signals
@@ -67,7 +67,7 @@ def test_one_failure_does_not_prolong_another(cache: Cache) -> None:
 
 
 def test_accounts_fail_each_on_their_own(tmp_path: Path) -> None:
-    remember_failures(Cache(tmp_path, "one"), [Outcome(Wish(REGION, "spot"), None, denied("permission"))], NOW)
+    remember_failures(Cache(tmp_path, "one"), [Outcome(Wish(REGION, "spot"), None, denied("network"))], NOW)
     assert not recent_failures(Cache(tmp_path, "two"), REGION, NOW)
 
 

@@ -16,7 +16,7 @@ from builders import catalog, cpu_type, gpu_type
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota
+from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.planner.request import (
@@ -134,6 +134,7 @@ def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int
                 quota_family=rng.choice(FAMILIES),
                 gpu=Gpu("T4", traits.choice((1, 1, 1, 2, 8)), traits.choice((16.0, 22.352, None))),
                 eflops_basis=some("guessed", ""),
+                spot_zones=() if traits.random() < 0.6 else (ZonePrice(traits.choice("AB"), Decimal("0.1")),),
                 **traits_of(some),
             )
         )
@@ -145,6 +146,7 @@ def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int
                 vcpus=rng.choice((1, 4, 4, 8, 96)),
                 quota_family=rng.choice(FAMILIES),
                 burstable=some(True, False),
+                zones=traits.choice(((), ("A",), ("B",), ("A", "B"))),
                 **traits_of(some),
             )
         )

@@ -9,10 +9,10 @@ from decimal import Decimal
 import numpy as np
 import oracle
 import pytest
-from builders import paper
+from builders import catalog, cpu_type, gpu_type, paper
 from hypothesis import given, settings
 
-from deepvm.core.instances import Catalog, Market
+from deepvm.core.instances import Catalog, Market, Quota, ZonePrice
 from deepvm.planner.architectures import REGISTRY, base
 from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Block
@@ -81,7 +81,10 @@ def test_the_split_adds_up(name: str) -> None:
 
 @each
 def test_the_declared_constraints_are_those_of_the_formulation(name: str) -> None:
-    block, request = small(name)
+    somewhere = gpu_type("here", spot_zones=(ZonePrice("A", Decimal("0.3")),))
+    apart = (cpu_type("near", zones=("A",)), cpu_type("far", zones=("B",), on_demand_usd_per_hour="0.1"))
+    quotas = [Quota(f, m, 64) for f in ("G and VT", "Standard") for m in Market]
+    block, request = small(name, catalog(somewhere, *apart, quotas=tuple(quotas)))
     formulation = REGISTRY[name].formulate(block.sizes, block.tier, request.budget_micro_usd)
     found = {c.name for c in formulation.constraints} - {"choose"}
     assert found == set(REGISTRY[name].constraints)

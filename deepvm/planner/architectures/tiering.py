@@ -21,7 +21,7 @@ from deepvm.planner.formulation import (
 
 
 class Tiering(Architecture):
-    """n spot(v) + m on_demand(w) <= PW, MEM(w) >= f s, n/m < n_sat(v, w) (DeepVM eq. 5, 6, 7).
+    """n spot(v) + m on_demand(w) <= PW, MEM(w) >= f s, n/m < n_sat(v, w) (DeepVM eq. 5, 6, 7), w offered where v is.
 
     The variables are x (one-hot over (v, n)), y (one-hot over w) and m (memory nodes of each w, 0 where y is 0).
 
@@ -32,7 +32,7 @@ class Tiering(Architecture):
 
     name: ClassVar[str] = "tiering"
     summary: ClassVar[str] = "n spot GPU VMs + m on-demand CPU VMs as memory nodes"
-    constraints: ClassVar[tuple[str, ...]] = ("budget", "quota", "memory", "saturation")
+    constraints: ClassVar[tuple[str, ...]] = ("budget", "quota", "memory", "saturation", "zone")
     tiered: ClassVar[bool] = True
 
     def split(self, count: IntArray) -> tuple[IntArray, IntArray]:
@@ -83,6 +83,17 @@ class Tiering(Architecture):
                 ),
                 "<=",
                 -1,
+            ),
+            *(
+                Constraint(
+                    "zone",
+                    f"memory nodes of type {w} only where they are offered",
+                    ((y, 1), *((x, 1) for x in np.flatnonzero(~tier.offered[w, sizes.zone]).tolist())),
+                    "<=",
+                    1,
+                )
+                for w, y in enumerate(types)
+                if not tier.offered[w, sizes.zone].all()
             ),
             budget_row(prices, budget),
             *quota_rows(sizes, tier, counts),
