@@ -45,6 +45,13 @@ def _as_total(value: object) -> Decimal:
     return total
 
 
+def _as_budget(value: object) -> Decimal:
+    """What somebody would pay: any number of decimals."""
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal)) or not 0 <= Decimal(value) <= 10**12:
+        raise ValueError("not an amount")
+    return Decimal(value)
+
+
 Name = Annotated[Text, Field(min_length=1, max_length=100)]
 Total = Annotated[Decimal, BeforeValidator(_as_total)]
 Count = Annotated[Whole, Field(ge=0, le=_MOST_VMS)]
@@ -97,6 +104,10 @@ class GpuVmsDocument(_Vms):
 class MemoryVmsDocument(_Vms):
     """The on-demand VMs that hold checkpoints."""
 
+    zones: list[Name] | None = Field(
+        None, max_length=1000, description="ids of the zones that offer the type: a list of texts, or null when unknown"
+    )
+
 
 class ConfigurationDocument(_Object):
     """One ranked cluster."""
@@ -135,6 +146,14 @@ class RegionDocument(_Object):
     source: SourceDocument = Field(description="where its prices come from: an object")
 
 
+class RequestDocument(_Object):
+    """What was asked for."""
+
+    pw_usd_per_hour: Annotated[Decimal, BeforeValidator(_as_budget)] | None = Field(
+        None, description="the most to pay in US dollars an hour ($/h): a number from 0 to 1e12, or null"
+    )
+
+
 class RelaxDocument(_Object):
     """What to change when nothing is feasible."""
 
@@ -145,6 +164,7 @@ class PlanDocument(_Object):
     """The document of a recommendation, as far as a plan needs it."""
 
     schema_version: Literal["deepvm.recommend/1"] = Field(description=f"version of the format: {PLAN_VERSION}")
+    request: RequestDocument | None = Field(None, description="what was asked for: an object, or null")
     source: SourceDocument = Field(description="where the prices come from: an object")
     regions: list[RegionDocument] | None = Field(
         None, max_length=1000, description="the regions that were compared: a list of objects, or null"
@@ -224,10 +244,11 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
         raise RequestError("rank", rank, f"the ranks of {name}: {ranks}")
     # Several regions were compared: each has prices of its own.
     sources = [r.source for r in document.regions or () if r.region == chosen[0].region]
-    return _plan(chosen[0], (sources or [document.source])[0])
+    budget = document.request.pw_usd_per_hour if document.request else None
+    return _plan(chosen[0], (sources or [document.source])[0], budget)
 
 
-def _plan(chosen: ConfigurationDocument, source: SourceDocument) -> Plan:
+def _plan(chosen: ConfigurationDocument, source: SourceDocument, budget: Decimal | None) -> Plan:
     gpu, memory = chosen.gpu, chosen.memory
     zones = [ZonePrice(z.zone, z.usd_per_hour, z.zone_name or "") for z in gpu.zones or ()]
     return Plan(
@@ -251,10 +272,12 @@ def _plan(chosen: ConfigurationDocument, source: SourceDocument) -> Plan:
             on_demand_count=memory.count,
             on_demand_usd_per_hour=memory.on_demand_usd_per_hour,
             cpu_architecture=memory.cpu_architecture or "",
+            offered_in=tuple(memory.zones or ()),
         ),
         usd_per_hour=chosen.usd_per_hour,
         region=chosen.region or source.region or "",
         zone=chosen.zone or "",
+        budget=budget,
         source=PlanSource(
             catalog=source.catalog,
             kind=source.kind,

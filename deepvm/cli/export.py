@@ -67,7 +67,12 @@ def export(
     from deepvm.reports.exports import ExportOptions, render
     from deepvm.reports.exports.writing import write_export
 
-    plan = _read(file, rank).in_zones(zone)
+    read = _read(file, rank)
+    plan = read.in_zones(zone) if zone else read.sound()
+    left = [str(z) for z in read.training.zones if z not in plan.training.zones]
+    if left and not zone:
+        why = "there it would cost more than was asked for, or has no memory nodes; --zone takes one all the same"
+        o.note(f"left out: {', '.join(left)}, because {why}")
     found = render(
         plan,
         to,

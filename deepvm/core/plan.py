@@ -29,6 +29,7 @@ class PlannedVms:
         gpu_name: model of its GPUs, empty when unknown. gpus_per_vm: whole GPUs in one VM, None when unknown.
         cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
         zones: spot prices by zone, cheapest first; empty when the plan names no zones.
+        offered_in: ids of the zones that offer the type; empty when unknown.
     """
 
     instance_type: str
@@ -40,6 +41,7 @@ class PlannedVms:
     gpus_per_vm: int | None = None
     cpu_architecture: str = ""
     zones: tuple[ZonePrice, ...] = ()
+    offered_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Plan:
         training: the VMs that train. memory: the on-demand VMs that hold checkpoints, None without any.
         usd_per_hour: price of all VMs together in $/h.
         region: the provider's region, empty when unknown. zone: id of the zone to start in, empty when unknown.
+        budget: the most that the user would pay, $/h, None when the plan does not say.
         source: where the prices come from. warnings: what should make a reader careful, one sentence each.
     """
 
@@ -106,6 +109,7 @@ class Plan:
     usd_per_hour: Decimal
     region: str = ""
     zone: str = ""
+    budget: Decimal | None = None
     source: PlanSource = PlanSource()
     warnings: tuple[str, ...] = ()
 
@@ -157,6 +161,30 @@ class Plan:
         kept = tuple(z for z in offered if z.zone in zones or (z.name and z.name in zones))
         start = self.zone if any(z.zone == self.zone for z in kept) else kept[0].zone
         return replace(self, zone=start, training=replace(self.training, zones=kept))
+
+    def usd_per_hour_in(self, zone: ZonePrice) -> Decimal:
+        """Price of all VMs together, $/h, when the spot VMs run in this zone."""
+        spot = self.training.spot_usd_per_hour or zone.usd_per_hour
+        return self.usd_per_hour + self.training.spot_count * (zone.usd_per_hour - spot)
+
+    @property
+    def most_usd_per_hour(self) -> Decimal:
+        """Price of all VMs together, $/h, when the spot VMs run in the dearest of the plan's zones."""
+        return max([self.usd_per_hour, *(self.usd_per_hour_in(z) for z in self.training.zones)])
+
+    def sound(self) -> Plan:
+        """The same plan in those zones only that keep its promises: within the budget, and with its memory nodes.
+
+        The zone to start in is one of them whatever it costs: the plan was made for it.
+        """
+        nodes = self.memory.offered_in if self.memory else ()
+        kept = tuple(
+            z
+            for z in self.training.zones
+            if z.zone == self.zone
+            or ((self.budget is None or self.usd_per_hour_in(z) <= self.budget) and (not nodes or z.zone in nodes))
+        )
+        return replace(self, training=replace(self.training, zones=kept)) if kept else self
 
     def __str__(self) -> str:
         """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""

@@ -117,7 +117,7 @@ def test_options_reach_the_files(plan: Path, tmp_path: Path) -> None:
     request = json.loads((tmp_path / "memory-fleet.json").read_text())
     (config,) = request["LaunchTemplateConfigs"]
     assert config["LaunchTemplateSpecification"]["LaunchTemplateName"] == "cpu"
-    assert [o["AvailabilityZone"] for o in config["Overrides"]] == ["us-east-1b"]
+    assert [o["AvailabilityZoneId"] for o in config["Overrides"]] == ["use1-az1"]
     good("export", plan, "--to", "torchrun", "--command", "train.py 'a b'", "--output-dir", tmp_path)
     assert "set -- train.py 'a b'" in (tmp_path / "launch.sh").read_text()
 

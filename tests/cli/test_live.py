@@ -175,7 +175,8 @@ def test_exports_know_zones_and_no_secrets(environment: dict[str, str], folder: 
     for engine in ("skypilot", "ec2-fleet", "terraform", "torchrun"):
         deepvm(environment, "export", str(file), "--to", engine, "--output-dir", str(folder / engine))
     fleet = "".join(p.read_text() for p in (folder / "ec2-fleet").iterdir())
-    assert "us-east-1a" in fleet and "us-east-1b" in fleet
+    assert "use1-az6" in fleet
+    assert "use1-az1" not in fleet  # 13 x 0.22 + 0.17 would be more than 3 $/h
     files = [p for p in folder.rglob("*") if p.is_file()]
     assert len(files) > 12  # the cache, the plan, the exports
     for path in files:

@@ -134,18 +134,18 @@ def test_spot_and_on_demand() -> None:
 def test_one_override_for_each_zone() -> None:
     found = requests(tiering())
     assert overrides(found["training-fleet.json"]) == [
-        {"InstanceType": "g4dn.xlarge", "AvailabilityZone": "us-east-1a"},
-        {"InstanceType": "g4dn.xlarge", "AvailabilityZone": "us-east-1b"},
+        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az4"},
+        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az1"},
     ]
     assert overrides(found["memory-fleet.json"]) == [
-        {"InstanceType": "c5.xlarge", "AvailabilityZone": "us-east-1a", "Priority": 0.0},
-        {"InstanceType": "c5.xlarge", "AvailabilityZone": "us-east-1b", "Priority": 1.0},
+        {"InstanceType": "c5.xlarge", "AvailabilityZoneId": "use1-az4", "Priority": 0.0},
+        {"InstanceType": "c5.xlarge", "AvailabilityZoneId": "use1-az1", "Priority": 1.0},
     ]
 
 
 def test_the_zone_to_start_in_comes_first_even_when_it_is_not_the_cheapest() -> None:
     (first, *_) = overrides(requests(tiering(zone="use1-az1"))["memory-fleet.json"])
-    assert first["AvailabilityZone"] == "us-east-1b"
+    assert first["AvailabilityZoneId"] == "use1-az1"
 
 
 def test_zones_without_names_go_by_their_ids() -> None:

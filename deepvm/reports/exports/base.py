@@ -204,6 +204,13 @@ def prices(plan: Plan) -> str:
     return f"{format_usd(plan.usd_per_hour)} $/h" + (f": {', '.join(single)}" if single else "")
 
 
+def dearest(plan: Plan) -> tuple[str, ...]:
+    """What it costs in the dearest of several zones, where that is more; one sentence."""
+    if plan.most_usd_per_hour <= plan.usd_per_hour:
+        return ()
+    return (f"In the dearest of its zones: {format_usd(plan.most_usd_per_hour)} $/h.",)
+
+
 def origin(plan: Plan) -> str:
     """Which prices these are and of which day, in words."""
     source = plan.source
@@ -217,6 +224,7 @@ def header(plan: Plan) -> tuple[str, ...]:
     lines = [
         f"{plan}; architecture {plan.architecture}, rank {plan.rank}.",
         f"Price: {prices(plan)}.",
+        *dearest(plan),
         f"Prices: {origin(plan)}.",
     ]
     if plan.source.basis:
@@ -235,6 +243,7 @@ def plan_tags(plan: Plan, group: PlannedGroup) -> dict[str, str]:
         "Name": f"deepvm-{group.role}",
         "deepvm:plan": f"{plan} {plan.architecture} rank {plan.rank}",
         "deepvm:usd-per-hour": format_usd(plan.usd_per_hour),
+        "deepvm:most-usd-per-hour": format_usd(plan.most_usd_per_hour),
         "deepvm:prices": origin(plan),
     }
     return {key: tag_value(value) for key, value in tags.items()}

@@ -106,9 +106,8 @@ def _override(group: PlannedGroup, place: Place) -> dict[str, Any]:
     override: dict[str, Any] = {"InstanceType": group.instance_type}
     if place.subnet:
         override["SubnetId"] = place.subnet  # a subnet is in one zone, which must not be named a second time
-    elif place.zone is not None and place.zone.name:
-        override["AvailabilityZone"] = place.zone.name
     elif place.zone is not None:
+        # Not its name: names mean other zones in other accounts, and a plan may be carried from one to another.
         override["AvailabilityZoneId"] = place.zone.zone
     return override
 
