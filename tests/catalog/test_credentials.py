@@ -137,10 +137,11 @@ class TestMayExist:
 
 class TestAccountTag:
     def test_examples(self):
-        assert account_tag("", {}) == "default"
-        assert account_tag("work", {}) == "work"
-        assert account_tag("", {"AWS_PROFILE": "work"}) == "work"
-        assert account_tag("", {"AWS_PROFILE": "work", "AWS_DEFAULT_PROFILE": "old"}) == "old"  # boto3's order
+        assert re.fullmatch("default-[0-9a-f]{12}", account_tag("", {}))
+        assert re.fullmatch("work-[0-9a-f]{12}", work := account_tag("work", {}))
+        assert account_tag("", {"AWS_PROFILE": "work"}) == work
+        both = {"AWS_PROFILE": "work", "AWS_DEFAULT_PROFILE": "old"}
+        assert account_tag("", both) == account_tag("old", {})  # boto3's order
         key = account_tag("", {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"})
         assert key == "key-1a5d44a2dca1"
         assert "AKIA" not in key
@@ -148,7 +149,7 @@ class TestAccountTag:
     def test_a_profile_that_is_asked_for_beats_keys_and_these_beat_the_environments_profile(self):
         """As in boto3."""
         environ = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_PROFILE": "home"}
-        assert account_tag("work", environ) == "work"
+        assert account_tag("work", environ) == account_tag("work", {})
         assert account_tag("", environ).startswith("key-")
 
     @given(st.text(min_size=1), st.text(min_size=1))

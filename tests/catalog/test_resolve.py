@@ -179,12 +179,21 @@ def test_live_fetches_prices_anew_and_the_rest_if_stale(cache):
     assert origins(found)["spot"] == "live" and origins(found)["specs"] == "cache"
 
 
-def test_live_survives_one_signal(cache):
+def test_live_survives_a_signal_that_is_no_price(cache):
     get(cache, Cloud())
-    found = get(cache, Cloud(on_demand=denied("network", "no route", "check")), Mode.LIVE, now=after(minutes=5))
-    assert origins(found) == all_from("cache") | {"spot": "live"}
+    found = get(cache, Cloud(quotas=denied("network", "no route", "check")), Mode.LIVE, now=after(days=30))
+    assert {k for k, o in origins(found).items() if o != "live"} == {"quotas"}
+    assert origins(found)["quotas"] == "expired"
     (note,) = found.notes
-    assert note.endswith("(ec2 DescribeThings in us-east-1: no route); the cache of 5 min ago is used")
+    assert note.endswith("(ec2 DescribeThings in us-east-1: no route); the cache of 30 d ago is used")
+
+
+@pytest.mark.parametrize("lost", ["on_demand", "spot"])
+def test_live_keeps_its_word_about_every_price(lost, cache):
+    get(cache, Cloud())
+    with pytest.raises(CloudError) as caught:
+        get(cache, Cloud(**{lost: denied("network", "no route", "check")}), Mode.LIVE, now=after(minutes=5))
+    assert caught.value.why == "network" and "no route" in str(caught.value)
 
 
 @pytest.mark.parametrize("why", ["credentials", "expired", "clock"])
@@ -560,12 +569,13 @@ def test_the_order_is_kept(tmp_path_factory, state, mode, may_ask):
         return ([*order, *old, *last] or [None])[0]
 
     wanted = {k: e for k in state if (e := expected(k)) is not None}
+    prices = [k for k in ("on-demand", "spot") if k in state]
     try:
         found = get(cache, cloud if may_ask else None, mode, kinds=list(state), snapshot=snapshot)
     except CloudError:
-        assert mode is Mode.LIVE and "live" not in {wanted.get("on-demand"), wanted.get("spot")}
+        assert mode is Mode.LIVE and any(wanted.get(k) != "live" for k in prices)
         return
-    assert mode is not Mode.LIVE or "live" in {wanted.get("on-demand"), wanted.get("spot")}
+    assert mode is not Mode.LIVE or all(wanted.get(k) == "live" for k in prices)
     assert origins(found) == wanted
     failed = {k for k, f in cloud.fakes.items() if f.calls and f.error}
     assert bool(found.notes) == bool(failed)

@@ -250,7 +250,7 @@ def test_help_and_one_command_load_nothing_of_the_others() -> None:
         return {m.removeprefix("deepvm.cli.") for m in found.stdout.splitlines()[-1].split()}
 
     assert loaded("--help") == {"main", "commands", "flags"}
-    assert not loaded("catalog", "list") & {"recommend", "sweep", "config", "doctor", "settings"}
+    assert not loaded("catalog", "list") & {"recommend", "sweep", "config", "doctor"}
     assert "recommend" not in loaded("sweep", "--help")
 
 

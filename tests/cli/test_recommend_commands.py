@@ -287,6 +287,7 @@ def test_explain_takes_filters_and_formats(capsys: pytest.CaptureFixture[str]) -
     assert (plain["schema_version"], plain["instance_type"]) == ("deepvm.explain/1", "g5.xlarge")
     assert plain["configuration"]["gpu"]["instance_type"] == "g5.xlarge"
     under = json.loads(run(capsys, "recommend", "--pw", "3", "--explain", "g5.xlarge", "-o", "json")[1])["explanation"]
+    assert plain.pop("source")["catalog"] == "paper"
     assert {k: v for k, v in plain.items() if k != "schema_version"} == under
     excluded = json.loads(run(capsys, *words, "--exclude", "g5*")[1])
     assert excluded["rejection"]["reason"] == "excluded"
