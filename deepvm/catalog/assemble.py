@@ -199,8 +199,8 @@ def _spot_prices(
     if choice.history:
         if choice.history not in signals:
             raise MissingDataError(
-                f"--price-basis {choice.basis.value} needs the spot prices of the last {choice.days} days in {region}, "
-                f"which are not at hand: {_renew(region, choice.days)}"
+                f"--price-basis {choice.basis.value} needs the spot prices of the last {_days(choice.days)} in "
+                f"{region}, which are not at hand: {_renew(region, choice.days)}"
             )
         end = int(now.timestamp())
         start = int((now - timedelta(days=choice.days)).timestamp())
@@ -239,9 +239,13 @@ def _provenance(signals: Mapping[str, Signal], choice: SpotChoice, notes: Sequen
         prices_as_of=min(o.observed_at for o in prices).date(),
         source="; ".join(dict.fromkeys(f"{o.signal}: {o.source}" for o in prices)),
         origins=origins,
-        basis=f"{choice.basis.value} of {choice.days} days" if choice.history else "",
+        basis=f"{choice.basis.value} of {_days(choice.days)}" if choice.history else "",
         notes=tuple(notes),
     )
+
+
+def _days(count: int) -> str:
+    return "day" if count == 1 else f"{count} days"
 
 
 def _title(family: str, market: Market) -> str:

@@ -21,7 +21,7 @@ from deepvm.catalog.aws_signals import HistoryProvider, PlacementProvider, aws_p
 from deepvm.catalog.credentials import DEFAULT_REGION, profile_names, secrets_of
 from deepvm.errors import CloudError
 
-__all__ = ["Aws", "HistoryProvider", "Patience", "PlacementProvider", "aws_providers"]
+__all__ = ["Aws", "HistoryProvider", "Patience", "PlacementProvider", "aws_providers", "known_regions"]
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -235,16 +235,18 @@ class Aws:
             secrets=(*secrets_of(os.environ), *(value for value in known if isinstance(value, str) and value)),
             skew_s=clock_skew_s(getattr(error, "response", None)),
             profiles=profile_names(os.environ),
-            regions=self._known_regions(question.service),
+            regions=frozenset() if self._session is None else known_regions(question.service),
         )
         return cloud_error(error, replace(question, profile=self.profile), around)
 
-    def _known_regions(self, service: str) -> frozenset[str]:
-        """The regions in boto3's own tables: without asking anybody."""
-        if self._session is None:
-            return frozenset()
-        partitions = self._session.get_available_partitions()
-        return frozenset(r for p in partitions for r in self._session.get_available_regions(service, p))
+
+def known_regions(service: str = "ec2") -> frozenset[str]:
+    """The regions of a service in boto3's own tables, which asks nobody."""
+    from botocore.session import Session
+
+    session = Session()
+    partitions = session.get_available_partitions()
+    return frozenset(r for p in partitions for r in session.get_available_regions(service, p))
 
 
 def clock_skew_s(reply: Any) -> float | None:

@@ -337,6 +337,7 @@ def _left_out(document: dict[str, Any]) -> tuple[str, ...]:
         "the sources of curves": [f"{name} {c['kind']}" for name, c in general if c.get("source")],
         "how far curves were fitted": [f"{name} {c['kind']}" for name, c in general if c.get("fitted_to")],
         "vCPUs in use of quotas": [q["family"] for q in document["quotas"] if q.get("in_use")],
+        "spot prices by zone": [i["instance_type"] for i in document["instances"] if i.get("spot_zones")],
         "rings beyond measured points": [name for name, c in general if c.get("beyond")],
     }
     return tuple(f"CSV cannot hold {what}: {_listed(of)}" for what, of in lost.items() if of)

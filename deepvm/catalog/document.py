@@ -12,9 +12,10 @@ from decimal import Decimal
 from typing import Any
 
 from deepvm.catalog.quota_codes import FAMILIES, quota_family
-from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, Quota
+from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, Quota, ZonePrice
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
+from deepvm.core.units import to_decimal
 from deepvm.errors import RequestError
 
 CATALOG_VERSION = "deepvm.catalog/1"
@@ -78,6 +79,11 @@ def build_instance(raw: Document) -> InstanceType:
         burstable=raw.get("burstable", False),
         current_generation=raw.get("current_generation", True),
         interruption_band=raw.get("interruption_band"),
+        spot_zones=tuple(
+            ZonePrice(z["zone"], to_decimal(z["usd_per_hour"], "usd_per_hour", unit="$/h"), z.get("name", ""))
+            for z in raw.get("spot_zones", ())
+        ),
+        zones=tuple(raw.get("zones", ())),
         unusable=raw.get("unusable", ""),
         speedups=tuple(build_curve(c) for c in raw.get("speedups", ())),
         quota_family=raw.get("quota_family") or quota_family(raw["instance_type"]),
@@ -166,6 +172,10 @@ def _instance_document(instance: InstanceType) -> dict[str, Any]:
         # A GPU type without eFLOPS says so: whoever edits the file sees what is missing.
         document["eflops"] = _plain(instance.eflops)
     document |= {f: _plain(v) for f in _SAID_WHERE_KNOWN if (v := getattr(instance, f)) not in (None, "")}
+    if instance.zones:
+        document["zones"] = list(instance.zones)
+    if instance.spot_zones:
+        document["spot_zones"] = [_zone_document(z) for z in instance.spot_zones]
     if instance.burstable:
         document["burstable"] = True
     if not instance.current_generation:
@@ -179,6 +189,11 @@ def _instance_document(instance: InstanceType) -> dict[str, Any]:
     if instance.note:
         document["note"] = instance.note
     return document
+
+
+def _zone_document(zone: ZonePrice) -> dict[str, Any]:
+    document = {"zone": zone.zone, "usd_per_hour": _plain(zone.usd_per_hour)}
+    return document | ({"name": zone.name} if zone.name else {})
 
 
 def _curve_document(curve: SpeedupCurve) -> dict[str, Any]:

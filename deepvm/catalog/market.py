@@ -6,6 +6,7 @@ cache, or without credentials, boto3 stays out.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from deepvm.catalog.cache import Cache, default_folder
 from deepvm.catalog.credentials import account_tag, check_region, credentials_may_exist, region_of
 from deepvm.catalog.provider import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
 from deepvm.catalog.resolve import Mode, resolve_regions
+from deepvm.catalog.signal_words import listed
 from deepvm.catalog.snapshot import snapshot, snapshot_regions
 from deepvm.core.instances import Catalog, InstanceType, Market
 from deepvm.core.prices import PriceBasis
@@ -119,9 +121,8 @@ def placement(
     moment = now or datetime.now(timezone.utc)
     what = f"spot placement scores in {catalog.region}"
     if not _may_ask(request, surroundings):
-        raise CloudError(what, "credentials", "AWS may not be asked", "leave out --offline, and check 'deepvm doctor'")
-    from deepvm.catalog.aws import Aws
-    from deepvm.catalog.aws_signals import PlacementProvider
+        raise CloudError(what, "credentials", *_why_not_asked(request))
+    from deepvm.catalog.aws import Aws, PlacementProvider
 
     alike = sorted(
         (i for i in catalog if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted),
@@ -180,10 +181,9 @@ def open_markets(
     moment = now or datetime.now(timezone.utc)
     if not regions:
         return (_own_region(request, surroundings, moment, progress),)
-    names = _expanded(regions, request, surroundings, moment, progress)
-    if len(names) == 1:
-        return (_open(names[0], request, surroundings, moment, progress),)
-    return _several(names, request, surroundings, moment, progress)
+    names, note = _expanded(regions, request, surroundings, moment)
+    first, *others = _several(names, request, surroundings, moment, progress)
+    return (_noted(first, note) if note else first, *others)
 
 
 def open_market(region: str = "", request: MarketRequest | None = None, **given: object) -> Catalog:
@@ -213,38 +213,38 @@ def _noted(catalog: Catalog, *notes: str) -> Catalog:
 
 
 def _expanded(
-    regions: Sequence[str],
-    request: MarketRequest,
-    environ: Mapping[str, str],
-    now: datetime,
-    progress: Callable[[str], None],
-) -> tuple[str, ...]:
-    """The names, each once; ``all`` becomes every region of the account, or all that are at hand without AWS."""
+    regions: Sequence[str], request: MarketRequest, environ: Mapping[str, str], now: datetime
+) -> tuple[tuple[str, ...], str]:
+    """The names, each once, and a note where ``all`` could not become every region of the account."""
     names: list[str] = []
+    note = ""
     for name in regions:
         if name == "all":
-            names += _all_regions(request, environ, now, progress)
+            found, note = _all_regions(request, environ, now)
+            names += found
         else:
             names.append(check_region(name))
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(names)), note
 
 
-def _all_regions(
-    request: MarketRequest, environ: Mapping[str, str], now: datetime, progress: Callable[[str], None]
-) -> tuple[str, ...]:
+def _all_regions(request: MarketRequest, environ: Mapping[str, str], now: datetime) -> tuple[tuple[str, ...], str]:
+    """Every region of the account, or all that are at hand and why only these."""
     if _may_ask(request, environ):
         from deepvm.catalog.aws import Aws
 
         try:
-            return Aws(request.profile).regions()
+            return Aws(request.profile).regions(), ""
         except CloudError as error:
             if request.mode == "live":
                 raise
-            progress(f"all regions: only those that are at hand, because {error}")
+            why = str(error)
+    elif request.offline or request.mode == "snapshot":
+        why = "AWS is not asked"
     else:
-        progress("all regions: only those that are at hand, because AWS is not asked")
+        why = "no AWS credentials were found"
     cached = () if request.mode == "snapshot" else (e.region for e in _cache(request, environ).entries(now))
-    return tuple(sorted({*cached, *snapshot_regions()}))
+    names = tuple(sorted({*cached, *snapshot_regions()}))
+    return names, f"all regions: only {listed(names)}, of which prices are at hand, because {why}"
 
 
 def _may_ask(request: MarketRequest, environ: Mapping[str, str]) -> bool:
@@ -253,14 +253,22 @@ def _may_ask(request: MarketRequest, environ: Mapping[str, str]) -> bool:
     return request.mode == "live" or credentials_may_exist(request.profile, environ)
 
 
+def _why_not_asked(request: MarketRequest) -> tuple[str, str]:
+    """What keeps AWS from being asked, and what to do about it."""
+    if request.offline:
+        return "offline", "leave out --offline"
+    if request.mode == "snapshot":
+        return "only the snapshot is used", "leave out --prices snapshot"
+    return "no AWS credentials were found", "'deepvm doctor' says what is needed"
+
+
 def _cache(request: MarketRequest, environ: Mapping[str, str]) -> Cache:
     return Cache(default_folder(environ), account_tag(request.profile, environ))
 
 
 def providers_of(request: MarketRequest) -> Mapping[str, Provider]:
     """Who fetches what; loads boto3."""
-    from deepvm.catalog.aws import Aws
-    from deepvm.catalog.aws_signals import HistoryProvider, aws_providers
+    from deepvm.catalog.aws import Aws, HistoryProvider, aws_providers
     from deepvm.catalog.feeds import AdvisorProvider
 
     aws = Aws(request.profile)
@@ -318,7 +326,7 @@ def _several(
             lost += signals.notes
             continue
         except MissingDataError as error:
-            failed.append(_asked_in_vain(region, signals.failure) if signals.failure else error)
+            failed.append(_nothing_known(region, signals.failure or error))
             lost += signals.notes
             continue
         found.append(catalog.sustained() if request.network == "baseline" else catalog)
@@ -329,6 +337,12 @@ def _several(
     return tuple(found)
 
 
-def _asked_in_vain(region: str, error: CloudError) -> CloudError:
-    """Why nothing is known of a region that AWS was asked about."""
-    return CloudError(f"nothing is known of {region}", error.why, f"{error.what}: {error.detail}", error.advice)
+def _nothing_known(region: str, error: CloudError | MissingDataError) -> DeepVMError:
+    """Why nothing is known of a region: what AWS said when it was asked, and what name may have been meant."""
+    if isinstance(error, CloudError):
+        return CloudError(f"nothing is known of {region}", error.why, f"{error.what}: {error.detail}", error.advice)
+    from deepvm.catalog.aws import known_regions
+
+    regions = known_regions()
+    near = [] if region in regions else difflib.get_close_matches(region, regions, 1)
+    return MissingDataError(f"{error}; did you mean {near[0]}?") if near else error

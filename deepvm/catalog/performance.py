@@ -24,6 +24,8 @@ from deepvm.core.instances import Gpu, InstanceType
 from deepvm.core.speedup import RingSpeedup, SpeedupCurve
 
 _DIGITS = 4
+_FAR = 4
+"""GPUs so many times as fast as any measured one are out of what the scaling can be trusted for."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,14 @@ class _Scale:
 
     Attributes:
         eflops: per GB/s of memory bandwidth. c: per eFLOPS of a GPU, times the sustained Gbit/s. l: per eFLOPS.
-        names: the types that were measured.
+        names: the types that were measured. fastest: the most eFLOPS of a GPU among them.
     """
 
     eflops: float
     c: float
     l: float  # noqa: E741  the letter of the ring
     names: tuple[str, ...]
+    fastest: float
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,10 @@ class PerformanceTable:
             return Performance(gpu.count * one, basis)
         ring = RingSpeedup(_rounded(scale.c * one / baseline_gbps), _rounded(scale.l * one), fitted_to=32.0)
         curve_basis = f"the rings of {measured}, scaled by eFLOPS of a GPU and sustained network"
+        times = one / scale.fastest
+        if times > _FAR:
+            far = f"; it is {times:.0f} times as fast as any GPU that was measured, so take this for a guess"
+            basis, curve_basis = basis + far, curve_basis + ", which EFA and larger models would soften"
         return Performance(gpu.count * one, basis, (ring,), curve_basis)
 
     def _bandwidth(self, gpu: Gpu) -> float | None:
@@ -128,7 +135,7 @@ def _scale_of(
     references: list[dict[str, Any]], measured: Mapping[str, InstanceType], rows: tuple[Mapping[str, Any], ...]
 ) -> _Scale:
     """Means over the measured types that are references."""
-    eflops, c, l = [], [], []  # noqa: E741
+    eflops, c, l, fastest = [], [], [], []  # noqa: E741
     for reference in references:
         instance = measured[reference["instance_type"]]
         ring = instance.curve("ring")
@@ -137,9 +144,10 @@ def _scale_of(
         eflops.append(instance.eflops / next(float(r["gb_per_s"]) for r in rows if r["gpu"] == gpu))
         c.append(ring.c * float(reference["baseline_gbps"]) / instance.eflops)
         l.append(ring.l / instance.eflops)
+        fastest.append(instance.eflops)
     count = len(references)
     names = tuple(r["instance_type"] for r in references)
-    return _Scale(sum(eflops) / count, sum(c) / count, sum(l) / count, names)
+    return _Scale(sum(eflops) / count, sum(c) / count, sum(l) / count, names, max(fastest))
 
 
 def _rounded(value: float) -> float:

@@ -35,6 +35,7 @@ _CHILDREN: dict[tuple[type[BaseModel], str | int], type[BaseModel]] = {
     (schema.CatalogDocument, "quotas"): schema.QuotaRow,
     (schema.CatalogDocument, "instances"): schema.InstanceDocument,
     (schema.InstanceDocument, "gpu"): schema.GpuDocument,
+    (schema.InstanceDocument, "spot_zones"): schema.ZoneRow,
     (schema.MeasuredDocument, "beyond"): schema.RingParameters,
     (schema.QuotaDocument, "quotas"): schema.QuotaRow,
 }
@@ -244,6 +245,7 @@ def _joined_findings(document: Mapping[str, Any], refused: set[Path]) -> Iterato
 def _instance_findings(path: Path, instance: Mapping[str, Any]) -> Iterator[Finding]:
     if instance.get("on_demand_usd_per_hour") is None and instance.get("spot_usd_per_hour") is None:
         yield Finding(path, "no price", "allowed: on_demand_usd_per_hour or spot_usd_per_hour, or both, in $/h")
+    yield from _zone_findings((*path, "spot_zones"), instance)
     seen: set[tuple[str, str | None]] = set()
     for j, raw in enumerate(instance.get("speedups", ())):
         which = (raw["kind"], raw.get("workload"))
@@ -257,6 +259,21 @@ def _instance_findings(path: Path, instance: Mapping[str, Any]) -> Iterator[Find
         except RequestError as error:
             found = shown(raw.get(error.option))
             yield Finding((*path, "speedups", j, error.option), found, f"allowed: {error.allowed}")
+
+
+def _zone_findings(path: Path, instance: Mapping[str, Any]) -> Iterator[Finding]:
+    rows = instance.get("spot_zones", ())
+    prices = [Decimal(str(row["usd_per_hour"])) for row in rows]
+    zones = [row["zone"] for row in rows]
+    for j, zone in enumerate(zones):
+        if zone in zones[:j]:
+            yield Finding((*path, j), f"a second price of zone {shown(zone)}", "allowed: one of each zone")
+    if prices != sorted(prices):
+        yield Finding(path, "not sorted by price", "allowed: the cheapest zone first")
+    spot = instance.get("spot_usd_per_hour")
+    if prices and (spot is None or Decimal(str(spot)) != min(prices)):
+        expected = "allowed: the cheapest as in spot_usd_per_hour; or leave spot_zones out after a change of that price"
+        yield Finding(path, f"the cheapest zone costs {min(prices)}, the type {shown(spot)}", expected)
 
 
 def _twice_quota(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

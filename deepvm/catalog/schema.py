@@ -218,6 +218,19 @@ class MeasuredDocument(_Curve):
 Curve = Annotated[HybridDocument | RingDocument | MeasuredDocument, Field(discriminator="kind")]
 
 
+class ZoneRow(_Object):
+    """The spot price of a type in one zone."""
+
+    zone: Text = _text("id of the zone, such as use1-az4", least=1, most=100, default=_REQUIRED)
+    usd_per_hour: Price = Field(
+        description=f"spot price there in $/h: a number above 0 and at most {MAX_USD_PER_HOUR} with at most 6 decimals"
+    )
+    name: Text = _text("what an account calls the zone, such as us-east-1a", most=100)
+
+
+_Zone = Annotated[Text, Field(min_length=1, max_length=100)]
+
+
 class InstanceDocument(_Object):
     """One VM type in one region."""
 
@@ -260,6 +273,12 @@ class InstanceDocument(_Object):
         None,
         description="how often it is taken away: 0 to 4 for below 5, 5 to 10, 10 to 15, 15 to 20, above 20 % a month, "
         "or null when unknown",
+    )
+    zones: list[_Zone] = Field(
+        [], max_length=1000, description="ids of the zones that offer it: a list of at most 1000 texts; any when empty"
+    )
+    spot_zones: list[ZoneRow] = _rows(
+        "spot prices by zone, the cheapest first, which is spot_usd_per_hour; untold when empty", most=1000, default=[]
     )
     unusable: Text = _text("why no cluster can have it, empty when one can")
     note: Text = _text("anything a reader should know")

@@ -41,6 +41,6 @@ def diff(
     elif output == "csv":
         sys.stdout.write(documents.to_csv(*diffs.csv_rows(found)))
     else:
-        diffs.print_report(found)
+        diffs.print_report(found, old, new)
     if fail_on_change and not found.empty:
         raise typer.Exit(CHANGED)

@@ -293,7 +293,7 @@ class Catalog:
         """
         if all(i.network_baseline_gbps is None for i in self):
             raise MissingDataError(
-                f"catalogue {self.name} does not say what networks sustain (network_baseline_gbps); use network=peak"
+                f"catalogue {self.name} does not say what networks sustain (network_baseline_gbps); use --network peak"
             )
         return replace(self, instances=tuple(replace(i, network_gbps=i.network_baseline_gbps) for i in self))
 

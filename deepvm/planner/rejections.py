@@ -88,10 +88,10 @@ def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
 def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejection | None:
     """Why a GPU type may not train whatever the architecture, or None."""
     assert instance.gpu is not None
-    excluded = _excluded(instance.name, request.exclude, "instance_type", request.instance_types)
+    excluded = _excluded(instance.name, request.exclude, "instance-type", request.instance_types)
     models = tuple(g.casefold() for g in request.gpus)
     if models and not matches(instance.gpu.name.casefold(), models):
-        excluded = f"its GPU is none of gpu={', '.join(request.gpus)}"
+        excluded = f"its GPU is none of --gpu {', '.join(request.gpus)}"
     excluded = excluded or _filtered(instance, request)
     if excluded:
         return Rejection(instance.name, "excluded", excluded)
@@ -105,17 +105,17 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
 def _excluded(name: str, exclude: Sequence[str], option: str, wanted: Sequence[str]) -> str:
     """Which argument leaves a type out, empty when none does."""
     if matches(name, exclude):
-        return f"left out by exclude={next(g for g in exclude if matches(name, (g,)))}"
-    return f"it is none of {option}={', '.join(wanted)}" if wanted and not matches(name, wanted) else ""
+        return f"left out by --exclude {next(g for g in exclude if matches(name, (g,)))}"
+    return f"it is none of --{option} {', '.join(wanted)}" if wanted and not matches(name, wanted) else ""
 
 
 def _filtered(instance: InstanceType, request: PlanRequest) -> str:
     """Which filter leaves a type out, empty when none does; what nobody knows of a type cannot pass a filter."""
     if request.generation is Generation.CURRENT and not instance.current_generation:
-        return "it is of a previous generation, generation=current"
+        return "it is of a previous generation, and --generation is current"
     wanted = request.cpu_architecture
     if wanted is not None and instance.cpu_architecture != wanted.value:
-        return f"its processors are {instance.cpu_architecture or 'unknown'}, not cpu_architecture={wanted.value}"
+        return f"its processors are {instance.cpu_architecture or 'unknown'}, not those of --cpu-arch {wanted.value}"
     gpu = instance.gpu
     if gpu is None:
         return ""
@@ -144,20 +144,22 @@ def _unprofiled(instance: InstanceType) -> str:
         return f"nobody has measured its eFLOPS; {measure}"
     return (
         f"nobody has measured its eFLOPS; {measure}, or allow the estimate of {instance.eflops:g} "
-        f"({instance.eflops_basis}) with estimates"
+        f"({instance.eflops_basis}) with --estimates"
     )
 
 
 def memory_rejection(instance: InstanceType, request: PlanRequest, quotas: Sequence[Quota]) -> Rejection | None:
     """Why a CPU type cannot be a memory node, or None."""
     name = instance.name
-    excluded = _excluded(name, request.exclude, "memory_node", request.memory_nodes) or _filtered(instance, request)
+    excluded = _excluded(name, request.exclude, "memory-node", request.memory_nodes) or _filtered(instance, request)
     if excluded:
         return Rejection(name, "excluded", excluded)
     if instance.unusable:
         return Rejection(name, "unusable", instance.unusable)
     if instance.burstable and not request.burstable and name not in request.memory_nodes:
-        why = "it runs at full speed only while it has credits; allow it with burstable, or name it in memory_node"
+        why = (
+            "it runs at full speed only while it has credits; allow it with --burstable, or by name with --memory-node"
+        )
         return Rejection(name, "burstable", why)
     if instance.on_demand_usd_per_hour is None:
         return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")

@@ -64,9 +64,9 @@ def csv_rows(diff: CatalogDiff) -> tuple[list[str], list[list[Any]]]:
     return CSV_HEADER, rows
 
 
-def print_report(diff: CatalogDiff) -> None:
-    """Tables on stdout, for a person."""
-    print_lines([f"From {_named(diff.old)} to {_named(diff.new)}."])
+def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
+    """Tables on stdout, for a person; ``old`` and ``new`` are what that person calls the catalogues."""
+    print_lines([f"From {_named(diff.old, old)} to {_named(diff.new, new)}."])
     if diff.empty:
         print_lines(["No difference: the same types, prices and figures."])
         return
@@ -128,10 +128,11 @@ def _percent(change: PriceChange) -> float | None:
     return None if change.percent is None else float(round(change.percent, 4))
 
 
-def _named(catalog: Catalog) -> str:
+def _named(catalog: Catalog, called: str) -> str:
     as_of = catalog.provenance.prices_as_of
     facts = [catalog.region or "no region", f"as of {as_of}" if as_of else "undated", _counted(len(catalog), "type")]
-    return f"{catalog.name} ({', '.join(facts)})"
+    name = catalog.name if called in ("", catalog.name) else f"{called}: {catalog.name}"
+    return f"{name} ({', '.join(facts)})"
 
 
 def _counted(count: int, word: str) -> str:

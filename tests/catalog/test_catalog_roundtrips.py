@@ -17,7 +17,7 @@ from deepvm.catalog.json_file import format_document, load_exact
 from deepvm.catalog.problems import catalog_findings
 from deepvm.catalog.schema import CatalogDocument, InstanceDocument, MeasuredDocument
 from deepvm.catalog.store import format_catalog, load_catalog, load_quotas
-from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance
+from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, ZonePrice
 from deepvm.core.saturation import SaturationTable
 from deepvm.core.speedup import HybridSpeedup, LogisticSpeedup, MeasuredSpeedup, RingSpeedup
 from deepvm.errors import DataError, RequestError
@@ -57,6 +57,15 @@ def curves(draw, *, plain):
 
 
 @st.composite
+def zone_prices(draw, spot):
+    """Prices by zone, the cheapest of which is the type's."""
+    dearer = st.integers(int(spot * 10**6), 100_000 * 10**6).map(lambda micro: Decimal(micro) / 10**6)
+    others = draw(st.lists(dearer, max_size=3))
+    zones = draw(st.lists(text(1), min_size=len(others) + 1, max_size=len(others) + 1, unique=True))
+    return tuple(ZonePrice(z, p, draw(text())) for z, p in zip(zones, [spot, *sorted(others)], strict=True))
+
+
+@st.composite
 def instances(draw, name, *, plain):
     on_demand = draw(prices)
     spot = draw(prices) if on_demand is not None else draw(prices.filter(lambda p: p is not None))
@@ -80,6 +89,8 @@ def instances(draw, name, *, plain):
             "current_generation": draw(st.booleans()),
             "interruption_band": draw(st.none() | st.integers(0, 4)),
             "unusable": draw(text()),
+            "zones": () if plain else draw(st.lists(text(1), max_size=3).map(tuple)),
+            "spot_zones": () if plain or spot is None or draw(st.booleans()) else draw(zone_prices(spot)),
         },
     )
 

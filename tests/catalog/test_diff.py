@@ -278,6 +278,8 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "The regions differ" in capsys.readouterr().out
     diffs.print_report(only(old, old))
     assert "No difference" in capsys.readouterr().out
+    diffs.print_report(only(old, new), "monday.json", "test")
+    assert capsys.readouterr().out.startswith("From monday.json: test (us-east-1, undated, 2 types) to test (us-east-1")
 
 
 def test_the_report_shows_zones_when_they_changed(capsys: pytest.CaptureFixture[str]) -> None:

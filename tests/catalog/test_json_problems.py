@@ -70,6 +70,13 @@ MIB = "did you mean memory_gib (main memory in GiB"
 CURVES = (*I1, "speedups")
 HYBRID = {"kind": "hybrid", "a": 1, "b": 1, "c": 1}
 SPEEDUPS = f"{G5}.speedups"
+ZONES = f"{G5}.spot_zones"
+
+
+def zone(name, usd_per_hour=0.3018):
+    return {"zone": name, "usd_per_hour": usd_per_hour}
+
+
 CASES = {
     "negative price": ((*I1, "spot_usd_per_hour", -0.3), f"{G5}.spot_usd_per_hour", "-0.3", "above 0 and at most"),
     "zero price": ((*I1, "spot_usd_per_hour", 0), f"{G5}.spot_usd_per_hour", "0", "$/h"),
@@ -122,6 +129,11 @@ CASES = {
     "no points": ((*CURVES, 2, "points", []), f"{SPEEDUPS}[2].points", "a list of 0", "pairs"),
     "a triple": ((*CURVES, 2, "points", [[2, 1, 3]]), f"{SPEEDUPS}[2].points[0]", "a list of 3", "pairs"),
     "a point's text": ((*CURVES, 2, "points", 1, 1, "x"), f"{SPEEDUPS}[2].points[1][1]", '"x"', "number"),
+    "zones no price": ((*I1, "spot_zones", [{"zone": "a"}]), f"{ZONES}[0].usd_per_hour", "missing", "spot price there"),
+    "zones dearer": ((*I1, "spot_zones", [zone("a", 0.4)]), ZONES, "the cheapest zone costs 0.4", "spot_usd_per_hour"),
+    "zones twice": ((*I1, "spot_zones", [zone("a"), zone("a")]), f"{ZONES}[1]", "a second price", "one of each zone"),
+    "zones mixed": ((*I1, "spot_zones", [zone("a", 0.4), zone("b")]), ZONES, "not sorted", "the cheapest zone first"),
+    "zone name": ((*I1, "zones", [3]), f"{G5}.zones[0]", "3", "ids of the zones"),
     "no instances": (("instances", []), "instances", "a list of 0", "1 to 20000"),
     "instances missing": (("instances", "del"), "instances", "missing", "1 to 20000"),
     "instances no list": (("instances", {}), "instances", "an object", "a list"),

@@ -73,6 +73,13 @@ def test_the_scaled_ring_gives_back_the_references_within_ten_percent() -> None:
         assert scaled.l == pytest.approx(own.l * ratio, rel=0.25)
 
 
+def test_far_beyond_what_was_measured_it_is_called_a_guess() -> None:
+    near, far = (TABLE.of("x", Gpu(name, 1, memory), 10) for name, memory in (("L40S", 44.703), ("H100", 80)))
+    assert "guess" not in near.eflops_basis and "EFA" not in near.speedup_basis
+    assert "6 times as fast as any GPU that was measured, so take this for a guess" in far.eflops_basis
+    assert "EFA" in far.speedup_basis
+
+
 def test_a_faster_network_scales_better() -> None:
     n = np.arange(1.0, 33.0)
     slow, fast = (TABLE.of("x", Gpu("H100", 8, 80), gbps).speedups[0].speedup(n) for gbps in (100.0, 3200.0))

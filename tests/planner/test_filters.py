@@ -63,14 +63,14 @@ def test_reasons_say_the_figures_and_the_next_step() -> None:
         "its GPUs together have an unknown amount, wanted at most 1024 GiB",
     )
     assert why("four", gpus_min=1, gpus_max=2, estimates=True)[1] == "it has 4 GPUs, wanted at least 1 and at most 2"
-    assert why("big", generation="current")[1] == "it is of a previous generation, generation=current"
-    assert why("vague", cpu_architecture="arm64")[1] == "its processors are unknown, not cpu_architecture=arm64"
+    assert why("big", generation="current")[1] == "it is of a previous generation, and --generation is current"
+    assert why("vague", cpu_architecture="arm64")[1] == "its processors are unknown, not those of --cpu-arch arm64"
     assert why("part") == ("unusable", "an eighth of a GPU")
     assert why("credits")[0] == "burstable"
     reason, detail = why("four")
     assert reason == "unprofiled"
     assert "'deepvm profile eflops'" in detail
-    assert "the estimate of 400 (4 x one T4's) with estimates" in detail
+    assert "the estimate of 400 (4 x one T4's) with --estimates" in detail
 
 
 def test_estimated_figures_are_marked_wherever_they_appear() -> None:
