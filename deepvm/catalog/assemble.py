@@ -31,7 +31,7 @@ from deepvm.core.instances import (
     Quota,
     ZonePrice,
 )
-from deepvm.core.prices import PriceBasis, PriceChange, price_over_time
+from deepvm.core.prices import PriceBasis, PricePoint, price_over_time
 from deepvm.errors import MissingDataError, RequestError
 
 _ORIGINS = {"live": "live", "cache": "cache", "expired": "expired", "snapshot": "embedded"}
@@ -210,7 +210,7 @@ def _spot_prices(
             for z, changes in zones.items():
                 if today is not None and z not in today.get(name, ()):
                     continue
-                points = [PriceChange(int(t), Decimal(p)) for t, p in changes]
+                points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
                 price = price_over_time(points, start, end, choice.basis)
                 if price is not None:
                     found.setdefault(name, {})[z] = (price, "")

@@ -30,7 +30,7 @@ _SHARE = {PriceBasis.P50: Decimal("0.5"), PriceBasis.P95: Decimal("0.95"), Price
 
 
 @dataclass(frozen=True)
-class PriceChange:
+class PricePoint:
     """From this moment on this price held, until the next change.
 
     Attributes:
@@ -41,7 +41,7 @@ class PriceChange:
     usd_per_hour: Decimal
 
 
-def price_over_time(changes: Sequence[PriceChange], start_s: int, end_s: int, basis: PriceBasis) -> Decimal | None:
+def price_over_time(changes: Sequence[PricePoint], start_s: int, end_s: int, basis: PriceBasis) -> Decimal | None:
     """The price by a basis over a window, each price weighted by the time it held.
 
     Args:

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.core.prices import PriceBasis, PriceChange, price_over_time
+from deepvm.core.prices import PriceBasis, PricePoint, price_over_time
 from deepvm.errors import RequestError
 
 HOUR = 3600
 
 
-def changes(*pairs: tuple[int, str]) -> list[PriceChange]:
-    return [PriceChange(at, Decimal(price)) for at, price in pairs]
+def changes(*pairs: tuple[int, str]) -> list[PricePoint]:
+    return [PricePoint(at, Decimal(price)) for at, price in pairs]
 
 
 def test_a_price_counts_for_its_time_and_not_for_its_row() -> None:
@@ -59,7 +59,7 @@ def test_an_empty_window_is_refused() -> None:
     basis=st.sampled_from([PriceBasis.P50, PriceBasis.P95, PriceBasis.MAX]),
 )
 def test_it_is_what_counting_second_by_second_gives(pairs: list[tuple[int, int]], basis: PriceBasis) -> None:
-    points = [PriceChange(at, Decimal(price)) for at, price in pairs]
+    points = [PricePoint(at, Decimal(price)) for at, price in pairs]
     seconds = []
     for second in range(100):
         before = [p for p in points if p.at_s <= second]
