@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+_SHOWN = 100
+
 
 class DeepVMError(Exception):
     """Base of all errors of this package; ``exit_code`` is what the command line returns for it."""
@@ -43,7 +45,13 @@ class RequestError(DeepVMError, ValueError):
     def __init__(self, option: str, value: object, allowed: str) -> None:
         """Keep the facts; the message is made from them."""
         self.option, self.value, self.allowed = option, value, allowed
-        super().__init__(f"{option}: {value!r} cannot be used; allowed: {allowed}")
+        super().__init__(f"{option}: {self.shown} cannot be used; allowed: {allowed}")
+
+    @property
+    def shown(self) -> str:
+        """The value as it would stand in Python, nothing longer than a line."""
+        text = repr(self.value)
+        return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
 
 
 class MissingExtraError(RequestError):

@@ -38,6 +38,19 @@ _ORIGINS = {"live": "live", "cache": "cache", "expired": "expired", "snapshot": 
 _PRICES = (ON_DEMAND, SPOT)
 
 
+class SignalMissingError(MissingDataError):
+    """Something that a catalogue needs is not at hand.
+
+    Attributes:
+        what: what is missing, in words. kinds: the signals that would tell.
+    """
+
+    def __init__(self, what: str, kinds: Sequence[str], advice: str) -> None:
+        """Keep the facts; the message is made from them."""
+        self.what, self.kinds = what, tuple(kinds)
+        super().__init__(f"{what}: {advice}")
+
+
 @dataclass(frozen=True)
 class SpotChoice:
     """Which spot price of a type counts.
@@ -72,12 +85,12 @@ def assemble(
         notes: what went wrong on the way; kept in the provenance.
 
     Raises:
-        MissingDataError: no specifications, no prices at all, or what ``choice`` needs is not there.
+        SignalMissingError: no specifications, no prices at all, or what ``choice`` needs is not there.
         RequestError: the region has no such zone.
     """
     if SPECS not in signals or not any(k in signals for k in _PRICES):
-        lacks = "specifications" if SPECS not in signals else "prices"
-        raise MissingDataError(f"no {lacks} of region {region}: {_renew(region)}")
+        lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
+        raise SignalMissingError(f"no {lacks} of region {region}", kinds, _renew(region))
     zone = _zone_id(choice.zone, region, signals)
     spot = _spot_prices(region, signals, choice, zone, now)
     facts = _Facts(
@@ -102,7 +115,7 @@ def assemble(
         sold = sorted({z for zones in _data(signals, OFFERINGS).values() for z in zones} - {zone})
         raise RequestError("zone", choice.zone, f"a zone in which something is offered: {', '.join(sold)}")
     if not instances:
-        raise MissingDataError(f"no type has a price in region {region}: {_renew(region)}")
+        raise SignalMissingError(f"no type has a price in region {region}", _PRICES, _renew(region))
     return Catalog(
         name=f"aws-{region}",
         instances=tuple(instances),
@@ -172,7 +185,7 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
     """The id of a zone that was asked for by id or by name.
 
     Raises:
-        MissingDataError: nothing is known of zones, as in the embedded snapshot.
+        SignalMissingError: nothing is known of zones, as in the embedded snapshot.
         RequestError: no such zone.
     """
     if not wanted:
@@ -180,9 +193,8 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
     names: Mapping[str, str] = _data(signals, ZONES)
     ids = set(names) | {z for zones in _data(signals, SPOT).values() for z in zones if z}
     if not ids:
-        raise MissingDataError(
-            f"--zone {wanted}: the prices of {region} at hand are not told apart by zone: {_renew(region)}"
-        )
+        what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
+        raise SignalMissingError(what, (ZONES, SPOT), _renew(region))
     found = wanted if wanted in ids else next((i for i, name in names.items() if name == wanted), "")
     if not found:
         known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
@@ -198,9 +210,11 @@ def _spot_prices(
     found: dict[str, dict[str, tuple[Decimal, str]]] = {}
     if choice.history:
         if choice.history not in signals:
-            raise MissingDataError(
+            raise SignalMissingError(
                 f"--price-basis {choice.basis.value} needs the spot prices of the last {_days(choice.days)} in "
-                f"{region}, which are not at hand: {_renew(region, choice.days)}"
+                f"{region}, which are not at hand",
+                (choice.history,),
+                _renew(region, choice.days),
             )
         end = int(now.timestamp())
         start = int((now - timedelta(days=choice.days)).timestamp())

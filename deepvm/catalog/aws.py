@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
-from deepvm.catalog.aws_errors import Circumstances, Question, cloud_error, error_code, too_slow
+from deepvm.catalog.aws_errors import Circumstances, Question, cloud_error, error_code, too_slow, unusable
 from deepvm.catalog.aws_signals import HistoryProvider, PlacementProvider, aws_providers
 from deepvm.catalog.credentials import DEFAULT_REGION, profile_names, secrets_of
 from deepvm.errors import CloudError
@@ -37,7 +38,7 @@ class Patience:
     Attributes:
         connect_s, read_s: seconds for a connection, and between two pieces of an answer.
         attempts: how often each request is made at most.
-        total_s: seconds after which no further page of one answer is asked for.
+        total_s: seconds for one answer with all its pages. A peer that sends a byte now and then resets the others.
     """
 
     connect_s: float = 5
@@ -111,9 +112,15 @@ class Aws:
         Raises:
             CloudError: no answer, or another refusal.
         """
+
+        def ask() -> Any:
+            client = self._client(question.service, question.region)
+            return getattr(client, _method(question.operation))(**parameters)
+
         try:
-            ask = getattr(self._client(question.service, question.region), _method(question.operation))
-            return cast("dict[str, Any]", ask(**parameters))
+            return cast("dict[str, Any]", self._in_time(question, ask))
+        except CloudError:
+            raise
         except Exception as error:  # credential sources and parsers of replies raise anything
             if error_code(error) in codes:
                 return error_code(error)
@@ -124,7 +131,8 @@ class Aws:
 
         Args:
             question: whom to ask what.
-            key: where the list stands in a page; a page may lack it.
+            key: where the list stands in each page. A page without it is none of AWS's: boto3 reads the web page of a
+                proxy as an empty answer, which would pass for the end of the list.
             parameters: as in AWS's documentation; ``MaxResults`` is the size of a page.
 
         Raises:
@@ -132,18 +140,47 @@ class Aws:
         """
         end = time.monotonic() + self._patience.total_s
         size = parameters.pop("MaxResults", None)
-        rows: list[Any] = []
-        try:
+
+        def ask() -> list[Any]:
+            rows: list[Any] = []
             paginator = self._client(question.service, question.region).get_paginator(_method(question.operation))
             for page in paginator.paginate(PaginationConfig={"PageSize": size}, **parameters):
-                rows.extend(page.get(key) or ())
+                if not isinstance(page.get(key), list):
+                    raise unusable(question, f"a page of the answer holds no {key}")
+                rows.extend(page[key])
                 if time.monotonic() > end and page.get("NextToken"):
-                    break
-            else:
-                return rows
+                    raise too_slow(question, self._patience.total_s)
+            return rows
+
+        try:
+            return self._in_time(question, ask)
+        except CloudError:
+            raise
         except Exception as error:  # as above
             raise self._failure(error, question) from None
-        raise too_slow(question, self._patience.total_s)
+
+    def _in_time(self, question: Question, ask: Callable[[], _Result]) -> _Result:
+        """What ``ask`` gives or raises, or that it took too long; then its thread is left behind.
+
+        Raises:
+            CloudError: no answer within ``Patience.total_s``.
+        """
+        answers: SimpleQueue[_Answer] = SimpleQueue()
+
+        def serve() -> None:
+            try:
+                answers.put(_Answer(0, ask()))
+            except BaseException as error:
+                answers.put(_Answer(0, error=error))
+
+        threading.Thread(target=serve, name=f"aws-{question.operation}", daemon=True).start()
+        try:
+            answer = answers.get(timeout=self._patience.total_s)
+        except Empty:
+            raise too_slow(question, self._patience.total_s) from None
+        if answer.error is not None:
+            raise answer.error
+        return cast("_Result", answer.result)
 
     def each(self, ask: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """The answers for all items in their order, asked for several at once; the first failure ends it.
@@ -191,8 +228,11 @@ class Aws:
         Raises:
             CloudError: no answer, or a refusal.
         """
-        reply = self.call(Question("ec2", "DescribeRegions", self._region or DEFAULT_REGION))
-        return tuple(sorted(row["RegionName"] for row in reply["Regions"]))
+        question = Question("ec2", "DescribeRegions", self._region or DEFAULT_REGION)
+        names = sorted(row["RegionName"] for row in self.call(question).get("Regions") or ())
+        if not names:
+            raise unusable(question, "the answer holds no region")
+        return tuple(names)
 
     def _client(self, service: str, region: str) -> Any:
         if service in self._given:
@@ -240,13 +280,15 @@ class Aws:
         return cloud_error(error, replace(question, profile=self.profile), around)
 
 
+@lru_cache
 def known_regions(service: str = "ec2") -> frozenset[str]:
-    """The regions of a service in boto3's own tables, which asks nobody."""
-    from botocore.session import Session
+    """The regions of a service in boto3's own tables, which asks nobody and reads no settings."""
+    from botocore.loaders import create_loader
+    from botocore.regions import EndpointResolver
 
-    session = Session()
-    partitions = session.get_available_partitions()
-    return frozenset(r for p in partitions for r in session.get_available_regions(service, p))
+    resolver = EndpointResolver(create_loader().load_data("endpoints"))
+    partitions = resolver.get_available_partitions()
+    return frozenset(r for p in partitions for r in resolver.get_available_endpoints(service, p))
 
 
 def clock_skew_s(reply: Any) -> float | None:

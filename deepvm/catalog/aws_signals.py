@@ -203,8 +203,12 @@ class QuotasProvider(AwsProvider):
             # A quota that was never raised may exist as a default alone.
             question = Question("service-quotas", operation, region)
             reply = self._aws.call_or_code(question, (_NO_QUOTA,), ServiceCode="ec2", QuotaCode=code)
-            value = None if isinstance(reply, str) else (reply.get("Quota") or {}).get("Value")
-            if value is not None and value >= 0:
+            if isinstance(reply, str):
+                continue
+            value = (reply.get("Quota") or {}).get("Value")
+            if value is None:  # the page of a proxy, or a value that AWS could not find out: the default may be far off
+                raise unusable(question, f"the answer holds no value of quota {code}")
+            if value >= 0:
                 return float(value)
         return None
 

@@ -137,6 +137,11 @@ class Cache:
         self._notes: dict[str, None] = {}
         self._write_failed = False
 
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a folder, and everything that was written went there."""
+        return self.folder is not None and not self._write_failed
+
     def take_notes(self) -> tuple[str, ...]:
         """What went wrong since the last call, each thing once."""
         notes, self._notes = tuple(self._notes), {}

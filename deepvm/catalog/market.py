@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from deepvm.catalog.assemble import SpotChoice, assemble
+from deepvm.catalog.assemble import SignalMissingError, SpotChoice, assemble
 from deepvm.catalog.cache import Cache, default_folder
 from deepvm.catalog.credentials import account_tag, check_region, credentials_may_exist, region_of
 from deepvm.catalog.provider import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
@@ -194,13 +194,14 @@ def open_market(region: str = "", request: MarketRequest | None = None, **given:
 def _own_region(
     request: MarketRequest, environ: Mapping[str, str], now: datetime, progress: Callable[[str], None]
 ) -> Catalog:
-    """The user's region; the snapshot's where nothing is known of it, because nobody named it on the command line."""
+    """The user's region; the snapshot's where nobody could be asked about it, because nobody named it on purpose."""
     own = region_of("", request.profile, environ)
     try:
         catalog = _open(own.name, request, environ, now, progress)
     except MissingDataError:
         others = [r for r in snapshot_regions() if r != own.name]
-        if not others or own.name in snapshot_regions() or request.spot != SpotChoice() or request.mode == "live":
+        choosy = request.spot.zone or request.spot.history or request.mode == "live"
+        if choosy or not others or own.name in snapshot_regions():
             raise
         catalog = _open(others[0], request, environ, now, progress)
         return _noted(catalog, f"nothing is known of {own.name} ({own.where}); these are prices of {others[0]}")
@@ -242,7 +243,11 @@ def _all_regions(request: MarketRequest, environ: Mapping[str, str], now: dateti
         why = "AWS is not asked"
     else:
         why = "no AWS credentials were found"
-    cached = () if request.mode == "snapshot" else (e.region for e in _cache(request, environ).entries(now))
+    kept: dict[str, set[str]] = {}
+    if request.mode != "snapshot":
+        for entry in _cache(request, environ).entries(now):
+            kept.setdefault(entry.region, set()).add(entry.kind)
+    cached = (r for r, kinds in kept.items() if SPECS in kinds and kinds & {ON_DEMAND, SPOT})
     names = tuple(sorted({*cached, *snapshot_regions()}))
     return names, f"all regions: only {listed(names)}, of which prices are at hand, because {why}"
 
@@ -321,15 +326,13 @@ def _several(
             continue
         try:
             catalog = assemble(region, signals.signals, request.spot, now, signals.notes)
-        except RequestError as error:
+            found.append(catalog.sustained() if request.network == "baseline" else catalog)
+        except SignalMissingError as error:
+            failed.append(_explained(error, region, signals.failures))
+            lost += signals.notes
+        except (RequestError, MissingDataError) as error:
             failed.append(error)
             lost += signals.notes
-            continue
-        except MissingDataError as error:
-            failed.append(_nothing_known(region, signals.failure or error))
-            lost += signals.notes
-            continue
-        found.append(catalog.sustained() if request.network == "baseline" else catalog)
     if not found:
         raise failed[0]
     # What was said of regions that are left out may concern all of them.
@@ -337,10 +340,11 @@ def _several(
     return tuple(found)
 
 
-def _nothing_known(region: str, error: CloudError | MissingDataError) -> DeepVMError:
-    """Why nothing is known of a region: what AWS said when it was asked, and what name may have been meant."""
-    if isinstance(error, CloudError):
-        return CloudError(f"nothing is known of {region}", error.why, f"{error.what}: {error.detail}", error.advice)
+def _explained(error: SignalMissingError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
+    """Why something is missing: what AWS said when it was asked for it, or that another region may have been meant."""
+    refused = next((failures[k] for k in error.kinds if k in failures), None)
+    if refused is not None:
+        return CloudError(error.what, refused.why, f"{refused.what}: {refused.detail}", refused.advice)
     from deepvm.catalog.aws import known_regions
 
     regions = known_regions()

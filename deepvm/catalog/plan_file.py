@@ -53,6 +53,9 @@ def _as_budget(value: object) -> Decimal:
 
 
 Name = Annotated[Text, Field(min_length=1, max_length=100)]
+# Regions and zones are put into commands and paths.
+Place = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+_PLACE = "1 to 100 letters, digits, dots, hyphens and underscores"
 Total = Annotated[Decimal, BeforeValidator(_as_total)]
 Count = Annotated[Whole, Field(ge=0, le=_MOST_VMS)]
 Positive = Annotated[Whole, Field(ge=1, le=_MOST_VMS)]
@@ -70,9 +73,9 @@ class _Object(BaseModel):
 class ZoneDocument(_Object):
     """The spot price of one zone."""
 
-    zone: Name = Field(description="id of the zone, such as use1-az4: one line of 1 to 100 characters")
-    zone_name: Name | None = Field(
-        None, description="name of the zone, such as us-east-1a: one line of 1 to 100 characters, or null when unknown"
+    zone: Place = Field(description=f"id of the zone, such as use1-az4: {_PLACE}")
+    zone_name: Place | None = Field(
+        None, description=f"name of the zone, such as us-east-1a: {_PLACE}, or null when unknown"
     )
     usd_per_hour: Price = Field(description=f"spot price of the zone in US dollars an hour ($/h): {_PRICE}")
 
@@ -104,8 +107,8 @@ class GpuVmsDocument(_Vms):
 class MemoryVmsDocument(_Vms):
     """The on-demand VMs that hold checkpoints."""
 
-    zones: list[Name] | None = Field(
-        None, max_length=1000, description="ids of the zones that offer the type: a list of texts, or null when unknown"
+    zones: list[Place] | None = Field(
+        None, max_length=1000, description=f"ids of zones that offer the type: a list of {_PLACE}, or null when unknown"
     )
 
 
@@ -123,8 +126,8 @@ class ConfigurationDocument(_Object):
     usd_per_hour: Total = Field(
         description="price of all VMs in US dollars an hour ($/h): a number above 0 with at most 6 decimals"
     )
-    region: Text | None = Field(None, max_length=100, description="the provider's region: one line of text, or null")
-    zone: Name | None = Field(None, description="id of the zone to start in: one line of text, or null when unknown")
+    region: Place | Literal[""] | None = Field(None, description=f"the provider's region: {_PLACE}, or null")
+    zone: Place | None = Field(None, description=f"id of the zone to start in: {_PLACE}, or null when unknown")
     warnings: list[Text] = Field([], max_length=1000, description="warnings: a list of lines of text")
 
 
@@ -132,7 +135,7 @@ class SourceDocument(_Object):
     """Where the prices come from."""
 
     catalog: Text = Field("", max_length=1000, description="name of the catalogue: one line of text")
-    region: Text | None = Field(None, max_length=100, description="the provider's region: one line of text, or null")
+    region: Place | Literal[""] | None = Field(None, description=f"the provider's region: {_PLACE}, or null")
     prices_as_of: Day | None = Field(None, description="the day the prices were true: a date YYYY-MM-DD, or null")
     kind: Text = Field("", max_length=100, description="kind of the catalogue, such as embedded: one line of text")
     source: Text = Field("", max_length=10_000, description="who published the prices: one line of text")
@@ -142,7 +145,7 @@ class SourceDocument(_Object):
 class RegionDocument(_Object):
     """One of several regions that were compared."""
 
-    region: Text = Field(max_length=100, description="the provider's region: one line of text")
+    region: Place | Literal[""] = Field(description=f"the provider's region: {_PLACE}")
     source: SourceDocument = Field(description="where its prices come from: an object")
 
 
@@ -324,10 +327,25 @@ def _joined(document: PlanDocument) -> Iterator[Finding]:
         if gpu.count != gpu.spot_count + gpu.on_demand_count:
             expected = f"allowed: spot_count + on_demand_count, {gpu.spot_count} + {gpu.on_demand_count}"
             yield Finding((*here, "gpu", "count"), str(gpu.count), expected)
+        total = _total(configuration)
+        if total is not None and total != configuration.usd_per_hour:
+            expected = f"allowed: the sum of counts x prices, {total:f}; whoever changes a count must change this too"
+            yield Finding((*here, "usd_per_hour"), f"{configuration.usd_per_hour:f}", expected)
         zones = [z.zone for z in gpu.zones or ()]
         for j, zone in enumerate(zones):
             if zone in zones[:j]:
                 yield Finding((*here, "gpu", "zones", j, "zone"), f"{shown(zone)} stands twice", "allowed: once")
+
+
+def _total(configuration: ConfigurationDocument) -> Decimal | None:
+    """Price of all VMs in $/h by their own prices, None where one is not told."""
+    gpu, memory = configuration.gpu, configuration.memory
+    parts = [(gpu.spot_count, gpu.spot_usd_per_hour), (gpu.on_demand_count, gpu.on_demand_usd_per_hour)]
+    if memory is not None:
+        parts.append((memory.count, memory.on_demand_usd_per_hour))
+    if any(count and price is None for count, price in parts):
+        return None
+    return sum((count * price for count, price in parts if count and price is not None), Decimal(0))
 
 
 def _problem(document: object, location: Location, place: str) -> Problem:

@@ -6,7 +6,7 @@ Every signal is decided on its own. Whatever did not go as planned is said in no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
@@ -43,12 +43,12 @@ class Resolved:
     Attributes:
         signals: what could be had, by kind; their ``origin`` says from where.
         notes: what did not go as planned, a sentence each.
-        failure: why something that a catalogue cannot do without is missing or old; None when nobody asked in vain.
+        failures: why signals are missing or old although somebody was asked, by kind.
     """
 
     signals: Mapping[str, Signal]
     notes: tuple[str, ...] = ()
-    failure: CloudError | None = None
+    failures: Mapping[str, CloudError] = field(default_factory=dict)
 
 
 def resolve(
@@ -160,14 +160,12 @@ def resolve_regions(
     # What went wrong with the cache concerns no region of its own.
     notes[next((r for r in regions if r not in failed), regions[0])].extend(cache.take_notes())
     return {
-        r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r]), _failure(r, outcomes)) for r in regions
+        r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r]), _failures(r, outcomes)) for r in regions
     }
 
 
-def _failure(region: str, outcomes: Sequence[Outcome]) -> CloudError | None:
-    """The first error about what a catalogue cannot do without."""
-    here = (o for o in outcomes if o.wish.region == region and o.wish.kind in _ALWAYS_NEEDED)
-    return next((o.error for o in here if o.error is not None), None)
+def _failures(region: str, outcomes: Sequence[Outcome]) -> dict[str, CloudError]:
+    return {o.wish.kind: o.error for o in outcomes if o.wish.region == region and o.error is not None}
 
 
 def describe_failure(failed: Sequence[Outcome]) -> str:

@@ -65,6 +65,7 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
             - ``network="peak"``, or ``"baseline"``: which bandwidth to count with (for every kind of catalogue).
 
     Raises:
+        RequestError: an option's value cannot be used.
         CloudError: AWS had to answer and did not.
         MissingDataError: nothing is known of the region.
         CatalogNotFoundError: no embedded catalogue has this name and no file either; says what is near.
@@ -77,8 +78,11 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
         region = region_in(name)
         if region is not None:
             return open_market(region, MarketRequest.parse(**market))
+    network = market.get("network")
+    if network not in (None, "peak", "baseline"):
+        raise RequestError("network", network, "peak or baseline")
     catalog = _load(name)
-    return catalog.sustained() if market.get("network") == "baseline" else catalog
+    return catalog.sustained() if network == "baseline" else catalog
 
 
 def may_be_aws(name: str) -> bool:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = "deepvm.doctor/1"
 SOMETHING_FAILED = 5
+PATIENCE_S = 30
+"""Seconds for each request: every one is small, and somebody waits for the table."""
 _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 
@@ -46,7 +48,7 @@ def doctor(
         return
     from datetime import datetime, timezone
 
-    from deepvm.catalog.aws import Aws
+    from deepvm.catalog.aws import Aws, Patience
     from deepvm.catalog.credentials import region_of
     from deepvm.reports.documents import to_json
 
@@ -56,7 +58,8 @@ def doctor(
     found = [_check_cache()]
     for asked in regions:
         note(f"asking AWS about {asked.name}" + ("" if named else f" ({asked.where})"))
-        for check in checks.check_aws(Aws(profile, asked.name), asked.name, datetime.now(timezone.utc)):
+        aws = Aws(profile, asked.name, patience=Patience(total_s=PATIENCE_S))
+        for check in checks.check_aws(aws, asked.name, datetime.now(timezone.utc)):
             name = check.name if len(regions) == 1 else f"{asked.name}: {check.name}"
             found.append(checks.Check(name, check.ok, check.detail, check.advice))
     failed = any(c.ok is False for c in found)

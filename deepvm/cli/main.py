@@ -118,7 +118,7 @@ def _message(error: DeepVMError) -> str:
     name = error.option if error.option.isupper() else f"--{option_name(error.option)}"
     if isinstance(error, MissingExtraError):
         return f"{name} needs {error.library}, which is not installed; {error.allowed}"
-    return f"{name}: {error.value!r} cannot be used; allowed: {error.allowed}"
+    return f"{name}: {error.shown} cannot be used; allowed: {error.allowed}"
 
 
 def _fail(message: str, code: int) -> int:

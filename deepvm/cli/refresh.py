@@ -42,8 +42,8 @@ def refresh(
 ) -> None:
     """Fetch prices, types and quotas from AWS now, however fresh the cache is, and keep them for the next commands.
 
-    Leaves with exit code 0 when something came from AWS for every region, and 5 otherwise. One signal that fails costs
-    that signal only.
+    Leaves with exit code 0 when something came from AWS for every region, and 5 otherwise; with 4 when it could not be
+    kept. One signal that fails costs that signal only.
 
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """
@@ -53,7 +53,7 @@ def refresh(
     from deepvm.catalog.credentials import account_tag, credentials_may_exist
     from deepvm.catalog.failures import remember_failures
     from deepvm.catalog.fetching import Wish, fetch
-    from deepvm.errors import RequestError
+    from deepvm.errors import DataError, RequestError
     from deepvm.reports.signals import print_outcomes
 
     if offline:
@@ -68,9 +68,15 @@ def refresh(
     outcomes = tuple(_explained(o) for o in outcomes)
     remember_failures(cache, outcomes, now)
     print_outcomes(outcomes, now)
-    for text in cache.take_notes():
+    notes = cache.take_notes()
+    for text in notes if cache.keeps else notes[1:]:
         note(text)
     _conclude(regions, outcomes)
+    if not cache.keeps:
+        raise DataError(
+            f"what was fetched could not be kept: {next(iter(notes), 'there is no home folder')}; DEEPVM_CACHE_DIR "
+            "names another place"
+        )
 
 
 def status(

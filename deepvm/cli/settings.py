@@ -217,9 +217,15 @@ def _of_file(path: Path, text: str) -> list[Setting]:
     return list(found.values())
 
 
+_MOST_DOTS = 200
+
+
 def _parsed(path: Path, text: str) -> Mapping[str, Any]:
     loads = _parser()
     try:
+        # Settings are short lines; the parser takes minutes over a key of many thousands of dots.
+        if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+            raise RecursionError
         return loads(text)
     except RecursionError:
         raise DataError(f'{path}: is nested too deeply; settings are single lines such as: prices = "live"') from None

@@ -86,6 +86,10 @@ def format_usd(amount: Decimal | int) -> str:
     return f"{whole}.{decimals:0<4}"
 
 
+MOST_BYTES = 10**24
+"""A size beyond this is a slip; floats and solvers still count with it."""
+
+
 def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     """Read a size in bytes: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (powers of 1024), or a whole number.
 
@@ -101,8 +105,8 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     if isinstance(size, str) and not match[2] and Fraction(match[1]) < 1_000_000:
         raise RequestError(option, size, allowed)
     exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
-    if exact < 1:
-        raise RequestError(option, size, allowed)
+    if not 1 <= exact <= MOST_BYTES:
+        raise RequestError(option, size, f"{allowed}, and at most {format_bytes(MOST_BYTES)}")
     return -int(-exact // 1)
 
 

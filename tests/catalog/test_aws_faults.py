@@ -15,7 +15,7 @@ import pytest
 from aws_account import NOW, REGION
 
 from deepvm.catalog.aws import Aws, HistoryProvider, Patience, PlacementProvider, aws_providers
-from deepvm.catalog.provider import OFFERINGS, SPECS, ZONES
+from deepvm.catalog.provider import OFFERINGS, QUOTAS, SPECS, ZONES
 from deepvm.errors import CloudError
 
 SECRETS = {
@@ -184,6 +184,48 @@ def test_the_second_page_breaks_off(monkeypatch):
     with serving(monkeypatch, answer) as count:
         assert failure(Aws(patience=QUICK)).why in ("network", "reply")
     assert count[0] == 2
+
+
+@pytest.mark.parametrize("page", ["<html><body><h1>Proxy error</h1></body></html>", f"{XML}<Response/>"])
+def test_a_later_page_that_is_not_awss_is_not_the_end_of_the_list(monkeypatch, page):
+    def answer(handler, number):
+        say(handler, zone_page(token="more") if number == 1 else page)
+
+    with serving(monkeypatch, answer) as count:
+        error = failure(Aws(patience=QUICK))
+    assert (error.why, count[0]) == ("reply", 2)
+    assert "InstanceTypeOfferings" in error.detail
+
+
+def test_a_reply_without_its_value_is_not_the_default_quota(monkeypatch):
+    """Somebody who may run 512 vCPUs must not be told 0, because a proxy answered one request."""
+
+    def answer(handler, number):
+        asked = handler.headers["X-Amz-Target"]
+        default = '{"Quota": {"QuotaCode": "x", "Value": 0}}'
+        say(handler, default if asked.endswith("GetAWSDefaultServiceQuota") else "<html>proxy error</html>")
+
+    with serving(monkeypatch, answer):
+        error = failure(Aws(patience=QUICK), QUOTAS)
+    assert error.why == "reply" and "no value of quota" in error.detail
+
+
+def test_a_trickle_ends_in_time(monkeypatch):
+    """Each byte starts the time between bytes anew."""
+
+    def answer(handler, number):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "100000")
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                handler.wfile.write(b" ")
+                time.sleep(0.1)
+
+    start = time.monotonic()
+    with serving(monkeypatch, answer):
+        error = failure(Aws(patience=Patience(connect_s=1, read_s=1, attempts=1, total_s=1)))
+    assert error.why == "timeout" and time.monotonic() - start < 5
 
 
 def test_a_page_that_names_itself_as_the_next(monkeypatch):

@@ -255,10 +255,40 @@ def test_whatever_stands_in_a_field_nothing_but_our_errors_come_out(data: st.Dat
 @given(st.decimals("0.000001", "100000", places=6, allow_nan=False))
 def test_prices_are_exact(price: Decimal) -> None:
     changed = document()
-    changed["configurations"][0]["usd_per_hour"] = float(price)
-    changed["configurations"][0]["gpu"]["zones"][0]["usd_per_hour"] = float(price)
+    configuration = changed["configurations"][0]
+    configuration["gpu"] |= {"count": 1, "spot_count": 1, "spot_usd_per_hour": float(price)}
+    configuration |= {"memory": None, "usd_per_hour": float(price)}
+    configuration["gpu"]["zones"][0]["usd_per_hour"] = float(price)
     plan = parse_plan(json.dumps(changed))
     assert plan.usd_per_hour == price and price in [z.usd_per_hour for z in plan.training.zones]
+
+
+def test_a_price_that_is_not_the_sum_of_its_parts() -> None:
+    changed = document()
+    changed["configurations"][0]["memory"]["count"] = 500
+    with pytest.raises(CatalogFormatError, match="the sum of counts x prices, 8") as caught:
+        parse_plan(json.dumps(changed))
+    assert [p.place for p in caught.value.problems] == ["configurations[0].usd_per_hour"]
+    changed["configurations"][0]["memory"]["on_demand_usd_per_hour"] = None  # unknown, so nothing to compare with
+    assert parse_plan(json.dumps(changed)).memory is not None
+
+
+@pytest.mark.parametrize(
+    "place", ["us-east-1; touch x #", "*/../k8s", "$(id)", "a b", "-x", "", "é", "a" * 101, "a\nb"]
+)
+@pytest.mark.parametrize("where", ["zone", "region", "zones"])
+def test_what_goes_into_commands_is_a_plain_name(where: str, place: str) -> None:
+    changed = document()
+    configuration = changed["configurations"][0]
+    if where == "zones":
+        configuration["gpu"]["zones"][0]["zone"] = place
+    else:
+        configuration[where] = place
+    if where == "region" and place == "":
+        assert parse_plan(json.dumps(changed)).region == "us-east-1"  # that of the source
+        return
+    with pytest.raises(CatalogFormatError, match="letters, digits, dots, hyphens and underscores"):
+        parse_plan(json.dumps(changed))
 
 
 def test_roles_of_the_groups() -> None:

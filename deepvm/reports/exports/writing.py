@@ -68,6 +68,9 @@ def _make(folder: Path) -> tuple[Path, ...]:
             missing.append(parent)
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
+        for parent in missing:  # a name that is too long is refused after those above it were made
+            with contextlib.suppress(OSError, ValueError):
+                parent.rmdir()
         raise _refused(folder, error) from None
     return tuple(missing)
 
