@@ -10,6 +10,9 @@
     │   ├── CatalogFormatError     4  a file that was read is not a valid catalogue: lists every problem with its place
     │   └── MissingDataError       4  the catalogue is valid but lacks what the request needs
     ├── CloudError                 5  the cloud or the network did not answer as needed: names the call and what to do
+    ├── CheckpointError            1  a checkpoint could not be saved, sent or read: names the place and the cause
+    │   ├── TierBusyError          1  a place for checkpoints has no room now: this version is skipped
+    │   └── DamagedError           1  a version is not what its commit record says: names what is damaged
     └── SolverError                1  no integer-program solver can be run on this machine
 
 A budget for which nothing is feasible, or a solver that ran out of time, is a *result* (see
@@ -141,6 +144,18 @@ class CloudError(DeepVMError):
         """Keep the facts; the message is made from them."""
         self.what, self.why, self.detail, self.advice = what, why, detail, advice
         super().__init__(f"{what}: {detail}; {advice}")
+
+
+class CheckpointError(DeepVMError):
+    """A checkpoint could not be saved, sent or read; the message names the place, the cause and the next step."""
+
+
+class TierBusyError(CheckpointError):
+    """A place for checkpoints has no room for a version now."""
+
+
+class DamagedError(CheckpointError):
+    """A version is not what its commit record says."""
 
 
 class SolverError(DeepVMError):

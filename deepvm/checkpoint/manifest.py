@@ -1,0 +1,86 @@
+"""The commit record: a small JSON file beside each version. A version without one is not complete, whatever its bytes.
+
+``torch.load`` and safetensors accept flipped bits silently; the manifest's checksums are verified before anything is
+loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from deepvm.checkpoint.crc import crc32
+from deepvm.checkpoint.layout import CHUNK_BYTES, MOST_BYTES
+from deepvm.errors import RequestError
+
+MANIFEST_VERSION = "deepvm.checkpoint/1"
+SUFFIX = ".json"
+"""Added to the name of the file that it is about."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a complete version is.
+
+    Attributes:
+        job: whose it is. version: optimizer steps that it contains. world: ranks that wrote it.
+        size: bytes of the file. chunk_bytes: bytes that share a checksum. crcs: CRC-32 of each chunk, in order.
+        layout: digest of its layout, empty when unknown. created: UTC, ISO 8601.
+    """
+
+    job: str
+    version: int
+    world: int
+    size: int
+    crcs: tuple[int, ...]
+    chunk_bytes: int = CHUNK_BYTES
+    layout: str = ""
+    created: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse figures that cannot belong together.
+
+        Raises:
+            RequestError: naming the attribute.
+        """
+        if not 0 <= self.version < 2**63 or self.world < 1:
+            raise RequestError("version", self.version, "a version from 0 and a world from 1")
+        if not 0 < self.size <= MOST_BYTES or self.chunk_bytes < 1:
+            raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes in chunks of at least 1")
+        if len(self.crcs) != -(-self.size // self.chunk_bytes):
+            raise RequestError("crcs", len(self.crcs), f"one for each of {-(-self.size // self.chunk_bytes)} chunks")
+
+    def to_json(self) -> bytes:
+        """The record's bytes; ``check`` at its end is the CRC-32 of everything else."""
+        document = {"schema_version": MANIFEST_VERSION, **asdict(self)}
+        return json.dumps({**document, "check": _check(document)}).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Manifest:
+        """Read a record.
+
+        Raises:
+            RequestError: it is damaged, or none.
+        """
+        try:
+            document = json.loads(data)
+            if not isinstance(document, Mapping):
+                raise ValueError("not an object")
+            facts: dict[str, Any] = dict(document)
+            check, version = facts.pop("check", None), facts.get("schema_version")
+            if version != MANIFEST_VERSION:
+                raise RequestError("manifest", version, f"a commit record of {MANIFEST_VERSION}")
+            if check != _check(facts):
+                raise ValueError("its checksum is another")
+            del facts["schema_version"]
+            return cls(**{**facts, "crcs": tuple(facts["crcs"])})
+        except RequestError:
+            raise
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise RequestError("manifest", f"{len(data)} bytes", f"an undamaged commit record ({error})") from None
+
+
+def _check(document: Mapping[str, Any]) -> int:
+    return crc32(json.dumps(dict(document), sort_keys=True).encode())

@@ -1,0 +1,77 @@
+"""The interface of a tier: a place that takes whole versions and gives them back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from deepvm.checkpoint.layout import Layout
+from deepvm.checkpoint.manifest import Manifest
+
+
+class Level(str, Enum):
+    """What an acknowledged version survives: the loss of this trainer, or of the memory node as well."""
+
+    REMOTE = "remote"
+    DURABLE = "durable"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's part of a version, in the trainer's memory; it does not change until the tier has returned.
+
+    Attributes:
+        job: whose it is. version: optimizer steps that it contains. rank: whose part.
+        layout: of the whole version. image: the whole file's address space; only the rank's own segments are filled.
+    """
+
+    job: str
+    version: int
+    rank: int
+    layout: Layout
+    image: memoryview
+
+
+class Tier(ABC):
+    """A place for versions. All methods but ``close`` may be called from several threads, and block until done.
+
+    Every wait has a limit, after which a :class:`~deepvm.errors.CheckpointError` is raised. A version that was not
+    acknowledged may be lost; it must never be given back as complete, nor harm those before it.
+    """
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """What the user calls it, without secrets."""
+
+    @abstractmethod
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        """Take one rank's part of a version.
+
+        Args:
+            shard: the part.
+            acknowledged: called as soon as the whole version, of all ranks, is safe at a level; once for each level
+                that this tier reaches, the weakest first. The shard's memory is free when this method returns.
+
+        Raises:
+            CheckpointError: it is not safe.
+            TierBusyError: there is no room now; nothing was taken, skip this version.
+        """
+
+    @abstractmethod
+    def versions(self, job: str) -> tuple[Manifest, ...]:
+        """The complete versions, newest first; their bytes are not verified yet."""
+
+    @abstractmethod
+    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+        """A file with this version's bytes, verified against the manifest: the tier's own, or one made in ``folder``.
+
+        Raises:
+            CheckpointError: it is gone or damaged.
+        """
+
+    def close(self) -> None:  # noqa: B027  a tier without connections has nothing to close
+        """Let go of connections."""
