@@ -1,0 +1,303 @@
+"""Checkpoints of a training job in three lines; see :class:`Checkpointer`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from deepvm.checkpoint.arena import Slot, as_bytes
+from deepvm.checkpoint.folder import check_job
+from deepvm.checkpoint.format import Image, plan_image
+from deepvm.checkpoint.handle import Handle
+from deepvm.checkpoint.layout import Layout
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.pipeline import Pipeline, log
+from deepvm.checkpoint.points import point
+from deepvm.checkpoint.schedule import parse_every
+from deepvm.checkpoint.state import Stateful, TrainingState
+from deepvm.checkpoint.tiers.base import Shard, Tier
+from deepvm.checkpoint.tiers.open import open_tier
+from deepvm.checkpoint.tree import Parts, take_apart
+from deepvm.errors import CheckpointError, RequestError
+
+WAIT_S = 600.0
+"""Seconds after which whoever waits for a copy or a tier is told that something is wrong."""
+
+
+class Checkpointer:
+    """Saves the state after every so many optimizer steps, in the background, and restores the newest good version.
+
+    Version v is the state at the end of the iteration with optimizer step v (ACUTE IV-D, Check-Mem): random states and
+    samplers as the step left them, everything else as the next forward finds it, so schedulers, GradScalers and moving
+    averages that follow the step are in. The copy of parameters and optimizer state begins with that forward and runs
+    beside it; the next ``optimizer.step`` waits until it has ended. Whoever changes parameters during forward or
+    backward, otherwise than by the optimizer, calls :meth:`wait` first.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        extra: Mapping[str, Stateful] | None = None,
+        tiers: Sequence[str | Tier],
+        every: int | str | None = None,
+        job: str | None = None,
+        keep: int = 2,
+        slots: int = 2,
+    ) -> None:
+        """Hook into the optimizer; nothing is sent or written yet.
+
+        Args:
+            model: what is trained; inside DistributedDataParallel as well.
+            optimizer: of its parameters; any.
+            extra: schedulers, GradScaler, samplers ...: what has ``state_dict`` and ``load_state_dict``, by name.
+            tiers: where versions go: ``file:///folder``, ``tcp://host:port``, ``s3://bucket/prefix``.
+            every: steps (100), or time ("30s", "10min"); None: only when :meth:`save` is called.
+            job: whose versions these are; ``DEEPVM_JOB``, else ``job``.
+            keep: how many versions a file tier keeps.
+            slots: versions that may be under way at once; each takes the memory of the state.
+
+        Raises:
+            RequestError: an argument cannot be used.
+            CheckpointError: a tier cannot be reached or refuses.
+        """
+        if not tiers:
+            raise RequestError("tiers", list(tiers), "at least one, such as file:///mnt/checkpoints")
+        if isinstance(slots, bool) or slots < 1:
+            raise RequestError("slots", slots, "a whole number from 1; 2 overlap one version with the next")
+        if _world() > 1:
+            raise CheckpointError("several ranks are not supported yet; save from a single process")
+        self.job = check_job(job or os.environ.get("DEEPVM_JOB") or "job")
+        self._state = TrainingState(model, optimizer, extra)
+        self._schedule = parse_every(every)
+        session = secrets.token_hex(8)
+        self._pipeline = Pipeline([t if isinstance(t, Tier) else open_tier(t, session, keep) for t in tiers], slots)
+        self._version = 0
+        self._structure: list[Any] | None = None
+        self._image: Image | None = None
+        self._layout: Layout | None = None
+        self._last: Handle | None = None
+        self._early: dict[str, Any] | None = None
+        self._due = False
+        self._copied = threading.Event()
+        self._copied.set()
+        self._copy_error: BaseException | None = None
+        self._gate_s = 0.0
+        self._hooks: list[Any] = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+            self._state.model.register_forward_pre_hook(self._before_forward),
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self.wait()),
+            self._state.model.register_load_state_dict_pre_hook(lambda *_: self.wait()),
+        ]
+        self._closed = False
+
+    @property
+    def version(self) -> int:
+        """Optimizer steps done, those of the restored version included."""
+        return self._version
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Versions saved, skipped and failed, bytes, and seconds for which training stood still."""
+        return {**self._pipeline.counts, "stall_s": self._gate_s}
+
+    def save(self, block: bool = False) -> Handle:
+        """Save the present state, whatever the schedule says.
+
+        Args:
+            block: wait for a free slot, and until a tier has acknowledged the version; the emergency save.
+
+        Returns:
+            The handle; ``skipped`` where there was no room and ``block`` is not set.
+
+        Raises:
+            CheckpointError: with ``block``: no tier took it.
+        """
+        self._due = False  # this one is it
+        last = self._last
+        handle = last if last is not None and last.version == self._version and not last.skipped else None
+        if handle is None or _failed(handle.remote_done):
+            handle = self._save(WAIT_S if block else 0.0)
+        if block:
+            _result(handle.remote_done)
+        return handle
+
+    def wait(self) -> None:
+        """Wait until the copy under way has ended, before changing parameters otherwise than by the optimizer.
+
+        Raises:
+            CheckpointError: the copy does not end.
+        """
+        self._before_forward()
+        if self._copied.is_set():
+            return
+        start = time.perf_counter()
+        if not self._copied.wait(WAIT_S):
+            raise CheckpointError(f"the copy of a version did not end in {WAIT_S:.0f} s")
+        waited = time.perf_counter() - start
+        self._gate_s += waited
+        if self._last is not None:
+            self._last.stall_s += waited
+
+    def restore_latest(self) -> int:
+        """Restore the newest complete and undamaged version of all tiers.
+
+        Returns:
+            The version, 0 when there is none; the next optimizer step makes the one after it.
+
+        Raises:
+            CheckpointError: no tier answers, or what was found is of another model.
+        """
+        self.wait()
+        with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
+            for manifest, tier in self._candidates():
+                try:
+                    path = tier.fetch(manifest, Path(folder))
+                except CheckpointError as error:
+                    log.warning("version %d on %s is passed over: %s", manifest.version, tier.url, error)
+                    continue
+                tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+                self._version = self._state.restore(tree)
+                log.info("restored version %d from %s", self._version, tier.url)
+                return self._version
+        return 0
+
+    def _candidates(self) -> list[tuple[Manifest, Tier]]:
+        """Complete versions, newest first; of the same one, that of the first tier."""
+        found: list[tuple[Manifest, Tier]] = []
+        silent: list[CheckpointError] = []
+        for tier in self._pipeline.tiers:
+            try:
+                found += [(manifest, tier) for manifest in tier.versions(self.job)]
+            except CheckpointError as error:
+                silent.append(error)
+        if len(silent) == len(self._pipeline.tiers):
+            raise silent[0]
+        for problem in silent:
+            log.warning("a newer version may exist where nobody answers: %s", problem)
+        return sorted(found, key=lambda pair: -pair[0].version)
+
+    def close(self) -> None:
+        """Finish what is under way and let go of the optimizer. Doing it twice is harmless.
+
+        Raises:
+            CheckpointError: it could not be finished in time.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._before_forward()
+        for hook in self._hooks:
+            hook.remove()
+        if not self._pipeline.close(WAIT_S):
+            raise CheckpointError(f"versions under way were not finished in {WAIT_S:.0f} s")
+
+    def __enter__(self) -> Checkpointer:
+        """Use it with ``with``."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _before_step(self, *_: Any) -> None:
+        self.wait()
+
+    def _after_step(self, *_: Any) -> None:
+        start = time.perf_counter()
+        self._version += 1
+        self._due = self._schedule.due(self._version, time.monotonic())
+        self._early = self._state.early() if self._due else None
+        self._gate_s += time.perf_counter() - start
+
+    def _before_forward(self, *_: Any) -> None:
+        if self._due:
+            self._due = False
+            self._save(0.0)
+
+    def _save(self, patience_s: float) -> Handle:
+        self.wait()
+        start = time.perf_counter()
+        handle = Handle(self._version)
+        early, self._early = self._early, None
+        tree = self._state.tree(self._version, self._state.early() if early is None else early)
+        parts = take_apart(tree)
+        if parts.structure != self._structure:
+            self._plan(tree, parts)
+        slot = self._pipeline.take(patience_s)
+        if slot is None:
+            self._pipeline.counts["skipped"] += 1
+            handle.skipped = True
+            handle.failed(CheckpointError(f"version {self._version} was skipped: those before it are still under way"))
+            return handle
+        self._last = handle
+        self._snapshot(handle, parts, slot)
+        handle.stall_s += time.perf_counter() - start
+        self._gate_s += time.perf_counter() - start
+        return handle
+
+    def _plan(self, tree: Any, parts: Parts) -> None:
+        image = plan_image(tree, parts)
+        self._image, self._layout, self._structure = image, image.layout(), parts.structure
+        self._pipeline.renew(lambda: Slot(image))
+
+    def _snapshot(self, handle: Handle, parts: Parts, slot: Slot) -> None:
+        assert self._layout is not None
+        sources = [as_bytes(storage) for storage in parts.storages]
+        gated = self._state.gated()
+        later = [n for n, storage in enumerate(parts.storages) if storage._cdata in gated]
+        apart = set(later)
+        slot.image.write_numbers(slot.view, parts.numbers)
+        slot.copy(sources, [n for n in range(len(sources)) if n not in apart])
+        shard = Shard(self.job, handle.version, 0, self._layout, slot.view)
+        self._copied.clear()
+        self._pipeline.copy(lambda: self._copy(slot, sources, later, shard, handle))
+
+    def _copy(
+        self, slot: Slot, sources: Sequence[torch.Tensor | None], which: Sequence[int], shard: Shard, handle: Handle
+    ) -> None:
+        """In the background: copy what only the optimizer changes, open the gate, give the slot to the tiers."""
+        try:
+            point("snapshot.before-copy")
+            slot.copy(sources, which)
+            point("snapshot.after-copy")
+        except BaseException as error:
+            self._pipeline.give_back(slot)
+            handle.failed(CheckpointError(f"version {handle.version} could not be copied: {error}"))
+            return
+        finally:
+            self._copied.set()
+        handle.copied()
+        self._pipeline.send(slot, shard, handle)
+
+
+def _world() -> int:
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
+
+
+def _failed(future: Future[int]) -> bool:
+    return future.done() and future.exception() is not None
+
+
+def _result(future: Future[int]) -> int:
+    try:
+        return future.result(WAIT_S)
+    except TimeoutError:
+        raise CheckpointError(f"no tier has acknowledged the version after {WAIT_S:.0f} s") from None

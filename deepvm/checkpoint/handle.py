@@ -1,0 +1,53 @@
+"""What ``save()`` returns: how far a version has come."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from deepvm.checkpoint.tiers.base import Level
+
+
+@dataclass
+class Handle:
+    """A version on its way.
+
+    Attributes:
+        version: optimizer steps that it contains.
+        snapshot_done: resolves when the trainer's memory has a copy that training cannot change.
+        remote_done: resolves when the version survives the loss of this machine.
+        durable: resolves when it survives the loss of the memory node too; fails when no tier can promise that.
+        stall_s: seconds for which training stood still for it. times: seconds from the start to each of the above.
+        skipped: whether there was no room, so that nothing was done.
+    """
+
+    version: int
+    snapshot_done: Future[int] = field(default_factory=Future)
+    remote_done: Future[int] = field(default_factory=Future)
+    durable: Future[int] = field(default_factory=Future)
+    stall_s: float = 0.0
+    times: dict[str, float] = field(default_factory=dict)
+    skipped: bool = False
+    _start: float = field(default_factory=time.perf_counter)
+
+    def reached(self, level: Level) -> None:
+        """Note that a tier has the version; durable is remote too."""
+        if level is Level.DURABLE:
+            self._resolve("durable", self.durable)
+        self._resolve("remote", self.remote_done)
+
+    def copied(self) -> None:
+        """Note that the snapshot is whole."""
+        self._resolve("snapshot", self.snapshot_done)
+
+    def failed(self, error: BaseException) -> None:
+        """Note that what has not come will not come."""
+        for future in (self.snapshot_done, self.remote_done, self.durable):
+            if not future.done():
+                future.set_exception(error)
+
+    def _resolve(self, name: str, future: Future[int]) -> None:
+        if not future.done():
+            self.times[name] = time.perf_counter() - self._start
+            future.set_result(self.version)

@@ -1,0 +1,155 @@
+"""From a slot to the tiers: one thread copies, one for each tier sends; what has no room is skipped, not waited for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+from deepvm.checkpoint.arena import Slot
+from deepvm.checkpoint.handle import Handle
+from deepvm.checkpoint.tiers.base import Shard, Tier
+from deepvm.errors import CheckpointError, TierBusyError
+
+log = logging.getLogger("deepvm.checkpoint")
+
+
+class Pipeline:
+    """The threads behind a checkpointer, and who holds which slot."""
+
+    def __init__(self, tiers: Sequence[Tier], slots: int = 2) -> None:
+        """Start nothing yet.
+
+        Args:
+            tiers: where versions go.
+            slots: how many versions may be under way.
+        """
+        self.tiers = tuple(tiers)
+        self.counts = {"saved": 0, "skipped": 0, "failed": 0, "bytes": 0}
+        self._most = slots
+        self._slots: list[Slot] = []
+        self._free: list[Slot] = []
+        self._users: dict[int, int] = {}
+        self._change = threading.Condition()
+        self._queues: list[SimpleQueue[Callable[[], None] | None]] = [SimpleQueue() for _ in range(len(tiers) + 1)]
+        self._threads: list[threading.Thread] = []
+
+    def renew(self, make: Callable[[], Slot]) -> None:
+        """The layout has changed: slots of the old one go when they are free."""
+        with self._change:
+            self._make = make
+            self._slots, self._free = [], []
+
+    def take(self, timeout_s: float = 0) -> Slot | None:
+        """A free slot, None when there is none in time."""
+        with self._change:
+            ready = self._change.wait_for(lambda: bool(self._free) or len(self._slots) < self._most, timeout_s)
+            if not ready:
+                return None
+            if self._free:
+                return self._free.pop()
+            slot = self._make()
+            self._slots.append(slot)
+            return slot
+
+    def copy(self, work: Callable[[], None]) -> None:
+        """Run the copy of a version in the background."""
+        self._start()
+        self._queues[0].put(work)
+
+    def send(self, slot: Slot, shard: Shard, handle: Handle) -> None:
+        """Give a filled slot to every tier; it is free again when the last has taken it."""
+        with self._change:
+            self._users[id(slot)] = len(self.tiers)
+        state = _Sending(len(self.tiers))
+        for number, tier in enumerate(self.tiers, start=1):
+            self._queues[number].put(lambda tier=tier: self._send_one(tier, slot, shard, handle, state))  # type: ignore[misc]
+
+    def _send_one(self, tier: Tier, slot: Slot, shard: Shard, handle: Handle, state: _Sending) -> None:
+        error: CheckpointError | None = None
+        try:
+            tier.put(shard, handle.reached)
+        except TierBusyError as busy:
+            error = busy
+            log.info("version %d is skipped by %s: %s", shard.version, tier.url, busy)
+        except CheckpointError as failure:
+            error = failure
+            log.warning("version %d is not on %s: %s", shard.version, tier.url, failure)
+        except Exception as failure:  # a bug in a tier must not end the thread that others wait for
+            error = CheckpointError(f"{tier.url}: {type(failure).__name__}: {failure}")
+            log.exception("version %d is not on %s", shard.version, tier.url)
+        last = self._let_go(slot)
+        with state.lock:
+            state.errors += [] if error is None else [error]
+            state.left -= 1
+            done, errors = state.left == 0, list(state.errors)
+        if done and last:
+            self._conclude(handle, shard, errors)
+
+    def _conclude(self, handle: Handle, shard: Shard, errors: list[CheckpointError]) -> None:
+        if len(errors) == len(self.tiers):
+            busy = all(isinstance(e, TierBusyError) for e in errors)
+            self.counts["skipped" if busy else "failed"] += 1
+            handle.skipped = busy
+            handle.failed(errors[0])
+        else:
+            self.counts["saved"] += 1
+            self.counts["bytes"] += shard.layout.size
+
+    def _let_go(self, slot: Slot) -> bool:
+        with self._change:
+            self._users[id(slot)] -= 1
+            if self._users[id(slot)]:
+                return False
+            del self._users[id(slot)]
+            self.give_back(slot)
+            return True
+
+    def give_back(self, slot: Slot) -> None:
+        """A slot that is not used any more."""
+        with self._change:
+            if any(slot is s for s in self._slots):
+                self._free.append(slot)
+            self._change.notify_all()
+
+    def _start(self) -> None:
+        if self._threads:
+            return
+        for number, queue in enumerate(self._queues):
+            name = f"deepvm-{'copy' if not number else self.tiers[number - 1].url}"
+            thread = threading.Thread(target=_serve, args=(queue,), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self, timeout_s: float) -> bool:
+        """Finish what is under way, then end; returns whether all of it was done in time."""
+        for queue in self._queues[:1]:
+            queue.put(None)
+        done = True
+        for number, thread in enumerate(self._threads):
+            thread.join(timeout_s)
+            done = done and not thread.is_alive()
+            if not number:  # nothing more comes from the copies
+                for queue in self._queues[1:]:
+                    queue.put(None)
+        self._threads = []
+        for tier in self.tiers:
+            tier.close()
+        return done
+
+
+class _Sending:
+    """How many tiers are still at a version."""
+
+    def __init__(self, count: int) -> None:
+        self.lock, self.left = threading.Lock(), count
+        self.errors: list[CheckpointError] = []
+
+
+def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:
+    while True:
+        work = queue.get()
+        if work is None:
+            return
+        work()

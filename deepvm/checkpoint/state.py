@@ -1,0 +1,153 @@
+"""What a version holds: model, optimizer, the user's extras and the random states, and how they go back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from deepvm.checkpoint.tree import put_together
+from deepvm.errors import CheckpointError, RequestError
+
+RANDOM = "rng"
+"""Place of the random states among the extras."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a scheduler, a GradScaler or a sampler has."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take a state back."""
+
+
+class TrainingState:
+    """The objects whose state is saved, by the user's names."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful] | None = None
+    ) -> None:
+        """Remember them.
+
+        Args:
+            model: a module, also inside DistributedDataParallel, whose wrapping is left out of the file.
+            optimizer: of its parameters.
+            extra: whatever has ``state_dict`` and ``load_state_dict``, by name.
+
+        Raises:
+            RequestError: an extra has no such methods, or the name of our own.
+        """
+        self.model = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+        self.optimizer = optimizer
+        self.extra = dict(extra or {})
+        for name, value in self.extra.items():
+            if name == RANDOM:
+                raise RequestError("extra", name, "other names: this one is taken by the random states")
+            if not isinstance(value, Stateful):
+                raise RequestError(f"extra[{name!r}]", type(value).__name__, "objects with state_dict, load_state_dict")
+
+    def early(self) -> dict[str, Any]:
+        """What must be taken as soon as a step is done, copied: random states, and extras that the next batch moves on.
+
+        The rest is taken later, before the next forward: a scheduler, a GradScaler or a moving average belongs to the
+        step although it moves after it, while a sampler or the random numbers of the next batch belong to the next.
+        """
+        found = {name: v.state_dict() for name, v in self.extra.items() if not isinstance(v, _AFTER_STEP)}
+        return {**_copied(found), RANDOM: random_state()}
+
+    def tree(self, version: int, early: Mapping[str, Any]) -> dict[str, Any]:
+        """The state as it is loaded later: ``{"model", "optimizer", "extra", "version"}``.
+
+        Args:
+            version: optimizer steps done.
+            early: what :meth:`early` gave after the last of them.
+        """
+        late = {name: v.state_dict() for name, v in self.extra.items() if name not in early}
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "extra": {**late, **early},
+            "version": version,
+        }
+
+    def gated(self) -> set[int]:
+        """Storages that only ``optimizer.step`` changes: parameters and the optimizer's state. By ``_cdata``."""
+        found = {p.untyped_storage()._cdata for p in self.model.parameters()}
+        for values in self.optimizer.state.values():
+            if isinstance(values, Mapping):
+                found |= {v.untyped_storage()._cdata for v in values.values() if isinstance(v, torch.Tensor)}
+        return found
+
+    def restore(self, tree: Mapping[str, Any]) -> int:
+        """Give every object its state back; returns the version.
+
+        Raises:
+            CheckpointError: the version belongs to another model, optimizer or set of extras.
+        """
+        missing = [name for name in self.extra if name not in tree["extra"]]
+        if missing:
+            raise CheckpointError(
+                f"the version has no state of extra {', '.join(missing)}; leave it out, or start anew"
+            )
+        try:
+            self.model.load_state_dict(tree["model"])
+            self.optimizer.load_state_dict(tree["optimizer"])
+            for name, value in self.extra.items():
+                value.load_state_dict(tree["extra"][name])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(f"the version is of another model, optimizer or extra: {error}") from error
+        if RANDOM in tree["extra"]:
+            restore_random(tree["extra"][RANDOM])
+        return int(tree["version"])
+
+
+_AFTER_STEP = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler, torch.nn.Module)
+
+
+def _copied(tree: Any) -> Any:
+    return put_together(tree, lambda tensor: tensor.detach().clone(), lambda number: number)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every random generator that this process uses, as tensors and numbers."""
+    version, words, gauss = random.getstate()
+    found: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor(words, dtype=torch.int64),
+        # A tensor, because it comes and goes: None would change the layout of the file.
+        "python_gauss": torch.tensor(float("nan") if gauss is None else gauss, dtype=torch.float64),
+        "python_version": version,
+    }
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:  # who has not loaded it draws nothing from it
+        name, keys, position, has_gauss, cached = numpy.random.get_state()
+        found["numpy"] = {
+            "name": name,
+            "keys": torch.from_numpy(keys.astype("int64")),
+            "position": int(position),
+            "has_gauss": int(has_gauss),
+            "cached": float(cached),
+        }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # who has not used it draws nothing from it
+        found["cuda"] = torch.cuda.get_rng_state_all()
+    return found
+
+
+def restore_random(state: Mapping[str, Any]) -> None:
+    """Set the random generators as they were."""
+    torch.set_rng_state(state["torch"])
+    gauss = float(state["python_gauss"])
+    words = tuple(int(word) for word in state["python"])
+    random.setstate((int(state["python_version"]), words, None if gauss != gauss else gauss))
+    kept, numpy = state.get("numpy"), sys.modules.get("numpy")
+    if kept is not None and numpy is not None:
+        keys = kept["keys"].numpy().astype("uint32")
+        numpy.random.set_state((kept["name"], keys, kept["position"], kept["has_gauss"], kept["cached"]))
+    if "cuda" in state and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])

@@ -1,0 +1,132 @@
+"""A state as torch saves it, taken apart into structure, tensors and numbers, and put together again as a template.
+
+The structure is what must be equal for two versions to have the same file layout. Tensors are copied, numbers are
+patched into the file's pickle. What ``torch.load(weights_only=True)`` would refuse is refused here, with its place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from deepvm.errors import RequestError
+
+_INT64 = range(-(2**63), 2**63)
+_CONSTANTS = (str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
+_MAPPINGS: tuple[type, ...] = (dict, OrderedDict, Counter)
+
+
+@dataclass
+class Parts:
+    """A tree taken apart.
+
+    Attributes:
+        structure: equal for equal layouts. tensors: in the order in which pickle visits them.
+        numbers: whole numbers and floats, in that order too.
+        storages: the memory behind the tensors, each once; several tensors may share one.
+    """
+
+    structure: list[Hashable] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    numbers: list[int | float] = field(default_factory=list)
+    storages: list[torch.UntypedStorage] = field(default_factory=list)
+    _known: dict[int, int] = field(default_factory=dict)
+    _dtypes: list[torch.dtype] = field(default_factory=list)
+
+
+def take_apart(tree: Any) -> Parts:
+    """Take a tree of containers, tensors, numbers and texts apart.
+
+    Raises:
+        RequestError: something that torch would not load again safely; names the place.
+    """
+    parts = Parts()
+    _visit(tree, parts, "")
+    return parts
+
+
+def put_together(tree: Any, tensor: Callable[[torch.Tensor], Any], number: Callable[[int | float], Any]) -> Any:
+    """The same tree with every tensor and number replaced, in the order of :func:`take_apart`."""
+    kind = type(tree)
+    if isinstance(tree, torch.Tensor):
+        return tensor(tree)
+    if kind is float or (kind is int and tree in _INT64):
+        return number(tree)
+    if kind in _MAPPINGS:
+        made = kind()
+        for key, value in tree.items():
+            made[key] = put_together(value, tensor, number)
+        if hasattr(tree, "_metadata"):  # of a module's state_dict: load_state_dict reads versions from it
+            made._metadata = tree._metadata
+        return made
+    if kind in (list, tuple):
+        return kind(put_together(value, tensor, number) for value in tree)
+    return tree
+
+
+def _visit(tree: Any, parts: Parts, place: str) -> None:
+    kind = type(tree)
+    if isinstance(tree, torch.Tensor):
+        _visit_tensor(tree, parts, place)
+    elif kind is float:
+        parts.structure.append("float")
+        parts.numbers.append(tree)
+    elif kind is int and tree in _INT64:
+        parts.structure.append("int")
+        parts.numbers.append(tree)
+    elif kind in _CONSTANTS or kind is int:
+        parts.structure.append((kind.__name__, tree))
+    elif kind in _MAPPINGS:
+        parts.structure.append((kind.__name__, len(tree), _metadata(tree)))
+        for key, value in tree.items():
+            if type(key) not in (str, int):
+                raise RequestError(place or "state", key, f"keys that are texts or whole numbers; at {_at(place)}")
+            parts.structure.append(key)
+            _visit(value, parts, f"{place}[{key!r}]")
+    elif kind in (list, tuple):
+        parts.structure.append((kind.__name__, len(tree)))
+        for number, value in enumerate(tree):
+            _visit(value, parts, f"{place}[{number}]")
+    else:
+        raise RequestError(place or "state", kind.__name__, _advice(tree, place))
+
+
+def _visit_tensor(tensor: torch.Tensor, parts: Parts, place: str) -> None:
+    if tensor.layout is not torch.strided or tensor.is_quantized or type(tensor) not in _TENSORS or tensor.is_meta:
+        raise RequestError(place or "state", type(tensor).__name__, f"dense tensors with data; at {_at(place)}")
+    storage = tensor.untyped_storage()
+    key = storage._cdata
+    index = parts._known.get(key)
+    if index is None:
+        index = parts._known[key] = len(parts.storages)
+        parts.storages.append(storage)
+        parts._dtypes.append(tensor.dtype)
+    elif parts._dtypes[index] is not tensor.dtype:
+        raise RequestError(place, str(tensor.dtype), f"one type for one memory; at {_at(place)}")
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    parts.structure.append((tensor.dtype, shape, stride, tensor.storage_offset(), index, storage.nbytes()))
+    parts.tensors.append(tensor)
+
+
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+def _metadata(tree: Mapping[Any, Any]) -> str:
+    found = getattr(tree, "_metadata", None)
+    return "" if found is None else repr(found)
+
+
+def _at(place: str) -> str:
+    return f"state{place}"
+
+
+def _advice(value: Any, place: str) -> str:
+    kind = type(value)
+    if kind.__module__ == "numpy":
+        hint = "torch.from_numpy(...)" if kind.__name__ == "ndarray" else ".item()"
+        return f"tensors, numbers, texts, lists and dicts; at {_at(place)}: {hint} makes one of it"
+    return f"tensors, numbers, texts, lists, tuples and dicts of them; at {_at(place)}"

@@ -1,0 +1,335 @@
+"""A training job's view: each version holds one step's numbers; a cut run goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.arena import Slot  # noqa: E402
+from deepvm.checkpoint.folder import VersionFolder  # noqa: E402
+from deepvm.checkpoint.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
+from deepvm.errors import CheckpointError, DamagedError, RequestError  # noqa: E402
+
+
+class Fill(torch.optim.Optimizer):
+    """Writes the step's number into every parameter and state tensor."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["m"] = torch.zeros_like(p)
+        self.n = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.n += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.fill_(self.n)
+                self.state[p]["m"].fill_(self.n)
+
+
+def model_of(count: int = 12, width: int = 256) -> torch.nn.Module:
+    return torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(count)])
+
+
+def numbers_in(tree: Any) -> set[float]:
+    if isinstance(tree, torch.Tensor):
+        return set(tree.unique().tolist()) if tree.numel() > 1000 else set()
+    if isinstance(tree, dict):
+        return set().union(*map(numbers_in, tree.values()))
+    return set().union(*map(numbers_in, tree)) if isinstance(tree, (list, tuple)) else set()
+
+
+def contents(folder: Path) -> dict[int, set[float]]:
+    found = {}
+    for path in folder.glob("*.pt"):
+        tree = torch.load(path, weights_only=True)
+        assert set(tree) == {"model", "optimizer", "extra", "version"}
+        found[tree["version"]] = numbers_in(tree["model"]) | numbers_in(tree["optimizer"])
+    return found
+
+
+def fill_and_save(folder: Path, steps: int, every: int, **options: Any) -> dict[int, set[float]]:
+    model = model_of()
+    optimizer = Fill(model.parameters())
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=[folder.as_uri()], every=every, keep=1000, **options
+    ) as saver:
+        for _ in range(steps):
+            optimizer.step()
+        saver.save(block=True)
+    return contents(folder)
+
+
+@pytest.mark.parametrize(("every", "slots"), [(1, 2), (7, 2), (3, 1)])
+def test_a_version_holds_the_numbers_of_one_step(every: int, slots: int, tmp_path: Path) -> None:
+    """ACUTE's hazard: the published code has a gate that never waits, and one file held six versions."""
+    found = fill_and_save(tmp_path, 120, every, slots=slots)
+    assert 120 in found and len(found) >= 2
+    assert all(values == {version} for version, values in found.items()), found
+
+
+def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutation: nobody waits for the copy, which is slowed down so that the next steps come meanwhile."""
+    copy = Slot.copy
+
+    def slow(self: Slot, sources: Any, which: Any) -> None:
+        for number in which:
+            time.sleep(0.0005)
+            copy(self, sources, [number])
+
+    monkeypatch.setattr(Slot, "copy", slow)
+    assert all(values == {version} for version, values in fill_and_save(tmp_path / "gate", 40, 5).items())
+    monkeypatch.setattr(Checkpointer, "_before_step", Checkpointer._before_forward)
+    found = fill_and_save(tmp_path / "none", 40, 5)
+    assert any(values != {version} for version, values in found.items())
+
+
+class Job:
+    """A small training with everything that has a state: dropout, momentum, a scheduler, Python's random numbers."""
+
+    def __init__(self, folder: Path, every: int | str | None = 1, **options: Any) -> None:
+        torch.manual_seed(0)
+        random.seed(0)
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1)
+        )
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=50)
+        self.saver = Checkpointer(
+            model=self.model,
+            optimizer=self.optimizer,
+            extra={"scheduler": self.scheduler},
+            tiers=[folder.as_uri()],
+            every=every,
+            **options,
+        )
+
+    def train(self, until: int) -> None:
+        while self.saver.version < until:
+            x = torch.randn(4, 8) * random.random()
+            self.optimizer.zero_grad()
+            self.model(x).square().mean().backward()
+            self.optimizer.step()
+            self.scheduler.step()
+
+    def bits(self) -> list[bytes]:
+        tensors = [*self.model.state_dict().values()]
+        tensors += [t for s in self.optimizer.state_dict()["state"].values() for t in s.values()]
+        return [bytes(t.contiguous().untyped_storage()) for t in tensors]
+
+
+@pytest.mark.parametrize("end", ["by hand", "by the schedule", "killed in the next step"])
+def test_an_interrupted_run_goes_on_bit_by_bit(end: str, tmp_path: Path) -> None:
+    whole = Job(tmp_path / "whole", every=None)
+    whole.train(30)
+    first = Job(tmp_path / "cut", every=None if end == "by hand" else 13)
+    first.train(13)
+    if end == "by hand":
+        first.saver.save(block=True)
+    elif end == "killed in the next step":
+        torch.randn(1)  # the next batch moves the random numbers on, before the rest of version 13 is taken
+        first.model(torch.ones(4, 8))
+    first.saver.close()
+    second = Job(tmp_path / "cut")
+    assert second.saver.restore_latest() == 13 == second.saver.version
+    second.train(30)
+    assert second.bits() == whole.bits()
+    assert second.scheduler.get_last_lr() == whole.scheduler.get_last_lr()
+
+
+def test_there_is_nothing_to_restore(tmp_path: Path) -> None:
+    assert Job(tmp_path / "empty").saver.restore_latest() == 0
+
+
+def test_damaged_and_incomplete_versions_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(tmp_path, every=None, keep=10)
+    for version in range(1, 5):
+        job.train(version)
+        job.saver.save(block=True).durable.result(30)
+    job.saver.close()
+    folder = VersionFolder(tmp_path)
+    with folder.file("job", 4).open("r+b") as file:
+        file.seek(2000)
+        byte = file.read(1)
+        file.seek(2000)
+        file.write(bytes([byte[0] ^ 1]))
+    folder.file("job", 3).with_name("job-000000000003.pt.json").unlink()
+    assert Job(tmp_path).saver.restore_latest() == 2
+    assert "version 4" in caplog.text and "bytes 0 to" in caplog.text
+
+
+class Slow(Tier):
+    """A place that takes what it is given when it is told to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.go, self.taken, self.error = threading.Event(), [], error
+
+    @property
+    def url(self) -> str:
+        return "slow://"
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        assert self.go.wait(30)
+        if self.error:
+            raise self.error
+        self.taken.append(shard.version)
+        acknowledged(Level.REMOTE)
+
+    def versions(self, job: str) -> tuple[Manifest, ...]:
+        if self.error:
+            raise self.error
+        return ()
+
+    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+        raise DamagedError("nothing here")
+
+
+def simple(tier: Tier, **options: Any) -> tuple[Any, Checkpointer]:
+    model = model_of(2, 32)
+    optimizer = Fill(model.parameters())
+    return optimizer, Checkpointer(model=model, optimizer=optimizer, tiers=[tier], **options)
+
+
+def test_training_does_not_wait_for_a_slow_tier_but_skips() -> None:
+    tier = Slow()
+    optimizer, saver = simple(tier, every=1)
+    start = time.monotonic()
+    for _ in range(20):
+        optimizer.step()
+    assert time.monotonic() - start < 5
+    saver.wait()
+    assert saver.metrics["skipped"] == 18
+    skipped = saver.save()
+    assert skipped.skipped and "skipped" in str(skipped.remote_done.exception(0))
+    tier.go.set()
+    assert saver.save(block=True).remote_done.result(0) == 20
+    saver.close()
+    assert tier.taken == [1, 2, 20]
+
+
+def test_a_tier_that_fails_is_noted_and_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    tier = Slow(CheckpointError("the place is gone"))
+    tier.go.set()
+    optimizer, saver = simple(tier, every=1)
+    for _ in range(5):
+        optimizer.step()
+    with pytest.raises(CheckpointError, match="the place is gone"):
+        saver.save(block=True)
+    assert "the place is gone" in caplog.text
+    with pytest.raises(CheckpointError, match="the place is gone"):
+        saver.restore_latest()
+    saver.close()
+    assert saver.metrics["failed"] >= 1 and saver.metrics["saved"] == 0
+
+
+def test_one_tier_of_two_is_enough(tmp_path: Path) -> None:
+    bad = Slow(CheckpointError("the place is gone"))
+    bad.go.set()
+    model = model_of(2, 32)
+    optimizer = Fill(model.parameters())
+    saver = Checkpointer(model=model, optimizer=optimizer, tiers=[bad, tmp_path.as_uri()])
+    optimizer.step()
+    handle = saver.save(block=True)
+    assert handle.durable.result(10) == 1
+    assert saver.restore_latest() == 1
+    saver.close()
+
+
+def test_loading_a_state_waits_for_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path, every=None)
+    job.train(2)
+    copy, ended = Slot.copy, []
+
+    def slow(self: Slot, sources: Any, which: Any) -> None:
+        time.sleep(0.2)
+        copy(self, sources, which)
+        ended.append(time.monotonic())
+
+    monkeypatch.setattr(Slot, "copy", slow)
+    state = {k: v + 1 for k, v in job.model.state_dict().items()}
+    job.saver.save()
+    job.model.load_state_dict(state)
+    assert len(ended) == 2  # what may change at any time, and what only the optimizer changes
+    job.saver.close()
+
+
+def test_a_layout_that_changes(tmp_path: Path) -> None:
+    """Adam's state comes with its first step; a group of parameters may come later."""
+    job = Job(tmp_path, every=None, keep=10)
+    job.saver.save(block=True)
+    job.train(1)
+    job.saver.save(block=True)
+    job.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))]})
+    job.train(2)
+    job.saver.save(block=True)
+    job.saver.close()
+    assert sorted(contents(tmp_path)) == [0, 1, 2]
+
+
+def test_a_version_of_another_model(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train(1)
+    job.saver.save(block=True)
+    job.saver.close()
+    _, saver = simple(Slow())
+    model = model_of(2, 32)
+    saver = Checkpointer(model=model, optimizer=Fill(model.parameters()), tiers=[tmp_path.as_uri()])
+    with pytest.raises(CheckpointError, match="another model"):
+        saver.restore_latest()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"tiers": []}, "tiers"),
+        ({"tiers": ["ftp://x"]}, "ftp://x"),
+        ({"tiers": ["file://relative/x"]}, "three slashes"),
+        ({"slots": 0}, "slots"),
+        ({"every": "soon"}, "every"),
+        ({"every": 0}, "every"),
+        ({"every": True}, "every"),
+        ({"every": "0s"}, "every"),
+        ({"job": "../x"}, "job"),
+        ({"extra": {"a": 3}}, "state_dict"),
+        ({"extra": {"rng": torch.optim.lr_scheduler}}, "rng"),
+    ],
+    ids=str,
+)
+def test_bad_arguments(options: dict[str, Any], named: str, tmp_path: Path) -> None:
+    model = model_of(1, 4)
+    with pytest.raises(RequestError, match=named):
+        Checkpointer(**{"model": model, "optimizer": Fill(model.parameters()), "tiers": [tmp_path.as_uri()], **options})
+
+
+def test_time_as_schedule(tmp_path: Path) -> None:
+    job = Job(tmp_path, every="0.2s", keep=100)
+    end = time.monotonic() + 1.1
+    while time.monotonic() < end:
+        job.train(job.saver.version + 1)
+    job.saver.close()
+    assert 3 <= job.saver.metrics["saved"] <= 6
+
+
+def test_it_needs_nothing_but_torch_and_the_standard_library() -> None:
+    """A training image has no typer and no pydantic."""
+    code = (
+        "import sys\n"
+        "for name in ('typer', 'rich', 'pandas', 'pydantic', 'scipy', 'boto3', 'pulp'): sys.modules[name] = None\n"
+        "from deepvm.checkpoint import Checkpointer\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
