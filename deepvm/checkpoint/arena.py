@@ -4,49 +4,91 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from deepvm.checkpoint.format import Image
+from deepvm.checkpoint.layout import Layout, Segment
 
 GROUP_BYTES = 8 * 2**20
 """Bytes that one call copies: few enough that a waiting trainer is let go soon, many enough to hide the call."""
 
 
-class Slot:
-    """Memory for one version."""
+class Piece(NamedTuple):
+    """A part of a storage that this rank copies: bytes ``start`` to ``start + length`` of storage ``storage``."""
 
-    def __init__(self, image: Image) -> None:
-        """Take memory and write everything but tensors and numbers into it."""
+    storage: int
+    start: int
+    length: int
+
+
+def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
+    """The parts of storages that lie in a rank's share of the file."""
+    return tuple(
+        Piece(number, start, stop - start)
+        for number, (offset, size) in enumerate(zip(image.storages, image.sizes, strict=True))
+        for start, stop in _within(Segment(offset, size), layout.shards[rank])
+    )
+
+
+def _within(part: Segment, shares: Sequence[Segment]) -> list[tuple[int, int]]:
+    """The ranges of a part, counted from its start, that lie in the shares."""
+    found = []
+    for share in shares:
+        start = max(part.offset, share.offset)
+        stop = min(part.offset + part.length, share.offset + share.length)
+        if start < stop:
+            found.append((start - part.offset, stop - part.offset))
+    return found
+
+
+class Slot:
+    """Memory for one version: the address space of the whole file, of which a rank touches its own share."""
+
+    def __init__(self, image: Image, layout: Layout | None = None, rank: int = 0) -> None:
+        """Take memory and write everything but tensors and numbers into it.
+
+        Args:
+            image: how the file looks.
+            layout: who sends what; one rank sends all unless given.
+            rank: whose slot it is.
+        """
         self.image = image
+        layout = image.layout() if layout is None else layout
+        self.pieces = pieces_of(image, layout, rank)
         # Whole pages, so that the file can be written past the page cache.
         self._memory = mmap.mmap(-1, -(-image.size // mmap.PAGESIZE) * mmap.PAGESIZE)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
+        if hasattr(mmap, "MADV_HUGEPAGE") and layout.world == 1:  # huge pages would take the neighbours' shares too
             self._memory.madvise(mmap.MADV_HUGEPAGE)
         self.view = memoryview(self._memory)[: image.size]
-        image.write_pieces(self.view)
+        for offset, data in image.pieces:
+            for start, stop in _within(Segment(offset, len(data)), layout.shards[rank]):
+                self.view[offset + start : offset + stop] = data[start:stop]
         self._targets = [
-            torch.frombuffer(self._memory, dtype=torch.uint8, count=size, offset=offset) if size else None
-            for offset, size in zip(image.storages, image.sizes, strict=True)
+            torch.frombuffer(
+                self._memory, dtype=torch.uint8, count=p.length, offset=image.storages[p.storage] + p.start
+            )
+            for p in self.pieces
         ]
 
     def copy(self, sources: Sequence[torch.Tensor | None], which: Sequence[int]) -> None:
-        """Copy storages into their places; releases the interpreter's lock while it copies.
+        """Copy pieces into their places; releases the interpreter's lock while it copies.
 
         Args:
             sources: each storage as bytes, None where it has none.
-            which: the numbers of those to copy.
+            which: the numbers of the pieces to copy.
         """
         into: list[torch.Tensor] = []
         out: list[torch.Tensor] = []
         size = 0
         for number in which:
-            source, target = sources[number], self._targets[number]
-            if source is None or target is None:
-                continue
-            into.append(target)
-            out.append(source)
-            size += source.numel()
+            piece = self.pieces[number]
+            source = sources[piece.storage]
+            assert source is not None
+            into.append(self._targets[number])
+            out.append(source[piece.start : piece.start + piece.length])
+            size += piece.length
             if size >= GROUP_BYTES:
                 torch._foreach_copy_(into, out)
                 into, out, size = [], [], 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import secrets
 import tempfile
 import threading
 import time
@@ -19,12 +19,13 @@ from deepvm.checkpoint.arena import Slot, as_bytes
 from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.format import Image, plan_image
 from deepvm.checkpoint.handle import Handle
-from deepvm.checkpoint.layout import Layout
+from deepvm.checkpoint.layout import Layout, Segment
 from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.pipeline import Pipeline, log
 from deepvm.checkpoint.points import point
-from deepvm.checkpoint.schedule import parse_every
-from deepvm.checkpoint.state import Stateful, TrainingState
+from deepvm.checkpoint.ranks import Ranks, shards
+from deepvm.checkpoint.schedule import EverySteps, Never, parse_every
+from deepvm.checkpoint.state import RECORDS, Stateful, TrainingState, pack
 from deepvm.checkpoint.tiers.base import Shard, Tier
 from deepvm.checkpoint.tiers.open import open_tier
 from deepvm.checkpoint.tree import Parts, take_apart
@@ -76,15 +77,17 @@ class Checkpointer:
             raise RequestError("tiers", list(tiers), "at least one, such as file:///mnt/checkpoints")
         if isinstance(slots, bool) or slots < 1:
             raise RequestError("slots", slots, "a whole number from 1; 2 overlap one version with the next")
-        if _world() > 1:
-            raise CheckpointError("several ranks are not supported yet; save from a single process")
+        self._ranks = Ranks()
         self.job = check_job(job or os.environ.get("DEEPVM_JOB") or "job")
         self._state = TrainingState(model, optimizer, extra)
         self._schedule = parse_every(every)
-        session = secrets.token_hex(8)
+        session = self._ranks.session()
         self._pipeline = Pipeline([t if isinstance(t, Tier) else open_tier(t, session, keep) for t in tiers], slots)
         self._version = 0
         self._structure: list[Any] | None = None
+        self._digest = 0
+        self._records: list[torch.Tensor] = []
+        self._reserved: Slot | None = None
         self._image: Image | None = None
         self._layout: Layout | None = None
         self._last: Handle | None = None
@@ -92,7 +95,6 @@ class Checkpointer:
         self._due = False
         self._copied = threading.Event()
         self._copied.set()
-        self._copy_error: BaseException | None = None
         self._gate_s = 0.0
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -162,25 +164,28 @@ class Checkpointer:
         """
         self.wait()
         with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
-            for manifest, tier in self._candidates():
+            for manifest, number in self._ranks.told(self._candidates() if not self._ranks.rank else None):
+                tier, path = self._pipeline.tiers[number], None
                 try:
                     path = tier.fetch(manifest, Path(folder))
                 except CheckpointError as error:
                     log.warning("version %d on %s is passed over: %s", manifest.version, tier.url, error)
+                if not self._ranks.least([path is not None])[0]:  # all ranks restore it, or none
                     continue
+                assert path is not None
                 tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-                self._version = self._state.restore(tree)
+                self._version = self._state.restore(tree, self._ranks.rank, self._ranks.world)
                 log.info("restored version %d from %s", self._version, tier.url)
                 return self._version
         return 0
 
-    def _candidates(self) -> list[tuple[Manifest, Tier]]:
-        """Complete versions, newest first; of the same one, that of the first tier."""
-        found: list[tuple[Manifest, Tier]] = []
+    def _candidates(self) -> list[tuple[Manifest, int]]:
+        """Complete versions and the number of their tier, newest first; of the same one, that of the first tier."""
+        found: list[tuple[Manifest, int]] = []
         silent: list[CheckpointError] = []
-        for tier in self._pipeline.tiers:
+        for number, tier in enumerate(self._pipeline.tiers):
             try:
-                found += [(manifest, tier) for manifest in tier.versions(self.job)]
+                found += [(manifest, number) for manifest in tier.versions(self.job)]
             except CheckpointError as error:
                 silent.append(error)
         if len(silent) == len(self._pipeline.tiers):
@@ -220,8 +225,13 @@ class Checkpointer:
     def _after_step(self, *_: Any) -> None:
         start = time.perf_counter()
         self._version += 1
-        self._due = self._schedule.due(self._version, time.monotonic())
-        self._early = self._state.early() if self._due else None
+        due = self._schedule.due(self._version, time.monotonic())
+        self._due = due if isinstance(self._schedule, (EverySteps, Never)) else bool(self._ranks.told(due))
+        self._early = None
+        if self._due and self._ranks.world == 1:
+            self._early = self._state.early()
+        elif self._due:  # here every rank comes by; before the next forward perhaps not
+            self._due = self._agree(0.0)
         self._gate_s += time.perf_counter() - start
 
     def _before_forward(self, *_: Any) -> None:
@@ -234,36 +244,95 @@ class Checkpointer:
         start = time.perf_counter()
         handle = Handle(self._version)
         early, self._early = self._early, None
-        tree = self._state.tree(self._version, self._state.early() if early is None else early)
-        parts = take_apart(tree)
-        if parts.structure != self._structure:
-            self._plan(tree, parts)
-        slot = self._pipeline.take(patience_s)
+        if self._ranks.world > 1:
+            if self._reserved is None:
+                self._agree(patience_s)
+            slot, self._reserved = self._reserved, None
+            tree = self._state.tree(self._version, {RECORDS: self._records})
+            parts = take_apart(tree)
+            if slot is not None and parts.structure != self._structure:
+                self._pipeline.give_back(slot)
+                slot = None
+        else:
+            tree = self._state.tree(self._version, self._state.early() if early is None else early)
+            parts = take_apart(tree)
+            if parts.structure != self._structure:
+                self._plan(tree, parts)
+            slot = self._pipeline.take(patience_s)
         if slot is None:
-            self._pipeline.counts["skipped"] += 1
-            handle.skipped = True
-            handle.failed(CheckpointError(f"version {self._version} was skipped: those before it are still under way"))
-            return handle
+            return self._skipped(handle)
         self._last = handle
         self._snapshot(handle, parts, slot)
         handle.stall_s += time.perf_counter() - start
         self._gate_s += time.perf_counter() - start
         return handle
 
+    def _skipped(self, handle: Handle) -> Handle:
+        self._pipeline.counts["skipped"] += 1
+        handle.skipped = True
+        handle.failed(CheckpointError(f"version {handle.version} was skipped: those before it are still under way"))
+        return handle
+
+    def _agree(self, patience_s: float) -> bool:
+        """Take a slot if every rank can; all ranks save this version or none. Collective.
+
+        Raises:
+            CheckpointError: the ranks do not hold the same state.
+        """
+        record = self._state.record()
+        parts = take_apart(self._state.tree(self._version, {RECORDS: self._records}))
+        renewed = parts.structure != self._structure
+        if renewed:
+            bare = take_apart(self._state.tree(self._version, {})).structure
+            self._digest = int.from_bytes(hashlib.sha256(repr(bare).encode()).digest()[:7], "big")
+        slot = None if renewed else self._pipeline.take(patience_s)
+        told = [renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
+        ready, digest, other, size, agreed = self._ranks.least(told)
+        if digest != -other:
+            raise CheckpointError("the ranks hold different models, optimizers or extras; all must be built alike")
+        capacity = len(self._records[0]) if self._records else 0
+        if not agreed or capacity < -size + 8:
+            # Room to grow: a layout costs more than a few bytes.
+            self._records = [
+                torch.zeros(-size + -size // 4 + 1024, dtype=torch.uint8) for _ in range(self._ranks.world)
+            ]
+            tree = self._state.tree(self._version, {RECORDS: self._records})
+            self._plan(tree, take_apart(tree))
+            slot = self._pipeline.take(patience_s)
+        elif not ready:
+            if slot is not None:
+                self._pipeline.give_back(slot)
+            self._pipeline.counts["skipped"] += 1
+            return False
+        own = self._records[self._ranks.rank]
+        own.copy_(pack(record, len(own)))
+        self._reserved = slot
+        return slot is not None
+
     def _plan(self, tree: Any, parts: Parts) -> None:
         image = plan_image(tree, parts)
-        self._image, self._layout, self._structure = image, image.layout(), parts.structure
-        self._pipeline.renew(lambda: Slot(image))
+        rank, world = self._ranks.rank, self._ranks.world
+        layout = image.layout()
+        if world > 1:
+            # Only rank 0's buffers and numbers count; a record only its rank can tell; the rest is shared out evenly.
+            numbers = {storage._cdata: n for n, storage in enumerate(parts.storages)}
+            owners = {numbers[cdata]: 0 for cdata in self._state.buffers() if cdata in numbers}
+            owners |= {numbers[t.untyped_storage()._cdata]: r for r, t in enumerate(self._records)}
+            owned = [(Segment(image.storages[n], image.sizes[n]), r) for n, r in owners.items()]
+            layout = Layout(image.size, shards(image.size, world, [*owned, (image.pickle, 0)]), image.fields)
+        self._image, self._layout, self._structure = image, layout, parts.structure
+        self._pipeline.renew(lambda: Slot(image, layout, rank))
 
     def _snapshot(self, handle: Handle, parts: Parts, slot: Slot) -> None:
         assert self._layout is not None
         sources = [as_bytes(storage) for storage in parts.storages]
         gated = self._state.gated()
-        later = [n for n, storage in enumerate(parts.storages) if storage._cdata in gated]
-        apart = set(later)
-        slot.image.write_numbers(slot.view, parts.numbers)
-        slot.copy(sources, [n for n in range(len(sources)) if n not in apart])
-        shard = Shard(self.job, handle.version, 0, self._layout, slot.view)
+        free = {n for n, storage in enumerate(parts.storages) if storage._cdata in gated}
+        later = [n for n, piece in enumerate(slot.pieces) if piece.storage in free]
+        if not self._ranks.rank:
+            slot.image.write_numbers(slot.view, parts.numbers)
+        slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage not in free])
+        shard = Shard(self.job, handle.version, self._ranks.rank, self._layout, slot.view)
         self._copied.clear()
         self._pipeline.copy(lambda: self._copy(slot, sources, later, shard, handle))
 
@@ -283,13 +352,6 @@ class Checkpointer:
             self._copied.set()
         handle.copied()
         self._pipeline.send(slot, shard, handle)
-
-
-def _world() -> int:
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return 1
-    return int(distributed.get_world_size())
 
 
 def _failed(future: Future[int]) -> bool:

@@ -2,30 +2,38 @@
 
 Every write goes: the bytes into a hidden file, fsync, rename, fsync of the folder, and only then the commit record by
 the same steps. Whoever sees a commit record may rely on the bytes.
+
+A deleted version's file may be kept under a hidden name as a *spare*, which the next version overwrites in place, as
+LightCheck's two slots are: a disk finds no new blocks, and a full disk has room. See :func:`disk.is_unused`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import secrets
-from collections.abc import Iterator
+import stat
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from deepvm.checkpoint import disk
 from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.manifest import SUFFIX, Manifest
 from deepvm.checkpoint.points import point
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
-_NAME = re.compile(r"(?P<job>[A-Za-z0-9][A-Za-z0-9._-]{0,63})-(?P<version>[0-9]{12,})\.pt", re.ASCII)
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-_BLOCK = 4096
-_PIECE = 16 * 2**20
-# File systems that have no direct writes, or not for this memory, say one of these.
-_NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
+_NAME = re.compile(rf"(?P<job>{_JOB.pattern})-(?P<version>[0-9]{{12,19}})\.pt", re.ASCII)
+_HIDDEN = re.compile(rf"\.({_NAME.pattern}({re.escape(SUFFIX)})?\.[0-9a-f]{{8}}|{_JOB.pattern}\.spare)\.tmp", re.ASCII)
+_MOST_RECORD = 64 * 2**20
+
+log = logging.getLogger("deepvm.checkpoint")
 
 
 def check_job(name: str) -> str:
@@ -37,6 +45,21 @@ def check_job(name: str) -> str:
     if not _JOB.fullmatch(name):
         raise RequestError("job", name, "1 to 64 letters, digits, dots, hyphens and underscores, the first no mark")
     return name
+
+
+def file_name(job: str, version: int) -> str:
+    """Name of a version's file."""
+    return f"{check_job(job)}-{version:012d}.pt"
+
+
+def parse_name(name: str) -> tuple[str, int] | None:
+    """Job and version of a file of this name, None when it is not that of a version."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    job, version = match["job"], int(match["version"])
+    # 0000000000001 would be a second file of version 1.
+    return (job, version) if file_name(job, version) == name else None
 
 
 @dataclass(frozen=True)
@@ -71,7 +94,7 @@ class VersionFolder:
 
     def file(self, job: str, version: int) -> Path:
         """Where a version is, or would be."""
-        return self.path / f"{check_job(job)}-{version:012d}.pt"
+        return self.path / file_name(job, version)
 
     def write(self, image: memoryview, manifest: Manifest) -> Path:
         """Write a version and its commit record; when this returns, a crash of the machine cannot take it away.
@@ -83,24 +106,56 @@ class VersionFolder:
         Raises:
             CheckpointError: it could not be written; nothing of it is visible.
         """
-        target = self.file(manifest.job, manifest.version)
+        if len(image) != manifest.size:
+            raise RequestError("image", f"{len(image)} bytes", f"the {manifest.size} bytes of its manifest")
+        return self.write_filling(image, manifest.job, manifest.version, [len(image)], lambda: manifest)
+
+    def write_filling(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+    ) -> Path:
+        """Like :meth:`write`, while the image is still being filled in.
+
+        Args:
+            image: the bytes of the file; best in memory that starts at a page.
+            job: whose version it is.
+            version: its number.
+            final: yields how many bytes from the start will not change any more, in the end all.
+            manifest: asked when the last byte is written.
+
+        Raises:
+            CheckpointError: it could not be written; nothing of it is visible.
+        """
+        target = self.file(job, version)
         record = target.with_name(target.name + SUFFIX)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                # The same version of an earlier run: its record must not vouch for other bytes.
-                record.unlink()
-                self._sync()
-            self._place(target, image, "data")
-            self._place(record, memoryview(manifest.to_json()), "record")
+            disk.make_folder(self.path)
+            hidden = self._hidden(target)
+            self._claim_spare(job, hidden)
+            self._place(hidden, target, image.cast("B"), final, "data", lambda: self._withdraw(record))
+            data = manifest().to_json()
+            try:
+                self._place(self._hidden(record), record, memoryview(data), [len(data)], "record")
+            except BaseException:
+                # Its name may be there and not last; who asks next must not be told of what this caller was refused.
+                with contextlib.suppress(OSError):
+                    self._withdraw(record)
+                raise
         except OSError as error:
             raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
         return target
 
-    def _place(self, target: Path, data: memoryview, what: str) -> None:
-        hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    def _place(
+        self,
+        hidden: Path,
+        target: Path,
+        data: memoryview,
+        final: Iterable[int],
+        what: str,
+        before_rename: Callable[[], None] = lambda: None,
+    ) -> None:
         try:
-            _write_file(hidden, data, direct=self._direct and len(data) >= _PIECE, what=what)
+            disk.write_file(hidden, data, final, direct=self._direct, what=what)
+            before_rename()
             point(f"{what}.before-rename")
             os.replace(hidden, target)
         except BaseException:
@@ -108,15 +163,38 @@ class VersionFolder:
                 hidden.unlink()
             raise
         point(f"{what}.before-folder-sync")
-        self._sync()
+        disk.sync_folder(self.path)
         point(f"{what}.after-folder-sync")
 
-    def _sync(self) -> None:
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+    def _withdraw(self, record: Path) -> None:
+        """Remove a record if it is there: one of an earlier run must not vouch for other bytes."""
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            record.unlink()
+        except FileNotFoundError:
+            return
+        disk.sync_folder(self.path)
+
+    @staticmethod
+    def _hidden(target: Path) -> Path:
+        return target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+
+    def _spare(self, job: str) -> Path:
+        return self.path / f".{check_job(job)}.spare.tmp"
+
+    @cached_property
+    def _reuses(self) -> bool:
+        return disk.can_reuse(self.path)
+
+    def _claim_spare(self, job: str, hidden: Path) -> None:
+        """Take the spare as the file to write into, if there is one that nobody reads; only one writer can get it."""
+        spare = self._spare(job)
+        try:
+            os.utime(spare)  # before it gets its new name: old files of such names are what `sweep` removes
+            os.rename(spare, hidden)
+        except OSError:
+            return
+        if not (self._reuses and disk.is_unused(hidden)):
+            hidden.unlink()
 
     def found(self) -> tuple[Found, ...]:
         """Every file that is named like a version, complete or not, by job, then newest first."""
@@ -130,53 +208,96 @@ class VersionFolder:
         return tuple(sorted(rows, key=lambda f: (f.job, -f.version)))
 
     def _look(self, name: str) -> Found | None:
-        match = _NAME.fullmatch(name)
-        if match is None:
+        parsed = parse_name(name)
+        if parsed is None:
             return None
-        path, job, version = self.path / name, match["job"], int(match["version"])
+        path, (job, version) = self.path / name, parsed
         manifest: Manifest | None = None
-        problem = ""
+        size, problem = 0, ""
         try:
-            size = path.stat().st_size
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            size = status.st_size
             manifest = read_manifest(path)
         except FileNotFoundError:
             if not path.exists():
                 return None
             problem = "it has no commit record: it was never completed"
-        except (OSError, DamagedError) as error:
+        except DamagedError as error:
             problem = str(error)
+        except OSError as error:
+            problem = f"it cannot be looked at: {error.strerror or error}"
         if manifest is not None and (manifest.job, manifest.version) != (job, version):
-            manifest, problem = None, f"its commit record is that of {manifest.job}, version {manifest.version}"
+            problem = f"its commit record is that of {manifest.job}, version {manifest.version}"
+            manifest = None
         elif manifest is not None and manifest.size != size:
             problem = f"it has {size} bytes in place of {manifest.size}"
         return Found(path, job, version, size, manifest, problem)
 
     def manifests(self, job: str) -> tuple[Manifest, ...]:
-        """The complete versions of a job, newest first; their bytes are not verified."""
-        return tuple(f.manifest for f in self.found() if f.job == job and f.manifest is not None and not f.problem)
+        """The complete versions of a job, newest first; their bytes are not verified. The log tells of the others."""
+        rows = [f for f in self.found() if f.job == job]
+        for row in rows:
+            if row.problem:
+                log.warning("%s is not complete: %s", row.path, row.problem)
+        return tuple(f.manifest for f in rows if f.manifest is not None and not f.problem)
 
-    def delete(self, job: str, version: int) -> None:
+    def delete(self, job: str, version: int, *, spare: bool = False) -> None:
         """Remove a version: first its record, so that half of it is never taken for a whole.
+
+        Args:
+            job: whose it is.
+            version: its number; nothing happens when it is not there.
+            spare: keep the file, hidden, for the next version to overwrite.
 
         Raises:
             CheckpointError: it cannot be removed.
         """
         target = self.file(job, version)
         try:
-            target.with_name(target.name + SUFFIX).unlink(missing_ok=True)
-            self._sync()
-            target.unlink(missing_ok=True)
+            self._withdraw(target.with_name(target.name + SUFFIX))
+            if spare and self._reuses:
+                os.replace(target, self._spare(job))
+            else:
+                target.unlink()
+        except FileNotFoundError:
+            pass
         except OSError as error:
             raise CheckpointError(f"{target}: cannot be removed: {error.strerror or error}") from error
 
-    def sweep(self) -> int:
-        """Remove the hidden files that killed writers left; returns how many. Only where nobody writes now."""
+    def drop_spare(self, job: str) -> None:
+        """Give the space of a spare back: nothing more will be written for this job."""
+        with contextlib.suppress(OSError):
+            self._spare(job).unlink()
+
+    def leftovers(self, older_than_s: float = 0) -> tuple[Path, ...]:
+        """Spares, and the hidden files that killed writers left."""
+        try:
+            names = sorted(n for n in os.listdir(self.path) if _HIDDEN.fullmatch(n))
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        return tuple(p for n in names if _age_s(p := self.path / n) >= older_than_s)
+
+    def sweep(self, older_than_s: float = 0) -> int:
+        """Remove what :meth:`leftovers` lists; returns how many. Without an age only where nobody writes now."""
         count = 0
-        for path in self.path.glob(".*.tmp") if self.path.is_dir() else ():
+        for path in self.leftovers(older_than_s):
             with contextlib.suppress(OSError):
                 path.unlink()
                 count += 1
         return count
+
+
+def _age_s(path: Path) -> float:
+    """Seconds since a file was last written to; less than none when it is gone."""
+    try:
+        # Both clocks are those of the file system's time stamps; a file from the future is a young one.
+        return max(0.0, time.time() - path.lstat().st_mtime)
+    except OSError:
+        return -1
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -187,7 +308,8 @@ def read_manifest(path: Path) -> Manifest:
     """
     record = path.with_name(path.name + SUFFIX)
     try:
-        return Manifest.from_json(record.read_bytes())
+        with open(os.open(record, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            return Manifest.from_json(stream.read(_MOST_RECORD))
     except RequestError as error:
         raise DamagedError(f"{record}: {error}") from None
 
@@ -209,7 +331,8 @@ def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
     except OSError as error:
         raise DamagedError(f"{path}: its commit record cannot be read: {error.strerror or error}") from None
     try:
-        with path.open("rb", buffering=0) as stream:
+        # Opened without waiting: a pipe of this name has no size, and is refused.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as stream:
             size = os.fstat(stream.fileno()).st_size
             if size != expected.size:
                 raise DamagedError(f"{path}: it has {size} bytes in place of {expected.size}")
@@ -232,60 +355,3 @@ def _read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
         if not count:
             raise OSError(errno.EIO, "the file became shorter while it was read")
         done += count
-
-
-def _write_file(path: Path, data: memoryview, *, direct: bool, what: str) -> None:
-    """A new file with these bytes, on the disk when this returns."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
-    try:
-        point(f"{what}.before-write")
-        with contextlib.suppress(OSError):  # not every file system can; a full one must say so before it is half full
-            os.posix_fallocate(descriptor, 0, len(data))
-        done = _write_direct(path, data, what) if direct else 0
-        for start, piece in _pieces(data, done):
-            _write_at(descriptor, piece, start)
-        point(f"{what}.before-sync")
-        os.fsync(descriptor)
-        point(f"{what}.after-sync")
-    finally:
-        os.close(descriptor)
-
-
-def _write_direct(path: Path, data: memoryview, what: str) -> int:
-    """Write whole blocks past the page cache; returns how many bytes were written, 0 where that cannot be done."""
-    whole = len(data) // _BLOCK * _BLOCK
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
-    except OSError as error:
-        if error.errno in _NOT_DIRECT:
-            return 0
-        raise
-    done = 0
-    try:
-        for start, piece in _pieces(data[:whole], 0):
-            count = 0
-            while count < len(piece):
-                written = os.pwrite(descriptor, piece[count:], start + count)
-                if written % _BLOCK:  # a short write that is not aligned cannot be gone on with
-                    return done + count + written // _BLOCK * _BLOCK
-                count += written
-            done = start + len(piece)
-            point(f"{what}.mid-write")
-    except OSError as error:
-        if error.errno not in _NOT_DIRECT:
-            raise
-    finally:
-        os.close(descriptor)
-    return done
-
-
-def _pieces(data: memoryview, start: int) -> Iterator[tuple[int, memoryview]]:
-    for offset in range(start, len(data), _PIECE):
-        yield offset, data[offset : offset + _PIECE]
-
-
-def _write_at(descriptor: int, data: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(descriptor, data[done:], offset + done)

@@ -38,7 +38,7 @@ class Image:
         size: bytes of the file. pieces: what is not tensor data, by its offset.
         storages: offset of each storage's bytes. sizes: their lengths.
         numbers: offset of the eight bytes of each number. floats: whether it is a float (big-endian) or whole number.
-        fields: checksums to be filled in at the end.
+        pickle: where the pickle is, whose numbers change. fields: checksums to be filled in at the end.
     """
 
     size: int
@@ -47,16 +47,12 @@ class Image:
     sizes: tuple[int, ...]
     numbers: tuple[int, ...]
     floats: tuple[bool, ...]
+    pickle: Segment
     fields: tuple[ChecksumField, ...]
 
     def layout(self) -> Layout:
         """The layout with one rank that sends all of it."""
         return Layout(self.size, ((Segment(0, self.size),),), self.fields)
-
-    def write_pieces(self, image: memoryview) -> None:
-        """Write everything but tensors; once for each piece of memory that holds versions."""
-        for offset, data in self.pieces:
-            image[offset : offset + len(data)] = data
 
     def write_numbers(self, image: memoryview, numbers: Sequence[int | float]) -> None:
         """Patch the numbers of a version into its pickle."""
@@ -168,6 +164,7 @@ def _read_image(sink: _Sink, sizes: Sequence[int], parts: Parts) -> Image:
         sizes=tuple(sizes),
         numbers=_number_places(view.read(pickle.offset, pickle.size), pickle.offset, floats),
         floats=floats,
+        pickle=Segment(pickle.offset, pickle.size),
         fields=tuple(ChecksumField(place, r.offset, r.size) for r in changing for place in r.crc_places),
     )
 

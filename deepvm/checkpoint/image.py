@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.layout import CHUNK_BYTES, Layout
@@ -15,14 +16,44 @@ def finish(image: memoryview, layout: Layout) -> None:
         image: the whole file, writable.
         layout: which checksums stand where.
     """
-    known: dict[tuple[int, int], int] = {}
-    for position, offset, length in layout.fields:
-        # Each record has its checksum twice in a zip file: behind its data and in the directory at the end.
-        if (offset, length) not in known:
-            known[offset, length] = crc32(image[offset : offset + length])
-        struct.pack_into("<I", image, position, known[offset, length])
+    for _ in _fill(image, layout, len(image)):
+        pass
 
 
 def chunk_crcs(image: memoryview, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, ...]:
     """CRC-32 of each chunk of a file; the last may be shorter."""
     return tuple(crc32(image[start : start + chunk_bytes]) for start in range(0, len(image), chunk_bytes))
+
+
+def seal(image: memoryview, layout: Layout, crcs: list[int], chunk_bytes: int = CHUNK_BYTES) -> Iterator[int]:
+    """:func:`finish` and :func:`chunk_crcs` at once, chunk by chunk: one can be sent while the next is made.
+
+    Args:
+        image: the whole file, writable.
+        layout: which checksums stand where.
+        crcs: gets the CRC-32 of each chunk.
+        chunk_bytes: bytes of a chunk.
+
+    Yields:
+        How many bytes from the start are what they will be.
+    """
+    return _fill(image, layout, chunk_bytes, crcs)
+
+
+def _fill(image: memoryview, layout: Layout, step: int, crcs: list[int] | None = None) -> Iterator[int]:
+    fields = iter(sorted(layout.fields))
+    field = next(fields, None)
+    known: dict[tuple[int, int], int] = {}
+    for start in range(0, len(image), step):
+        end = min(start + step, len(image))
+        # Layout sees to it that no range holds a checksum: the order in which they are filled in does not matter.
+        while field is not None and field.position < end:
+            position, offset, length = field
+            # Each record has its checksum twice in a zip file: behind its data and in the directory at the end.
+            if (offset, length) not in known:
+                known[offset, length] = crc32(image[offset : offset + length])
+            struct.pack_into("<I", image, position, known[offset, length])
+            field = next(fields, None)
+        if crcs is not None:
+            crcs.append(crc32(image[start:end]))
+        yield end

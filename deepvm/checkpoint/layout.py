@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from deepvm.errors import RequestError
@@ -84,6 +86,8 @@ class Layout:
             inside = 0 <= position <= self.size - 4 and offset >= 0 and 0 <= length <= self.size - offset
             if not inside or (position + 4 > offset and position < offset + length):
                 raise RequestError("fields", (position, offset, length), "places inside the file, outside their range")
+        if _entangled(self.fields):
+            raise RequestError("fields", len(self.fields), "places outside each other and outside every range")
 
     @property
     def world(self) -> int:
@@ -124,6 +128,19 @@ class Layout:
             shards=tuple(tuple(Segment(*_numbers(s, 2, "shards")) for s in _rows(shard, "shards")) for shard in shards),
             fields=tuple(ChecksumField(*_numbers(f, 3, "fields")) for f in _rows(document.get("fields"), "fields")),
         )
+
+
+def _entangled(fields: Sequence[ChecksumField]) -> bool:
+    """Whether filling in a checksum would change another, or the range of one: then the order would matter."""
+    places = sorted({f.position for f in fields})
+    # Several places may want the same range, but one place cannot hold two checksums.
+    if len(places) < len(set(fields)) or any(after - before < 4 for before, after in pairwise(places)):
+        return True
+    for offset, length in {(f.offset, f.length) for f in fields if f.length}:
+        first = bisect_left(places, offset - 3)
+        if first < len(places) and places[first] < offset + length:
+            return True
+    return False
 
 
 def _rows(value: Any, option: str) -> Sequence[Any]:

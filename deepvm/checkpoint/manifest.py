@@ -19,6 +19,8 @@ MANIFEST_VERSION = "deepvm.checkpoint/1"
 SUFFIX = ".json"
 """Added to the name of the file that it is about."""
 
+_MOST_CHUNK_BYTES = 2**30
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -45,10 +47,15 @@ class Manifest:
         Raises:
             RequestError: naming the attribute.
         """
+        if not all(isinstance(text, str) for text in (self.job, self.layout, self.created)):
+            raise RequestError("manifest", "something else", "texts for job, layout and created")
+        numbers = (self.version, self.world, self.size, self.chunk_bytes, *self.crcs)
+        if not all(type(n) is int for n in numbers):
+            raise RequestError("manifest", "something else", "whole numbers")
         if not 0 <= self.version < 2**63 or self.world < 1:
             raise RequestError("version", self.version, "a version from 0 and a world from 1")
-        if not 0 < self.size <= MOST_BYTES or self.chunk_bytes < 1:
-            raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes in chunks of at least 1")
+        if not 0 < self.size <= MOST_BYTES or not 1 <= self.chunk_bytes <= _MOST_CHUNK_BYTES:
+            raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes in chunks of 1 to {_MOST_CHUNK_BYTES}")
         if len(self.crcs) != -(-self.size // self.chunk_bytes):
             raise RequestError("crcs", len(self.crcs), f"one for each of {-(-self.size // self.chunk_bytes)} chunks")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
@@ -34,6 +35,7 @@ class Pipeline:
         self._change = threading.Condition()
         self._queues: list[SimpleQueue[Callable[[], None] | None]] = [SimpleQueue() for _ in range(len(tiers) + 1)]
         self._threads: list[threading.Thread] = []
+        self._sent: deque[Handle] = deque(maxlen=64)
 
     def renew(self, make: Callable[[], Slot]) -> None:
         """The layout has changed: slots of the old one go when they are free."""
@@ -60,6 +62,7 @@ class Pipeline:
 
     def send(self, slot: Slot, shard: Shard, handle: Handle) -> None:
         """Give a filled slot to every tier; it is free again when the last has taken it."""
+        self._sent.append(handle)
         with self._change:
             self._users[id(slot)] = len(self.tiers)
         state = _Sending(len(self.tiers))
@@ -135,7 +138,10 @@ class Pipeline:
                     queue.put(None)
         self._threads = []
         for tier in self.tiers:
+            done = tier.settle(timeout_s) and done
             tier.close()
+        for handle in self._sent:
+            handle.failed(CheckpointError(f"version {handle.version}: no tier has promised that"))
         return done
 
 

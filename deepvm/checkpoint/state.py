@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import random
+import struct
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -47,7 +50,7 @@ class TrainingState:
         self.optimizer = optimizer
         self.extra = dict(extra or {})
         for name, value in self.extra.items():
-            if name == RANDOM:
+            if name in (RANDOM, RECORDS):
                 raise RequestError("extra", name, "other names: this one is taken by the random states")
             if not isinstance(value, Stateful):
                 raise RequestError(f"extra[{name!r}]", type(value).__name__, "objects with state_dict, load_state_dict")
@@ -66,15 +69,26 @@ class TrainingState:
 
         Args:
             version: optimizer steps done.
-            early: what :meth:`early` gave after the last of them.
+            early: what :meth:`early` gave after the last of them; the records of all ranks where there are several.
         """
-        late = {name: v.state_dict() for name, v in self.extra.items() if name not in early}
+        late = {name: v.state_dict() for name, v in self.extra.items() if isinstance(v, _AFTER_STEP)}
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "extra": {**late, **early},
             "version": version,
         }
+
+    def record(self) -> bytes:
+        """What only this rank can tell, as a file of torch: :meth:`early`, and buffers, which ranks do not share."""
+        buffers = {name: buffer.detach() for name, buffer in self.model.named_buffers()}
+        stream = io.BytesIO()
+        torch.save({"early": self.early(), "buffers": buffers}, stream)
+        return stream.getvalue()
+
+    def buffers(self) -> set[int]:
+        """Storages of the model's buffers, by ``_cdata``."""
+        return {b.untyped_storage()._cdata for b in self.model.buffers()}
 
     def gated(self) -> set[int]:
         """Storages that only ``optimizer.step`` changes: parameters and the optimizer's state. By ``_cdata``."""
@@ -84,12 +98,21 @@ class TrainingState:
                 found |= {v.untyped_storage()._cdata for v in values.values() if isinstance(v, torch.Tensor)}
         return found
 
-    def restore(self, tree: Mapping[str, Any]) -> int:
+    def restore(self, tree: Mapping[str, Any], rank: int = 0, world: int = 1) -> int:
         """Give every object its state back; returns the version.
+
+        With another number of ranks than that which saved, extras of single ranks (samplers) are those of rank 0, and
+        random states stay as they are but for the ranks that saved one.
+
+        Args:
+            tree: what torch loaded.
+            rank: this process.
+            world: how many there are now.
 
         Raises:
             CheckpointError: the version belongs to another model, optimizer or set of extras.
         """
+        tree, own = _with_record(tree, rank, world)
         missing = [name for name in self.extra if name not in tree["extra"]]
         if missing:
             raise CheckpointError(
@@ -102,9 +125,45 @@ class TrainingState:
                 value.load_state_dict(tree["extra"][name])
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(f"the version is of another model, optimizer or extra: {error}") from error
-        if RANDOM in tree["extra"]:
+        if own:
             restore_random(tree["extra"][RANDOM])
         return int(tree["version"])
+
+
+RECORDS = "ranks"
+"""Place of the records of single ranks among the extras; each is a tensor of bytes, its length first."""
+
+
+def pack(record: bytes, capacity: int) -> torch.Tensor:
+    """A rank's record in a tensor of ``capacity`` bytes."""
+    tensor = torch.zeros(capacity, dtype=torch.uint8)
+    data = struct.pack("<Q", len(record)) + record
+    tensor[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return tensor
+
+
+def unpack(tensor: torch.Tensor) -> dict[str, Any]:
+    """The record in a tensor of :func:`pack`."""
+    (length,) = struct.unpack("<Q", bytes(tensor[:8].tolist()))
+    data = tensor[8 : 8 + length].numpy().tobytes() if length else b""
+    return dict(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
+
+
+def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mapping[str, Any], bool]:
+    """The state with a rank's own record in its place, and whether the random state in it is this rank's own."""
+    records = tree["extra"].get(RECORDS)
+    if records is None:  # saved by one process
+        return tree, rank == 0
+    same = len(records) == world
+    record = unpack(records[rank if same else 0])
+    model = {**tree["model"], **{k: v for k, v in record["buffers"].items() if same and k in tree["model"]}}
+    if hasattr(tree["model"], "_metadata"):
+        model = OrderedDict(model)
+        model._metadata = tree["model"]._metadata  # type: ignore[attr-defined]
+    extra = {**{k: v for k, v in tree["extra"].items() if k != RECORDS}, **record["early"]}
+    if not same and rank < len(records):
+        extra[RANDOM] = unpack(records[rank])["early"][RANDOM]
+    return {**tree, "model": model, "extra": extra}, rank < len(records)
 
 
 _AFTER_STEP = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler, torch.nn.Module)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from deepvm.checkpoint.bench.run import Bench
+
 Format = Literal["png", "svg"]
 
 _DPI = 160
@@ -223,6 +225,45 @@ def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: in
                 frameon=False,
                 handlelength=4.2,
             )
+    return figure
+
+
+def draw_bench(bench: Bench, path: Path) -> None:
+    """Save :func:`bench_figure` as PNG or SVG, by the ending of the file's name; see :func:`draw_sweep` for errors."""
+    form = picture_format(path)
+    write_bytes(path, render(bench_figure(bench), form))
+
+
+def bench_figure(bench: Bench) -> Figure:
+    """Bars of what a checkpoint costs with each method, over torch.save with fsync: the stall, and until it is safe.
+
+    Args:
+        bench: from :func:`deepvm.checkpoint.bench.run.run_bench`.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    names, own = list(bench.methods), list(bench.methods.values())
+    bars = {"training stands still": [f.stall_ratio for f in own], "until it is safe": [f.durable_ratio for f in own]}
+    with _defaults():
+        figure = _new_figure(8.0, 1.7 + 0.55 * len(names))
+        axes = figure.add_subplot()
+        for index, (label, values) in enumerate(bars.items()):
+            places = np.arange(len(names)) + 0.4 * index - 0.2
+            drawn = axes.barh(places, values, 0.38, label=label, color=_STYLES[index].color)
+            axes.bar_label(drawn, [f"{v:.3f}" for v in values], padding=3, fontsize="small")
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        # Between the best and the worst lie two orders of magnitude.
+        axes.set_xscale("log")
+        axes.axvline(1, color="0.4", linewidth=0.8)
+        axes.margins(x=0.15)
+        axes.set_xlabel("seconds over those of torch.save with fsync (no unit)")
+        figure.suptitle(f"What a checkpoint costs: {bench.model}, {bench.bytes / 1e6:.0f} MB of state")
+        machine = f"{_short(bench.machine.processor)}, {bench.machine.cores} cores, {bench.machine.file_system}"
+        axes.set_title(f"{machine}; medians of {bench.reps}", fontsize="small")
+        _frame(axes)
+        figure.legend(loc="outside lower center", ncols=len(bars), frameon=False)
     return figure
 
 

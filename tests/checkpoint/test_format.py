@@ -28,7 +28,7 @@ def write(tree: Any, path: Path, template: Any = None) -> None:
     image = plan_image(tree if template is None else template)
     slot = Slot(image)
     slot.image.write_numbers(slot.view, parts.numbers)
-    slot.copy([as_bytes(s) for s in parts.storages], range(len(parts.storages)))
+    slot.copy([as_bytes(s) for s in parts.storages], range(len(slot.pieces)))
     finish(slot.view, image.layout())
     path.write_bytes(slot.view)
 

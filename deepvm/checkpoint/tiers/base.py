@@ -54,7 +54,8 @@ class Tier(ABC):
         Args:
             shard: the part.
             acknowledged: called as soon as the whole version, of all ranks, is safe at a level; once for each level
-                that this tier reaches, the weakest first. The shard's memory is free when this method returns.
+                that this tier reaches, the weakest first, perhaps from another thread after this method has returned.
+                The shard's memory is free when it returns.
 
         Raises:
             CheckpointError: it is not safe.
@@ -72,6 +73,10 @@ class Tier(ABC):
         Raises:
             CheckpointError: it is gone or damaged.
         """
+
+    def settle(self, limit_s: float) -> bool:
+        """Wait until everything that can be acknowledged was; returns whether that was so within the time."""
+        return True
 
     def close(self) -> None:  # noqa: B027  a tier without connections has nothing to close
         """Let go of connections."""

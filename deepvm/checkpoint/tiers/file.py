@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
 from deepvm.checkpoint.folder import VersionFolder, verify
-from deepvm.checkpoint.image import chunk_crcs, finish
+from deepvm.checkpoint.image import seal
 from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.retention import kept
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
-from deepvm.errors import CheckpointError
+from deepvm.errors import CheckpointError, RequestError
+
+log = logging.getLogger("deepvm.checkpoint")
 
 
 class FileTier(Tier):
     """A folder. Only whole versions can be written here: with several ranks use a memory node, or rank 0 gathers."""
 
-    def __init__(self, folder: Path, *, direct: bool = True) -> None:
-        """Remember where; nothing is made before the first version."""
+    def __init__(self, folder: Path, *, direct: bool = True, keep: int = 0, every: int = 0) -> None:
+        """Remember where; nothing is made before the first version.
+
+        Args:
+            folder: where.
+            direct: write past the page cache where the file system can.
+            keep: how many versions stay, see :func:`deepvm.checkpoint.retention.kept`; 0 for all.
+            every: see there.
+        """
+        if keep or every:
+            kept((), keep, every)  # refuse now what cannot be used, not after the first version
         self._folder = VersionFolder(folder, direct=direct)
-        self._writing = threading.Lock()
+        self._keep, self._every = keep, every
+        self._jobs: set[str] = set()
+        self._writing = threading.RLock()
 
     @property
     def url(self) -> str:
@@ -34,19 +49,41 @@ class FileTier(Tier):
             raise CheckpointError(
                 f"{self.url}: {layout.world} ranks hold parts of this version; a memory node joins them"
             )
-        with self._writing:
-            finish(shard.image, layout)
-            manifest = Manifest(
+        if len(shard.image) != layout.size:
+            raise RequestError("image", f"{len(shard.image)} bytes", f"the {layout.size} bytes of its layout")
+        crcs: list[int] = []
+
+        def manifest() -> Manifest:
+            return Manifest(
                 job=shard.job,
                 version=shard.version,
                 world=layout.world,
                 size=layout.size,
-                crcs=chunk_crcs(shard.image),
+                crcs=tuple(crcs),
                 layout=layout.digest,
                 created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             )
-            self._folder.write(shard.image, manifest)
-        acknowledged(Level.DURABLE)
+
+        with self._writing:
+            # Checksums are computed while the chunks before them are written: the disk is the slower one by far.
+            final = seal(shard.image, layout, crcs)
+            self._folder.write_filling(shard.image, shard.job, shard.version, final, manifest)
+            self._jobs.add(shard.job)
+            acknowledged(Level.DURABLE)
+            if self._keep:
+                self._prune(shard.job, shard.version)
+
+    def _prune(self, job: str, newest: int) -> None:
+        """Remove what the policy lets go; the version that was just written is durable and stays."""
+        # Versions behind it are from a run that went further, before it was started anew from an older one: not ours.
+        rows = [f for f in self._folder.found() if f.job == job and f.version <= newest and not f.problem]
+        stay = kept([f.version for f in rows], self._keep, self._every) | {newest}
+        for row in rows:
+            if row.version not in stay:
+                try:
+                    self._folder.delete(job, row.version, spare=True)
+                except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
+                    log.warning("version %d stays: %s", row.version, error)
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
@@ -57,3 +94,9 @@ class FileTier(Tier):
         path = self._folder.file(manifest.job, manifest.version)
         verify(path, manifest)
         return path
+
+    def close(self) -> None:
+        """Remove what was kept only to be overwritten by the next version."""
+        with self._writing:
+            for job in self._jobs:
+                self._folder.drop_spare(job)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.errors import CheckpointError, RequestError
-
-TOKEN_FILE = "DEEPVM_TOKEN_FILE"
+from deepvm.errors import RequestError
 
 
 def open_tier(url: str, session: str, keep: int = 2) -> Tier:
@@ -21,7 +18,8 @@ def open_tier(url: str, session: str, keep: int = 2) -> Tier:
         keep: how many versions a place keeps where the trainer decides that.
 
     Raises:
-        RequestError: no such kind of place. CheckpointError: the token cannot be read.
+        RequestError: no such kind of place.
+        CheckpointError: the token of a memory node cannot be read.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -29,26 +27,14 @@ def open_tier(url: str, session: str, keep: int = 2) -> Tier:
 
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise RequestError("tiers", url, "file:///folder, with three slashes")
-        return FileTier(Path(unquote(parts.path)))
-    raise RequestError("tiers", url, "file:///folder, tcp://host:port or s3://bucket/prefix")
+        return FileTier(Path(unquote(parts.path)), keep=keep)
+    if parts.scheme in ("tcp", "tcps"):
+        from deepvm.checkpoint.node.client import token_from_environment
+        from deepvm.checkpoint.tiers.tcp import TcpTier
 
+        return TcpTier(url, session, token_from_environment())
+    if parts.scheme == "s3":
+        from deepvm.checkpoint.tiers.s3 import S3Tier
 
-def read_token(path: str = "") -> str:
-    """The secret that trainers and memory nodes share.
-
-    Args:
-        path: the file; ``DEEPVM_TOKEN_FILE`` unless given.
-
-    Raises:
-        CheckpointError: there is no file, or nothing in it.
-    """
-    path = path or os.environ.get(TOKEN_FILE, "")
-    if not path:
-        raise CheckpointError(f"a memory node wants a token: name the file that holds it with {TOKEN_FILE}")
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"the token file {path} cannot be read: {error}") from None
-    if not token:
-        raise CheckpointError(f"the token file {path} is empty")
-    return token
+        return S3Tier(parts.netloc, parts.path.strip("/"), keep=keep)
+    raise RequestError("tiers", url, "file:///folder, tcp://host:port, tcps://host:port or s3://bucket/prefix")

@@ -1,0 +1,250 @@
+"""All methods in one run, interleaved, in a real training loop; medians, and ratios to ``torch.save`` with fsync."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from deepvm.checkpoint.bench.methods import METHODS, REFERENCE, Method, Place, Times, available
+from deepvm.checkpoint.bench.models import MODELS
+from deepvm.checkpoint.bench.training import Training
+from deepvm.errors import CheckpointError, RequestError
+
+BENCH_VERSION = "deepvm.ckpt-bench/1"
+STEPS = 4
+"""Steps of training after each save, in which what works in the background can end."""
+_VERSIONS = 4
+_NO_CHECKPOINT = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it was measured.
+
+    Attributes:
+        processor: its name. cores: those this process may use. threads: those torch uses.
+        file_system: its type and device.
+    """
+
+    processor: str
+    cores: int
+    threads: int
+    file_system: str
+    kernel: str
+    python: str
+    torch: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Medians of one method, in seconds and over those of the reference.
+
+    Attributes:
+        stall_s: training stands still. durable_s: from the start of the save until the method's guarantee holds.
+        extra_s: how much longer a loop takes with a checkpoint than without; noise can make it negative.
+        stall_ratio: over the reference's ``durable_s``, which is also its stall. durable_ratio: the same.
+        extra_ratio: over the reference's ``extra_s``; None where that is not positive.
+    """
+
+    stall_s: float
+    durable_s: float
+    extra_s: float
+    stall_ratio: float
+    durable_ratio: float
+    extra_ratio: float | None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a run found.
+
+    Attributes:
+        model: which. bytes: of its state. reps: saves of each method that count. steps: of training after each.
+        step_s: median seconds of a step without checkpoints. methods: by name.
+    """
+
+    model: str
+    bytes: int
+    reps: int
+    steps: int
+    step_s: float
+    machine: Machine
+    methods: Mapping[str, Figures]
+
+    def document(self) -> dict[str, object]:
+        """The result as JSON has it."""
+        return {"schema_version": BENCH_VERSION, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class _Sample:
+    times: Times
+    loop_s: float
+
+
+def run_bench(
+    model: str,
+    reps: int = 5,
+    *,
+    methods: Sequence[str] = (),
+    folder: Path | None = None,
+    steps: int = STEPS,
+    say: Callable[[str], None] = lambda line: None,
+) -> Bench:
+    """Measure.
+
+    Args:
+        model: a key of :data:`~deepvm.checkpoint.bench.models.MODELS`.
+        reps: saves of each method, after one that does not count.
+        methods: of :data:`~deepvm.checkpoint.bench.methods.METHODS`; all that can be used here unless given.
+            The reference is always among them.
+        folder: where a temporary folder for all files is made; the system's unless given.
+        steps: of training after each save.
+        say: gets lines about the progress.
+
+    Raises:
+        RequestError: an argument cannot be used.
+        CheckpointError: a method failed, or there is no room for its files.
+    """
+    if model not in MODELS:
+        raise RequestError("model", model, ", ".join(MODELS))
+    for option, value in (("reps", reps), ("steps", steps)):
+        if isinstance(value, bool) or value < 1:
+            raise RequestError(option, value, "a whole number from 1")
+    names = _chosen(methods)
+    if folder is not None and not folder.is_dir():
+        raise RequestError("dir", str(folder), "a folder that exists")
+    training = Training(MODELS[model])
+    size = training.state_bytes()
+    _check_room(folder or Path(tempfile.gettempdir()), size * _VERSIONS * len(names))
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder)))
+        ready: dict[str, Method | None] = {_NO_CHECKPOINT: None}
+        for name in names:
+            own = work / name
+            own.mkdir()
+            made = METHODS[name](Place(training, own, size))
+            stack.callback(made.close)
+            ready[name] = made
+        # Told that it is alone, DCP says so at every save, from its own thread as well.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        samples = _measure(training, ready, reps, steps, say)
+        machine = _machine(work)
+    loops = {name: median(s.loop_s for s in found) for name, found in samples.items()}
+    return Bench(
+        model=model,
+        bytes=size,
+        reps=reps,
+        steps=steps,
+        step_s=loops[_NO_CHECKPOINT] / (steps + 1),
+        machine=machine,
+        methods=_figures({n: samples[n] for n in names}, {n: t - loops[_NO_CHECKPOINT] for n, t in loops.items()}),
+    )
+
+
+def _chosen(methods: Sequence[str]) -> tuple[str, ...]:
+    possible = available()
+    for name in methods:
+        if name not in possible:
+            raise RequestError("methods", name, ", ".join(possible))
+    return tuple(m for m in possible if not methods or m in methods or m == REFERENCE)
+
+
+def _measure(
+    training: Training, ready: Mapping[str, Method | None], reps: int, steps: int, say: Callable[[str], None]
+) -> dict[str, list[_Sample]]:
+    samples: dict[str, list[_Sample]] = {name: [] for name in ready}
+    names = list(ready)
+    for rep in range(reps + 1):
+        # Another one is first each time, so that none always follows the same one.
+        for name in names[rep % len(names) :] + names[: rep % len(names)]:
+            sample = _sample(training, ready[name], steps)
+            shown = f"stall {sample.times.stall_s * 1e3:8.1f} ms  durable {sample.times.durable_s * 1e3:8.1f} ms  "
+            say(
+                f"{f'{rep}/{reps}' if rep else 'warm-up':>8}  {name or 'no checkpoint':<22}"
+                f"{shown if name else ' ' * len(shown)}loop {sample.loop_s:.3f} s"
+            )
+            if rep:
+                samples[name].append(sample)
+    return samples
+
+
+def _sample(training: Training, method: Method | None, steps: int) -> _Sample:
+    start = time.perf_counter()
+    training.step()
+    if method is not None:
+        method.save()
+    for _ in range(steps):
+        training.step()
+    loop_s = time.perf_counter() - start
+    return _Sample(method.finish() if method is not None else Times(0.0, 0.0), loop_s)
+
+
+def _figures(samples: Mapping[str, Sequence[_Sample]], extra_s: Mapping[str, float]) -> dict[str, Figures]:
+    reference_s = median(s.times.durable_s for s in samples[REFERENCE])
+    reference_extra_s = extra_s[REFERENCE]
+    found = {}
+    for name, own in samples.items():
+        stall_s, durable_s = (median(getattr(s.times, what) for s in own) for what in ("stall_s", "durable_s"))
+        found[name] = Figures(
+            stall_s=stall_s,
+            durable_s=durable_s,
+            extra_s=extra_s[name],
+            stall_ratio=stall_s / reference_s,
+            durable_ratio=durable_s / reference_s,
+            extra_ratio=extra_s[name] / reference_extra_s if reference_extra_s > 0 else None,
+        )
+    return found
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise CheckpointError(
+            f"{folder}: {needed / 1e9:.1f} GB of free space are needed, {free / 1e9:.1f} GB are there; "
+            "choose another folder with --dir, or fewer methods with --methods"
+        )
+
+
+def _machine(folder: Path) -> Machine:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Machine(
+        processor=_processor(),
+        cores=cores,
+        threads=torch.get_num_threads(),
+        file_system=_file_system(folder),
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+    )
+
+
+def _processor() -> str:
+    try:
+        rows = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        rows = []
+    return next((r.partition(":")[2].strip() for r in rows if r.startswith("model name")), platform.machine())
+
+
+def _file_system(folder: Path) -> str:
+    try:
+        device = os.stat(folder).st_dev
+        rows = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    here = f"{os.major(device)}:{os.minor(device)}"
+    found = [r.partition(" - ")[2].split() for r in rows if r.split()[2] == here]
+    return " ".join(found[0][:2]) if found else "unknown"

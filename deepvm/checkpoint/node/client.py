@@ -1,0 +1,223 @@
+"""The other end of the line: where a node is, and one connection to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from deepvm.checkpoint.protocol import (
+    FRAME_S,
+    MOST_BODY,
+    MOST_DOCUMENT,
+    BrokenError,
+    Channel,
+    Frame,
+    Kind,
+    introduce,
+    refusal,
+    tune,
+)
+from deepvm.errors import CheckpointError, RequestError
+
+TOKEN_VARIABLE = "DEEPVM_TOKEN_FILE"
+CA_VARIABLE = "DEEPVM_TLS_CA"
+_CONNECT_S = 5.0
+_MOST_TOKEN = 4096
+_ADDRESS = re.compile(
+    r"(?:(?P<scheme>tcps?)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s/:@\[\]]+):(?P<port>[0-9]{1,5})/?", re.ASCII
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a node listens. ``secure``: it speaks TLS."""
+
+    host: str
+    port: int
+    secure: bool = False
+
+    @classmethod
+    def parse(cls, text: str, option: str = "address") -> Address:
+        """Read ``HOST:PORT``, ``tcp://HOST:PORT`` or ``tcps://HOST:PORT``.
+
+        Raises:
+            RequestError: it is none of them; names ``option``.
+        """
+        match = _ADDRESS.fullmatch(text)
+        if match is None or int(match["port"]) > 65535:
+            raise RequestError(option, text, "HOST:PORT, tcp://HOST:PORT, or tcps://HOST:PORT with TLS; ports to 65535")
+        return cls(match["host"].strip("[]"), int(match["port"]), match["scheme"] == "tcps")
+
+    @property
+    def url(self) -> str:
+        """As a URL."""
+        return f"tcp{'s' if self.secure else ''}://{self}"
+
+    def __str__(self) -> str:
+        """``HOST:PORT``."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_token(path: Path | str, option: str = "token_file") -> bytes:
+    """The token in a file, without white space around it.
+
+    Raises:
+        RequestError: there is no such file, or no token in it; names ``option``.
+    """
+    try:
+        with open(path, "rb") as stream:
+            token = stream.read(_MOST_TOKEN + 1).strip()
+    except OSError as error:
+        raise RequestError(option, str(path), f"a file with the token ({error.strerror or error})") from None
+    if not token or len(token) > _MOST_TOKEN:
+        raise RequestError(option, str(path), f"a file with a token of 1 to {_MOST_TOKEN} bytes; openssl rand -hex 32")
+    return token
+
+
+def token_from_environment(environment: Mapping[str, str] | None = None) -> bytes:
+    """The token in the file that ``DEEPVM_TOKEN_FILE`` names.
+
+    Raises:
+        RequestError: it names none.
+    """
+    path = (os.environ if environment is None else environment).get(TOKEN_VARIABLE, "")
+    if not path:
+        raise RequestError(TOKEN_VARIABLE, path, "the name of a file with the memory node's token")
+    return read_token(path, TOKEN_VARIABLE)
+
+
+class Link:
+    """A connection that has proved the token; for one thread at a time.
+
+    Attributes:
+        greeting: what the node was last told by ``HELLO``, so that a pooled link is not introduced twice.
+        welcome: what it answered.
+    """
+
+    def __init__(self, address: Address, token: bytes, *, limit_s: float = _CONNECT_S) -> None:
+        """Connect and prove.
+
+        Args:
+            address: where.
+            token: what both know.
+            limit_s: for the connection, and again for the proof.
+
+        Raises:
+            CheckpointError: the node refuses, or this side cannot trust it. OSError: it cannot be reached.
+        """
+        self.address = address
+        self.greeting: Mapping[str, Any] = {}
+        self.welcome: Mapping[str, Any] = {}
+        sock = socket.create_connection((address.host, address.port), timeout=max(limit_s, 0.001))
+        try:
+            tune(sock)
+            if address.secure:
+                sock = _context().wrap_socket(sock, server_hostname=address.host)
+            self.channel = Channel(sock)
+            introduce(self.channel, token, limit_s=limit_s)
+        except ssl.SSLCertVerificationError as error:
+            sock.close()
+            raise CheckpointError(
+                f"{address.url}: its certificate is not trusted: {error.verify_message}; name the authority's file in "
+                f"{CA_VARIABLE}"
+            ) from None
+        except CheckpointError as error:
+            sock.close()
+            raise CheckpointError(f"{address.url}: {error}") from error
+        except BaseException:
+            sock.close()
+            raise
+
+    def call(
+        self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S, most: int = MOST_BODY
+    ) -> Frame:
+        """Send a request and wait for its answer.
+
+        Raises:
+            Refused: the node refuses. OSError: the connection broke, or the node was too slow.
+        """
+        self.channel.send(kind, body, limit_s=limit_s)
+        return self.answer(limit_s=limit_s, most=most)
+
+    def answer(self, *, limit_s: float = FRAME_S, most: int = MOST_BODY) -> Frame:
+        """Wait for an answer; raises as :meth:`call`."""
+        frame = self.channel.receive(idle_s=limit_s, most=most)
+        if frame.kind is Kind.ERROR:
+            raise refusal(frame)
+        return frame
+
+    def expect(self, kind: Kind, frame: Frame) -> Frame:
+        """The frame, when it is of this kind.
+
+        Raises:
+            BrokenError: it is not.
+        """
+        if frame.kind is not kind:
+            self.fail(frame)
+        return frame
+
+    def fail(self, frame: Frame) -> NoReturn:
+        """Raise what an unexpected frame means."""
+        raise refusal(frame) if frame.kind is Kind.ERROR else BrokenError(f"an unexpected {frame.kind.name}")
+
+    def explain(self, error: BaseException) -> BaseException:
+        """What the node said before it closed the connection on which ``error`` happened, or the error."""
+        if not isinstance(error, OSError) or isinstance(error, TimeoutError):
+            return error
+        try:
+            frame = self.channel.receive(idle_s=1.0)
+        except (OSError, ValueError):
+            return error
+        return refusal(frame) if frame.kind is Kind.ERROR else error
+
+    def hello(self, body: Mapping[str, Any], *, limit_s: float = FRAME_S) -> Mapping[str, Any]:
+        """Say who this is, unless the node knows it; returns its answer. Raises as :meth:`call`."""
+        if self.greeting != body:
+            self.greeting = {}
+            self.welcome = self.expect(Kind.WELCOME, self.call(Kind.HELLO, body, limit_s=limit_s)).body
+            self.greeting = dict(body)
+        return self.welcome
+
+    def close(self) -> None:
+        """Close the connection; also from another thread, whose wait then ends."""
+        self.channel.abort()
+        self.channel.close()
+
+
+def node_status(address: Address, token: bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:
+    """What a node says of itself.
+
+    Raises:
+        CheckpointError: it cannot be reached, or refuses.
+    """
+    try:
+        link = Link(address, token, limit_s=limit_s)
+        try:
+            link.hello({"role": "status"}, limit_s=limit_s)
+            return link.expect(Kind.METRICS, link.call(Kind.STATUS, limit_s=limit_s, most=MOST_DOCUMENT)).body
+        finally:
+            link.close()
+    except OSError as error:
+        raise unreachable(address, error) from error
+
+
+def unreachable(address: Address, error: OSError) -> CheckpointError:
+    """The error for a node that does not answer as it should."""
+    return CheckpointError(
+        f"{address.url}: {error.strerror or error or type(error).__name__}; is a memory node running there? "
+        "deepvm memory-node status says so"
+    )
+
+
+def _context() -> ssl.SSLContext:
+    authority = os.environ.get(CA_VARIABLE, "")
+    try:
+        return ssl.create_default_context(cafile=authority or None)
+    except OSError as error:
+        raise RequestError(CA_VARIABLE, authority, f"a file of certificates ({error.strerror or error})") from None

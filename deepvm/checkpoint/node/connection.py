@@ -1,0 +1,280 @@
+"""One peer of the node: the proof, then its requests, one after the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from deepvm.checkpoint.folder import VersionFolder, check_job, read_manifest
+from deepvm.checkpoint.layout import CHUNK_BYTES, Layout
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.node.shelf import Busy, Shelf
+from deepvm.checkpoint.node.sums import Atom, total
+from deepvm.checkpoint.points import point
+from deepvm.checkpoint.protocol import (
+    FRAME_S,
+    MOST_BODY,
+    MOST_DOCUMENT,
+    BrokenError,
+    Channel,
+    Frame,
+    Kind,
+    Refused,
+    admit,
+)
+from deepvm.errors import CheckpointError, DamagedError, RequestError
+
+_LOG = logging.getLogger(__name__)
+_IDLE_S = 900.0
+_LONGEST_POLL_S = 60.0
+_MOST_MISSING = 1000
+"""Ranges in one answer. A sender that is not told of a range sends it again, and it is discarded."""
+_ROLES = {
+    "sender": {Kind.LAYOUT, Kind.RESERVE, Kind.COMMIT, Kind.WAIT, Kind.PING},
+    "reader": {Kind.LIST, Kind.GET, Kind.PING},
+    "status": {Kind.STATUS, Kind.PING},
+}
+
+
+class House(Protocol):
+    """What a connection needs of the node."""
+
+    shelf: Shelf
+    folder: VersionFolder | None
+
+    def proven(self, connection: Connection) -> None:
+        """Count a peer that knows the token. Raises Refused: there are too many."""
+
+    def ended(self, connection: Connection) -> None:
+        """Forget a peer."""
+
+    def metrics(self) -> Mapping[str, Any]:
+        """For STATUS."""
+
+
+class Connection:
+    """One peer, in a thread of its own."""
+
+    def __init__(self, channel: Channel, house: House, token: bytes, peer: str) -> None:
+        """Own the channel; ``peer`` is its address, for the log."""
+        self._channel, self._house, self._shelf, self._token, self.peer = channel, house, house.shelf, token, peer
+        self._role = self._job = self._session = self._digest = ""
+        self._world, self._rank, self._version = 1, 0, -1
+        self._sink = memoryview(b"")
+        self._answers: dict[Kind, Callable[[Frame], None]] = {
+            Kind.HELLO: self._hello,
+            Kind.LAYOUT: self._layout,
+            Kind.RESERVE: self._reserve,
+            Kind.COMMIT: self._commit,
+            Kind.WAIT: self._wait,
+            Kind.PING: lambda _: self._channel.send(Kind.PONG),
+            Kind.LIST: self._list,
+            Kind.GET: self._get,
+            Kind.STATUS: lambda _: self._channel.send(Kind.METRICS, self._house.metrics()),
+        }
+
+    def abort(self) -> None:
+        """End it from another thread."""
+        self._channel.abort()
+
+    def run(self) -> None:
+        """Serve until the peer goes, or does what it must not."""
+        try:
+            admit(self._channel, self._token)
+            self._house.proven(self)
+            while True:
+                self._answer()
+        except RequestError as error:
+            self._refuse("request", str(error))
+        except Refused as error:
+            self._refuse(error.code, str(error))
+        except CheckpointError as error:
+            self._refuse("gone", str(error))
+        except BrokenError as error:
+            # A peer that closes is no event; anything else is said to it, if it still listens.
+            self._refuse("request", str(error), quiet="closed" in str(error))
+        except (OSError, ValueError) as error:
+            _LOG.debug("%s: %s", self.peer, error)
+        except Exception:
+            _LOG.exception("%s: internal error", self.peer)
+            self._refuse("internal", "internal error of the node, see its log")
+        finally:
+            self._shelf.leave(self)
+            self._house.ended(self)
+            self._channel.close()
+
+    def _refuse(self, code: str, message: str, *, quiet: bool = False) -> None:
+        if quiet:
+            return
+        _LOG.warning("%s: refused: %s", self.peer, message)
+        try:
+            self._channel.send(Kind.ERROR, {"code": code, "message": message[:300]}, limit_s=1.0)
+            self._channel.part()
+        except (OSError, ValueError) as error:
+            _LOG.debug("%s: %s", self.peer, error)
+
+    def _answer(self) -> None:
+        kind, length = self._channel.header(idle_s=_IDLE_S)
+        if kind is not Kind.HELLO and kind is not Kind.DATA and kind not in _ROLES.get(self._role, ()):
+            raise BrokenError(f"{kind.name} from a peer that is {self._role or 'unknown'}")
+        if kind is Kind.DATA:
+            self._data(length)
+        else:
+            most = MOST_DOCUMENT if kind is Kind.LAYOUT else MOST_BODY
+            self._answers[kind](self._channel.rest(kind, length, most=most))
+
+    def _hello(self, frame: Frame) -> None:
+        body = frame.body
+        self._role = _text(body, "role", 16)
+        if self._role not in _ROLES:
+            raise RequestError("role", self._role, ", ".join(_ROLES))
+        known = True
+        if self._role == "sender":
+            self._shelf.leave(self)
+            self._job, self._session = _text(body, "job", 64), _text(body, "session", 64)
+            self._digest = _text(body, "layout", 64)
+            self._world, self._rank = _whole(body, "world", 1, 4096), _whole(body, "rank", 0, 4095)
+            self._version = -1
+            known = self._shelf.enter(self, self._job, self._session, self._world, self._rank, self._digest)
+        self._channel.send(
+            Kind.WELCOME,
+            {"layout": known, "persists": self._shelf.persists, "lease_s": self._shelf.lease_s},
+        )
+
+    def _layout(self, frame: Frame) -> None:
+        layout = Layout.from_json(frame.raw)
+        if layout.digest != self._digest or layout.world != self._world or self._rank >= self._world:
+            raise Refused("layout", "the layout is not the one that was announced")
+        self._shelf.learn(self._job, self._session, layout)
+        self._channel.send(Kind.PONG)
+
+    def _reserve(self, frame: Frame) -> None:
+        number = _whole(frame.body, "version", 0, 2**63 - 1)
+        answer = self._shelf.reserve(self._job, self._session, self._digest, self._rank, number)
+        if isinstance(answer, Busy):
+            self._channel.send(
+                Kind.RETRY_AFTER, {"seconds": answer.retry_after_s, "reason": answer.reason, "version": number}
+            )
+            return
+        self._version = number
+        point("node.before-credit")
+        self._channel.send(Kind.CREDIT, {"version": number, "received": answer.received[:_MOST_MISSING]})
+
+    def _data(self, length: int) -> None:
+        piece = self._channel.piece(length)
+        if self._version < 0:
+            raise BrokenError("DATA before CREDIT")
+        claim = self._shelf.claim(
+            self, self._job, self._session, self._rank, self._version, piece.offset, piece.offset + piece.length
+        )
+        if claim is None:
+            if len(self._sink) < piece.length:
+                self._sink = memoryview(bytearray(CHUNK_BYTES))
+            self._channel.read_into(self._sink[: piece.length], limit_s=FRAME_S)
+            return
+        verified: Sequence[Atom] | None = None
+        try:
+            self._channel.read_into(claim.view, limit_s=FRAME_S)
+            point("node.mid-chunk")
+            atoms = claim.version.plan.cuts.atoms(claim.view, claim.start)
+            verified = atoms if total(atoms) == piece.crc else None
+        finally:
+            self._shelf.settle(claim, verified)
+        if verified is None:  # the sender learns of it with its commit, and sends these bytes again
+            self._shelf.damaged()
+            _LOG.warning("%s: bytes at %d of version %d came damaged", self.peer, piece.offset, self._version)
+
+    def _commit(self, frame: Frame) -> None:
+        number = _whole(frame.body, "version", 0, 2**63 - 1)
+        receipt = self._shelf.commit(self._job, self._session, self._rank, number)
+        point("node.before-ack")
+        self._channel.send(
+            Kind.ACK,
+            {
+                "version": number,
+                "missing": receipt.missing[:_MOST_MISSING],
+                "complete": receipt.complete,
+                "durable": receipt.durable,
+            },
+        )
+        point("node.after-ack")
+
+    def _wait(self, frame: Frame) -> None:
+        body = frame.body
+        limit_s = _whole(body, "limit_ms", 0, int(_LONGEST_POLL_S * 1000)) / 1000
+        fate = self._shelf.wait(self._job, self._session, _whole(body, "sequence", -1, 2**63 - 1), limit_s)
+        self._channel.send(
+            Kind.STATE,
+            {
+                "sequence": fate.sequence,
+                "receiving": fate.receiving,
+                "complete": fate.complete,
+                "durable": fate.durable,
+            },
+        )
+
+    def _list(self, frame: Frame) -> None:
+        job = check_job(_text(frame.body, "job", 64))
+        found = {m.version: m for m in (self._house.folder.manifests(job) if self._house.folder is not None else ())}
+        found |= {m.version: m for m in self._shelf.manifests(job)}
+        self._channel.send(Kind.VERSIONS, {"count": len(found)})
+        for number in sorted(found, reverse=True):
+            self._channel.send(Kind.MANIFEST, found[number].to_json())
+
+    def _get(self, frame: Frame) -> None:
+        job, number = check_job(_text(frame.body, "job", 64)), _whole(frame.body, "version", 0, 2**63 - 1)
+        version = self._shelf.borrow(job, number)
+        if version is None:
+            self._get_from_disk(job, number)
+            return
+        try:
+            assert version.manifest is not None
+            self._channel.send(Kind.MANIFEST, version.manifest.to_json())
+            for start in range(0, len(version.image), CHUNK_BYTES):
+                self._channel.send_data(start, version.image[start : start + CHUNK_BYTES], label="node.mid-send")
+        finally:
+            self._shelf.unpin(version)
+        self._channel.send(Kind.END)
+
+    def _get_from_disk(self, job: str, number: int) -> None:
+        if self._house.folder is None:
+            raise Refused("gone", f"version {number} of {job!r} is not here")
+        path = self._house.folder.file(job, number)
+        try:
+            manifest = read_manifest(path)
+            with path.open("rb", buffering=0) as stream:
+                self._channel.send(Kind.MANIFEST, manifest.to_json())
+                for start, data in _file_chunks(stream.fileno(), path, manifest):
+                    self._channel.send_data(start, data, label="node.mid-send")
+        except FileNotFoundError:
+            raise Refused("gone", f"version {number} of {job!r} is not here") from None
+        self._channel.send(Kind.END)
+
+
+def _file_chunks(descriptor: int, path: Path, manifest: Manifest) -> Iterator[tuple[int, memoryview]]:
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, manifest.size)))
+    for start in range(0, manifest.size, CHUNK_BYTES):
+        done, size = 0, min(CHUNK_BYTES, manifest.size - start)
+        while done < size:
+            count = os.preadv(descriptor, [buffer[done:size]], start + done)
+            if not count:
+                raise DamagedError(f"{path.name}: the file is shorter than its commit record says")
+            done += count
+        yield start, buffer[:size]
+
+
+def _text(body: Mapping[str, Any], name: str, most: int) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        raise RequestError(name, type(value).__name__, f"text of 1 to {most} characters")
+    return value
+
+
+def _whole(body: Mapping[str, Any], name: str, low: int, high: int) -> int:
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RequestError(name, type(value).__name__, f"a whole number from {low} to {high}")
+    return value

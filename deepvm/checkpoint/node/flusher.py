@@ -1,0 +1,130 @@
+"""Complete versions, oldest first, from memory to a folder; and what is kept there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from deepvm.checkpoint.folder import VersionFolder
+from deepvm.checkpoint.node.room import Room
+from deepvm.checkpoint.node.versions import Version
+from deepvm.errors import CheckpointError
+
+_LOG = logging.getLogger(__name__)
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 30.0
+
+
+@dataclass
+class FlushTimes:
+    """What flushing took, in seconds."""
+
+    flushed: int = 0
+    failed: int = 0
+    last_s: float = 0.0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+    last_error: str = ""
+
+
+class Flusher:
+    """One thread; a version that cannot be written stays in memory, and is tried again."""
+
+    def __init__(self, room: Room, folder: VersionFolder, *, keep: int) -> None:
+        """Wait for ``start``.
+
+        Args:
+            room: where versions come from.
+            folder: where they go.
+            keep: newest versions of each job that stay there.
+        """
+        self._room, self._folder, self._keep = room, folder, keep
+        self._recent: dict[str, list[int]] = {}
+        self._times = FlushTimes()
+        self._thread = threading.Thread(target=self._run, name="deepvm-flusher", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def join(self, limit_s: float) -> None:
+        """Wait for the thread's end, after the room was closed."""
+        self._thread.join(limit_s)
+
+    @property
+    def times(self) -> Mapping[str, object]:
+        """What flushing took so far."""
+        return asdict(self._times)
+
+    def _run(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while True:
+            version = self._room.next_flush(1.0)
+            if version is None:
+                if self._room.closed:
+                    return
+                continue
+            try:
+                done = self._write(version)
+            finally:
+                self._room.unpin(version)
+            if done:
+                retry_s = _FIRST_RETRY_S
+                continue
+            if self._room.closed:
+                return
+            self._pause(retry_s)
+            retry_s = min(2 * retry_s, _LAST_RETRY_S)
+
+    def _write(self, version: Version) -> bool:
+        assert version.manifest is not None
+        begin = time.monotonic()
+        try:
+            self._folder.write(version.image, version.manifest)
+        except Exception as error:  # whatever it is, the next version may work, and nobody else would say it
+            self._times.failed += 1
+            self._times.last_error = str(error)
+            expected = isinstance(error, CheckpointError)
+            _LOG.error(
+                "version %d of %s stays in memory: %s", version.number, version.job, error, exc_info=not expected
+            )
+            return False
+        took = time.monotonic() - begin
+        self._times.flushed += 1
+        self._times.last_s, self._times.longest_s = took, max(took, self._times.longest_s)
+        self._times.total_s += took
+        self._room.flushed(version)
+        _LOG.info("version %d of %s is on disk, %.3f s", version.number, version.job, took)
+        self._retain(version)
+        return True
+
+    def _pause(self, retry_s: float) -> None:
+        """Wait before another try; shorter once the node is stopping."""
+        deadline = time.monotonic() + retry_s
+        with self._room.changed:
+            while (left := deadline - time.monotonic()) > 0 and not self._room.closed:
+                if self._room.stopping:
+                    left = min(left, deadline - retry_s + _FIRST_RETRY_S - time.monotonic())
+                    if left <= 0:
+                        return
+                self._room.changed.wait(left)
+
+    def _retain(self, version: Version) -> None:
+        """Delete old versions of a job: all but the newest by number, and the last that were written.
+
+        The two differ when a run starts again from an earlier version: what was acknowledged a moment ago must not go
+        because an earlier run went further.
+        """
+        recent = self._recent.setdefault(version.job, [])
+        if version.number in recent:
+            recent.remove(version.number)
+        recent.append(version.number)
+        del recent[: -self._keep]
+        try:
+            numbers = [m.version for m in self._folder.manifests(version.job)]
+            for number in set(numbers) - set(numbers[: self._keep]) - set(recent):
+                self._folder.delete(version.job, number)
+        except CheckpointError as error:
+            _LOG.warning("old versions of %s stay: %s", version.job, error)

@@ -1,0 +1,184 @@
+"""Which memory may be used again: a slot's way from one version to the next."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.node.slots import Pool, Slot
+from deepvm.checkpoint.node.versions import Job, State, Version
+
+_COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "received_bytes")
+_KEPT = 2
+"""Complete versions of a job that stay in memory while there is room."""
+_QUIET_S = 2.0
+"""A version whose ranks have all gone on to newer ones is given up after this time without a word about it."""
+
+
+class Room:
+    """Versions in slots.
+
+    Attributes:
+        changed: the one lock; notified with every change. jobs: by name. pool: the memory.
+        queue: complete versions that are not on disk yet, oldest first. stopping: no new versions are taken.
+        closed: no version becomes complete any more. counts: since the start.
+    """
+
+    def __init__(
+        self, limit: int, *, persists: bool, lease_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start empty.
+
+        Args:
+            limit: bytes of all slots together.
+            persists: complete versions are to be flushed.
+            lease_s: how long a silent sender's session and unfinished versions are kept.
+            clock: for tests.
+        """
+        self.changed = threading.Condition()
+        self.jobs: dict[str, Job] = {}
+        self.pool = Pool(limit)
+        self.queue: list[Version] = []
+        self.closed = self.stopping = False
+        self._blocked = 0
+        self.persists, self.lease_s = persists, lease_s
+        self.counts = dict.fromkeys(_COUNTS, 0)
+        self._clock = clock
+
+    def manifests(self, job: str) -> Sequence[Manifest]:
+        """The complete versions in memory."""
+        with self.changed:
+            here = self.jobs.get(job)
+            return [v.manifest for v in here.complete.values() if v.manifest is not None] if here is not None else []
+
+    def borrow(self, job: str, number: int) -> Version | None:
+        """A complete version to read, pinned until ``unpin``; None when it is not in memory."""
+        with self.changed:
+            here = self.jobs.get(job)
+            version = here.complete.get(number) if here is not None else None
+            if version is not None:
+                version.pins += 1
+            return version
+
+    def unpin(self, version: Version) -> None:
+        """Let go of a version's slot."""
+        with self.changed:
+            version.pins -= 1
+            if version.state is State.DROPPED:
+                self._reuse(version)
+            self.changed.notify_all()
+
+    def next_flush(self, limit_s: float) -> Version | None:
+        """The version that waits longest for the disk, pinned; None when there is none within the time."""
+        with self.changed:
+            if not self.queue and not self.closed:
+                self.changed.wait(limit_s)
+            if not self.queue:
+                return None
+            self.queue[0].pins += 1
+            return self.queue[0]
+
+    def flushed(self, version: Version) -> None:
+        """Note that a version is on disk, and take it off the queue."""
+        with self.changed:
+            version.flushed = True
+            here = self.jobs.get(version.job)
+            if here is not None:
+                if here.session is not None and here.session.name == version.session:
+                    here.session.durable.add(version.number)
+                here.sequence += 1
+            if version in self.queue:
+                self.queue.remove(version)
+            self.changed.notify_all()
+
+    def drained(self, limit_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
+        """Wait until all complete versions are on disk, then let no other become complete.
+
+        Args:
+            limit_s: the longest wait.
+            hurry: asked every now and then; True ends the wait.
+
+        Returns:
+            How many are not on disk.
+        """
+        deadline = time.monotonic() + limit_s
+        with self.changed:
+            while (self.queue or self._finishing()) and time.monotonic() < deadline and not hurry():
+                self.changed.wait(min(0.2, max(deadline - time.monotonic(), 0.001)))
+            self.closed = True
+            self.changed.notify_all()
+            return len(self.queue)
+
+    def _finishing(self) -> bool:
+        return any(v.state is State.FINISHING for j in self.jobs.values() for v in j.partial.values())
+
+    def _drop(self, version: Version) -> None:
+        """Give a version up; its slot is free once ``_reuse`` finds nobody in it."""
+        here = self.jobs.get(version.job)
+        if here is not None:
+            for shelf in (here.partial, here.complete):
+                if shelf.get(version.number) is version:
+                    del shelf[version.number]
+            here.sequence += 1
+        if version.state is not State.COMPLETE:
+            self.counts["dropped"] += 1
+        version.state = State.DROPPED
+        if version in self.queue:
+            self.queue.remove(version)
+        self._reuse(version)
+        self.changed.notify_all()
+
+    def _reuse(self, version: Version) -> None:
+        if not version.used and version.slot is not None:
+            self.pool.give(version.slot)
+            version.slot = None
+
+    def _slot(self, size: int) -> Slot | None:
+        # Memory that was written before is faster than new pages, so more versions than two are only kept when asked.
+        self._give_up(self._stale(self._clock(), spared=_KEPT))
+        while (slot := self.pool.take(size)) is None:
+            victim = next(self._victims(), None)
+            if victim is None:
+                return None
+            self._drop(victim)
+        return slot
+
+    def _give_up(self, versions: Iterator[Version]) -> None:
+        for version in list(versions):
+            self._drop(version)
+
+    def _stale(self, now: float, spared: int) -> Iterator[Version]:
+        """Versions of no more use, but for so many of the last complete ones of each job."""
+        for job in self.jobs.values():
+            for version in job.partial.values():
+                if version.state is State.RECEIVING and not version.used and self._given_up(job, version, now):
+                    yield version
+            for version in list(job.complete.values())[:-spared]:
+                if not version.used and (version.flushed or not self.persists) and not job.keeps(version):
+                    yield version
+
+    def _victims(self) -> Iterator[Version]:
+        """Versions whose slots may be used again when there is no other room, the least useful first."""
+        now = self._clock()
+        yield from self._stale(now, spared=1)
+        # Nobody sends to this job any more, and the disk has it: it need not keep another job out.
+        for job in self.jobs.values():
+            if job.session is None or not job.session.alive(now, self.lease_s):
+                yield from (v for v in job.complete.values() if v.flushed and not v.used)
+
+    def _given_up(self, job: Job, version: Version, now: float) -> bool:
+        silent_s = now - version.heard
+        if silent_s >= self.lease_s or job.session is None or job.session.name != version.session:
+            return True
+        reserved = job.session.reserved
+        ranks = set(range(version.plan.layout.world)) - version.committed
+        return silent_s >= _QUIET_S and all(reserved.get(rank, -1) > version.number for rank in ranks)
+
+    def _why(self) -> str:
+        """Why there is no slot, in words."""
+        return (
+            f"all {self.pool.allocated} bytes of {self.pool.limit} are in use; {len(self.queue)} complete versions "
+            "wait for the disk"
+        )

@@ -1,0 +1,302 @@
+"""The node: it listens, gives each peer a thread, and goes in order."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deepvm.checkpoint.folder import VersionFolder
+from deepvm.checkpoint.node.client import Address
+from deepvm.checkpoint.node.connection import Connection
+from deepvm.checkpoint.node.flusher import Flusher
+from deepvm.checkpoint.node.shelf import Shelf
+from deepvm.checkpoint.protocol import PROOF_S, Channel, Refused, tune
+from deepvm.errors import CheckpointError, RequestError
+
+_LOG = logging.getLogger(__name__)
+_MOST_STRANGERS = 32
+"""Connections without proof; with more, the oldest is ended, so that silent ones cannot keep others out."""
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """How a node runs.
+
+    Attributes:
+        listen: where; port 0 picks one. token: what its peers must know.
+        memory_bytes: for all versions together. persist: folder for complete versions, None for memory only.
+        keep: newest versions of each job that stay in the folder. connections: the most at a time.
+        drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.
+        certificate, key: files for TLS, both or none. direct: write past the page cache where possible.
+    """
+
+    listen: Address
+    token: bytes = field(repr=False)
+    memory_bytes: int
+    persist: Path | None = None
+    keep: int = 2
+    connections: int = 64
+    drain_s: float = 60.0
+    lease_s: float = 30.0
+    certificate: Path | None = None
+    key: Path | None = None
+    direct: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work.
+
+        Raises:
+            RequestError: naming the attribute.
+        """
+        if not self.token:
+            raise RequestError("token", "", "a token; the node never runs without")
+        if self.memory_bytes < 1:
+            raise RequestError("memory", self.memory_bytes, "bytes of memory, at least 1")
+        if self.keep < 1:
+            raise RequestError("keep", self.keep, "at least 1 version")
+        if self.connections < 1:
+            raise RequestError("connections", self.connections, "at least 1")
+        if not 0 <= self.drain_s < float("inf"):
+            raise RequestError("drain_timeout", self.drain_s, "seconds from 0")
+        if (self.certificate is None) != (self.key is None):
+            raise RequestError("tls_key", self.key, "both --tls-cert and --tls-key, or none")
+
+
+class Node:
+    """A memory node. ``start`` returns when it listens; ``stop`` when all is safe."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        """Make it; nothing is opened yet."""
+        self.settings = settings
+        self.folder = None if settings.persist is None else VersionFolder(settings.persist, direct=settings.direct)
+        self.shelf = Shelf(settings.memory_bytes, persists=self.folder is not None, lease_s=settings.lease_s)
+        self.flusher = None if self.folder is None else Flusher(self.shelf, self.folder, keep=settings.keep)
+        self._lock = threading.Lock()
+        self._strangers: dict[Connection, None] = {}
+        self._connections: dict[Connection, None] = {}
+        self._refused: Counter[str] = Counter()
+        self._begin = time.monotonic()
+        self._socket: socket.socket | None = None
+        self._context: ssl.SSLContext | None = None
+        self._guard = -1
+        self._served = 0
+
+    def start(self) -> Address:
+        """Open everything and begin.
+
+        Returns:
+            Where it listens, with the port.
+
+        Raises:
+            CheckpointError: the address is taken, the folder cannot be used, or the certificate.
+        """
+        try:
+            self._context = self._tls()
+            self._take_folder()
+            self._socket = self._listen()
+        except BaseException:
+            self._close()
+            raise
+        if self.flusher is not None:
+            self.flusher.start()
+        threading.Thread(target=self._accept, args=(self._socket,), name="deepvm-accept", daemon=True).start()
+        host, port = self._socket.getsockname()[:2]
+        return Address(host, port, self.settings.certificate is not None)
+
+    def stop(self, hurry: Callable[[], bool] = lambda: False) -> int:
+        """Take nothing new, bring what is complete to the disk, and end.
+
+        Args:
+            hurry: asked every now and then; True ends the wait.
+
+        Returns:
+            How many complete versions did not reach the disk.
+        """
+        with self.shelf.changed:
+            self.shelf.stopping = True
+            self.shelf.changed.notify_all()
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # wakes the thread in accept()
+                self._socket.shutdown(socket.SHUT_RDWR)
+        left = self.shelf.drained(self.settings.drain_s, hurry)
+        if self.flusher is not None and not left:
+            self.flusher.join(5.0)
+        with self._lock:
+            peers = list(self._connections)
+        for peer in peers:
+            peer.abort()
+        self._close()
+        return left
+
+    def metrics(self) -> Mapping[str, Any]:
+        """What the node says of itself: plain JSON."""
+        with self._lock:
+            network = {
+                "connections": len(self._connections),
+                "connections_limit": self.settings.connections,
+                "unproven": len(self._strangers),
+                "served": self._served,
+                "refused": dict(self._refused),
+            }
+        shelf = self.shelf
+        with shelf.changed:
+            versions = [
+                {
+                    "job": v.job,
+                    "version": v.number,
+                    "state": v.state.value,
+                    "bytes": v.plan.layout.size,
+                    "received_bytes": sum(r.total for r in v.received.values()),
+                    "durable": v.flushed,
+                }
+                for j in shelf.jobs.values()
+                for v in (*j.partial.values(), *j.complete.values())
+            ]
+            memory = {
+                "limit_bytes": shelf.pool.limit,
+                "allocated_bytes": shelf.pool.allocated,
+                "free_slots": len(shelf.pool.free),
+                "used_slots": sum(v.slot is not None for j in shelf.jobs.values() for v in j.complete.values())
+                + sum(v.slot is not None for j in shelf.jobs.values() for v in j.partial.values()),
+            }
+            counts, waiting = dict(shelf.counts), len(shelf.queue)
+        return {
+            "schema_version": "deepvm.memory-node/1",
+            "uptime_s": round(time.monotonic() - self._begin, 3),
+            "stopping": shelf.stopping,
+            "memory": memory,
+            "versions": versions,
+            "counts": counts,
+            "flush": {"waiting": waiting, **(self.flusher.times if self.flusher is not None else {})},
+            "persist": str(self.settings.persist) if self.settings.persist is not None else "",
+            **network,
+        }
+
+    def proven(self, connection: Connection) -> None:
+        """Count a peer that knows the token.
+
+        Raises:
+            Refused: there are too many.
+        """
+        with self._lock:
+            self._strangers.pop(connection, None)
+            if len(self._connections) >= self.settings.connections:
+                self._refused["full"] += 1
+                raise Refused("full", f"the node has {self.settings.connections} connections already")
+            self._connections[connection] = None
+            self._served += 1
+
+    def ended(self, connection: Connection) -> None:
+        """Forget a peer."""
+        with self._lock:
+            if connection in self._strangers:
+                del self._strangers[connection]
+                self._refused["unproven"] += 1
+            self._connections.pop(connection, None)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        settings = self.settings
+        if settings.certificate is None or settings.key is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(settings.certificate, settings.key)
+        except OSError as error:
+            raise RequestError("tls_cert", str(settings.certificate), f"a certificate and its key ({error})") from None
+        return context
+
+    def _take_folder(self) -> None:
+        """Make sure that no other node writes there, and clear up what a killed one left."""
+        if self.folder is None:
+            return
+        path = self.folder.path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._guard = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(f"{path}: another memory node writes there; give this one another folder") from None
+        except OSError as error:
+            raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
+        if not os.access(path, os.W_OK):
+            raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
+        self.folder.sweep()
+
+    def _listen(self) -> socket.socket:
+        address = self.settings.listen
+        try:
+            family, kind, protocol, _, place = socket.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            found = socket.socket(family, kind, protocol)
+            try:
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                found.bind(place)
+                found.listen(64)
+            except BaseException:
+                found.close()
+                raise
+        except OSError as error:
+            raise CheckpointError(f"{address}: cannot listen there: {error.strerror or error}") from error
+        return found
+
+    def _accept(self, listening: socket.socket) -> None:
+        while not self.shelf.stopping:
+            try:
+                sock, place = listening.accept()
+            except OSError as error:
+                if self.shelf.stopping:
+                    return
+                _LOG.error("cannot accept connections: %s", error)
+                time.sleep(0.2)  # out of file descriptors, most likely: some will come back
+                continue
+            try:
+                self._welcome(sock, f"{place[0]}:{place[1]}")
+            except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no more threads
+                _LOG.error("%s: %s", place[0], error)
+                sock.close()
+
+    def _welcome(self, sock: socket.socket, peer: str) -> None:
+        tune(sock)
+        sock.settimeout(PROOF_S)
+        if self._context is not None:
+            sock = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        connection = Connection(Channel(sock), self, self.settings.token, peer)
+        with self._lock:
+            self._strangers[connection] = None
+            oldest = next(iter(self._strangers)) if len(self._strangers) > _MOST_STRANGERS else None
+            if oldest is not None:
+                del self._strangers[oldest]
+                self._refused["unproven"] += 1
+        if oldest is not None:
+            oldest.abort()
+        threading.Thread(target=self._serve, args=(connection, sock), name=f"deepvm-{peer}", daemon=True).start()
+
+    def _serve(self, connection: Connection, sock: socket.socket) -> None:
+        if isinstance(sock, ssl.SSLSocket):
+            try:
+                sock.do_handshake()
+            except (OSError, ValueError) as error:
+                _LOG.warning("%s: refused: %s", connection.peer, error)
+                self.ended(connection)
+                sock.close()
+                return
+        connection.run()
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        if self._guard >= 0:
+            os.close(self._guard)
+            self._guard = -1

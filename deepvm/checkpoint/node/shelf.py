@@ -1,0 +1,318 @@
+"""The rules: who may send what, when a version counts, which memory may be used again.
+
+One lock protects everything here; bytes move and checksums are made outside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from deepvm.checkpoint.folder import check_job
+from deepvm.checkpoint.layout import Layout
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.node.room import Room
+from deepvm.checkpoint.node.sums import Atom, seal_by_parts
+from deepvm.checkpoint.node.versions import Claim, Job, Owner, Plan, Session, State, Version
+from deepvm.checkpoint.protocol import Refused
+
+_MOST_PLANS = 4
+_MOST_JOBS = 1000
+_ABORT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Credit:
+    """Leave to send. ``received``: ranges that are here already."""
+
+    received: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Busy:
+    """No room. ``retry_after_s``: when to ask for another version; ``reason``: for people."""
+
+    retry_after_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The answer to a commit. ``missing``: ranges of the shard that are not here; else it is safe in this memory."""
+
+    missing: tuple[tuple[int, int], ...]
+    complete: bool = False
+    durable: bool = False
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a session's versions, after change number ``sequence``."""
+
+    sequence: int
+    receiving: tuple[int, ...]
+    complete: tuple[int, ...]
+    durable: tuple[int, ...]
+
+
+class Shelf(Room):
+    """All versions in memory, and what senders may do with them."""
+
+    def enter(self, owner: Owner, job: str, session: str, world: int, rank: int, digest: str) -> bool:
+        """Let a sender in.
+
+        Returns:
+            Whether the layout of this digest is known.
+
+        Raises:
+            Refused: another run of this name is alive. RequestError: the job's name.
+        """
+        check_job(job)
+        with self.changed:
+            now = self._clock()
+            if job not in self.jobs and len(self.jobs) >= _MOST_JOBS:
+                raise Refused("full", f"the node knows {_MOST_JOBS} jobs already")
+            here = self.jobs.setdefault(job, Job(job))
+            current = here.session
+            if current is not None and current.name != session:
+                if current.alive(now, self.lease_s):
+                    raise Refused(
+                        "session",
+                        f"another training run of the name {job!r} is sending to this node; give this one another "
+                        f"name, or stop the other: it is forgotten {self.lease_s:.0f} s after its last sign of life",
+                    )
+                self._end(here)
+            if here.session is None:
+                here.session = Session(session, now)
+            here.session.owners.add(owner)
+            here.session.heard = now
+            plan = here.plans.get(digest)
+            if plan is not None:
+                here.plans.move_to_end(digest)
+                if not (plan.layout.world == world and 0 <= rank < world):
+                    raise Refused("layout", f"rank {rank} of {world} does not fit a layout for {plan.layout.world}")
+            return plan is not None
+
+    def learn(self, job: str, session: str, layout: Layout) -> None:
+        """Take a layout.
+
+        Raises:
+            Refused: two versions of it do not fit into the memory; or the session is over.
+        """
+        plan = Plan.of(layout)
+        with self.changed:
+            here, _ = self._current(job, session)
+            self.pool.check(layout.size)
+            here.plans[layout.digest] = plan
+            while len(here.plans) > _MOST_PLANS:
+                here.plans.popitem(last=False)
+
+    def leave(self, owner: Owner) -> None:
+        """Forget a connection that ended."""
+        with self.changed:
+            for job in list(self.jobs.values()):
+                if job.session is not None:
+                    job.session.owners.discard(owner)
+                    if not (job.session.owners or job.partial or job.complete):
+                        del self.jobs[job.name]
+            self.changed.notify_all()
+
+    def hear(self, job: str, session: str) -> None:
+        """Note a sign of life.
+
+        Raises:
+            Refused: the session is over.
+        """
+        with self.changed:
+            self._current(job, session)[1].heard = self._clock()
+
+    def reserve(self, job: str, session: str, digest: str, rank: int, number: int) -> Credit | Busy:
+        """Find room for a version, or the room that another rank found.
+
+        Raises:
+            Refused: the session is over, or the layout another one than the other ranks'.
+        """
+        with self.changed:
+            here, run = self._current(job, session)
+            plan = here.plans.get(digest)
+            if plan is None:
+                raise Refused("layout", "its layout is not known here; say HELLO again")
+            done = here.complete.get(number)
+            if done is not None and done.session == session:
+                return Credit(tuple(done.arrived(rank)))
+            version = here.partial.get(number)
+            if version is not None and version.session != session:
+                return Busy(1.0, "an earlier run's version of this number is being completed")
+            if version is None:
+                if number in run.skipped:
+                    return Busy(1.0, "there was no room for this version")
+                found = None if self.stopping else self._slot(plan.layout.size)
+                if found is None:
+                    self.counts["busy"] += 1
+                    run.skipped.add(number)
+                    return Busy(1.0, "the node is stopping" if self.stopping else self._why())
+                version = Version(job, number, session, plan, found, self._clock())
+                here.partial[number] = version
+                here.sequence += 1
+            elif version.plan.layout.digest != digest:
+                raise Refused("layout", f"the ranks hold different layouts of version {number}")
+            version.heard = run.heard = self._clock()
+            run.reserved[rank] = max(number, run.reserved.get(rank, 0))
+            return Credit(tuple(version.arrived(rank)))
+
+    def claim(self, owner: Owner, job: str, session: str, rank: int, number: int, start: int, end: int) -> Claim | None:
+        """Get the memory for a piece that is about to be received; None when it is here already and must be discarded.
+
+        Verified bytes are never written again, and no two connections write the same bytes: a connection that does so
+        still is a dead one whose peer has come back, and is ended.
+
+        Raises:
+            Refused: the session or the version is over, or the range not this rank's.
+        """
+        with self.changed:
+            while True:
+                here, run = self._current(job, session)
+                version = here.partial.get(number) or here.complete.get(number)
+                if version is None or version.session != session:
+                    raise Refused("stale", f"version {number} of {job!r} is not being received")
+                if not version.plan.allows(rank, start, end):
+                    raise Refused("request", f"bytes {start} to {end - 1} are not in the part of rank {rank}")
+                version.heard = run.heard = self._clock()
+                arrived = version.arrived(rank)
+                if arrived.covers(start, end):
+                    self.counts["duplicates"] += 1
+                    return None
+                if version.state is not State.RECEIVING or arrived.touches(start, end):
+                    raise Refused("request", f"bytes {start} to {end - 1} are here in part; ask what is missing")
+                other = next((c for c in version.claims if c.start < end and start < c.end), None)
+                if other is None:
+                    break
+                other.owner.abort()
+                self._blocked += 1
+                try:
+                    ended = self.changed.wait_for(lambda: other not in version.claims, _ABORT_S)
+                finally:
+                    self._blocked -= 1
+                if not ended:
+                    raise Refused("request", f"bytes {start} to {end - 1} are being received")
+            claim = Claim(version, rank, start, end, owner, version.image[start:end])
+            version.claims.append(claim)
+            return claim
+
+    def settle(self, claim: Claim, verified: Sequence[Atom] | None) -> None:
+        """End a claim; only verified bytes count, of which the checksums are kept. None: they are not."""
+        with self.changed:
+            version = claim.version
+            version.claims.remove(claim)
+            if verified is not None and version.state is State.RECEIVING:
+                version.arrived(claim.rank).add(claim.start, claim.end)
+                version.atoms += verified
+                self.counts["received_bytes"] += claim.end - claim.start
+            if version.state is State.DROPPED:
+                self._reuse(version)
+            if self._blocked:  # else nobody waits for this, and waking all the watchers costs more than the piece
+                self.changed.notify_all()
+
+    def damaged(self) -> None:
+        """Count a piece whose checksum was wrong."""
+        with self.changed:
+            self.counts["damaged_pieces"] += 1
+
+    def commit(self, job: str, session: str, rank: int, number: int) -> Receipt:
+        """Count a rank's part in, when all of it is verified; the last one makes the version complete.
+
+        Raises:
+            Refused: the session or the version is over.
+        """
+        with self.changed:
+            here, run = self._current(job, session)
+            version = here.partial.get(number) or here.complete.get(number)
+            if version is None or version.session != session:
+                raise Refused("stale", f"version {number} of {job!r} is not being received")
+            version.heard = run.heard = self._clock()
+            missing = tuple(version.missing(rank))
+            if missing:
+                return Receipt(missing)
+            version.committed.add(rank)
+            last = version.state is State.RECEIVING and len(version.committed) == version.plan.layout.world
+            if last:
+                version.state = State.FINISHING
+        if last:
+            self._finish(here, version)
+        with self.changed:
+            return Receipt((), version.state is State.COMPLETE, version.flushed)
+
+    def _finish(self, here: Job, version: Version) -> None:
+        layout = version.plan.layout
+        try:
+            crcs = seal_by_parts(version.image, layout, version.plan.cuts, version.atoms)
+            version.atoms = []
+            version.manifest = Manifest(
+                job=version.job,
+                version=version.number,
+                world=layout.world,
+                size=layout.size,
+                crcs=crcs,
+                layout=layout.digest,
+                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            )
+        except BaseException:
+            with self.changed:
+                self._drop(version)
+                self._reuse(version)
+            raise
+        with self.changed:
+            if self.closed:
+                self._drop(version)
+                self._reuse(version)
+                raise Refused("stopping", "the node is stopping")
+            here.partial.pop(version.number, None)
+            earlier = here.complete.pop(version.number, None)
+            if earlier is not None:  # of an earlier run, which this one has done again
+                self._drop(earlier)
+            here.complete[version.number] = version
+            version.state = State.COMPLETE
+            if here.session is not None and here.session.name == version.session:
+                here.session.complete.add(version.number)
+            if self.persists:
+                self.queue.append(version)
+            self.counts["complete"] += 1
+            here.sequence += 1
+            self.changed.notify_all()
+
+    def wait(self, job: str, session: str, sequence: int, limit_s: float) -> Fate:
+        """Wait until something changed since ``sequence``, at most ``limit_s``.
+
+        Raises:
+            Refused: the session is over.
+        """
+        deadline = time.monotonic() + limit_s
+        with self.changed:
+            while True:
+                here, run = self._current(job, session)
+                run.heard = self._clock()
+                left = deadline - time.monotonic()
+                if here.sequence != sequence or left <= 0 or self.closed:
+                    return Fate(here.sequence, tuple(here.partial), tuple(run.complete), tuple(run.durable))
+                self.changed.wait(left)
+
+    def _current(self, job: str, session: str) -> tuple[Job, Session]:
+        here = self.jobs.get(job)
+        if here is None or here.session is None or here.session.name != session:
+            raise Refused("stale", f"this training run of {job!r} is over here: another one has taken its name")
+        return here, here.session
+
+    def _end(self, here: Job) -> None:
+        """End a job's session: its unfinished versions will never be finished."""
+        for version in list(here.partial.values()):
+            if version.state is State.RECEIVING:
+                self._drop(version)
+                self._reuse(version)
+        if here.session is not None:
+            for owner in here.session.owners:
+                owner.abort()
+        here.session = None
+        here.sequence += 1
+        self.changed.notify_all()

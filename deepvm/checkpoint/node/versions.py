@@ -1,0 +1,188 @@
+"""What the node knows of a version and of a job; the rules are in :mod:`deepvm.checkpoint.node.shelf`."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from deepvm.checkpoint.layout import Layout, Segment
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.node.ranges import Ranges, runs
+from deepvm.checkpoint.node.slots import Slot
+from deepvm.checkpoint.node.sums import Atom, Cuts
+
+REMEMBERED = 256
+"""Version numbers of a session whose fate is remembered after their slot was used again."""
+
+
+class State(str, Enum):
+    """The life of a version in memory: parts arrive, checksums are made, it is whole; or it is given up."""
+
+    RECEIVING = "receiving"
+    FINISHING = "finishing"
+    COMPLETE = "complete"
+    DROPPED = "dropped"
+
+
+class Owner(Protocol):
+    """A connection, as the shelf sees it."""
+
+    def abort(self) -> None:
+        """End it now; whatever it waits for fails."""
+
+
+@dataclass(eq=False)
+class Claim:
+    """A range of a version that a connection is writing into. ``view``: the memory."""
+
+    version: Version
+    rank: int
+    start: int
+    end: int
+    owner: Owner
+    view: memoryview
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A layout with what is derived from it once.
+
+    Attributes:
+        runs: for each rank its ranges, sorted, neighbours joined. cuts: where pieces are cut for their checksums.
+    """
+
+    layout: Layout
+    runs: tuple[tuple[Segment, ...], ...]
+    cuts: Cuts
+
+    @classmethod
+    def of(cls, layout: Layout) -> Plan:
+        """Derive it."""
+        return cls(layout, tuple(runs(shard) for shard in layout.shards), Cuts.of(layout))
+
+    def allows(self, rank: int, start: int, end: int) -> bool:
+        """Whether a range is inside one run of a rank."""
+        own = self.runs[rank]
+        at = bisect_right(own, Segment(start, self.layout.size)) - 1
+        return at >= 0 and end <= own[at].offset + own[at].length
+
+
+@dataclass(eq=False)
+class Version:
+    """A version in a slot.
+
+    Attributes:
+        received: verified ranges of each rank. committed: ranks whose part is whole.
+        atoms: checksums of what is verified. claims: ranges being written. pins: threads that read the slot. heard: when a sender last came, monotonic.
+        manifest: once complete. flushed: it is on disk as well.
+    """
+
+    job: str
+    number: int
+    session: str
+    plan: Plan
+    slot: Slot | None
+    heard: float
+    state: State = State.RECEIVING
+    received: dict[int, Ranges] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    atoms: list[Atom] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    pins: int = 0
+    manifest: Manifest | None = None
+    flushed: bool = False
+
+    @property
+    def image(self) -> memoryview:
+        """The file's bytes; only for those who hold a claim or a pin, or the lock."""
+        assert self.slot is not None, "the slot was given back"
+        return self.slot.view[: self.plan.layout.size]
+
+    @property
+    def used(self) -> bool:
+        """Whether a thread is reading or writing the slot."""
+        return bool(self.claims) or self.pins > 0 or self.state is State.FINISHING
+
+    def arrived(self, rank: int) -> Ranges:
+        """What of a rank's part is verified."""
+        return self.received.setdefault(rank, Ranges())
+
+    def missing(self, rank: int) -> Iterator[tuple[int, int]]:
+        """What of a rank's part is not."""
+        return self.arrived(rank).missing(self.plan.runs[rank])
+
+
+class Remembered:
+    """The last numbers of a session, oldest forgotten first."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._numbers: OrderedDict[int, None] = OrderedDict()
+
+    def add(self, number: int) -> None:
+        """Remember a number as the newest."""
+        self._numbers.pop(number, None)
+        self._numbers[number] = None
+        if len(self._numbers) > REMEMBERED:
+            self._numbers.popitem(last=False)
+
+    def __contains__(self, number: object) -> bool:
+        """Whether it is remembered."""
+        return number in self._numbers
+
+    def __iter__(self) -> Iterator[int]:
+        """The numbers, oldest first."""
+        return iter(self._numbers)
+
+
+class Session:
+    """One training run.
+
+    Attributes:
+        name: its random id. owners: its connections. heard: when one of them last said something, monotonic.
+        reserved: the newest version that each rank began. skipped: versions for which there was no room; all ranks get
+            the same answer, or the parts of some would wait in vain for the others.
+        complete, durable: versions that it was, or would have been, told of.
+    """
+
+    def __init__(self, name: str, now: float) -> None:
+        """Begin."""
+        self.name, self.heard = name, now
+        self.owners: set[Owner] = set()
+        self.reserved: dict[int, int] = {}
+        self.skipped, self.complete, self.durable = Remembered(), Remembered(), Remembered()
+
+    def alive(self, now: float, lease_s: float) -> bool:
+        """Whether somebody is still there."""
+        return bool(self.owners) and now - self.heard < lease_s
+
+
+class Job:
+    """All that one name has in memory.
+
+    Attributes:
+        partial, complete: versions by number. ``complete`` in the order of completion.
+        sequence: changes with every change of a version's state, for those who wait.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Begin."""
+        self.name = name
+        self.session: Session | None = None
+        self.plans: OrderedDict[str, Plan] = OrderedDict()
+        self.partial: dict[int, Version] = {}
+        self.complete: dict[int, Version] = {}
+        self.sequence = 0
+
+    def keeps(self, version: Version) -> bool:
+        """Whether a complete version is the newest, by its number or by the time of its completion.
+
+        They differ when a run starts again from an earlier version.
+        """
+        return bool(self.complete) and (
+            version.number == max(self.complete) or version is next(reversed(self.complete.values()))
+        )

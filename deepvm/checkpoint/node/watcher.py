@@ -1,0 +1,162 @@
+"""What became of the versions that a trainer has sent: asked in the background, which is also its sign of life."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepvm.checkpoint.node.client import Link
+from deepvm.checkpoint.protocol import Kind, Refused
+from deepvm.checkpoint.tiers.base import Level
+from deepvm.errors import CheckpointError
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 5.0
+_AGAIN_S = 0.5
+_SLOWEST_S = 10.0
+
+
+@dataclass(eq=False)
+class Pending:
+    """A version whose levels are awaited.
+
+    Attributes:
+        version: its number. acknowledged: called once for each level, the weakest first. wanted: levels not reached.
+        sent: this rank's part is verified; until then the node need not know of it. since: monotonic.
+    """
+
+    version: int
+    acknowledged: Callable[[Level], None]
+    wanted: list[Level]
+    sent: bool = False
+    since: float = field(default_factory=time.monotonic)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def reached(self, level: Level) -> bool:
+        """Tell of a level, and of those below it, unless that was done; returns whether nothing more is awaited."""
+        with self.lock:
+            while self.wanted and (self.wanted[0] is level or level is Level.DURABLE):
+                self.acknowledged(self.wanted.pop(0))
+            return not self.wanted
+
+
+class Watcher:
+    """One thread and one connection for a job of one tier."""
+
+    def __init__(self, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float) -> None:
+        """Begin.
+
+        Args:
+            connect: opens a connection.
+            greeting: the sender's HELLO.
+            limit_s: how long a version is awaited.
+        """
+        self._connect, self._greeting, self._limit_s = connect, greeting, limit_s
+        self._pending: set[Pending] = set()
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._closed = threading.Event()
+        self._changed = threading.Condition(self._lock)
+        self._thread = threading.Thread(target=self._run, name="deepvm-tcp-watcher", daemon=True)
+        self._thread.start()
+
+    def add(self, pending: Pending) -> None:
+        """Await a version."""
+        with self._lock:
+            self._pending.add(pending)
+
+    def discard(self, pending: Pending) -> None:
+        """Await it no longer."""
+        with self._changed:
+            self._pending.discard(pending)
+            self._changed.notify_all()
+
+    def settle(self, limit_s: float) -> bool:
+        """Wait until nothing is awaited; returns whether that was so within the time."""
+        deadline = time.monotonic() + limit_s
+        with self._changed:
+            while self._pending and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return not self._pending
+
+    def close(self) -> None:
+        """End the thread; what is still awaited will not be told."""
+        self._closed.set()
+        with self._lock:
+            link = self._link
+        if link is not None:
+            link.channel.abort()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_POLL_S)
+
+    def _run(self) -> None:
+        sequence, pause_s = -1, _AGAIN_S
+        while not self._closed.is_set():
+            try:
+                if self._link is None:
+                    link = self._connect()
+                    with self._lock:
+                        self._link = link
+                    link.hello(self._greeting)
+                    sequence = -1
+                with self._lock:  # those that the node knows when it is asked
+                    known = {p for p in self._pending if p.sent}
+                question = {"sequence": sequence, "limit_ms": int(_POLL_S * 1000)}
+                fate = self._link.expect(
+                    Kind.STATE, self._link.call(Kind.WAIT, question, limit_s=_POLL_S + _SLOWEST_S)
+                ).body
+                sequence, pause_s = int(fate["sequence"]), _AGAIN_S
+                self._tell(known, fate["receiving"], fate["complete"], fate["durable"])
+            except Exception as error:  # anything: the trainer must not lose its watcher to a node's nonsense
+                self._part(error)
+                if self._closed.wait(pause_s):
+                    break
+                pause_s = min(2 * pause_s, _SLOWEST_S)
+            self._expire()
+        self._part(None)
+
+    def _part(self, error: Exception | None) -> None:
+        with self._lock:
+            link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        if error is None or self._closed.is_set():
+            return
+        expected = isinstance(error, (OSError, CheckpointError))
+        _LOG.warning("versions are not watched for now: %s", error, exc_info=not expected)
+        if isinstance(error, Refused) and error.code == "stale":
+            with self._changed:
+                self._pending.clear()
+                self._changed.notify_all()
+
+    def _tell(
+        self, known: set[Pending], receiving: Container[int], complete: Container[int], durable: Container[int]
+    ) -> None:
+        with self._lock:
+            awaited = sorted(self._pending, key=lambda p: p.version)
+        for pending in awaited:
+            done = False
+            # A callback that fails is the trainer's affair, and must not cost the other versions their word.
+            with contextlib.suppress(Exception):
+                if pending.version in durable:
+                    done = pending.reached(Level.DURABLE)
+                elif pending.version in complete:
+                    done = pending.reached(Level.REMOTE)
+                elif pending in known and pending.version not in receiving:
+                    _LOG.warning("version %d was given up by the memory node", pending.version)
+                    done = True
+            if done:
+                self.discard(pending)
+
+    def _expire(self) -> None:
+        limit = time.monotonic() - self._limit_s
+        with self._lock:
+            late = [p for p in self._pending if p.since < limit]
+        for pending in late:
+            _LOG.warning("version %d: %s was not reached in %.0f s", pending.version, pending.wanted, self._limit_s)
+            self.discard(pending)

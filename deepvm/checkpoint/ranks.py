@@ -1,0 +1,93 @@
+"""The ranks of a training job, who must save the same version or none: what they tell each other, and who sends what.
+
+All exchange happens where every rank comes by anyway (after an optimizer step, in ``save`` and ``restore_latest``),
+over a group of its own on the CPU, so that it never meets the collectives of the training itself.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from deepvm.checkpoint.layout import Segment
+
+WAIT_S = 600
+
+
+class Ranks:
+    """This process among the others; alone where ``torch.distributed`` is not in use."""
+
+    def __init__(self) -> None:
+        """Find the others; collective."""
+        distributed = torch.distributed
+        self.rank, self.world, self._group = 0, 1, None
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
+            self._group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=WAIT_S))
+
+    def least(self, values: Sequence[int]) -> list[int]:
+        """The least of each value over all ranks; collective."""
+        if self.world == 1:
+            return list(values)
+        told = torch.tensor(values, dtype=torch.int64)
+        torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MIN, group=self._group)
+        return [int(value) for value in told]
+
+    def told(self, value: Any) -> Any:
+        """What rank 0 says; collective."""
+        if self.world == 1:
+            return value
+        box = [value]
+        torch.distributed.broadcast_object_list(box, src=0, group=self._group)
+        return box[0]
+
+    def session(self) -> str:
+        """A random name of this run, the same on all ranks; collective."""
+        return str(self.told(secrets.token_hex(8)))
+
+
+def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> tuple[tuple[Segment, ...], ...]:
+    """Share the bytes of a file out evenly (ACUTE's Check-Trans), but for those that only one rank can tell.
+
+    Args:
+        size: bytes of the file.
+        world: how many ranks.
+        owned: ranges that belong to a rank; they do not overlap.
+
+    Returns:
+        For each rank its ranges, sorted; neighbours are joined.
+    """
+    found: list[list[Segment]] = [[] for _ in range(world)]
+    free: list[Segment] = []
+    position = 0
+    for segment, rank in sorted(owned):
+        if segment.length:
+            found[rank].append(segment)
+            free.append(Segment(position, segment.offset - position))
+            position = segment.offset + segment.length
+    free.append(Segment(position, size - position))
+    total = sum(s.length for s in free)
+    ends = [total * (rank + 1) // world for rank in range(world)]
+    rank = done = 0
+    for offset, length in free:
+        while length:
+            while done == ends[rank]:
+                rank += 1
+            part = min(length, ends[rank] - done)
+            found[rank].append(Segment(offset, part))
+            offset, length, done = offset + part, length - part, done + part
+    return tuple(_joined(segments) for segments in found)
+
+
+def _joined(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    joined: list[Segment] = []
+    for segment in sorted(segments):
+        if joined and joined[-1].offset + joined[-1].length == segment.offset:
+            joined[-1] = Segment(joined[-1].offset, joined[-1].length + segment.length)
+        else:
+            joined.append(segment)
+    return tuple(joined)

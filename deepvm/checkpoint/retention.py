@@ -1,0 +1,37 @@
+"""Which versions stay. The policy decides; whoever holds the versions removes the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from deepvm.errors import RequestError
+
+
+def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collection[int] = ()) -> set[int]:
+    """The versions that stay; every other one may go.
+
+    A version that was not kept once is never missed later: with newer versions, no other old one is kept.
+
+    Args:
+        versions: the complete ones, in any order.
+        keep: the newest so many, at least one.
+        every: for each multiple of this number, from the first on, also the first version that reaches it: of saves
+            at 100, 200, ... steps and ``every=1000`` those at 1000, 2000, ..., and of saves at odd times (every so many
+            seconds, or before a preemption) those closest behind. 0 for none.
+        best: versions that the user wants kept.
+
+    Raises:
+        RequestError: ``keep`` or ``every`` cannot be used.
+    """
+    if keep < 1:
+        raise RequestError("keep", keep, "a whole number from 1: the newest version always stays")
+    if every < 0:
+        raise RequestError("every", every, "a whole number of steps, 0 for none")
+    ordered = sorted(set(versions))
+    stay = set(ordered[-keep:]) | (set(ordered) & set(best))
+    reached = 0
+    for version in ordered:
+        if every and version // every > reached:
+            reached = version // every
+            stay.add(version)
+    return stay

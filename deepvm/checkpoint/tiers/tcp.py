@@ -1,0 +1,374 @@
+"""``tcp://host:port``: the memory of a node that stays, and the disk behind it.
+
+A rank's part goes over up to two connections at once, because one does not fill the network; when the node has verified
+it, :meth:`TcpTier.put` returns. That the other ranks' parts came and that the version is on disk is learnt in the
+background.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from deepvm.checkpoint.crc import crc32
+from deepvm.checkpoint.folder import VersionFolder, check_job, verify
+from deepvm.checkpoint.layout import CHUNK_BYTES
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.node.client import Address, Link, unreachable
+from deepvm.checkpoint.node.ranges import Ranges, runs
+from deepvm.checkpoint.node.watcher import Pending, Watcher
+from deepvm.checkpoint.points import point
+from deepvm.checkpoint.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Frame, Kind
+from deepvm.checkpoint.tiers.base import Level, Shard, Tier
+from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
+
+WIRE_BYTES = 2**20
+"""Bytes of one message: small enough to be hashed while they are in the processor's cache."""
+_ANSWERS = {Level.REMOTE: "complete", Level.DURABLE: "durable"}
+_WORTH_TWO = 16 * 2**20
+_TRIES = 3
+_ROUNDS = 3
+_PAUSE_S = 0.1
+
+
+class TcpTier(Tier):
+    """A memory node."""
+
+    def __init__(
+        self,
+        address: str,
+        session: str,
+        token: bytes | str,
+        *,
+        flows: int = 2,
+        wire_bytes: int = WIRE_BYTES,
+        limit_s: float = 30.0,
+        await_s: float = 300.0,
+    ) -> None:
+        """Remember where; the first call connects.
+
+        Args:
+            address: ``tcp://host:port``, or ``tcps://host:port`` for TLS; then the environment's ``DEEPVM_TLS_CA`` may
+                name the authority's file.
+            session: a random id, the same on all ranks of one training run, another for the next run.
+            token: what the node knows as well, see :func:`deepvm.checkpoint.node.client.token_from_environment`.
+            flows: connections for one part.
+            wire_bytes: bytes of one message.
+            limit_s: the longest that ``put`` blocks.
+            await_s: how long a level is awaited in the background.
+
+        Raises:
+            RequestError: naming the argument.
+        """
+        self._address = Address.parse(address)
+        if not 0 < len(session) <= 64:
+            raise RequestError("session", session, "1 to 64 characters")
+        if not token:
+            raise RequestError("token", "", "the memory node's token")
+        if flows < 1 or not 4096 <= wire_bytes <= CHUNK_BYTES:
+            raise RequestError("wire_bytes", wire_bytes, f"4096 to {CHUNK_BYTES}, over at least one flow")
+        self._token = token.encode() if isinstance(token, str) else token
+        self._session, self._flows, self._wire_bytes = session, flows, wire_bytes
+        self._limit_s, self._await_s = limit_s, await_s
+        self._lock = threading.Lock()
+        self._idle: list[Link] = []
+        self._watchers: dict[tuple[str, int], Watcher] = {}
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """See :class:`Tier`."""
+        return self._address.url
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        """See :meth:`Tier.put`; returns when the node has verified this part, and may acknowledge later from a thread.
+
+        Connections that break are made again, and only what is missing is sent again.
+        """
+        deadline = time.monotonic() + self._limit_s
+        check_job(shard.job)
+        pending = Pending(shard.version, acknowledged, [Level.REMOTE])
+        watcher: Watcher | None = None
+        try:
+            for attempt in range(_TRIES):
+                try:
+                    links = self._links(shard, deadline)
+                    if links[0].welcome.get("persists") and attempt == 0:
+                        pending.wanted.append(Level.DURABLE)
+                    watcher = self._watcher(shard)
+                    watcher.add(pending)  # before the commit: completeness may be known before its answer is here
+                    answer = self._transfer(links, shard, deadline)
+                    break
+                except OSError as error:
+                    if attempt == _TRIES - 1 or time.monotonic() + _PAUSE_S > deadline:
+                        raise unreachable(self._address, error) from error
+                    time.sleep(_PAUSE_S * (attempt + 1))
+            pending.sent = True
+        except BaseException:
+            if watcher is not None:
+                watcher.discard(pending)
+            raise
+        levels = [level for level in Level if answer.get(_ANSWERS[level])]
+        if levels and pending.reached(levels[-1]) and watcher is not None:
+            watcher.discard(pending)
+
+    def settle(self, limit_s: float) -> bool:
+        """Wait until every level that can be reached was acknowledged; returns whether that was so within the time."""
+        deadline = time.monotonic() + limit_s
+        with self._lock:
+            watchers = list(self._watchers.values())
+        return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in watchers])
+
+    def versions(self, job: str) -> tuple[Manifest, ...]:
+        """See :meth:`Tier.versions`."""
+        with self._reader() as link:
+            count = link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})).body.get("count", 0)
+            return tuple(_manifest(link.expect(Kind.MANIFEST, link.answer(most=MOST_DOCUMENT))) for _ in range(count))
+
+    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+        """See :meth:`Tier.fetch`; the file is a new one in ``folder``, without a commit record."""
+        path = VersionFolder(folder).file(manifest.job, manifest.version)
+        hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CheckpointError(f"{hidden}: cannot be written: {error.strerror or error}") from error
+        try:
+            try:
+                with self._reader() as link:
+                    self._receive(link, manifest, descriptor)
+            finally:
+                os.close(descriptor)
+            verify(hidden, manifest)
+            os.replace(hidden, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                hidden.unlink()
+            raise
+        return path
+
+    def close(self) -> None:
+        """See :meth:`Tier.close`; levels that are still awaited will not be acknowledged, see :meth:`settle`."""
+        with self._lock:
+            self._closed = True
+            watchers, links = list(self._watchers.values()), list(self._idle)
+            self._watchers.clear()
+            self._idle.clear()
+        for link in links:
+            link.close()
+        for watcher in watchers:
+            watcher.close()
+
+    def _receive(self, link: Link, manifest: Manifest, descriptor: int) -> None:
+        frame = link.call(Kind.GET, {"job": manifest.job, "version": manifest.version}, most=MOST_DOCUMENT)
+        if _manifest(link.expect(Kind.MANIFEST, frame)) != manifest:
+            raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is another one by now")
+        buffer, start = memoryview(bytearray(min(CHUNK_BYTES, manifest.size))), 0
+        checks = _ChunkChecks(manifest, f"{self.url}: version {manifest.version} of {manifest.job}")
+        while start < manifest.size:
+            kind, length = link.channel.header(idle_s=FRAME_S)
+            if kind is not Kind.DATA:
+                link.fail(link.channel.rest(kind, length))
+            piece = link.channel.piece(length)
+            if piece.offset != start or piece.length > min(manifest.size - start, len(buffer)):
+                raise BrokenError("the node sends other bytes than were asked for")
+            view = buffer[: piece.length]
+            link.channel.read_into(view, limit_s=FRAME_S)
+            checks.add(view)
+            try:
+                written = 0
+                while written < len(view):
+                    written += os.pwrite(descriptor, view[written:], start + written)
+            except OSError as error:
+                raise CheckpointError(f"the file for {self.url}: cannot be written: {error.strerror}") from error
+            start += piece.length
+        link.expect(Kind.END, link.answer())
+
+    @contextlib.contextmanager
+    def _reader(self) -> Any:
+        try:
+            link = self._connect()
+            try:
+                link.hello({"role": "reader"})
+                yield link
+            finally:
+                link.close()
+        except OSError as error:
+            raise unreachable(self._address, error) from error
+
+    def _connect(self, limit_s: float = 5.0) -> Link:
+        if self._closed:
+            raise CheckpointError(f"{self.url}: the tier is closed")
+        return Link(self._address, self._token, limit_s=min(limit_s, 5.0))
+
+    def _greeting(self, shard: Shard) -> dict[str, Any]:
+        return {
+            "role": "sender",
+            "job": shard.job,
+            "session": self._session,
+            "world": shard.layout.world,
+            "rank": shard.rank,
+            "layout": shard.layout.digest,
+        }
+
+    def _watcher(self, shard: Shard) -> Watcher:
+        with self._lock:
+            if self._closed:
+                raise CheckpointError(f"{self.url}: the tier is closed")
+            key = shard.job, shard.rank
+            if key not in self._watchers:
+                self._watchers[key] = Watcher(self._connect, self._greeting(shard), self._await_s)
+            return self._watchers[key]
+
+    def _links(self, shard: Shard, deadline: float) -> list[Link]:
+        """Connections that know who is sending, one or more."""
+        size = sum(s.length for s in shard.layout.shards[shard.rank])
+        links: list[Link] = []
+        try:
+            for _ in range(self._flows if size >= _WORTH_TWO else 1):
+                with self._lock:
+                    link = self._idle.pop() if self._idle else None
+                if link is not None and not link.channel.idle():
+                    link.close()
+                    link = None
+                links.append(link or self._connect(_left(deadline)))
+                welcome = links[-1].hello(self._greeting(shard), limit_s=_left(deadline))
+                if not welcome.get("layout"):
+                    links[-1].expect(
+                        Kind.PONG, links[-1].call(Kind.LAYOUT, shard.layout.to_json(), limit_s=_left(deadline))
+                    )
+                    links[-1].welcome = {**welcome, "layout": True}
+        except BaseException:
+            for link in links:
+                link.close()
+            raise
+        return links
+
+    def _transfer(self, links: list[Link], shard: Shard, deadline: float) -> Mapping[str, Any]:
+        """Send what the node lacks over these connections, which go back to the pool or are closed."""
+        try:
+            answer = self._send(links, shard, deadline)
+        except TierBusyError:
+            self._keep(links)
+            raise
+        except BaseException:
+            for link in links:
+                link.close()
+            raise
+        self._keep(links)
+        return answer
+
+    def _keep(self, links: list[Link]) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle += links
+                return
+        for link in links:
+            link.close()
+
+    def _send(self, links: list[Link], shard: Shard, deadline: float) -> Mapping[str, Any]:
+        point("sender.before-reserve")
+        received = Ranges(_pairs(self._reserve(links[0], shard, deadline)))
+        for link in links[1:]:
+            self._reserve(link, shard, deadline)
+        cells = [
+            (start, min(start + self._wire_bytes, offset + length))
+            for offset, length in runs(shard.layout.shards[shard.rank])
+            for start in range(offset, offset + length, self._wire_bytes)
+        ]
+        missing = deque(c for c in cells if not received.covers(*c))
+        for _ in range(_ROUNDS):
+            self._flow(links, shard, missing, deadline)
+            point("sender.before-commit")
+            answer = links[0].expect(
+                Kind.ACK, links[0].call(Kind.COMMIT, {"version": shard.version}, limit_s=_left(deadline))
+            )
+            gaps = Ranges(_pairs(answer.body.get("missing")))
+            if not len(gaps):
+                return answer.body
+            missing = deque(c for c in cells if gaps.touches(*c))
+        raise CheckpointError(f"{self.url}: bytes of version {shard.version} arrive damaged again and again")
+
+    def _reserve(self, link: Link, shard: Shard, deadline: float) -> Any:
+        answer = link.call(Kind.RESERVE, {"version": shard.version}, limit_s=_left(deadline))
+        if answer.kind is Kind.RETRY_AFTER:
+            raise TierBusyError(f"{self.url}: no room for version {shard.version}: {answer.body.get('reason', '')}")
+        return link.expect(Kind.CREDIT, answer).body.get("received")
+
+    def _flow(self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float) -> None:
+        """Send ranges over all connections at once, each taking the next one when it is ready."""
+        errors: list[BaseException] = []
+
+        def send(link: Link) -> None:
+            try:
+                while not errors:
+                    try:
+                        start, end = missing.popleft()
+                    except IndexError:
+                        break
+                    view = shard.image[start:end]
+                    link.channel.send_data(start, view, label="sender.mid-chunk", limit_s=_left(deadline))
+                if link is not links[0]:  # all of this connection is verified before the other one commits
+                    link.expect(Kind.PONG, link.call(Kind.PING, limit_s=_left(deadline)))
+            except BaseException as error:
+                errors.append(link.explain(error))
+
+        others = [threading.Thread(target=send, args=(k,), name="deepvm-tcp-flow", daemon=True) for k in links[1:]]
+        for thread in others:
+            thread.start()
+        send(links[0])
+        for thread in others:
+            thread.join(max(deadline - time.monotonic(), 0.0) + 1.0)
+            if thread.is_alive():
+                raise BrokenError("a connection hangs")
+        if errors:
+            # What the node said is worth more than a connection that broke beside it.
+            raise next((e for e in errors if not isinstance(e, OSError)), errors[0])
+
+
+class _ChunkChecks:
+    """Compares what comes, in order, with the checksums of a manifest, whatever the sizes of the pieces."""
+
+    def __init__(self, manifest: Manifest, name: str) -> None:
+        self._manifest, self._name = manifest, name
+        self._at = self._crc = 0
+
+    def add(self, data: memoryview) -> None:
+        size, done = self._manifest.chunk_bytes, 0
+        while done < len(data):
+            number = self._at // size
+            end = min((number + 1) * size, self._manifest.size)
+            part = data[done : done + end - self._at]
+            self._crc = crc32(part, self._crc)
+            self._at += len(part)
+            done += len(part)
+            if self._at == end:
+                if self._crc != self._manifest.crcs[number]:
+                    raise DamagedError(f"{self._name}: bytes {number * size} to {end - 1} are damaged")
+                self._crc = 0
+
+
+def _manifest(frame: Frame) -> Manifest:
+    return Manifest.from_json(frame.raw)
+
+
+def _pairs(value: Any) -> list[tuple[int, int]]:
+    try:
+        return [(int(start), int(end)) for start, end in value or ()]
+    except (TypeError, ValueError):
+        raise BrokenError("ranges that are none") from None
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise BrokenError("it took too long")
+    return left

@@ -1,0 +1,175 @@
+"""``deepvm memory-node``: the memory that a training's checkpoints go to, and a look at it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from deepvm.checkpoint.node.client import Address
+    from deepvm.checkpoint.node.server import Node
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Keep checkpoints in the memory of a machine that stays, and write them to disk behind it.",
+)
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_UNITS |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})", re.ASCII)
+
+
+@app.command("serve")
+def serve(
+    token_file: Annotated[
+        str, typer.Option("--token-file", metavar="FILE", help="The secret that trainers must know, such as 64 digits.")
+    ],
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="For all versions together, such as 512MiB or 6GiB.")
+    ] = "1GiB",
+    persist: Annotated[
+        str, typer.Option("--persist", metavar="URL", help="Folder for complete versions: file:///mnt/ckpt. Else none.")
+    ] = "",
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks one.")
+    ] = "127.0.0.1:7070",
+    keep: Annotated[int, typer.Option("--keep", help="Newest versions of each job that stay in the folder.")] = 2,
+    connections: Annotated[int, typer.Option("--connections", help="The most at a time; a rank has 3.")] = 64,
+    drain_timeout: Annotated[
+        float, typer.Option("--drain-timeout", metavar="SECONDS", help="At the end, the longest wait for the disk.")
+    ] = 60.0,
+    tls_cert: Annotated[str, typer.Option("--tls-cert", metavar="FILE", help="A certificate, to speak TLS.")] = "",
+    tls_key: Annotated[str, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = "",
+) -> None:
+    """Run a memory node until SIGTERM or SIGINT; prints one line, 'listening on HOST:PORT', when it is ready.
+
+    Example: deepvm memory-node serve --memory 6GiB --persist file:///mnt/ckpt --token-file token
+    """
+    import logging
+
+    from deepvm.checkpoint.node.client import Address, read_token
+    from deepvm.checkpoint.node.server import Node, NodeSettings
+    from deepvm.errors import RequestError
+
+    address = Address.parse(listen, "listen")
+    if listen != str(address):
+        raise RequestError("listen", listen, "HOST:PORT alone; --tls-cert and --tls-key make it speak TLS")
+    settings = NodeSettings(
+        listen=address,
+        token=read_token(token_file),
+        memory_bytes=_bytes(memory),
+        persist=_folder(persist),
+        keep=keep,
+        connections=connections,
+        drain_s=drain_timeout,
+        certificate=Path(tls_cert) if tls_cert else None,
+        key=Path(tls_key) if tls_key else None,
+    )
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    _serve(Node(settings))
+
+
+@app.command("status")
+def status(
+    node: Annotated[str, typer.Option("--node", metavar="HOST:PORT", help="The node; tcps://HOST:PORT for TLS.")],
+    token_file: Annotated[
+        str, typer.Option("--token-file", metavar="FILE", help="The secret.  [default: the file in DEEPVM_TOKEN_FILE]")
+    ] = "",
+    output: Annotated[
+        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
+    ] = "table",
+) -> None:
+    """Show what a memory node holds, and how it has fared.
+
+    Example: deepvm memory-node status --node 10.0.0.5:7070 --token-file token
+    """
+    import json
+
+    from deepvm.checkpoint.node.client import Address, node_status, read_token, token_from_environment
+
+    token = read_token(token_file) if token_file else token_from_environment()
+    found = node_status(Address.parse(node, "node"), token)
+    sys.stdout.write(json.dumps(found, indent=2) + "\n" if output == "json" else _table(found))
+
+
+def _serve(node: Node) -> None:
+    """Run a node until it is told to end."""
+    import signal
+    import threading
+
+    from deepvm.errors import CheckpointError
+
+    told: list[int] = []
+    end = threading.Event()
+
+    def on_signal(number: int, _: Any) -> None:
+        told.append(number)
+        end.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        address: Address = node.start()
+        sys.stdout.write(f"listening on {address}\n")
+        sys.stdout.flush()
+        end.wait()
+        left = node.stop(hurry=lambda: len(told) > 1)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if left:
+        raise CheckpointError(f"{left} complete versions had not reached the disk when the time for it was over")
+
+
+def _bytes(text: str) -> int:
+    from deepvm.errors import RequestError
+
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or match[2] not in _UNITS or (found := int(float(match[1]) * _UNITS[match[2]])) < 1:
+        raise RequestError("memory", text, "a size such as 512MiB, 6GiB or 8GB")
+    return found
+
+
+def _folder(url: str) -> Path | None:
+    from urllib.parse import unquote, urlsplit
+
+    from deepvm.errors import RequestError
+
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    path = unquote(parts.path)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
+        raise RequestError("persist", url, "file:///folder, with three slashes")
+    return Path(path)
+
+
+def _table(found: Any) -> str:
+    """The status for people."""
+    memory, flush, counts = found["memory"], found["flush"], found["counts"]
+    rows = [
+        ("uptime", f"{found['uptime_s']:.0f} s{', stopping' if found['stopping'] else ''}"),
+        ("memory", f"{_mib(memory['allocated_bytes'])} in slots, of {_mib(memory['limit_bytes'])}"),
+        ("connections", f"{found['connections']} of {found['connections_limit']}, refused {found['refused'] or 0}"),
+        ("received", f"{counts['complete']} versions, {_mib(counts['received_bytes'])}; no room for {counts['busy']}"),
+        ("folder", found["persist"] or "none: versions live in memory only"),
+    ]
+    if found["persist"]:
+        rows.append(("written", f"{flush['flushed']}, the last in {flush['last_s']:.3f} s; {flush['waiting']} waiting"))
+        if flush["last_error"]:
+            rows.append(("failed", f"{flush['failed']} times, the last: {flush['last_error']}"))
+    lines = [f"{name:<12} {text}" for name, text in rows]
+    for version in sorted(found["versions"], key=lambda v: (v["job"], -v["version"])):
+        where = "on disk too" if version["durable"] else version["state"]
+        lines.append(f"{version['job']:<12} version {version['version']}, {_mib(version['bytes'])}, {where}")
+    return "\n".join(lines) + "\n"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"

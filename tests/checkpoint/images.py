@@ -1,0 +1,52 @@
+"""Files of versions, made by hand: no torch needed."""
+
+from __future__ import annotations
+
+import io
+import random
+import zipfile
+
+from deepvm.checkpoint.image import chunk_crcs
+from deepvm.checkpoint.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.tiers.base import Shard
+
+
+def noise(size: int, seed: int = 0) -> bytearray:
+    """Bytes that look like weights: not two pages alike."""
+    return bytearray(random.Random(seed).randbytes(size))
+
+
+def manifest_of(
+    data: bytes | bytearray, job: str = "job", version: int = 1, chunk_bytes: int = CHUNK_BYTES
+) -> Manifest:
+    return Manifest(job, version, 1, len(data), chunk_crcs(memoryview(data), chunk_bytes), chunk_bytes)
+
+
+def plain_shard(data: bytearray, version: int = 1, job: str = "job") -> Shard:
+    layout = Layout(len(data), ((Segment(0, len(data)),),))
+    return Shard(job, version, 0, layout, memoryview(data))
+
+
+def zip_shard(version: int = 1, records: tuple[int, ...] = (1000, 200_000), job: str = "job") -> Shard:
+    """A zip file whose checksums are still missing, as a trainer has it."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for number, size in enumerate(records):
+            # A fixed date: two made one after the other are the same.
+            archive.writestr(zipfile.ZipInfo(f"data/{number}"), bytes(noise(size, version * 100 + number)))
+    data = bytearray(stream.getvalue())
+    fields = []
+    with zipfile.ZipFile(stream) as archive:
+        entry = archive.start_dir
+        for info in archive.infolist():
+            start = info.header_offset + 30 + len(info.filename)
+            fields += [
+                ChecksumField(info.header_offset + 14, start, info.file_size),
+                ChecksumField(entry + 16, start, info.file_size),
+            ]
+            entry += 46 + len(info.filename) + len(info.extra) + len(info.comment)
+    for field in fields:
+        data[field.position : field.position + 4] = bytes(4)
+    layout = Layout(len(data), ((Segment(0, len(data)),),), tuple(fields))
+    return Shard(job, version, 0, layout, memoryview(data))

@@ -1,0 +1,88 @@
+"""Several ranks: they share the bytes out, save the same version or none, and another number of ranks can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from deepvm.checkpoint.layout import Layout, Segment  # noqa: E402
+from deepvm.checkpoint.ranks import shards  # noqa: E402
+
+SCRIPT = Path(__file__).with_name("train_ranks.py")
+
+
+@given(st.integers(1, 5000), st.integers(1, 9), st.data())
+def test_every_byte_has_one_sender_and_the_shares_are_even(size: int, world: int, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(0, size), max_size=8)))
+    pairs = [(Segment(a, b - a), data.draw(st.integers(0, world - 1))) for a, b in zip(cuts, cuts[1:], strict=False)]
+    owned = pairs[::2]
+    found = shards(size, world, owned)
+    Layout(size, found)  # refuses gaps and overlaps
+    for segment, rank in owned:
+        assert any(
+            s.offset <= segment.offset and segment.offset + segment.length <= s.offset + s.length for s in found[rank]
+        )
+    free = size - sum(s.length for s, _ in owned)
+    for rank, segments in enumerate(found):
+        own = sum(s.length for s, r in owned if r == rank)
+        assert abs(sum(s.length for s in segments) - own - free / world) <= 1
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A memory node that persists; how to reach it."""
+    token = tmp_path / "token"
+    token.write_text("a token for tests")
+    words = ["memory-node", "serve", "--listen", "127.0.0.1:0", "--memory", "64MiB", "--token-file", str(token)]
+    words += ["--persist", (tmp_path / "kept").as_uri()]
+    command = [sys.executable, "-m", "deepvm.cli.main", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    address = process.stdout.readline().split()[-1]
+    yield {"url": f"tcp://{address}", "token": str(token), "folder": str(tmp_path / "kept")}
+    process.terminate()
+    assert process.wait(30) == 0
+    process.stdout.close()
+
+
+def train(node: dict[str, str], world: int, until: int, job: str, *more: str, fails: bool = False) -> list[Any]:
+    out = Path(node["folder"]).parent / f"out-{job}-{until}"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    command += [str(SCRIPT), node["url"], str(until), "3", str(out), *more]
+    environ = {**os.environ, "DEEPVM_TOKEN_FILE": node["token"], "DEEPVM_JOB": job, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode != 0) == fails, ended.stderr[-3000:]
+    return [] if fails else [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(world)]
+
+
+def test_two_ranks_are_cut_and_go_on_bit_by_bit(node: dict[str, str]) -> None:
+    whole = train(node, 2, 12, "whole")
+    assert [r["start"] for r in whole] == [0, 0] and whole[0]["parameters"] == whole[1]["parameters"]
+    assert whole[0]["all"] != whole[1]["all"]  # buffers that are not broadcast are each rank's own
+    train(node, 2, 8, "cut", "kill", "1", fails=True)  # rank 1 dies in step 7: version 6 is the last of all ranks
+    again = train(node, 2, 12, "cut")
+    assert [r["start"] for r in again] == [6, 6]
+    for one, other in zip(whole, again, strict=True):
+        assert {k: v for k, v in one.items() if k != "start"} == {k: v for k, v in other.items() if k != "start"}
+
+
+def test_another_number_of_ranks_goes_on(node: dict[str, str]) -> None:
+    first = train(node, 4, 6, "elastic")
+    for world in (2, 1):
+        found = train(node, world, 6, "elastic")  # nothing left to train: what was restored is what is told
+        assert {r["start"] for r in found} == {6} and {r["parameters"] for r in found} == {first[0]["parameters"]}
+        assert {r["lr"] for r in found} == {first[0]["lr"]}
+    versions = sorted(Path(node["folder"]).glob("elastic-*.pt"))
+    tree = torch.load(versions[-1], weights_only=True)
+    assert set(tree) == {"model", "optimizer", "extra", "version"} and tree["version"] == 6

@@ -1,0 +1,316 @@
+"""What every tier must do. A new one is one line in ``FACTORIES``."""
+
+from __future__ import annotations
+
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from checkpoint import object_store
+from checkpoint.images import noise, plain_shard, zip_shard
+
+from deepvm.checkpoint.image import chunk_crcs, finish
+from deepvm.checkpoint.layout import CHUNK_BYTES, Layout, Segment
+from deepvm.checkpoint.tiers.base import Level, Shard, Tier
+from deepvm.checkpoint.tiers.file import FileTier
+from deepvm.checkpoint.tiers.s3 import S3Tier
+from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
+
+
+@dataclass
+class Bench:
+    """A tier to be tested, and what a test may do behind its back.
+
+    Attributes:
+        tier: the tier.
+        again: another one for the same place, as after a restart of the trainer.
+        damage: change one byte of a version where it is kept, given job, version and offset.
+        breaking: while this context lasts, every put fails.
+        levels: what is acknowledged, in order.
+        most: how many versions can be put at once without waiting; one more is refused with ``TierBusyError``. None
+            where every put waits for its turn.
+    """
+
+    tier: Tier
+    again: Callable[[], Tier]
+    damage: Callable[[str, int, int], None]
+    breaking: Callable[[], AbstractContextManager[None]]
+    levels: tuple[Level, ...] = (Level.DURABLE,)
+    most: int | None = None
+
+
+@contextmanager
+def file_bench(folder: Path) -> Iterator[Bench]:
+    place = folder / "versions"
+
+    def damage(job: str, version: int, offset: int) -> None:
+        with (place / f"{job}-{version:012d}.pt").open("r+b") as stream:
+            stream.seek(offset)
+            byte = stream.read(1)
+            stream.seek(offset)
+            stream.write(bytes([byte[0] ^ 1]))
+
+    @contextmanager
+    def breaking() -> Iterator[None]:
+        from deepvm.checkpoint import disk
+
+        def fail(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(disk, "_write_pieces", fail)
+            yield
+
+    yield Bench(FileTier(place), lambda: FileTier(place), damage, breaking)
+
+
+@contextmanager
+def s3_bench(folder: Path) -> Iterator[Bench]:
+    with object_store.running() as store:
+
+        def make() -> Tier:
+            return S3Tier(object_store.BUCKET, "runs/one", endpoint=store.url, attempts=1, threads=3)
+
+        def damage(job: str, version: int, offset: int) -> None:
+            s3, where = store.client(), {"Bucket": object_store.BUCKET, "Key": f"runs/one/{job}-{version:012d}.pt"}
+            data = bytearray(s3.get_object(**where)["Body"].read())
+            data[offset] ^= 1
+            s3.put_object(**where, Body=bytes(data))
+
+        @contextmanager
+        def breaking() -> Iterator[None]:
+            store.trouble = lambda method, path: "503 Slow Down" if method == "PUT" else None
+            yield
+            store.trouble = lambda method, path: None
+
+        yield Bench(make(), make, damage, breaking)
+
+
+FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
+    "file": file_bench,
+    "s3": s3_bench,
+    # "tcp": ..., "mpi": ...: one line each, with the levels that they acknowledge
+}
+
+
+@pytest.fixture(params=FACTORIES)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    with FACTORIES[request.param](tmp_path) as made:
+        yield made
+        made.tier.close()
+
+
+def put(tier: Tier, shard: Shard) -> list[Level]:
+    levels: list[Level] = []
+    tier.put(shard, levels.append)
+    return levels
+
+
+def versions(tier: Tier, job: str = "job") -> list[int]:
+    return [m.version for m in tier.versions(job)]
+
+
+def test_it_says_where_it_is(bench: Bench) -> None:
+    assert "://" in bench.tier.url
+    assert "secret" not in bench.tier.url
+
+
+def test_unknown_jobs_are_empty(bench: Bench) -> None:
+    assert bench.tier.versions("nobody") == ()
+    put(bench.tier, plain_shard(noise(100)))
+    assert bench.tier.versions("nobody") == ()
+    assert bench.tier.versions("jo") == ()  # the start of another's name
+
+
+def test_levels_come_the_weakest_first(bench: Bench) -> None:
+    assert put(bench.tier, plain_shard(noise(5000))) == list(bench.levels)
+
+
+def test_an_acknowledged_version_is_there_at_once_and_after_a_restart(bench: Bench) -> None:
+    for version in (1, 3, 2, 20):
+        seen: list[bool] = []
+        bench.tier.put(
+            plain_shard(noise(5000, version), version),
+            lambda level, version=version, seen=seen: seen.append(version in versions(bench.tier)),
+        )
+        assert all(seen) and seen
+    assert versions(bench.tier) == [20, 3, 2, 1]
+    assert versions(bench.again()) == [20, 3, 2, 1]
+
+
+@pytest.mark.parametrize("size", [1, 5000, CHUNK_BYTES, 2 * CHUNK_BYTES + 12345])
+def test_the_bytes_come_back(bench: Bench, tmp_path: Path, size: int) -> None:
+    data = noise(size, 7)
+    wanted = bytes(data)
+    put(bench.tier, plain_shard(data, 7))
+    (manifest,) = bench.again().versions("job")
+    assert (manifest.job, manifest.version, manifest.world, manifest.size) == ("job", 7, 1, size)
+    assert manifest.crcs == chunk_crcs(memoryview(wanted))
+    assert bench.again().fetch(manifest, tmp_path / "restored").read_bytes() == wanted
+
+
+@pytest.mark.parametrize("records", [(1000,), (3, 0, 200_000), (100, CHUNK_BYTES, 5_000_000)])
+def test_zip_files_get_their_checksums(bench: Bench, tmp_path: Path, records: tuple[int, ...]) -> None:
+    shard, wanted = zip_shard(5, records), zip_shard(5, records)
+    finish(wanted.image, wanted.layout)
+    put(bench.tier, shard)
+    (manifest,) = bench.tier.versions("job")
+    assert manifest.layout == shard.layout.digest
+    path = bench.tier.fetch(manifest, tmp_path / "restored")
+    assert path.read_bytes() == wanted.image
+    assert zipfile.ZipFile(path).testzip() is None
+
+
+@pytest.mark.parametrize("offset", [0, 777, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 999])
+def test_damaged_bytes_are_refused(bench: Bench, tmp_path: Path, offset: int) -> None:
+    put(bench.tier, plain_shard(noise(CHUNK_BYTES + 1000, 1), 1))
+    put(bench.tier, plain_shard(noise(CHUNK_BYTES + 1000, 2), 2))
+    bench.damage("job", 2, offset)
+    newest, older = bench.again().versions("job")
+    with pytest.raises(DamagedError, match="damaged"):
+        bench.again().fetch(newest, tmp_path / "restored")
+    assert bench.again().fetch(older, tmp_path / "restored").read_bytes() == noise(CHUNK_BYTES + 1000, 1)
+
+
+def test_a_version_that_is_gone(bench: Bench, tmp_path: Path) -> None:
+    put(bench.tier, plain_shard(noise(100), 1))
+    (manifest,) = bench.tier.versions("job")
+    other = type(manifest)("job", 9, 1, manifest.size, manifest.crcs)
+    with pytest.raises(CheckpointError):
+        bench.tier.fetch(other, tmp_path / "restored")
+
+
+def test_a_put_that_fails_harms_nothing(bench: Bench, tmp_path: Path) -> None:
+    put(bench.tier, plain_shard(noise(5000, 1), 1))
+    for version in (2, 1):
+        with bench.breaking(), pytest.raises(CheckpointError):
+            put(bench.tier, plain_shard(noise(5000, 2), version))
+        (manifest,) = bench.again().versions("job")
+        assert bench.again().fetch(manifest, tmp_path / "restored").read_bytes() == noise(5000, 1)
+    assert put(bench.tier, plain_shard(noise(5000, 3), 3)) == list(bench.levels)
+    assert versions(bench.tier) == [3, 1]
+
+
+def test_a_version_put_again_is_the_new_one(bench: Bench, tmp_path: Path) -> None:
+    put(bench.tier, plain_shard(noise(5000, 1), 1))
+    put(bench.tier, plain_shard(noise(6000, 2), 1))
+    (manifest,) = bench.tier.versions("job")
+    assert bench.tier.fetch(manifest, tmp_path / "restored").read_bytes() == noise(6000, 2)
+
+
+def test_jobs_do_not_meet(bench: Bench, tmp_path: Path) -> None:
+    for number, job in enumerate(("a", "a-b", "a-000000000001")):
+        put(bench.tier, plain_shard(noise(500, number), 1, job))
+    for number, job in enumerate(("a", "a-b", "a-000000000001")):
+        (manifest,) = bench.tier.versions(job)
+        path = bench.tier.fetch(manifest, tmp_path / "restored")
+        assert path.read_bytes() == noise(500, number)
+
+
+@pytest.mark.parametrize("job", ["", "../x", "a/b", "a b"])
+def test_names_that_lead_elsewhere(bench: Bench, job: str) -> None:
+    with pytest.raises(RequestError):
+        put(bench.tier, plain_shard(noise(100), 1, job))
+
+
+def test_an_image_of_another_size(bench: Bench) -> None:
+    shard = plain_shard(noise(100))
+    with pytest.raises((RequestError, CheckpointError)):
+        put(bench.tier, Shard("job", 1, 0, shard.layout, shard.image[:99]))
+    assert versions(bench.tier) == []
+
+
+def test_two_at_once(bench: Bench, tmp_path: Path) -> None:
+    count = 2 if bench.most is None else bench.most
+    levels: dict[int, list[Level]] = {v: [] for v in range(1, count + 1)}
+    busy: list[int] = []
+
+    def work(version: int) -> None:
+        try:
+            bench.tier.put(plain_shard(noise(2 * CHUNK_BYTES, version), version), levels[version].append)
+        except TierBusyError:
+            busy.append(version)
+
+    threads = [threading.Thread(target=work, args=(v,)) for v in levels]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert bench.most is not None or not busy
+    done = [v for v in levels if v not in busy]
+    assert done
+    assert all(levels[v] == list(bench.levels) for v in done)
+    assert sorted(versions(bench.again()), reverse=True) == sorted(done, reverse=True)
+    for manifest in bench.again().versions("job"):
+        path = bench.again().fetch(manifest, tmp_path / str(manifest.version))
+        assert path.read_bytes() == noise(2 * CHUNK_BYTES, manifest.version)
+
+
+WHOLE_ONLY = ("file", "s3")
+
+
+@pytest.mark.parametrize("kind", WHOLE_ONLY)
+def test_tiers_without_a_joiner_want_whole_versions(kind: str, tmp_path: Path) -> None:
+    data = noise(100)
+    layout = Layout(100, ((Segment(0, 50),), (Segment(50, 50),)))
+    with FACTORIES[kind](tmp_path) as bench, pytest.raises(CheckpointError, match="2 ranks"):
+        put(bench.tier, Shard("job", 1, 0, layout, memoryview(data)))
+
+
+@pytest.mark.parametrize("kind", WHOLE_ONLY)
+class TestRetention:
+    """Where the trainer decides what stays."""
+
+    @pytest.fixture
+    def make(self, kind: str, tmp_path: Path) -> Iterator[Callable[..., Tier]]:
+        if kind == "file":
+            yield lambda **policy: FileTier(tmp_path / "versions", **policy)
+            return
+        with object_store.running() as store:
+            yield lambda **policy: S3Tier(object_store.BUCKET, endpoint=store.url, **policy)
+
+    def test_the_newest_and_every_kth(self, make: Callable[..., Tier], tmp_path: Path) -> None:
+        tier = make(keep=2, every=300)
+        for version in range(100, 1000, 100):
+            put(tier, plain_shard(noise(1000, version), version))
+            put(tier, plain_shard(noise(10), 1, "other"))
+        assert versions(tier) == [900, 800, 600, 300]
+        assert versions(tier, "other") == [1]
+        for manifest in tier.versions("job"):
+            assert tier.fetch(manifest, tmp_path / "restored").read_bytes() == noise(1000, manifest.version)
+        tier.close()
+        tier.close()
+
+    def test_all_unless_asked(self, make: Callable[..., Tier]) -> None:
+        tier = make()
+        for version in range(5):
+            put(tier, plain_shard(noise(10), version))
+        assert versions(tier) == [4, 3, 2, 1, 0]
+
+    def test_an_older_run_that_went_further_is_left_alone(self, make: Callable[..., Tier]) -> None:
+        old = make()
+        for version in (1, 2, 3, 300, 400):
+            put(old, plain_shard(noise(10), version))
+        new = make(keep=2)
+        for version in (4, 5):
+            put(new, plain_shard(noise(10), version))
+            assert version in versions(new)
+        assert versions(new) == [400, 300, 5, 4]
+
+    def test_what_is_older_goes_after_the_newer_is_durable(self, make: Callable[..., Tier]) -> None:
+        tier = make(keep=1)
+        put(tier, plain_shard(noise(10), 1))
+        seen: list[list[int]] = []
+        tier.put(plain_shard(noise(10), 2), lambda level: seen.append(versions(tier)))
+        assert (seen, versions(tier)) == ([[2, 1]], [2])
+
+    def test_policies_that_cannot_be(self, make: Callable[..., Tier]) -> None:
+        with pytest.raises(RequestError):
+            make(keep=-1)
+        with pytest.raises(RequestError):
+            make(every=5)
