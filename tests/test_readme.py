@@ -86,9 +86,26 @@ def test_the_two_example_catalogues_are_one(tmp_path: Path, capsys: pytest.Captu
     assert "g6.xlarge" in printed(f"deepvm recommend --pw 3 --catalog {tmp_path / 'mine.csv'}", capsys)
 
 
+def test_the_training_example_trains_and_goes_on(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (example,) = re.findall(r"```python training\n(.*?)```", README.read_text(), re.DOTALL)
+    code = example.replace("tcp://10.0.0.7:7070", (tmp_path / "kept").as_uri())
+    code = code.replace("    ...  ", "    model(torch.ones(1, 4)).sum().backward(); optimizer.step(); scheduler.step()  ")
+    assert code.count("file:///") == 2 and "backward" in code  # the one of the comment is left
+    for steps in (3, 5):
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+        names = {"torch": torch, "model": model, "optimizer": optimizer, "scheduler": scheduler, "steps": steps}
+        exec(compile(code, "README.md", "exec"), names)
+        assert names["ck"].version == steps
+    assert sorted(p.name for p in (tmp_path / "kept").glob("*.pt")) == ["job-000000000003.pt", "job-000000000005.pt"]
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (README.parent / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)", README.read_text()))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", README.read_text(), re.MULTILINE))
+    assert len(named) >= 4
     assert named <= targets
 
 
