@@ -36,6 +36,8 @@ PLACES = {
     "boto3": ["catalog/aws.py", "checkpoint/tiers/s3.py"],
     "botocore": ["catalog/aws.py", "checkpoint/tiers/s3.py"],
     "torch": ["checkpoint/", "profiling/", "lab/"],
+    "safetensors": ["checkpoint/export.py"],
+    "torchsnapshot": ["checkpoint/bench/"],
     "mpi4py": ["profiling/", "checkpoint/tiers/mpi.py"],
     "typer": ["cli/"],
     "rich": ["reports/", "cli/"],

@@ -24,11 +24,12 @@ from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.pipeline import Pipeline, log
 from deepvm.checkpoint.points import point
 from deepvm.checkpoint.ranks import Ranks, shards
-from deepvm.checkpoint.schedule import EverySteps, Never, parse_every
+from deepvm.checkpoint.schedule import parse_every
 from deepvm.checkpoint.state import RECORDS, Stateful, TrainingState, pack
 from deepvm.checkpoint.tiers.base import Shard, Tier
 from deepvm.checkpoint.tiers.open import open_tier
 from deepvm.checkpoint.tree import Parts, take_apart
+from deepvm.core.savepolicy import EverySteps, Never, SaveContext
 from deepvm.errors import CheckpointError, RequestError
 
 WAIT_S = 600.0
@@ -64,7 +65,8 @@ class Checkpointer:
             optimizer: of its parameters; any.
             extra: schedulers, GradScaler, samplers ...: what has ``state_dict`` and ``load_state_dict``, by name.
             tiers: where versions go: ``file:///folder``, ``tcp://host:port``, ``s3://bucket/prefix``.
-            every: steps (100), or time ("30s", "10min"); None: only when :meth:`save` is called.
+            every: steps (100), time ("30s", "10min"), or "auto": as often as pays, for at most 3 % of the time (see
+                :class:`deepvm.core.savepolicy.Auto`); None: only when :meth:`save` is called.
             job: whose versions these are; ``DEEPVM_JOB``, else ``job``.
             keep: how many versions a file tier keeps.
             slots: versions that may be under way at once; each takes the memory of the state.
@@ -91,6 +93,7 @@ class Checkpointer:
         self._image: Image | None = None
         self._layout: Layout | None = None
         self._last: Handle | None = None
+        self._last_step, self._last_s, self._plan_s = 0, time.monotonic(), 0.0
         self._early: dict[str, Any] | None = None
         self._due = False
         self._copied = threading.Event()
@@ -225,7 +228,7 @@ class Checkpointer:
     def _after_step(self, *_: Any) -> None:
         start = time.perf_counter()
         self._version += 1
-        due = self._schedule.due(self._version, time.monotonic())
+        due = self._schedule.due(self._context())
         self._due = due if isinstance(self._schedule, (EverySteps, Never)) else bool(self._ranks.told(due))
         self._early = None
         if self._due and self._ranks.world == 1:
@@ -233,6 +236,13 @@ class Checkpointer:
         elif self._due:  # here every rank comes by; before the next forward perhaps not
             self._due = self._agree(0.0)
         self._gate_s += time.perf_counter() - start
+
+    def _context(self) -> SaveContext:
+        """What a policy may know; ``last`` is what was begun last, also if it was skipped."""
+        last = self._last
+        busy = max(last.times.values(), default=0.0) if last is not None else 0.0
+        stall = max(last.stall_s - self._plan_s, 0.0) if last is not None else 0.0  # a layout is made once
+        return SaveContext(self._version, time.monotonic(), self._last_step, self._last_s, stall, busy)
 
     def _before_forward(self, *_: Any) -> None:
         if self._due:
@@ -243,6 +253,7 @@ class Checkpointer:
         self.wait()
         start = time.perf_counter()
         handle = Handle(self._version)
+        self._last_step, self._last_s, self._plan_s = self._version, time.monotonic(), 0.0
         early, self._early = self._early, None
         if self._ranks.world > 1:
             if self._reserved is None:
@@ -310,6 +321,7 @@ class Checkpointer:
         return slot is not None
 
     def _plan(self, tree: Any, parts: Parts) -> None:
+        start = time.perf_counter()
         image = plan_image(tree, parts)
         rank, world = self._ranks.rank, self._ranks.world
         layout = image.layout()
@@ -322,6 +334,7 @@ class Checkpointer:
             layout = Layout(image.size, shards(image.size, world, [*owned, (image.pickle, 0)]), image.fields)
         self._image, self._layout, self._structure = image, layout, parts.structure
         self._pipeline.renew(lambda: Slot(image, layout, rank))
+        self._plan_s = time.perf_counter() - start
 
     def _snapshot(self, handle: Handle, parts: Parts, slot: Slot) -> None:
         assert self._layout is not None

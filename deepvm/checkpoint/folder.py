@@ -32,6 +32,8 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _NAME = re.compile(rf"(?P<job>{_JOB.pattern})-(?P<version>[0-9]{{12,19}})\.pt", re.ASCII)
 _HIDDEN = re.compile(rf"\.({_NAME.pattern}({re.escape(SUFFIX)})?\.[0-9a-f]{{8}}|{_JOB.pattern}\.spare)\.tmp", re.ASCII)
 _MOST_RECORD = 64 * 2**20
+UNCOMMITTED = "it has no commit record: it was never completed"
+"""What is the matter with a file whose writer was killed; the other problems are damage."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -204,6 +206,9 @@ class VersionFolder:
             return ()
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        # A record without its file: somebody removed a version that was complete, or the file system lost it.
+        known = set(names)
+        names += [n for n in (name.removesuffix(SUFFIX) for name in names) if n not in known]
         rows = [row for name in names if (row := self._look(name)) is not None]
         return tuple(sorted(rows, key=lambda f: (f.job, -f.version)))
 
@@ -221,9 +226,12 @@ class VersionFolder:
             size = status.st_size
             manifest = read_manifest(path)
         except FileNotFoundError:
-            if not path.exists():
+            if os.path.lexists(path):
+                problem = UNCOMMITTED
+            elif os.path.lexists(path.with_name(name + SUFFIX)):
+                problem = "its commit record is there and the file is not"
+            else:
                 return None
-            problem = "it has no commit record: it was never completed"
         except DamagedError as error:
             problem = str(error)
         except OSError as error:

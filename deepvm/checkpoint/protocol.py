@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import json
 import secrets
+import select
 import socket
 import ssl
 import struct
@@ -234,6 +235,15 @@ class Channel:
         except OSError:
             return False
         return False
+
+    def gone(self) -> bool:
+        """Whether the other side has ended the connection, without reading; another thread may be using it."""
+        poll = select.poll()
+        try:
+            poll.register(self._socket.fileno(), select.POLLRDHUP)
+            return bool(poll.poll(0))
+        except (OSError, ValueError):
+            return True
 
     def part(self, limit_s: float = 0.5) -> None:
         """Close so that the other side can still read what was sent: say the end, and take what it has on its way."""

@@ -1,82 +1,41 @@
-"""When to save: every so many steps, or every so many seconds."""
+"""The argument ``every``, in words that people write."""
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
-from typing import Protocol
 
+from deepvm.core.savepolicy import Auto, EverySeconds, EverySteps, Never, SavePolicy
 from deepvm.errors import RequestError
 
-_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|min|h)", re.ASCII)
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|min|h)", re.ASCII)
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+MTBF = "DEEPVM_MTBF"
+"""Variable with the cluster's mean time between failures, such as ``2h``, for ``auto``."""
 
 
-class Schedule(Protocol):
-    """Decides; never acts."""
-
-    def due(self, version: int, now_s: float) -> bool:
-        """Whether the state after this step is to be saved.
-
-        Args:
-            version: optimizer steps done.
-            now_s: monotonic seconds.
-        """
-
-
-@dataclass(frozen=True)
-class Never:
-    """Only when ``save()`` is called."""
-
-    def due(self, version: int, now_s: float) -> bool:
-        """See :class:`Schedule`."""
-        return False
-
-
-@dataclass(frozen=True)
-class EverySteps:
-    """Whenever the number of steps is a multiple."""
-
-    steps: int
-
-    def due(self, version: int, now_s: float) -> bool:
-        """See :class:`Schedule`."""
-        return version % self.steps == 0
-
-
-@dataclass
-class EverySeconds:
-    """As soon as so much time has passed since the last one."""
-
-    seconds: float
-    last_s: float | None = None
-
-    def due(self, version: int, now_s: float) -> bool:
-        """See :class:`Schedule`."""
-        if self.last_s is None:
-            self.last_s = now_s
-        if now_s - self.last_s < self.seconds:
-            return False
-        self.last_s = now_s
-        return True
-
-
-def parse_every(every: int | str | None) -> Schedule:
-    """Read ``every``: None, steps (100), or time ("30s", "10min", "1h").
+def parse_every(every: int | str | None) -> SavePolicy:
+    """Read ``every``: None, steps (100), a time ("30s", "10min", "1h"), or "auto".
 
     Raises:
         RequestError: anything else.
     """
-    allowed = 'a whole number of steps from 1, or a time such as "30s", "10min" or "1h"'
+    allowed = 'a whole number of steps from 1, a time such as "30s", "10min" or "1h", or "auto"'
     if every is None:
         return Never()
     if isinstance(every, bool) or not isinstance(every, (int, str)):
         raise RequestError("every", every, allowed)
-    if isinstance(every, int) or every.isascii() and every.isdigit():
-        if int(every) < 1:
-            raise RequestError("every", every, allowed)
-        return EverySteps(int(every))
-    match = _SECONDS.fullmatch(every.strip())
-    if match is None or float(match[1]) <= 0:
-        raise RequestError("every", every, allowed)
-    return EverySeconds(float(match[1]) * _UNITS[match[2]])
+    text = str(every).strip()
+    if text == "auto":
+        mtbf = os.environ.get(MTBF, "").strip()
+        return Auto(_seconds(mtbf, MTBF, "a time such as 2h")) if mtbf else Auto()
+    if text.isascii() and text.isdigit() and int(text):
+        return EverySteps(int(text))
+    return EverySeconds(_seconds(text, "every", allowed))
+
+
+def _seconds(text: str, option: str, allowed: str) -> float:
+    match = _TIME.fullmatch(text)
+    if match is None or not float(match[1]):
+        raise RequestError(option, text, allowed)
+    return float(match[1]) * _UNITS[match[2]]

@@ -52,6 +52,7 @@ class Store:
             return [f"<Error><Code>{code}</Code><Message>on purpose</Message></Error>".encode()]
         return self._application(environ, start_response)
 
+    @cache  # noqa: B019  there is one store
     def client(self) -> Any:
         import boto3
 

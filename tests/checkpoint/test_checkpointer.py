@@ -325,6 +325,21 @@ def test_time_as_schedule(tmp_path: Path) -> None:
     assert 3 <= job.saver.metrics["saved"] <= 6
 
 
+def test_auto_saves_at_once_and_then_as_often_as_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPVM_MTBF", "1s")
+    job = Job(tmp_path, every="auto", keep=1000)
+    job.train(1)
+    job.saver.wait()
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        job.train(job.saver.version + 1)
+    job.saver.close()
+    assert 2 <= job.saver.metrics["saved"] < job.saver.version / 2
+    monkeypatch.setenv("DEEPVM_MTBF", "soon")
+    with pytest.raises(RequestError, match="DEEPVM_MTBF"):
+        Job(tmp_path, every="auto")
+
+
 def test_it_needs_nothing_but_torch_and_the_standard_library() -> None:
     """A training image has no typer and no pydantic."""
     code = (

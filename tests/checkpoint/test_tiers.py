@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def s3_bench(folder: Path) -> Iterator[Bench]:
             yield
             store.trouble = lambda method, path: None
 
-        yield Bench(make(), make, damage, breaking)
+        yield Bench(make(), cache(make), damage, breaking)
 
 
 FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
@@ -165,7 +166,7 @@ def test_zip_files_get_their_checksums(bench: Bench, tmp_path: Path, records: tu
     assert zipfile.ZipFile(path).testzip() is None
 
 
-@pytest.mark.parametrize("offset", [0, 777, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 999])
+@pytest.mark.parametrize("offset", [0, CHUNK_BYTES - 1, CHUNK_BYTES + 999])
 def test_damaged_bytes_are_refused(bench: Bench, tmp_path: Path, offset: int) -> None:
     put(bench.tier, plain_shard(noise(CHUNK_BYTES + 1000, 1), 1))
     put(bench.tier, plain_shard(noise(CHUNK_BYTES + 1000, 2), 2))

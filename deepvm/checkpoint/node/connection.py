@@ -80,6 +80,10 @@ class Connection:
         """End it from another thread."""
         self._channel.abort()
 
+    def gone(self) -> bool:
+        """Whether the peer has ended it."""
+        return self._channel.gone()
+
     def run(self) -> None:
         """Serve until the peer goes, or does what it must not."""
         try:

@@ -189,13 +189,7 @@ class Shelf(Room):
                 other = next((c for c in version.claims if c.start < end and start < c.end), None)
                 if other is None:
                     break
-                other.owner.abort()
-                self._blocked += 1
-                try:
-                    ended = self.changed.wait_for(lambda: other not in version.claims, _ABORT_S)
-                finally:
-                    self._blocked -= 1
-                if not ended:
+                if not self._ended(other):
                     raise Refused("request", f"bytes {start} to {end - 1} are being received")
             claim = Claim(version, rank, start, end, owner, version.image[start:end])
             version.claims.append(claim)
@@ -214,6 +208,15 @@ class Shelf(Room):
                 self._reuse(version)
             if self._blocked:  # else nobody waits for this, and waking all the watchers costs more than the piece
                 self.changed.notify_all()
+
+    def _ended(self, claim: Claim) -> bool:
+        """End another connection's claim; returns whether it went in time."""
+        claim.owner.abort()
+        self._blocked += 1
+        try:
+            return self.changed.wait_for(lambda: claim not in claim.version.claims, _ABORT_S)
+        finally:
+            self._blocked -= 1
 
     def damaged(self) -> None:
         """Count a piece whose checksum was wrong."""

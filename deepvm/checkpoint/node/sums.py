@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from deepvm.checkpoint.crc import crc32
@@ -52,7 +53,7 @@ class Cuts:
     def of(cls, layout: Layout) -> Cuts:
         """Find them."""
         ranges = sorted({(f.offset, f.offset + f.length) for f in layout.fields})
-        apart = all(before[1] <= after[0] for before, after in zip(ranges, ranges[1:], strict=False))
+        apart = all(before[1] <= after[0] for before, after in pairwise(ranges))
         few = len(ranges) * _LEAST_PIECE <= layout.size
         if _combine is None or not apart or not few:
             return cls((), False)
@@ -64,7 +65,7 @@ class Cuts:
         end = start + len(view)
         inner = self.places[bisect_right(self.places, start) : bisect_left(self.places, end)]
         borders = (start, *inner, end)
-        return tuple(Atom(a, b, crc32(view[a - start : b - start])) for a, b in zip(borders, borders[1:], strict=False))
+        return tuple(Atom(a, b, crc32(view[a - start : b - start])) for a, b in pairwise(borders))
 
 
 def total(atoms: Iterable[Atom]) -> int:

@@ -34,6 +34,9 @@ class Owner(Protocol):
     def abort(self) -> None:
         """End it now; whatever it waits for fails."""
 
+    def gone(self) -> bool:
+        """Whether its peer has ended it, which its thread may not have seen yet."""
+
 
 @dataclass(eq=False)
 class Claim:
@@ -77,8 +80,8 @@ class Version:
 
     Attributes:
         received: verified ranges of each rank. committed: ranks whose part is whole.
-        atoms: checksums of what is verified. claims: ranges being written. pins: threads that read the slot. heard: when a sender last came, monotonic.
-        manifest: once complete. flushed: it is on disk as well.
+        atoms: checksums of what is verified. claims: ranges being written. pins: threads that read the slot.
+        heard: when a sender last came, monotonic. manifest: once complete. flushed: it is on disk as well.
     """
 
     job: str
@@ -158,7 +161,7 @@ class Session:
 
     def alive(self, now: float, lease_s: float) -> bool:
         """Whether somebody is still there."""
-        return bool(self.owners) and now - self.heard < lease_s
+        return now - self.heard < lease_s and not all(owner.gone() for owner in self.owners)
 
 
 class Job:

@@ -91,7 +91,7 @@ class S3Tier(Tier):
             connect_timeout=_CONNECT_S,
             read_timeout=_READ_S,
             max_pool_connections=self._threads + 2,
-            retries={"mode": "standard", "max_attempts": self._attempts},
+            retries={"mode": "standard", "total_max_attempts": self._attempts},
         )
         session = boto3.session.Session()
         return session.client("s3", region_name=self._region, endpoint_url=self._endpoint, config=config)

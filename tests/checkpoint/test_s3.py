@@ -1,0 +1,260 @@
+"""An object store that fails: what a trainer is told, what is left behind, and what is tried again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from checkpoint.images import manifest_of, noise, plain_shard
+from checkpoint.object_store import BUCKET, Store, running
+
+from deepvm.checkpoint.layout import CHUNK_BYTES
+from deepvm.checkpoint.manifest import SUFFIX, Manifest
+from deepvm.checkpoint.tiers import s3
+from deepvm.checkpoint.tiers.s3 import S3Tier
+from deepvm.errors import CheckpointError, DamagedError, RequestError
+
+NAME = "run/job-000000000001.pt"
+BIG = 2 * CHUNK_BYTES + 100
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def tier(store: Store) -> S3Tier:
+    return S3Tier(BUCKET, "/run/", endpoint=store.url, attempts=2)
+
+
+def put(tier: S3Tier, size: int = 1000, version: int = 1) -> None:
+    tier.put(plain_shard(noise(size, version), version), lambda level: None)
+
+
+def only_once(match: Callable[[str, str], bool], answer: str) -> Callable[[str, str], str | None]:
+    """Trouble for the first request of a kind."""
+    left = [answer]
+    return lambda method, path: left.pop() if left and match(method, path) else None
+
+
+def is_part(method: str, path: str) -> bool:
+    return method == "PUT" and "partNumber=2" in path
+
+
+def is_start(method: str, path: str) -> bool:
+    return method == "POST" and "uploads" in path
+
+
+def is_end(method: str, path: str) -> bool:
+    return method == "POST" and "uploadId" in path
+
+
+def is_record(method: str, path: str) -> bool:
+    return method == "PUT" and path.startswith(f"/{BUCKET}/{NAME}{SUFFIX}")
+
+
+STEPS = {"start": is_start, "part": is_part, "end": is_end, "record": is_record}
+
+
+def test_it_is_loaded_when_it_is_used() -> None:
+    code = (
+        "import sys; from deepvm.checkpoint.tiers.s3 import S3Tier; S3Tier('b', 'p');"
+        "print(sorted({'boto3', 'botocore', 'torch', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_record_comes_last(tier: S3Tier, store: Store) -> None:
+    put(tier, BIG)
+    assert store.keys() == [NAME, NAME + SUFFIX]
+    assert store.uploads() == []
+    writes = [(m, p) for m, p in store.seen if m in ("PUT", "POST")]
+    assert is_start(*writes[0])
+    assert sorted("partNumber" in p for _, p in writes[1:4]) == [True] * 3
+    assert is_end(*writes[4])
+    assert is_record(*writes[5])
+    assert len(writes) == 6
+
+
+def test_the_store_compares_each_part(tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tier._s3.upload_part
+    sent = []
+    monkeypatch.setattr(tier._s3, "upload_part", lambda **words: sent.append(words) or real(**words))
+    data = noise(BIG, 1)
+    put(tier, BIG)
+    checksums = {w["PartNumber"]: w["ChecksumCRC32"] for w in sent}
+    assert checksums == {n: s3._checksum(c) for n, c in enumerate(manifest_of(data).crcs, start=1)}
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "run", "/run/", "a/b"])
+def test_prefixes(store: Store, prefix: str) -> None:
+    tier = S3Tier(BUCKET, prefix, endpoint=store.url)
+    put(tier)
+    inside = prefix.strip("/")
+    assert tier.url == f"s3://{BUCKET}/{inside}".rstrip("/")
+    assert store.keys()[0] == f"{inside}/job-000000000001.pt".lstrip("/")
+    assert len(tier.versions("job")) == 1
+
+
+def test_many_parts_become_larger_parts(tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_MOST_PARTS", 2)
+    put(tier, BIG)
+    assert sum("partNumber" in path for _, path in store.seen) == 2
+    (manifest,) = tier.versions("job")
+    assert manifest.crcs == manifest_of(noise(BIG, 1)).crcs
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("answer", ["503 Slow Down", "500 Internal Error"])
+def test_an_error_that_passes_is_not_noticed(
+    tier: S3Tier, store: Store, tmp_path: Path, step: str, answer: str
+) -> None:
+    store.trouble = only_once(STEPS[step], answer)
+    put(tier, BIG)
+    (manifest,) = tier.versions("job")
+    assert tier.fetch(manifest, tmp_path).read_bytes() == noise(BIG, 1)
+    assert store.uploads() == []
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("answer", ["503 Slow Down", "403 Access Denied"])
+def test_an_error_that_stays_leaves_nothing_behind(store: Store, tmp_path: Path, step: str, answer: str) -> None:
+    tier = S3Tier(BUCKET, "run", endpoint=store.url, attempts=1)
+    put(tier, 1000, 0)
+    store.trouble = lambda method, path: answer if STEPS[step](method, path) else None
+    with pytest.raises(CheckpointError, match=f"s3://{BUCKET}/run: cannot write {NAME}") as caught:
+        put(tier, BIG, 1)
+    assert ("s3:GetObject" in str(caught.value)) == (answer[:3] == "403")
+    assert store.uploads() == []
+    (manifest,) = tier.versions("job")
+    assert tier.fetch(manifest, tmp_path).read_bytes() == noise(1000, 0)
+    store.trouble = lambda method, path: None
+    put(tier, BIG, 1)
+    assert [m.version for m in tier.versions("job")] == [1, 0]
+
+
+def test_parts_that_cannot_be_aborted_are_told_of(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    tier = S3Tier(BUCKET, "run", endpoint=store.url, attempts=1)
+    store.trouble = lambda method, path: "503 Slow Down" if is_part(method, path) or method == "DELETE" else None
+    with pytest.raises(CheckpointError, match="SlowDown"):
+        put(tier, BIG)
+    assert "parts of run/job-000000000001.pt stay behind" in caplog.text
+    assert tier.versions("job") == ()
+
+
+def test_an_upload_that_somebody_aborts(store: Store) -> None:
+    tier = S3Tier(BUCKET, "run", endpoint=store.url, attempts=1)
+    aborted: list[str] = []
+
+    def abort(method: str, path: str) -> str | None:
+        if is_end(method, path) and not aborted:
+            aborted.append(path)
+            return "404 No Such Upload"
+        return None
+
+    store.trouble = abort
+    with pytest.raises(CheckpointError, match="NoSuchUpload"):
+        put(tier, BIG)
+    assert tier.versions("job") == ()
+    assert store.keys() == []
+
+
+def test_a_failure_in_the_trainer_aborts_too(tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Iterator[int]:
+        yield CHUNK_BYTES
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(s3, "seal", broken)
+    with pytest.raises(KeyboardInterrupt):
+        put(tier, BIG)
+    assert store.uploads() == store.keys() == []
+
+
+def test_a_reply_that_breaks_off_is_asked_for_again(tier: S3Tier, store: Store, tmp_path: Path) -> None:
+    put(tier, BIG)
+    (manifest,) = tier.versions("job")
+    store.trouble = only_once(lambda method, path: method == "GET" and "list-type" not in path, "cut")
+    assert tier.fetch(manifest, tmp_path).read_bytes() == noise(BIG, 1)
+    store.trouble = lambda method, path: "cut" if method == "GET" else None
+    with pytest.raises(CheckpointError, match="cannot read"):
+        tier.fetch(manifest, tmp_path / "other")
+    assert os.listdir(tmp_path / "other") == []
+
+
+def test_an_object_that_changes_while_it_is_read(tier: S3Tier, store: Store, tmp_path: Path) -> None:
+    put(tier, BIG)
+    (manifest,) = tier.versions("job")
+    client = store.client()
+
+    real = tier._s3.head_object
+
+    def head(**words: str) -> object:
+        reply = real(**words)
+        client.put_object(Bucket=BUCKET, Key=NAME, Body=bytes(noise(BIG, 9)))
+        return reply
+
+    tier._s3.head_object = head
+    with pytest.raises(CheckpointError, match="PreconditionFailed|damaged"):
+        tier.fetch(manifest, tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_not_complete_is_not_listed(tier: S3Tier, store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    for version in range(1, 7):
+        put(tier, 100, version)
+    client = store.client()
+    names = {v: f"run/job-{v:012d}.pt" for v in range(1, 7)}
+    client.delete_object(Bucket=BUCKET, Key=names[1])
+    client.delete_object(Bucket=BUCKET, Key=names[2] + SUFFIX)
+    client.put_object(Bucket=BUCKET, Key=names[3] + SUFFIX, Body=b"{}")
+    client.put_object(Bucket=BUCKET, Key=names[4], Body=b"short")
+    other = Manifest("job", 9, 1, 100, manifest_of(noise(100)).crcs).to_json()
+    client.put_object(Bucket=BUCKET, Key=names[5] + SUFFIX, Body=other)
+    client.put_object(Bucket=BUCKET, Key="run/job-x.pt", Body=b"")
+    assert [m.version for m in tier.versions("job")] == [6]
+    assert sum("not complete" in line for line in caplog.messages) == 3
+
+
+def test_an_object_of_another_size(tier: S3Tier, store: Store, tmp_path: Path) -> None:
+    put(tier)
+    (manifest,) = tier.versions("job")
+    store.client().put_object(Bucket=BUCKET, Key=NAME, Body=b"short")
+    with pytest.raises(DamagedError, match="5 bytes in place of 1000"):
+        tier.fetch(manifest, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(tier: S3Tier, tmp_path: Path) -> None:
+    put(tier)
+    (manifest,) = tier.versions("job")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="file"):
+        tier.fetch(manifest, tmp_path / "file")
+
+
+def test_old_versions_that_cannot_be_removed_stay(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    tier = S3Tier(BUCKET, endpoint=store.url, attempts=1, keep=1)
+    put(tier, version=1)
+    store.trouble = lambda method, path: "403 Access Denied" if method == "DELETE" else None
+    put(tier, version=2)
+    assert [m.version for m in tier.versions("job")] == [2, 1]
+    assert "old versions stay" in caplog.text
+
+
+def test_what_a_user_has_to_do(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckpointError, match="NoSuchBucket.*make the bucket first"):
+        put(S3Tier("nowhere", endpoint=store.url))
+    with pytest.raises(CheckpointError, match="s3://bucket: cannot list its objects: .*127.0.0.1:1/"):
+        S3Tier(BUCKET, endpoint="http://127.0.0.1:1", attempts=1).versions("job")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(CheckpointError, match="set AWS_ACCESS_KEY_ID"):
+        put(S3Tier(BUCKET, endpoint=store.url))
+    with pytest.raises(RequestError):
+        S3Tier("")

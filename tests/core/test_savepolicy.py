@@ -1,0 +1,76 @@
+"""When to save: steps, time, and Young's interval within a budget."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepvm.core.savepolicy import Auto, EverySeconds, EverySteps, Never, SaveContext, SavePolicy
+from deepvm.errors import RequestError
+
+times = st.floats(0.001, 1e5)
+
+
+def steps_saved(policy: SavePolicy, steps: int, step_s: float, stall_s: float = 0.0, busy_s: float = 0.0) -> list[int]:
+    """A training that does what the policy says."""
+    saved: list[int] = []
+    now = last = 0.0
+    for step in range(1, steps + 1):
+        now += step_s
+        known = (stall_s, busy_s) if saved else (0.0, 0.0)
+        if policy.due(SaveContext(step, now, saved[-1] if saved else 0, last, *known)):
+            saved.append(step)
+            last = now
+            now += stall_s
+    return saved
+
+
+def test_steps_and_time() -> None:
+    assert steps_saved(Never(), 50, 1) == []
+    assert steps_saved(EverySteps(7), 30, 1) == [7, 14, 21, 28]
+    assert steps_saved(EverySeconds(10), 35, 1) == [10, 20, 30]
+    assert steps_saved(EverySeconds(0.1), 3, 1) == [1, 2, 3]
+
+
+@given(times, times, st.floats(0.001, 0.5))
+def test_young_minimises_the_loss(stall_s: float, mtbf_s: float, other: float) -> None:
+    """Lost: stall / interval for the versions, interval / (2 mtbf) for what is done again."""
+
+    def lost(interval: float) -> float:
+        return stall_s / interval + interval / (2 * mtbf_s)
+
+    best = math.sqrt(2 * stall_s * mtbf_s)
+    assert Auto(mtbf_s, 0.999999).interval_s(stall_s, 0) == pytest.approx(max(best, stall_s / 0.999999))
+    assert lost(best) <= lost(best * (1 + other)) and lost(best) <= lost(best * (1 - other))
+
+
+@given(st.floats(0.001, 10), st.floats(0.01, 100), st.floats(60, 1e5), st.floats(0.001, 0.2), st.floats(0.01, 1))
+def test_auto_keeps_its_budget_and_never_overtakes_itself(
+    stall_s: float, busy_s: float, mtbf_s: float, overhead: float, step_s: float
+) -> None:
+    interval = Auto(mtbf_s, overhead).interval_s(stall_s, busy_s)
+    assert stall_s / interval <= overhead * (1 + 1e-9) and interval >= busy_s
+    saved = steps_saved(Auto(mtbf_s, overhead), 300, step_s, stall_s, busy_s)
+    assert saved[0] == 1
+    gaps = [(b - a) * step_s for a, b in zip(saved, saved[1:], strict=False)]
+    assert all(gap + stall_s >= interval * (1 - 1e-9) for gap in gaps)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EverySteps(0),
+        lambda: EverySteps(True),
+        lambda: EverySeconds(0),
+        lambda: EverySeconds(math.inf),
+        lambda: Auto(0),
+        lambda: Auto(60, 0),
+        lambda: Auto(60, 1),
+    ],
+)
+def test_what_cannot_be(make: object) -> None:
+    with pytest.raises(RequestError):
+        make()  # type: ignore[operator]
