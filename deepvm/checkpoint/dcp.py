@@ -6,7 +6,7 @@
     dcp.load(state, storage_reader=DeepVMReader(folder))      # on any number of ranks
 
 Each rank writes one data file, past the page cache where that works; then rank 0 writes ``.metadata``, which is the
-commit record. Data files have new names in each save, so one that is killed leaves the save before it whole and readable.
+commit record. Data files get new names in each save, so one that is killed leaves the save before it readable.
 The layout is that of torch's own ``FileSystemWriter``, which can read these folders, too, without verifying anything:
 behind the pickled metadata, where it does not look, stand the checksums of every item and of the metadata itself.
 """

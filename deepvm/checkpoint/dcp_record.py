@@ -1,4 +1,4 @@
-"""The commit record of a DCP checkpoint: torch's pickled metadata, and behind it the checksums of all that was saved."""
+"""The commit record of a DCP checkpoint: torch's pickled metadata, and behind it the checksums of all items."""
 
 from __future__ import annotations
 

@@ -134,17 +134,41 @@ class VersionFolder:
             hidden = self._hidden(target)
             self._claim_spare(job, hidden)
             self._place(hidden, target, image.cast("B"), final, "data", lambda: self._withdraw(record))
-            data = manifest().to_json()
-            try:
-                self._place(self._hidden(record), record, memoryview(data), [len(data)], "record")
-            except BaseException:
-                # Its name may be there and not last; who asks next must not be told of what this caller was refused.
-                with contextlib.suppress(OSError):
-                    self._withdraw(record)
-                raise
+            self._commit(record, manifest())
         except OSError as error:
             raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
         return target
+
+    def adopt(self, hidden: Path, manifest: Manifest) -> Path:
+        """Make a version of a hidden file in this folder that is complete and on the disk already.
+
+        Args:
+            hidden: the file; it loses its name.
+            manifest: what its bytes are.
+
+        Raises:
+            CheckpointError: its record could not be written.
+        """
+        target = self.file(manifest.job, manifest.version)
+        record = target.with_name(target.name + SUFFIX)
+        try:
+            self._withdraw(record)
+            os.replace(hidden, target)
+            disk.sync_folder(self.path)
+            self._commit(record, manifest)
+        except OSError as error:
+            raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
+        return target
+
+    def _commit(self, record: Path, manifest: Manifest) -> None:
+        data = manifest.to_json()
+        try:
+            self._place(self._hidden(record), record, memoryview(data), [len(data)], "record")
+        except BaseException:
+            # Its name may be there and not last; who asks next must not be told of what this caller was refused.
+            with contextlib.suppress(OSError):
+                self._withdraw(record)
+            raise
 
     def _place(
         self,
@@ -191,7 +215,6 @@ class VersionFolder:
         """Take the spare as the file to write into, if there is one that nobody reads; only one writer can get it."""
         spare = self._spare(job)
         try:
-            os.utime(spare)  # before it gets its new name: old files of such names are what `sweep` removes
             os.rename(spare, hidden)
         except OSError:
             return
@@ -287,7 +310,7 @@ class VersionFolder:
             return ()
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}") from error
-        return tuple(p for n in names if _age_s(p := self.path / n) >= older_than_s)
+        return tuple(p for n in names if age_s(p := self.path / n) >= older_than_s)
 
     def sweep(self, older_than_s: float = 0) -> int:
         """Remove what :meth:`leftovers` lists; returns how many. Without an age only where nobody writes now."""
@@ -299,13 +322,14 @@ class VersionFolder:
         return count
 
 
-def _age_s(path: Path) -> float:
-    """Seconds since a file was last written to; less than none when it is gone."""
+def age_s(path: Path) -> float:
+    """Seconds since a file was last written to or got its name; less than none when it is gone."""
     try:
-        # Both clocks are those of the file system's time stamps; a file from the future is a young one.
-        return max(0.0, time.time() - path.lstat().st_mtime)
+        status = path.lstat()
     except OSError:
         return -1
+    # Not the time of the last write alone: a copy has that of the original. A file from the future is a young one.
+    return max(0.0, time.time() - max(status.st_mtime, status.st_ctime))
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -82,7 +82,11 @@ class Manifest:
             if check != _check(facts):
                 raise ValueError("its checksum is another")
             del facts["schema_version"]
-            return cls(**{**facts, "crcs": tuple(facts["crcs"])})
+            manifest = cls(**{**facts, "crcs": tuple(facts["crcs"])})
+            # Damage may also be in white space, where it does no harm: whoever sees it should know all the same.
+            if manifest.to_json() != data:
+                raise ValueError("not one byte of it may be another")
+            return manifest
         except RequestError:
             raise
         except (ValueError, TypeError, KeyError, RecursionError) as error:

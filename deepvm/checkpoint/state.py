@@ -119,10 +119,11 @@ class TrainingState:
                 f"the version has no state of extra {', '.join(missing)}; leave it out, or start anew"
             )
         try:
-            self.model.load_state_dict(tree["model"])
-            self.optimizer.load_state_dict(tree["optimizer"])
+            self.model.load_state_dict(tree["model"])  # copies
+            # The others may keep what they are given, and that is a file in memory that somebody may remove.
+            self.optimizer.load_state_dict(_copied(tree["optimizer"]))
             for name, value in self.extra.items():
-                value.load_state_dict(tree["extra"][name])
+                value.load_state_dict(_copied(tree["extra"][name]))
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(f"the version is of another model, optimizer or extra: {error}") from error
         if own:

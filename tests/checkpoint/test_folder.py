@@ -276,14 +276,32 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
                 action()
 
 
-def test_leftovers_by_age(tmp_path: Path) -> None:
+def test_leftovers_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = VersionFolder(tmp_path)
     hidden = [".job-000000000001.pt.0123abcd.tmp", ".job-000000000001.pt.json.0123abcd.tmp", ".job.spare.tmp"]
     for name in [*hidden, ".job.tmp", ".job-000000000001.pt.tmp", "job.tmp"]:
         (tmp_path / name).write_bytes(b"")
     assert [p.name for p in folder.leftovers()] == sorted(hidden)
     assert folder.sweep(older_than_s=100) == 0
-    os.utime(tmp_path / hidden[0], (1, 1))
-    assert folder.sweep(older_than_s=100) == 1
-    assert folder.sweep() == 2
+    os.utime(tmp_path / hidden[0], (1, 1))  # a copy of an old file is not old
+    assert folder.sweep(older_than_s=100) == 0
+    now = time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + 101)
+        (tmp_path / hidden[1]).write_bytes(b"")
+        os.utime(tmp_path / hidden[1], (now + 100, now + 100))
+        assert folder.sweep(older_than_s=100) == 2
+    assert folder.sweep() == 1
     assert len(os.listdir(tmp_path)) == 3
+
+
+def test_a_record_without_its_file_is_seen(tmp_path: Path) -> None:
+    folder = VersionFolder(tmp_path)
+    write(folder, b"x", version=1)
+    write(folder, b"y", version=2).unlink()
+    (found, _) = folder.found()
+    assert (found.version, found.size, found.manifest) == (2, 0, None)
+    assert "the file is not" in found.problem
+    assert versions(folder) == [1]
+    folder.delete("job", 2)
+    assert len(os.listdir(tmp_path)) == 2

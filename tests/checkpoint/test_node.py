@@ -10,9 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from memory_nodes import (
+from checkpoint.memory_nodes import (
     MIB,
     TOKEN,
     Acks,
@@ -26,6 +24,8 @@ from memory_nodes import (
     tier,
     until,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.image import chunk_crcs
@@ -325,11 +325,15 @@ def test_a_version_that_the_others_left_makes_room() -> None:
     with running(2 * MIB) as node:
         tiers = [tier(node), tier(node)]
         assert all(isinstance(a, Acks) for a in put_all(tiers, 1, layout, make_image(layout, 1)))
-        put(tiers[0], 2, layout, make_image(layout, 2), 0)  # rank 1 never sends its part
+        put(tiers[0], 2, layout, make_image(layout, 2), 0)  # rank 1 never sends its part ...
         with pytest.raises(TierBusyError):
             put(tiers[0], 3, layout, make_image(layout, 3), 0)
-        node.shelf.jobs["job"].partial[2].heard -= 31
-        assert all(isinstance(a, Acks) for a in put_all(tiers, 4, layout, make_image(layout, 4)))
+        assert isinstance(put(tiers[1], 4, layout, make_image(layout, 4), 1), Acks)  # ... and goes on to a newer one
+        put(tiers[0], 4, layout, make_image(layout, 4), 0)
+        assert tiers[0].versions("job")[0].version == 4
+        put(tiers[0], 5, layout, make_image(layout, 5), 0)
+        node.shelf.jobs["job"].partial[5].heard -= 31  # its lease is over
+        assert all(isinstance(a, Acks) for a in put_all(tiers, 6, layout, make_image(layout, 6)))
         for one in tiers:
             one.close()
 

@@ -77,6 +77,15 @@ def test_two_ranks_are_cut_and_go_on_bit_by_bit(node: dict[str, str]) -> None:
         assert {k: v for k, v in one.items() if k != "start"} == {k: v for k, v in other.items() if k != "start"}
 
 
+def test_two_ranks_share_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    place = {"url": folder.as_uri(), "token": "", "folder": str(folder)}
+    first = train(place, 2, 4, "shared")
+    (again,) = train(place, 1, 4, "shared")
+    assert (again["start"], again["parameters"]) == (4, first[0]["parameters"])
+    assert sorted(p.name for p in folder.glob("*.pt")) == ["shared-000000000003.pt", "shared-000000000004.pt"]
+
+
 def test_another_number_of_ranks_goes_on(node: dict[str, str]) -> None:
     first = train(node, 4, 6, "elastic")
     for world in (2, 1):

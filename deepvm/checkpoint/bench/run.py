@@ -24,6 +24,8 @@ from deepvm.errors import CheckpointError, RequestError
 BENCH_VERSION = "deepvm.ckpt-bench/1"
 STEPS = 4
 """Steps of training after each save, in which what works in the background can end."""
+WARM_UPS = 3
+"""Saves of each method that do not count: a memory node has so many slots, a folder so many files to be written over."""
 _VERSIONS = 4
 _NO_CHECKPOINT = ""
 
@@ -106,7 +108,7 @@ def run_bench(
 
     Args:
         model: a key of :data:`~deepvm.checkpoint.bench.models.MODELS`.
-        reps: saves of each method, after one that does not count.
+        reps: saves of each method, after some that do not count.
         methods: of :data:`~deepvm.checkpoint.bench.methods.METHODS`; all that can be used here unless given.
             The reference is always among them.
         folder: where a temporary folder for all files is made; the system's unless given.
@@ -167,16 +169,16 @@ def _measure(
 ) -> dict[str, list[_Sample]]:
     samples: dict[str, list[_Sample]] = {name: [] for name in ready}
     names = list(ready)
-    for rep in range(reps + 1):
+    for rep in range(1 - WARM_UPS, reps + 1):
         # Another one is first each time, so that none always follows the same one.
         for name in names[rep % len(names) :] + names[: rep % len(names)]:
-            sample = _sample(training, ready[name], steps)
+            sample = _sample(training, ready[name], steps if rep > 0 else 1)
             shown = f"stall {sample.times.stall_s * 1e3:8.1f} ms  durable {sample.times.durable_s * 1e3:8.1f} ms  "
             say(
-                f"{f'{rep}/{reps}' if rep else 'warm-up':>8}  {name or 'no checkpoint':<22}"
+                f"{f'{rep}/{reps}' if rep > 0 else 'warm-up':>8}  {name or 'no checkpoint':<22}"
                 f"{shown if name else ' ' * len(shown)}loop {sample.loop_s:.3f} s"
             )
-            if rep:
+            if rep > 0:
                 samples[name].append(sample)
     return samples
 

@@ -157,7 +157,7 @@ class Connection:
 
     def _reserve(self, frame: Frame) -> None:
         number = _whole(frame.body, "version", 0, 2**63 - 1)
-        answer = self._shelf.reserve(self._job, self._session, self._digest, self._rank, number)
+        answer = self._shelf.reserve(self, self._job, self._session, self._digest, self._rank, number)
         if isinstance(answer, Busy):
             self._channel.send(
                 Kind.RETRY_AFTER, {"seconds": answer.retry_after_s, "reason": answer.reason, "version": number}

@@ -13,8 +13,6 @@ from deepvm.checkpoint.node.versions import Job, State, Version
 _COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "received_bytes")
 _KEPT = 2
 """Complete versions of a job that stay in memory while there is room."""
-_QUIET_S = 2.0
-"""A version whose ranks have all gone on to newer ones is given up after this time without a word about it."""
 
 
 class Room:
@@ -169,12 +167,13 @@ class Room:
                 yield from (v for v in job.complete.values() if v.flushed and not v.used)
 
     def _given_up(self, job: Job, version: Version, now: float) -> bool:
-        silent_s = now - version.heard
-        if silent_s >= self.lease_s or job.session is None or job.session.name != version.session:
+        """Whether nobody will send the rest of a version."""
+        if now - version.heard >= self.lease_s or job.session is None or job.session.name != version.session:
             return True
         reserved = job.session.reserved
         ranks = set(range(version.plan.layout.world)) - version.committed
-        return silent_s >= _QUIET_S and all(reserved.get(rank, -1) > version.number for rank in ranks)
+        left = all(reserved.get(rank, -1) > version.number for rank in ranks)
+        return left and all(sender.gone() for sender in version.senders)
 
     def _why(self) -> str:
         """Why there is no slot, in words."""

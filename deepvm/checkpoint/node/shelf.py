@@ -113,11 +113,17 @@ class Shelf(Room):
         """Forget a connection that ended."""
         with self.changed:
             for job in list(self.jobs.values()):
+                self._leave_versions(owner, job)
                 if job.session is not None:
                     job.session.owners.discard(owner)
                     if not (job.session.owners or job.partial or job.complete):
                         del self.jobs[job.name]
             self.changed.notify_all()
+
+    @staticmethod
+    def _leave_versions(owner: Owner, here: Job) -> None:
+        for version in here.partial.values():
+            version.senders.discard(owner)
 
     def hear(self, job: str, session: str) -> None:
         """Note a sign of life.
@@ -128,7 +134,7 @@ class Shelf(Room):
         with self.changed:
             self._current(job, session)[1].heard = self._clock()
 
-    def reserve(self, job: str, session: str, digest: str, rank: int, number: int) -> Credit | Busy:
+    def reserve(self, owner: Owner, job: str, session: str, digest: str, rank: int, number: int) -> Credit | Busy:
         """Find room for a version, or the room that another rank found.
 
         Raises:
@@ -136,6 +142,8 @@ class Shelf(Room):
         """
         with self.changed:
             here, run = self._current(job, session)
+            self._leave_versions(owner, here)
+            run.reserved[rank] = max(number, run.reserved.get(rank, 0))
             plan = here.plans.get(digest)
             if plan is None:
                 raise Refused("layout", "its layout is not known here; say HELLO again")
@@ -159,7 +167,7 @@ class Shelf(Room):
             elif version.plan.layout.digest != digest:
                 raise Refused("layout", f"the ranks hold different layouts of version {number}")
             version.heard = run.heard = self._clock()
-            run.reserved[rank] = max(number, run.reserved.get(rank, 0))
+            version.senders.add(owner)
             return Credit(tuple(version.arrived(rank)))
 
     def claim(self, owner: Owner, job: str, session: str, rank: int, number: int, start: int, end: int) -> Claim | None:

@@ -81,7 +81,8 @@ class Version:
     Attributes:
         received: verified ranges of each rank. committed: ranks whose part is whole.
         atoms: checksums of what is verified. claims: ranges being written. pins: threads that read the slot.
-        heard: when a sender last came, monotonic. manifest: once complete. flushed: it is on disk as well.
+        senders: connections that were given credit for it last. heard: when one last came, monotonic.
+        manifest: once complete. flushed: it is on disk as well.
     """
 
     job: str
@@ -95,6 +96,7 @@ class Version:
     committed: set[int] = field(default_factory=set)
     atoms: list[Atom] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
+    senders: set[Owner] = field(default_factory=set)
     pins: int = 0
     manifest: Manifest | None = None
     flushed: bool = False

@@ -26,16 +26,23 @@ class Pending:
     """A version whose levels are awaited.
 
     Attributes:
-        version: its number. acknowledged: called once for each level, the weakest first. wanted: levels not reached.
+        version: its number. acknowledged: called once for each level, the weakest first.
+        wanted: levels not reached; None until it is known which ones can be.
         sent: this rank's part is verified; until then the node need not know of it. since: monotonic.
     """
 
     version: int
     acknowledged: Callable[[Level], None]
-    wanted: list[Level]
+    wanted: list[Level] | None = None
     sent: bool = False
     since: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def expect(self, *, persists: bool) -> None:
+        """Say which levels can be reached; the first word counts."""
+        with self.lock:
+            if self.wanted is None:
+                self.wanted = [Level.REMOTE, Level.DURABLE] if persists else [Level.REMOTE]
 
     def reached(self, level: Level) -> bool:
         """Tell of a level, and of those below it, unless that was done; returns whether nothing more is awaited."""

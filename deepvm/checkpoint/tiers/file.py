@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.image import seal
+from deepvm.checkpoint.joint import put_part
 from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.retention import kept
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
@@ -19,9 +20,9 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class FileTier(Tier):
-    """A folder. Only whole versions can be written here: with several ranks use a memory node, or rank 0 gathers."""
+    """A folder; with several ranks one that all of them see."""
 
-    def __init__(self, folder: Path, *, direct: bool = True, keep: int = 0, every: int = 0) -> None:
+    def __init__(self, folder: Path, *, direct: bool = True, keep: int = 0, every: int = 0, session: str = "") -> None:
         """Remember where; nothing is made before the first version.
 
         Args:
@@ -29,11 +30,12 @@ class FileTier(Tier):
             direct: write past the page cache where the file system can.
             keep: how many versions stay, see :func:`deepvm.checkpoint.retention.kept`; 0 for all.
             every: see there.
+            session: a random name of this run, the same on all ranks; for one rank not needed.
         """
         if keep or every:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
         self._folder = VersionFolder(folder, direct=direct)
-        self._keep, self._every = keep, every
+        self._keep, self._every, self._session = keep, every, session
         self._jobs: set[str] = set()
         self._writing = threading.RLock()
 
@@ -46,9 +48,12 @@ class FileTier(Tier):
         """See :meth:`Tier.put`."""
         layout = shard.layout
         if layout.world != 1:
-            raise CheckpointError(
-                f"{self.url}: {layout.world} ranks hold parts of this version; a memory node joins them"
-            )
+            with self._writing:
+                put_part(self._folder, shard, self._session)
+                acknowledged(Level.DURABLE)
+                if self._keep and not shard.rank:
+                    self._prune(shard.job, shard.version)
+            return
         if len(shard.image) != layout.size:
             raise RequestError("image", f"{len(shard.image)} bytes", f"the {layout.size} bytes of its layout")
         crcs: list[int] = []

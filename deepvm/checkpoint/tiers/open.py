@@ -27,7 +27,7 @@ def open_tier(url: str, session: str, keep: int = 2) -> Tier:
 
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise RequestError("tiers", url, "file:///folder, with three slashes")
-        return FileTier(Path(unquote(parts.path)), keep=keep)
+        return FileTier(Path(unquote(parts.path)), keep=keep, session=session)
     if parts.scheme in ("tcp", "tcps"):
         from deepvm.checkpoint.node.client import token_from_environment
         from deepvm.checkpoint.tiers.tcp import TcpTier

@@ -94,14 +94,17 @@ class TcpTier(Tier):
         """
         deadline = time.monotonic() + self._limit_s
         check_job(shard.job)
-        pending = Pending(shard.version, acknowledged, [Level.REMOTE])
+        if len(shard.image) != shard.layout.size:
+            raise RequestError("image", f"{len(shard.image)} bytes", f"the {shard.layout.size} bytes of its layout")
+        if not 0 <= shard.rank < shard.layout.world:
+            raise RequestError("rank", shard.rank, f"0 to {shard.layout.world - 1}")
+        pending = Pending(shard.version, acknowledged)
         watcher: Watcher | None = None
         try:
             for attempt in range(_TRIES):
                 try:
                     links = self._links(shard, deadline)
-                    if links[0].welcome.get("persists") and attempt == 0:
-                        pending.wanted.append(Level.DURABLE)
+                    pending.expect(persists=bool(links[0].welcome.get("persists")))
                     watcher = self._watcher(shard)
                     watcher.add(pending)  # before the commit: completeness may be known before its answer is here
                     answer = self._transfer(links, shard, deadline)

@@ -1,0 +1,364 @@
+"""``deepvm ckpt``: lists, verifies, thins out and restores, and never shows a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from checkpoint.images import manifest_of, noise
+from checkpoint.object_store import BUCKET, running
+
+from deepvm.checkpoint.folder import VersionFolder
+from deepvm.checkpoint.manifest import SUFFIX
+from deepvm.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, stdout, stderr."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["ckpt", *map(str, words)])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        assert "internal error" not in err
+        return int(end.value.code or 0), out, err
+
+    return call
+
+
+def put(folder: Path, version: int, size: int = 1000, job: str = "job") -> Path:
+    data = noise(size, version)
+    return VersionFolder(folder).write(memoryview(data), manifest_of(data, job, version))
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Versions 1 to 3."""
+    place = tmp_path / "ck pt"
+    for version in (1, 2, 3):
+        put(place, version)
+    return place
+
+
+def left(folder: Path) -> list[int]:
+    return [f.version for f in VersionFolder(folder).found()]
+
+
+class TestLs:
+    @pytest.mark.parametrize("form", ["{}", "file://{}", "file://localhost{}"])
+    def test_json(self, folder: Path, run: Run, form: str) -> None:
+        (folder / f"job-000000000002.pt{SUFFIX}").unlink()
+        code, out, _ = run("ls", form.format(folder), "-o", "json")
+        rows = json.loads(out)
+        assert code == 0
+        assert [(r["version"], r["complete"], r["bytes"], r["job"]) for r in rows] == [
+            (3, True, 1000, "job"),
+            (2, False, 1000, "job"),
+            (1, True, 1000, "job"),
+        ]
+        assert rows[0]["path"] == str(folder / "job-000000000003.pt")
+        assert rows[0]["problem"] is None
+        assert "never completed" in rows[1]["problem"]
+        assert set(rows[0]) == {"job", "version", "path", "bytes", "complete", "problem", "created"}
+
+    def test_table(self, folder: Path, run: Run) -> None:
+        put(folder, 7, job="other")
+        code, out, _ = run("ls", folder)
+        lines = [line.split() for line in out.splitlines()]
+        assert code == 0
+        assert lines[0] == ["job", "version", "size", "created", "state"]
+        assert lines[1] == ["job", "3", "1", "kB", "complete"]
+        assert run("ls", folder, "--job", "other")[1].splitlines()[1].split()[:2] == ["other", "7"]
+
+    def test_nothing_there(self, tmp_path: Path, run: Run) -> None:
+        assert run("ls", tmp_path, "-o", "json")[:2] == (0, "[]\n")
+        code, out, err = run("ls", tmp_path / "nowhere")
+        assert (code, out) == (4, "")
+        assert "nowhere: there is no such file or folder" in err
+
+    @pytest.mark.parametrize("place", ["file://host/x", "ftp://x/y", "file://"])
+    def test_places_that_cannot_be(self, run: Run, place: str) -> None:
+        code, _, err = run("ls", place)
+        assert code == 2
+        assert place in err
+
+    def test_a_file_is_no_folder(self, folder: Path, run: Run) -> None:
+        assert run("ls", folder / "job-000000000001.pt")[0] == 2
+
+
+class TestVerify:
+    def test_good(self, folder: Path, run: Run) -> None:
+        code, out, err = run("verify", folder)
+        assert code == 0
+        assert out == f"{folder}: 3 good\n"
+        assert [line.rsplit(" ", 1)[1] for line in err.splitlines()] == ["good"] * 3
+        assert run("verify", folder / "job-000000000001.pt")[0] == 0
+        assert run("verify", f"file://{folder}")[0] == 0
+
+    @pytest.mark.parametrize("what", ["file", "folder"])
+    def test_damaged_bytes_are_named(self, folder: Path, run: Run, what: str) -> None:
+        path = folder / "job-000000000002.pt"
+        flip(path, 500)
+        code, _, err = run("verify", path if what == "file" else folder)
+        assert code == 1
+        assert f"Error: {path}: bytes 0 to 999 are damaged" in err
+
+    def test_all_damage_is_named(self, folder: Path, run: Run) -> None:
+        flip(folder / "job-000000000001.pt", 0)
+        flip(folder / f"job-000000000002.pt{SUFFIX}", 30)
+        (folder / "job-000000000003.pt").unlink()
+        code, _, err = run("verify", folder)
+        assert code == 1
+        report = err[err.index("Error:") :]
+        assert all(f"job-{v:012d}.pt" in report for v in (1, 2, 3))
+        assert run("verify", folder / "job-000000000003.pt")[0] == 4
+
+    def test_what_was_never_completed_is_no_damage(self, folder: Path, run: Run) -> None:
+        (folder / f"job-000000000003.pt{SUFFIX}").unlink()
+        code, out, err = run("verify", folder)
+        assert (code, out) == (0, f"{folder}: 2 good\n")
+        assert "job-000000000003.pt: skipped" in err
+        assert run("verify", folder / "job-000000000003.pt")[0] == 1
+
+    def test_nothing_to_verify(self, folder: Path, run: Run, tmp_path: Path) -> None:
+        assert run("verify", tmp_path)[0] == 1
+        assert run("verify", folder, "--job", "nobody")[0] == 1
+        assert run("verify", tmp_path / "nowhere")[0] == 4
+        assert run("verify", "tcp://127.0.0.1:1")[0] == 2
+
+    def test_only_one_job(self, folder: Path, run: Run) -> None:
+        flip(put(folder, 1, job="other"), 3)
+        assert run("verify", folder, "--job", "job")[0] == 0
+        assert run("verify", folder, "--job", "other")[0] == 1
+
+
+class TestGc:
+    @pytest.fixture(autouse=True)
+    def _more(self, folder: Path) -> None:
+        for version in (4, 5, 6):
+            put(folder, version)
+
+    def test_keep(self, folder: Path, run: Run) -> None:
+        assert run("gc", folder, "--keep", 2)[0] == 0
+        assert left(folder) == [6, 5]
+        assert run("gc", folder, "--keep", 1)[1] == f"removed {folder / 'job-000000000005.pt'}\n"
+        assert len(os.listdir(folder)) == 2
+
+    def test_every_and_best(self, folder: Path, run: Run) -> None:
+        assert run("gc", folder, "--keep", 1, "--every", 3, "--best", 2)[0] == 0
+        assert left(folder) == [6, 3, 2]
+
+    def test_dry_run(self, folder: Path, run: Run) -> None:
+        before = sorted(os.listdir(folder))
+        code, out, _ = run("gc", folder, "--keep", 5, "--dry-run")
+        assert (code, out) == (0, f"would remove {folder / 'job-000000000001.pt'}\n")
+        assert sorted(os.listdir(folder)) == before
+
+    def test_the_last_good_one_stays(self, folder: Path, run: Run) -> None:
+        for version in (3, 4, 5, 6):
+            flip(folder / f"job-{version:012d}.pt", 9)
+        code, _, err = run("gc", folder, "--keep", 1)
+        assert code == 0
+        assert left(folder) == [6, 5, 4, 3, 2]
+        assert err.count("it stays") == 4
+        assert run("gc", folder, "--keep", 1, "--trust")[0] == 0
+        assert left(folder) == [6]
+
+    def test_jobs_are_thinned_out_each_for_itself(self, folder: Path, run: Run) -> None:
+        put(folder, 1, job="other")
+        put(folder, 2, job="other")
+        run("gc", folder, "--keep", 1, "--job", "other")
+        assert left(folder) == [6, 5, 4, 3, 2, 1, 2]
+        run("gc", folder, "--keep", 1)
+        assert left(folder) == [6, 2]
+
+    def test_leftovers_go_when_they_are_old(self, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        (folder / f"job-000000000006.pt{SUFFIX}").unlink()
+        hidden = folder / ".job-000000000009.pt.0123abcd.tmp"
+        hidden.write_bytes(b"half")
+        (folder / f"job-000000000005.pt{SUFFIX}").write_bytes(b"{}")
+        mine = folder / "notes.tmp"
+        mine.write_bytes(b"")
+        assert run("gc", folder, "--keep", 9)[1] == ""
+        later = time.time() + 3700
+        monkeypatch.setattr(time, "time", lambda: later)
+        assert run("gc", folder, "--keep", 9, "--dry-run")[1].count("would remove") == 2
+        code, out, err = run("gc", folder, "--keep", 9)
+        assert out == f"removed {folder / 'job-000000000006.pt'}\nremoved {hidden}\n"
+        assert "job-000000000005.pt: stays" in err
+        assert left(folder) == [5, 4, 3, 2, 1]
+        assert mine.exists()
+
+    @pytest.mark.parametrize("words", [["--keep", "0"], ["--keep", "-1"], ["--every", "-1"], ["--keep", "x"]])
+    def test_policies_that_cannot_be(self, folder: Path, run: Run, words: list[str]) -> None:
+        assert run("gc", folder, *words)[0] == 2
+        assert len(left(folder)) == 6
+
+    def test_only_folders(self, run: Run) -> None:
+        assert run("gc", "s3://bucket/x")[0] == 2
+
+
+class TestRestore:
+    def test_the_newest(self, folder: Path, run: Run, tmp_path: Path) -> None:
+        target = tmp_path / "model.pt"
+        target.write_bytes(b"older")
+        code, out, _ = run("restore", folder, "--to", target)
+        assert (code, out) == (0, f"{target}: version 3 of job\n")
+        assert target.read_bytes() == noise(1000, 3)
+        assert sorted(os.listdir(tmp_path)) == ["ck pt", "model.pt"]
+
+    def test_one_of_them(self, folder: Path, run: Run, tmp_path: Path) -> None:
+        target = tmp_path / "model.pt"
+        assert run("restore", folder, "--to", target, "--version", 2)[0] == 0
+        assert target.read_bytes() == noise(1000, 2)
+        assert run("restore", folder / "job-000000000001.pt", "--to", target)[0] == 0
+        assert target.read_bytes() == noise(1000, 1)
+        assert run("restore", folder / "job-000000000001.pt", "--to", target, "--version", 2)[0] == 2
+        code, _, err = run("restore", folder, "--to", target, "--version", 9)
+        assert code == 4
+        assert "no complete version 9 of job job" in err
+
+    def test_damaged_ones_are_skipped(self, folder: Path, run: Run, tmp_path: Path) -> None:
+        target = tmp_path / "model.pt"
+        flip(folder / "job-000000000003.pt", 1)
+        code, out, err = run("restore", folder, "--to", target)
+        assert (code, out) == (0, f"{target}: version 2 of job\n")
+        assert "skipped" in err
+        target.unlink()
+        code, _, err = run("restore", folder, "--to", target, "--version", 3)
+        assert code == 1
+        assert "bytes 0 to 999 are damaged" in err
+        for version in (1, 2):
+            flip(folder / f"job-{version:012d}.pt", 1)
+        assert run("restore", folder, "--to", target)[0] == 4
+        assert not target.exists()
+
+    def test_jobs_must_be_told_apart(self, folder: Path, run: Run, tmp_path: Path) -> None:
+        put(folder, 8, job="other")
+        target = tmp_path / "model.pt"
+        code, _, err = run("restore", folder, "--to", target)
+        assert code == 2
+        assert "job, other" in err
+        assert run("restore", folder, "--to", target, "--job", "other")[0] == 0
+        assert target.read_bytes() == noise(1000, 8)
+
+    @pytest.mark.parametrize("to", [".", "nowhere/x"])
+    def test_targets_that_cannot_be(self, folder: Path, run: Run, tmp_path: Path, to: str) -> None:
+        assert run("restore", folder, "--to", tmp_path / to)[0] == 2
+
+    def test_sources_that_are_not_there(self, run: Run, tmp_path: Path) -> None:
+        assert run("restore", tmp_path / "nowhere", "--to", tmp_path / "x")[0] == 4
+        assert run("restore", tmp_path, "--to", tmp_path / "x")[0] == 4
+
+    def test_a_full_disk_leaves_the_old_file(
+        self, folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import shutil
+
+        def fail(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        target = tmp_path / "model.pt"
+        target.write_bytes(b"older")
+        monkeypatch.setattr(shutil, "copyfile", fail)
+        code, _, err = run("restore", folder, "--to", target)
+        assert code == 1
+        assert "No space left" in err
+        assert target.read_bytes() == b"older"
+        assert sorted(os.listdir(tmp_path)) == ["ck pt", "model.pt"]
+
+
+class TestSafetensors:
+    @pytest.fixture
+    def torch_folder(self, tmp_path: Path) -> Path:
+        torch = pytest.importorskip("torch")
+        tied = torch.arange(6.0).reshape(2, 3)
+        tree = {
+            "model": {"a.weight": tied, "b.weight": tied, "c": tied.t(), "half": torch.ones(3, dtype=torch.bfloat16)},
+            "optimizer": {"x": torch.zeros(1000)},
+            "extra": {},
+            "version": 4,
+        }
+        tree["model"]["nested"] = {"scalar": torch.tensor(3), "words": "no tensor"}
+        torch.save(tree, tmp_path / "x")
+        data = (tmp_path / "x").read_bytes()
+        VersionFolder(tmp_path / "v").write(memoryview(data), manifest_of(data, version=4))
+        return tmp_path / "v"
+
+    def test_the_model_alone(self, torch_folder: Path, run: Run, tmp_path: Path) -> None:
+        pytest.importorskip("safetensors")
+        from safetensors import safe_open
+
+        target = tmp_path / "model.safetensors"
+        code, out, _ = run("restore", torch_folder, "--to", target, "--format", "safetensors")
+        assert (code, out) == (0, f"{target}: version 4 of job\n")
+        with safe_open(target, "pt") as stream:
+            assert sorted(stream.keys()) == ["a.weight", "b.weight", "c", "half", "nested.scalar"]
+            assert stream.get_tensor("c").tolist() == [[0, 3], [1, 4], [2, 5]]
+            assert str(stream.get_tensor("half").dtype) == "torch.bfloat16"
+            assert stream.metadata()["deepvm_version"] == "4"
+
+    def test_what_is_no_model(self, folder: Path, run: Run, tmp_path: Path) -> None:
+        pytest.importorskip("torch")
+        pytest.importorskip("safetensors")
+        code, _, err = run("restore", folder, "--to", tmp_path / "x", "--format", "safetensors")
+        assert code == 1
+        assert "holds no model" in err
+        assert not (tmp_path / "x").exists()
+
+    def test_without_the_library(
+        self, torch_folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+        code, _, err = run("restore", torch_folder, "--to", tmp_path / "y", "--format", "safetensors")
+        assert code == 2
+        assert "safetensors" in err
+        assert "deepvm[train]" in err
+
+
+def test_a_bucket(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from checkpoint.images import plain_shard
+
+    from deepvm.checkpoint.tiers.s3 import S3Tier
+
+    with running() as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+        tier = S3Tier(BUCKET, "run")
+        for version in (1, 2):
+            tier.put(plain_shard(noise(1000, version), version), lambda level: None)
+        code, out, _ = run("ls", f"s3://{BUCKET}/run", "-o", "json")
+        assert code == 0
+        assert [(r["version"], r["path"]) for r in json.loads(out)] == [
+            (v, f"s3://{BUCKET}/run/job-{v:012d}.pt") for v in (2, 1)
+        ]
+        assert run("restore", f"s3://{BUCKET}/run", "--to", tmp_path / "x")[0] == 0
+        assert (tmp_path / "x").read_bytes() == noise(1000, 2)
+        assert os.listdir(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "gc"])
+def test_nothing_slow_is_loaded(folder: Path, command: str) -> None:
+    script = (
+        "import sys\ntry:\n    from deepvm.cli.main import main; main(sys.argv[1:])\nexcept SystemExit as end:\n"
+        "    assert not end.code\n"
+        "print(sorted({'torch', 'numpy', 'boto3', 'pandas', 'pydantic.main'} & set(sys.modules)))"
+    )
+    words = [sys.executable, "-c", script, "ckpt", command, str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"

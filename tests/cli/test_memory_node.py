@@ -1,0 +1,166 @@
+"""``deepvm memory-node`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deepvm.checkpoint.node.client import Address, token_from_environment
+from deepvm.cli.main import main
+from deepvm.cli.memory_node import _bytes, _folder
+from deepvm.errors import RequestError
+
+COMMAND = [sys.executable, "-m", "deepvm.cli.main", "memory-node"]
+UNIT = Path(__file__).parents[2] / "scripts" / "deepvm-memory-node.service"
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("secret-of-the-test\n")
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["memory-node", *words])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err and "internal error" not in err
+    return int(end.value.code or 0), out, err
+
+
+def test_sizes() -> None:
+    assert [_bytes(t) for t in ("1GiB", "512MiB", "1.5 GiB", "2GB", "4096")] == [
+        2**30,
+        2**29,
+        3 * 2**29,
+        2 * 10**9,
+        4096,
+    ]
+    for text in ("", "0", "GiB", "-1GiB", "1 parsec", "1e9", "nan", "1GiBx", "0.0000001MiB"):
+        with pytest.raises(RequestError, match="memory"):
+            _bytes(text)
+
+
+def test_folders() -> None:
+    assert _folder("") is None
+    assert _folder("file:///mnt/a%20b") == _folder("file://localhost/mnt/a b") == Path("/mnt/a b")
+    for url in (
+        "/mnt/ckpt",
+        "file://mnt/ckpt",
+        "s3://bucket/run",
+        "file:",
+        "http://x/y",
+        "file:///a%00b",
+        "file://[/x",
+    ):
+        with pytest.raises(RequestError, match="persist"):
+            _folder(url)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--listen", "nowhere"], "--listen"),
+        (["--listen", "tcp://127.0.0.1:0"], "--listen"),
+        (["--listen", "127.0.0.1:99999"], "--listen"),
+        (["--memory", "plenty"], "--memory"),
+        (["--persist", "/mnt/ckpt"], "--persist"),
+        (["--keep", "0"], "--keep"),
+        (["--connections", "0"], "--connections"),
+        (["--drain-timeout", "-1"], "--drain-timeout"),
+        (["--drain-timeout", "nan"], "--drain-timeout"),
+        (["--tls-cert", "cert.pem"], "--tls-key"),
+        (["--tls-cert", "/none/cert.pem", "--tls-key", "/none/key.pem"], "--tls-cert"),
+        (["--token-file", "/none/token"], "--token-file"),
+        (["--token-file", "/dev/null"], "--token-file"),
+    ],
+)
+def test_bad_values(capsys: pytest.CaptureFixture[str], token: Path, words: list[str], named: str) -> None:
+    code, out, err = run(capsys, "serve", "--token-file", str(token), "--listen", "127.0.0.1:0", *words)
+    assert (code, out) == (2, "") and f"{named}: " in err and "allowed:" in err
+
+
+def test_the_token_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "serve")
+    assert code == 2 and "--token-file" in err
+
+
+def test_a_port_in_use(capsys: pytest.CaptureFixture[str], token: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        place = f"127.0.0.1:{other.getsockname()[1]}"
+        code, out, err = run(capsys, "serve", "--token-file", str(token), "--listen", place)
+    assert (code, out) == (1, "") and f"{place}: cannot listen there: Address already in use" in err
+
+
+def test_a_folder_that_cannot_be(capsys: pytest.CaptureFixture[str], token: Path) -> None:
+    code, out, err = run(
+        capsys, "serve", "--token-file", str(token), "--listen", "127.0.0.1:0", "--persist", f"file://{token}/x"
+    )
+    assert (code, out) == (1, "") and "versions cannot be kept there" in err
+
+
+def test_serve_and_status(capsys: pytest.CaptureFixture[str], token: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ckpt"
+    words = ["serve", "--listen", "127.0.0.1:0", "--memory", "16MiB", "--persist", f"file://{folder}"]
+    with subprocess.Popen(
+        [*COMMAND, *words, "--token-file", str(token)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as node:
+        assert node.stdout is not None and node.stderr is not None
+        line = node.stdout.readline()
+        place = line.removeprefix("listening on ").strip()
+        assert line == f"listening on {place}\n" and Address.parse(place).port > 0
+
+        code, out, _ = run(capsys, "status", "--node", place, "--token-file", str(token), "-o", "json")
+        found = json.loads(out)
+        assert code == 0 and found["schema_version"] == "deepvm.memory-node/1"
+        assert found["memory"]["limit_bytes"] == 16 * 2**20 and found["versions"] == []
+        assert found["connections"] == 1 and found["persist"] == str(folder)
+        code, out, _ = run(capsys, "status", "--node", place, "--token-file", str(token))
+        assert code == 0 and "16.0 MiB" in out and str(folder) in out
+
+        wrong = tmp_path / "wrong"
+        wrong.write_text("other")
+        code, out, err = run(capsys, "status", "--node", place, "--token-file", str(wrong))
+        assert (code, out) == (1, "") and "the token is wrong" in err
+        code, out, err = run(capsys, "serve", "--token-file", str(token), *words[1:])
+        assert (code, out) == (1, "") and "another memory node writes there" in err
+
+        node.send_signal(signal.SIGINT)
+        assert node.wait(10) == 0
+        assert node.stdout.read() == ""  # one line in all
+        log = node.stderr.read()
+        assert "secret-of-the-test" not in log and "Traceback" not in log
+
+
+def test_status_takes_the_token_from_the_environment(
+    capsys: pytest.CaptureFixture[str], token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = run(capsys, "status", "--node", "127.0.0.1:9")
+    assert code == 2 and "DEEPVM_TOKEN_FILE" in err
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
+    assert token_from_environment() == b"secret-of-the-test"
+    code, out, err = run(capsys, "status", "--node", "127.0.0.1:9")
+    assert (code, out) == (1, "") and "tcp://127.0.0.1:9: Connection refused" in err
+    code, _, err = run(capsys, "status", "--node", "no such host:9")
+    assert code == 2 and "--node: " in err
+
+
+def test_the_units_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """The systemd unit names options that the command has."""
+    code, out, _ = run(capsys, "serve", "--help")
+    assert code == 0
+    text = UNIT.read_text()
+    command = next(line for line in text.splitlines() if line.startswith("ExecStart="))
+    settings = next(line for line in text.splitlines() if line.startswith("Environment="))
+    used = {w for w in (command + " " + settings.replace("=", " ")).split() if w.startswith("--")}
+    assert {"--token-file", "--persist", "--listen", "--memory"} <= used
+    assert all(option in out for option in used)
+    assert os.access(UNIT, os.R_OK) and "KillSignal=SIGTERM" in text
