@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
+from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.format import Image
 from deepvm.checkpoint.layout import Layout, Segment
 
@@ -94,6 +96,18 @@ class Slot:
                 into, out, size = [], [], 0
         if into:
             torch._foreach_copy_(into, out)
+
+
+def checksum(sources: Sequence[torch.Tensor | None], pieces: Sequence[Piece]) -> int:
+    """CRC-32 of parts of storages, one after the other, wherever they are."""
+    crc = 0
+    for piece in pieces:
+        source = sources[piece.storage]
+        assert source is not None
+        part = source[piece.start : piece.start + piece.length].cpu()
+        # Without numpy there is no other way to the bytes of a tensor that does not copy them.
+        crc = crc32(memoryview((ctypes.c_ubyte * piece.length).from_address(part.data_ptr())).cast("B"), crc)
+    return crc
 
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor | None:

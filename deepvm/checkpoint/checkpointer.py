@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.arena import Slot, as_bytes
+from deepvm.checkpoint.arena import Piece, Slot, as_bytes, checksum, pieces_of
 from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.format import Image, plan_image
 from deepvm.checkpoint.handle import Handle
@@ -32,6 +32,8 @@ from deepvm.checkpoint.tree import Parts, take_apart
 from deepvm.core.savepolicy import EverySteps, Never, SaveContext
 from deepvm.errors import CheckpointError, RequestError
 
+COMPARE_EVERY = 10
+"""Versions of several ranks of which one is compared with that of a neighbour."""
 WAIT_S = 600.0
 """Seconds after which whoever waits for a copy or a tier is told that something is wrong."""
 
@@ -90,15 +92,19 @@ class Checkpointer:
         self._digest = 0
         self._records: list[torch.Tensor] = []
         self._reserved: Slot | None = None
+        self._compare: list[tuple[Piece, ...]] = []
+        self._seen = (0, 0, 0)
         self._image: Image | None = None
         self._layout: Layout | None = None
         self._last: Handle | None = None
         self._last_step, self._last_s, self._plan_s = 0, time.monotonic(), 0.0
+        self._taken = 0
         self._early: dict[str, Any] | None = None
         self._due = False
         self._copied = threading.Event()
         self._copied.set()
         self._gate_s = 0.0
+        self._disagreements = 0
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -116,7 +122,7 @@ class Checkpointer:
     @property
     def metrics(self) -> dict[str, float]:
         """Versions saved, skipped and failed, bytes, and seconds for which training stood still."""
-        return {**self._pipeline.counts, "stall_s": self._gate_s}
+        return {**self._pipeline.counts, "stall_s": self._gate_s, "disagreements": self._disagreements}
 
     def save(self, block: bool = False) -> Handle:
         """Save the present state, whatever the schedule says.
@@ -290,6 +296,7 @@ class Checkpointer:
         Raises:
             CheckpointError: the ranks do not hold the same state.
         """
+        self._compare_replicas()
         record = self._state.record()
         parts = take_apart(self._state.tree(self._version, {RECORDS: self._records}))
         renewed = parts.structure != self._structure
@@ -320,6 +327,24 @@ class Checkpointer:
         self._reserved = slot
         return slot is not None
 
+    def _compare_replicas(self) -> None:
+        """Whether neighbours held the same bytes in the version that was compared last. Collective.
+
+        Each rank sends a part of what all hold; a rank whose replica has drifted would put a part of another model into
+        the file, and nobody would see it.
+        """
+        told = self._ranks.all(self._seen)
+        self._seen = (0, 0, 0)
+        for rank, (version, _, neighbour) in enumerate(told):
+            other = (rank + 1) % len(told)
+            if version and told[other][0] == version and told[other][1] != neighbour:
+                self._disagreements += 1
+                log.error(
+                    "ranks %d and %d hold different parameters or optimizer states in version %d: the replicas have "
+                    "drifted apart, and versions since then mix them",
+                    *(rank, other, version),
+                )
+
     def _plan(self, tree: Any, parts: Parts) -> None:
         start = time.perf_counter()
         image = plan_image(tree, parts)
@@ -332,8 +357,10 @@ class Checkpointer:
             owners |= {numbers[t.untyped_storage()._cdata]: r for r, t in enumerate(self._records)}
             owned = [(Segment(image.storages[n], image.sizes[n]), r) for n, r in owners.items()]
             layout = Layout(image.size, shards(image.size, world, [*owned, (image.pickle, 0)]), image.fields)
+            self._compare = [pieces_of(image, layout, r) for r in (rank, (rank + 1) % world)]
         self._image, self._layout, self._structure = image, layout, parts.structure
         self._pipeline.renew(lambda: Slot(image, layout, rank))
+        self._taken = 0  # a new layout is compared at once
         self._plan_s = time.perf_counter() - start
 
     def _snapshot(self, handle: Handle, parts: Parts, slot: Slot) -> None:
@@ -346,17 +373,30 @@ class Checkpointer:
             slot.image.write_numbers(slot.view, parts.numbers)
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage not in free])
         shard = Shard(self.job, handle.version, self._ranks.rank, self._layout, slot.view)
+        compare: list[list[Piece]] = []
+        self._taken += 1
+        if self._taken % COMPARE_EVERY == 1:
+            compare = [[p for p in pieces if p.storage in free] for pieces in self._compare]
         self._copied.clear()
-        self._pipeline.copy(lambda: self._copy(slot, sources, later, shard, handle))
+        self._pipeline.copy(lambda: self._copy(slot, sources, later, shard, handle, compare))
 
     def _copy(
-        self, slot: Slot, sources: Sequence[torch.Tensor | None], which: Sequence[int], shard: Shard, handle: Handle
+        self,
+        slot: Slot,
+        sources: Sequence[torch.Tensor | None],
+        which: Sequence[int],
+        shard: Shard,
+        handle: Handle,
+        compare: Sequence[Sequence[Piece]],
     ) -> None:
         """In the background: copy what only the optimizer changes, open the gate, give the slot to the tiers."""
         try:
             point("snapshot.before-copy")
             slot.copy(sources, which)
             point("snapshot.after-copy")
+            if compare:
+                own, neighbour = (checksum(sources, pieces) for pieces in compare)
+                self._seen = (handle.version, own, neighbour)
         except BaseException as error:
             self._pipeline.give_back(slot)
             handle.failed(CheckpointError(f"version {handle.version} could not be copied: {error}"))

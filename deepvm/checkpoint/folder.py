@@ -93,6 +93,7 @@ class VersionFolder:
             direct: write past the page cache (O_DIRECT) where the file system can.
         """
         self.path, self._direct = path, direct
+        self._told: set[tuple[Path, str]] = set()
 
     def file(self, job: str, version: int) -> Path:
         """Where a version is, or would be."""
@@ -267,10 +268,11 @@ class VersionFolder:
         return Found(path, job, version, size, manifest, problem)
 
     def manifests(self, job: str) -> tuple[Manifest, ...]:
-        """The complete versions of a job, newest first; their bytes are not verified. The log tells of the others."""
+        """The complete versions of a job, newest first; their bytes are not verified. The log tells once of the others."""
         rows = [f for f in self.found() if f.job == job]
         for row in rows:
-            if row.problem:
+            if row.problem and (row.path, row.problem) not in self._told:
+                self._told.add((row.path, row.problem))
                 log.warning("%s is not complete: %s", row.path, row.problem)
         return tuple(f.manifest for f in rows if f.manifest is not None and not f.problem)
 

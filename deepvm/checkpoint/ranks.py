@@ -37,6 +37,15 @@ class Ranks:
         torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MIN, group=self._group)
         return [int(value) for value in told]
 
+    def all(self, values: Sequence[int]) -> list[list[int]]:
+        """The values of every rank; collective."""
+        if self.world == 1:
+            return [list(values)]
+        told = torch.tensor(values, dtype=torch.int64)
+        found = [torch.empty_like(told) for _ in range(self.world)]
+        torch.distributed.all_gather(found, told, group=self._group)
+        return [[int(value) for value in row] for row in found]
+
     def told(self, value: Any) -> Any:
         """What rank 0 says; collective."""
         if self.world == 1:

@@ -83,7 +83,15 @@ def test_two_ranks_share_a_folder(tmp_path: Path) -> None:
     first = train(place, 2, 4, "shared")
     (again,) = train(place, 1, 4, "shared")
     assert (again["start"], again["parameters"]) == (4, first[0]["parameters"])
+    assert first[0]["disagreements"] == 0
     assert sorted(p.name for p in folder.glob("*.pt")) == ["shared-000000000003.pt", "shared-000000000004.pt"]
+
+
+def test_replicas_that_drift_apart_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRIFT", "1")
+    folder = tmp_path / "shared"
+    found = train({"url": folder.as_uri(), "token": "", "folder": str(folder)}, 2, 7, "drift")
+    assert [r["disagreements"] for r in found] == [1, 1] and found[0]["parameters"] != found[1]["parameters"]
 
 
 def test_another_number_of_ranks_goes_on(node: dict[str, str]) -> None:

@@ -64,6 +64,9 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()
         scheduler.step()
+        if os.environ.get("DRIFT") and rank and step == 1:
+            with torch.no_grad():
+                model[0].weight[0, 0] += 1e-3
     saver.save(block=True)
     state = [*model.state_dict().values()]
     found = {
@@ -75,6 +78,7 @@ def main() -> None:
         "lr": scheduler.get_last_lr()[0],
         "position": sampler.position,
         "random": random.random(),
+        "disagreements": saver.metrics["disagreements"],
     }
     saver.close()
     with open(f"{out}.{rank}", "w") as file:

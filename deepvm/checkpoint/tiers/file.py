@@ -86,7 +86,8 @@ class FileTier(Tier):
         for row in rows:
             if row.version not in stay:
                 try:
-                    self._folder.delete(job, row.version, spare=True)
+                    # Only where this tier alone writes the next one; several ranks make a new file.
+                    self._folder.delete(job, row.version, spare=job in self._jobs)
                 except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
                     log.warning("version %d stays: %s", row.version, error)
 
