@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +36,8 @@ from deepvm.errors import CheckpointError, RequestError
 
 COMPARE_EVERY = 10
 """Versions of several ranks of which one is compared with that of a neighbour."""
+EXIT_S = 30.0
+"""Seconds that the end of a program waits for versions under way when nobody has closed the checkpointer."""
 WAIT_S = 600.0
 """Seconds after which whoever waits for a copy or a tier is told that something is wrong."""
 
@@ -113,6 +117,10 @@ class Checkpointer:
             self._state.model.register_load_state_dict_pre_hook(lambda *_: self.wait()),
         ]
         self._closed = False
+        take_apart(self._state.tree(0, self._state.early()))  # what cannot be saved is refused now, not at step 100
+        # Whoever forgets to close must not lose what is under way; the limit is for tiers that do not answer.
+        self._at_exit = weakref.WeakMethod(self.close)
+        atexit.register(_close, self._at_exit)
 
     @property
     def version(self) -> int:
@@ -203,8 +211,11 @@ class Checkpointer:
             log.warning("a newer version may exist where nobody answers: %s", problem)
         return sorted(found, key=lambda pair: -pair[0].version)
 
-    def close(self) -> None:
+    def close(self, limit_s: float = WAIT_S) -> None:
         """Finish what is under way and let go of the optimizer. Doing it twice is harmless.
+
+        Args:
+            limit_s: seconds to wait for the tiers.
 
         Raises:
             CheckpointError: it could not be finished in time.
@@ -215,8 +226,8 @@ class Checkpointer:
         self._before_forward()
         for hook in self._hooks:
             hook.remove()
-        if not self._pipeline.close(WAIT_S):
-            raise CheckpointError(f"versions under way were not finished in {WAIT_S:.0f} s")
+        if not self._pipeline.close(limit_s):
+            raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
 
     def __enter__(self) -> Checkpointer:
         """Use it with ``with``."""
@@ -405,6 +416,15 @@ class Checkpointer:
             self._copied.set()
         handle.copied()
         self._pipeline.send(slot, shard, handle)
+
+
+def _close(method: weakref.WeakMethod[Callable[..., None]]) -> None:
+    close = method()
+    if close is not None:
+        try:
+            close(EXIT_S)
+        except CheckpointError as error:
+            log.warning("at the end of the program: %s", error)
 
 
 def _failed(future: Future[int]) -> bool:

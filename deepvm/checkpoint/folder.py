@@ -268,7 +268,7 @@ class VersionFolder:
         return Found(path, job, version, size, manifest, problem)
 
     def manifests(self, job: str) -> tuple[Manifest, ...]:
-        """The complete versions of a job, newest first; their bytes are not verified. The log tells once of the others."""
+        """The complete versions of a job, newest first; their bytes are not verified. The log tells of others, once."""
         rows = [f for f in self.found() if f.job == job]
         for row in rows:
             if row.problem and (row.path, row.problem) not in self._told:

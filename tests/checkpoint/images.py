@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 import random
 import zipfile
 
@@ -15,6 +16,13 @@ from deepvm.checkpoint.tiers.base import Shard
 def noise(size: int, seed: int = 0) -> bytearray:
     """Bytes that look like weights: not two pages alike."""
     return bytearray(random.Random(seed).randbytes(size))
+
+
+def aligned(data: bytes | bytearray) -> memoryview:
+    """The same bytes from the start of a page on, as direct writes want them."""
+    memory = mmap.mmap(-1, len(data))
+    memory[:] = bytes(data)
+    return memoryview(memory)
 
 
 def manifest_of(

@@ -340,6 +340,20 @@ def test_auto_saves_at_once_and_then_as_often_as_pays(tmp_path: Path, monkeypatc
         Job(tmp_path, every="auto")
 
 
+def test_who_forgets_to_close_loses_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch\n"
+        "from deepvm.checkpoint import Checkpointer\n"
+        "model = torch.nn.Linear(2000, 2000)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "saver = Checkpointer(model=model, optimizer=optimizer, tiers=sys.argv[1:], every=1)\n"
+        "model(torch.ones(1, 2000)).sum().backward()\n"
+        "optimizer.step()\n"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path.as_uri()], check=True)
+    assert list(contents(tmp_path)) == [1]
+
+
 def test_it_needs_nothing_but_torch_and_the_standard_library() -> None:
     """A training image has no typer and no pydantic."""
     code = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import resource
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint.images import manifest_of, noise
+from checkpoint.images import aligned, manifest_of, noise
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ LABELS = [
 ]
 # A trainer in small: it keeps two versions and says which are acknowledged.
 WRITER = """
-import random, sys
+import mmap, random, sys
 from pathlib import Path
 from deepvm.checkpoint import disk
 from deepvm.checkpoint.layout import Layout, Segment
@@ -50,7 +51,8 @@ folder, first, count, size = Path(sys.argv[1]), *map(int, sys.argv[2:5])
 tier = FileTier(folder, keep=2)
 print("ready", flush=True)
 for version in range(first, first + count):
-    data = bytearray(random.Random(version).randbytes(size))
+    data = mmap.mmap(-1, size)
+    data[:] = random.Random(version).randbytes(size)
     layout = Layout(size, ((Segment(0, size),),))
     tier.put(Shard("job", version, 0, layout, memoryview(data)), lambda level: print(version, flush=True))
 """
@@ -243,7 +245,7 @@ def must_fail(folder: VersionFolder, version: int = 2, match: str = "cannot be w
     before = sorted(os.listdir(folder.path))
     data = noise(6 * PIECE + 77, 2)
     with pytest.raises(CheckpointError, match=match):
-        folder.write(memoryview(data), manifest_of(data, version=version))
+        folder.write(aligned(data), manifest_of(data, version=version))
     verify(folder.file("job", 1), manifest_of(noise(6 * PIECE + 77, 1)))
     assert [m.version for m in folder.manifests("job")] == [1]
     if version != 1:
@@ -346,7 +348,7 @@ def test_file_systems_without_direct_writes(
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", opened)
         patch.setattr(os, "pwrite", written)
-        folder.write(memoryview(data), manifest_of(data, version=2))
+        folder.write(aligned(data), manifest_of(data, version=2))
     verify(folder.file("job", 2))
 
 
@@ -355,10 +357,21 @@ def test_file_systems_without_direct_writes(
 def test_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, direct: bool) -> None:
     real = os.pwrite
     data = noise(2 * PIECE + 77 if most > 1 else 5000, 2)
+    straight = []
+
+    def short(descriptor: int, view: memoryview, offset: int) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            straight.append(len(view))
+            # The kernel takes whole blocks only; what it says may still be less.
+            return min(most, real(descriptor, view[: max(4096, most // 4096 * 4096)], offset))
+        return real(descriptor, view[:most], offset)
+
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", lambda descriptor, view, offset: real(descriptor, view[:most], offset))
-        path = VersionFolder(tmp_path, direct=direct).write(memoryview(data), manifest_of(data))
+        patch.setattr(os, "pwrite", short)
+        path = VersionFolder(tmp_path, direct=direct).write(aligned(data), manifest_of(data))
     verify(path)
+    assert len(straight) <= 2 * PIECE // max(4096, most // 4096 * 4096) + 2, "after part of a block it goes on without"
+    assert direct or not straight
 
 
 def test_a_disk_that_takes_nothing(folder: VersionFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from deepvm.checkpoint.image import chunk_crcs
 from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.node import sums
 from deepvm.checkpoint.node.client import Address, read_token, token_from_environment
+from deepvm.checkpoint.node.ranges import runs
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.node.sums import Cuts, seal_by_parts, total
@@ -129,19 +130,21 @@ def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, mon
         return write(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(VersionFolder, "write", slow)
-    with running(2 * MIB, tmp_path / "p") as node:
+    with running(3 * MIB, tmp_path / "p", keep=9) as node:
         to = tier(node)
-        first, second = (put(to, v, layout, make_image(layout, v)) for v in (1, 2))
-        assert first.levels == second.levels == [Level.REMOTE]
+        # One is being written, one only waits for that, one is the newest: none of them may go.
+        acks = [put(to, v, layout, make_image(layout, v)) for v in (1, 2, 3)]
+        assert [a.levels for a in acks] == [[Level.REMOTE]] * 3
         begin = time.monotonic()
-        with pytest.raises(TierBusyError, match="no room for version 3.*2 complete versions wait"):
-            put(to, 3, layout, make_image(layout, 3))
+        with pytest.raises(TierBusyError, match="no room for version 4.*3 complete versions wait"):
+            put(to, 4, layout, make_image(layout, 4))
         assert time.monotonic() - begin < 2  # the disk stands still, the trainer does not
-        assert [m.version for m in to.versions("job")] == [2, 1]
+        assert [m.version for m in to.versions("job")] == [3, 2, 1]
         gate.set()
-        assert second.wait(Level.DURABLE) and first.levels == [Level.REMOTE, Level.DURABLE]
-        assert put(to, 4, layout, make_image(layout, 4)).wait(Level.DURABLE)
+        assert all(a.wait(Level.DURABLE) and a.levels == [Level.REMOTE, Level.DURABLE] for a in acks)
+        assert put(to, 5, layout, make_image(layout, 5)).wait(Level.DURABLE)
         assert node.metrics()["counts"]["busy"] == 1
+        assert [m.version for m in VersionFolder(tmp_path / "p").manifests("job")] == [5, 3, 2, 1]
         to.close()
 
 
@@ -259,7 +262,7 @@ def test_a_silent_run_loses_its_name_and_its_unfinished_versions() -> None:
     layout = make_layout(MIB)
     with running(lease_s=0.2) as node:
         old = raw_sender(node, layout, "old")
-        assert old.call(Kind.RESERVE, {"version": 5}).kind is Kind.CREDIT
+        assert old.call(Kind.RESERVE, {"version": 5, "put": "p"}).kind is Kind.CREDIT
         start, length = layout.shards[0][0]
         image = make_image(layout, 5)
         old.channel.send_data(start, image[start : start + min(length, MIB // 2)], label="test")
@@ -281,14 +284,14 @@ def test_a_stale_commit_and_stale_data_are_refused() -> None:
     layout = make_layout(MIB)
     with running() as node:
         old = raw_sender(node, layout, "old")
-        assert old.call(Kind.RESERVE, {"version": 5}).kind is Kind.CREDIT
+        assert old.call(Kind.RESERVE, {"version": 5, "put": "p"}).kind is Kind.CREDIT
         with node.shelf.changed:
             node.shelf.jobs["job"].session.owners.clear()  # type: ignore[union-attr]
         new = raw_sender(node, layout, "new")
         with pytest.raises(Refused, match="is over here") as error:
             old.call(Kind.COMMIT, {"version": 5})
         assert error.value.code == "stale"
-        with pytest.raises(Refused, match="version 5 of 'job' is not being received"):
+        with pytest.raises(Refused, match="version 5 of 'job' is not being received here"):
             new.call(Kind.COMMIT, {"version": 5})
         old.close()
         new.close()
@@ -300,10 +303,93 @@ def test_a_commit_twice_is_one(tmp_path: Path) -> None:
     with running() as node:
         to = tier(node)
         put(to, 1, layout, image)
-        again = put(to, 1, layout, image)  # an answer that was lost: nothing is sent again
-        assert again.levels == [Level.REMOTE]
-        assert node.metrics()["counts"]["received_bytes"] == layout.size
-        assert node.metrics()["counts"]["complete"] == 1
+        link = raw_sender(node, layout)
+        for _ in range(2):  # the answer to the first was lost
+            assert link.call(Kind.RESERVE, {"version": 2, "put": "p"}).kind is Kind.CREDIT
+            link.channel.send_data(0, image[:1000], label="test")
+        received = link.call(Kind.RESERVE, {"version": 2, "put": "p"}).body["received"]
+        assert received == [[0, 1000]]
+        for start in range(1000, layout.size, 2**20):
+            for offset, length in runs(layout.shards[0]):
+                end = min(start + 2**20, offset + length)
+                link.channel.send_data(start, image[start:end], label="test")
+        for _ in range(2):
+            assert link.call(Kind.COMMIT, {"version": 2}).body["complete"]
+            assert link.call(Kind.RESERVE, {"version": 2, "put": "p"}).body["received"] == [[0, layout.size]]
+        assert node.metrics()["counts"]["received_bytes"] == 2 * layout.size
+        assert node.metrics()["counts"]["complete"] == 2
+        link.close()
+        to.close()
+
+
+@pytest.mark.parametrize("size", [MIB, MIB + 5000])
+def test_a_version_put_again_is_the_new_one(tmp_path: Path, size: int) -> None:
+    """After a failure the trainer may save other bytes under the same number: they are never mixed."""
+    layout, other = make_layout(MIB, 2, seed=3), make_layout(size, 2, seed=3)
+    with running() as node:
+        tiers = [tier(node), tier(node)]
+        put_all(tiers, 1, layout, make_image(layout, 1))
+        put_all(tiers, 1, other, make_image(other, 2))
+        path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
+        assert path.read_bytes() == finished(make_image(other, 2), other)
+        put(tiers[0], 2, layout, make_image(layout, 1), 0)  # the other rank's part never came; then all again
+        put(tiers[1], 2, layout, make_image(layout, 2), 1)
+        put(tiers[0], 3, layout, make_image(layout, 1), 0)
+        put(tiers[0], 3, layout, make_image(layout, 2), 0)
+        put(tiers[1], 3, layout, make_image(layout, 2), 1)
+        path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
+        assert path.read_bytes() == finished(make_image(layout, 2), layout)
+        for one in tiers:
+            one.close()
+
+
+def test_half_of_an_attempt_is_not_half_of_the_next(tmp_path: Path) -> None:
+    layout = make_layout(MIB, 2, seed=3)
+    first, second = make_image(layout, 1), make_image(layout, 2)
+    with running() as node:
+        links = [raw_sender(node, layout, rank=r) for r in (0, 1)]
+        for rank, link in enumerate(links):
+            assert link.call(Kind.RESERVE, {"version": 1, "put": "one"}).kind is Kind.CREDIT
+            start, length = layout.shards[rank][0]
+            link.channel.send_data(start, first[start : start + length], label="test")
+            assert link.call(Kind.PING).kind is Kind.PONG
+        tiers = [tier(node), tier(node)]
+        assert all(isinstance(a, Acks) for a in put_all(tiers, 1, layout, second))
+        path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
+        assert path.read_bytes() == finished(second, layout)
+        with pytest.raises(Refused, match="not being received any more"):
+            links[0].call(Kind.COMMIT, {"version": 1})
+        for one in (*tiers, *links):
+            one.close()
+
+
+def test_an_attempt_with_another_layout(tmp_path: Path) -> None:
+    """The state's structure changed after a save that failed half way."""
+    layout, other = make_layout(MIB, seed=1), make_layout(MIB + 999, seed=2)
+    with running() as node:
+        link = raw_sender(node, layout)
+        assert link.call(Kind.RESERVE, {"version": 1, "put": "one"}).kind is Kind.CREDIT
+        link.channel.send_data(0, make_image(layout, 1)[:1000], label="test")
+        to = tier(node)
+        assert put(to, 1, other, make_image(other, 2)).levels == [Level.REMOTE]
+        path = to.fetch(to.versions("job")[0], tmp_path)
+        assert path.read_bytes() == finished(make_image(other, 2), other)
+        assert len(node.metrics()["versions"]) == 1
+        link.close()
+        to.close()
+
+
+def test_who_asks_again_after_no_room_gets_room() -> None:
+    layout = make_layout(MIB)
+    with running(2 * MIB) as node:
+        to = tier(node)
+        held = [node.shelf.pool.take(MIB), node.shelf.pool.take(MIB)]
+        with pytest.raises(TierBusyError):
+            put(to, 1, layout, make_image(layout, 1))
+        for slot in held:
+            assert slot is not None
+            node.shelf.pool.give(slot)
+        assert put(to, 1, layout, make_image(layout, 1)).levels == [Level.REMOTE]
         to.close()
 
 

@@ -210,7 +210,7 @@ def test_too_many_connections() -> None:
 
 def sender(node: object, layout: Layout, version: int = 1) -> Link:
     link = raw_sender(node, layout)
-    assert link.call(Kind.RESERVE, {"version": version}).kind is Kind.CREDIT
+    assert link.call(Kind.RESERVE, {"version": version, "put": "p"}).kind is Kind.CREDIT
     return link
 
 
@@ -251,7 +251,7 @@ def test_duplicates_are_thrown_away_and_overlaps_refused() -> None:
         assert answer["complete"] and node.metrics()["counts"]["duplicates"] == 1
         version = node.shelf.jobs["job"].complete[1]
         assert bytes(version.image) == bytes(image)
-        assert link.call(Kind.RESERVE, {"version": 2}).kind is Kind.CREDIT
+        assert link.call(Kind.RESERVE, {"version": 2, "put": "p"}).kind is Kind.CREDIT
         link.channel.send_data(0, image[:1000], label="test")
         with pytest.raises(Refused, match="here in part"):
             link.channel.send_data(500, image[500:1500], label="test")
@@ -377,7 +377,8 @@ def test_random_bytes_after_the_proof() -> None:
         to.close()
 
 
-def test_a_dead_connection_does_not_hold_the_bytes_of_a_new_one() -> None:
+@pytest.mark.parametrize("same_attempt", [True, False])
+def test_a_dead_connection_does_not_hold_the_bytes_of_a_new_one(same_attempt: bool) -> None:
     """Half of a piece came, then the line went dead; the sender comes back on another connection."""
     layout = make_layout(MIB, records=0)
     image = make_image(layout, 1)
@@ -386,14 +387,20 @@ def test_a_dead_connection_does_not_hold_the_bytes_of_a_new_one() -> None:
         raw = HEAD.pack(b"DVM1", Kind.DATA, 16 + MIB) + struct.pack("!QII", 0, MIB, 0)
         dead.channel._socket.sendall(raw + b"z" * (MIB // 2))
         assert until(lambda: bool(node.shelf.jobs["job"].partial[1].claims))
-        to = tier(node)
-        assert put(to, 1, layout, image).levels == [Level.REMOTE]
+        if same_attempt:
+            link = sender(node, layout)
+            link.channel.send_data(0, image, label="test")
+            assert link.call(Kind.COMMIT, {"version": 1}).body["complete"]
+            link.close()
+        else:
+            to = tier(node)
+            assert put(to, 1, layout, image).levels == [Level.REMOTE]
+            to.close()
         with contextlib.suppress(OSError):
             dead.channel._socket.sendall(b"z" * (MIB // 2))
         time.sleep(0.05)
         assert bytes(node.shelf.jobs["job"].complete[1].image) == bytes(image)
         dead.close()
-        to.close()
 
 
 def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

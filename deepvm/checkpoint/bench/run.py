@@ -25,9 +25,8 @@ BENCH_VERSION = "deepvm.ckpt-bench/1"
 STEPS = 4
 """Steps of training after each save, in which what works in the background can end."""
 WARM_UPS = 3
-"""Saves of each method that do not count: a memory node has so many slots, a folder so many files to be written over."""
+"""Saves of each method that do not count: a memory node has so many slots, a folder so many files to write over."""
 _VERSIONS = 4
-_NO_CHECKPOINT = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,8 @@ class Figures:
 
     Attributes:
         stall_s: training stands still. durable_s: from the start of the save until the method's guarantee holds.
-        extra_s: how much longer a loop takes with a checkpoint than without; noise can make it negative.
+        extra_s: how much longer a loop takes with a checkpoint than the same without right before it; noise can make
+            it negative.
         stall_ratio: over the reference's ``durable_s``, which is also its stall. durable_ratio: the same.
         extra_ratio: over the reference's ``extra_s``; None where that is not positive.
     """
@@ -72,7 +72,8 @@ class Bench:
     """What a run found.
 
     Attributes:
-        model: which. bytes: of its state. reps: saves of each method that count. steps: of training after each.
+        model: which. bytes: of its state. reps: saves of each method that count.
+        steps: of training after each save, and without one before it.
         step_s: median seconds of a step without checkpoints. methods: by name.
     """
 
@@ -91,7 +92,10 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Sample:
+    """One save: its times, and those of the loops without and with it."""
+
     times: Times
+    bare_s: float
     loop_s: float
 
 
@@ -132,7 +136,7 @@ def run_bench(
     _check_room(folder or Path(tempfile.gettempdir()), size * _VERSIONS * len(names))
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder)))
-        ready: dict[str, Method | None] = {_NO_CHECKPOINT: None}
+        ready: dict[str, Method] = {}
         for name in names:
             own = work / name
             own.mkdir()
@@ -144,15 +148,14 @@ def run_bench(
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         samples = _measure(training, ready, reps, steps, say)
         machine = _machine(work)
-    loops = {name: median(s.loop_s for s in found) for name, found in samples.items()}
     return Bench(
         model=model,
         bytes=size,
         reps=reps,
         steps=steps,
-        step_s=loops[_NO_CHECKPOINT] / (steps + 1),
+        step_s=median(s.bare_s for own in samples.values() for s in own) / steps,
         machine=machine,
-        methods=_figures({n: samples[n] for n in names}, {n: t - loops[_NO_CHECKPOINT] for n, t in loops.items()}),
+        methods=_figures(samples),
     )
 
 
@@ -165,7 +168,7 @@ def _chosen(methods: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measure(
-    training: Training, ready: Mapping[str, Method | None], reps: int, steps: int, say: Callable[[str], None]
+    training: Training, ready: Mapping[str, Method], reps: int, steps: int, say: Callable[[str], None]
 ) -> dict[str, list[_Sample]]:
     samples: dict[str, list[_Sample]] = {name: [] for name in ready}
     names = list(ready)
@@ -173,40 +176,42 @@ def _measure(
         # Another one is first each time, so that none always follows the same one.
         for name in names[rep % len(names) :] + names[: rep % len(names)]:
             sample = _sample(training, ready[name], steps if rep > 0 else 1)
-            shown = f"stall {sample.times.stall_s * 1e3:8.1f} ms  durable {sample.times.durable_s * 1e3:8.1f} ms  "
             say(
-                f"{f'{rep}/{reps}' if rep > 0 else 'warm-up':>8}  {name or 'no checkpoint':<22}"
-                f"{shown if name else ' ' * len(shown)}loop {sample.loop_s:.3f} s"
+                f"{f'{rep}/{reps}' if rep > 0 else 'warm-up':>8}  {name:<22}"
+                f"stall {sample.times.stall_s * 1e3:8.1f} ms  safe after {sample.times.durable_s * 1e3:8.1f} ms  "
+                f"loop {sample.loop_s:.3f} s, without {sample.bare_s:.3f} s"
             )
             if rep > 0:
                 samples[name].append(sample)
     return samples
 
 
-def _sample(training: Training, method: Method | None, steps: int) -> _Sample:
+def _sample(training: Training, method: Method, steps: int) -> _Sample:
+    # The loop without a checkpoint comes right before the one with it: what others do on the machine changes slowly.
     start = time.perf_counter()
-    training.step()
-    if method is not None:
-        method.save()
     for _ in range(steps):
         training.step()
-    loop_s = time.perf_counter() - start
-    return _Sample(method.finish() if method is not None else Times(0.0, 0.0), loop_s)
+    middle = time.perf_counter()
+    method.save()
+    for _ in range(steps):
+        training.step()
+    end = time.perf_counter()
+    return _Sample(method.finish(), middle - start, end - middle)
 
 
-def _figures(samples: Mapping[str, Sequence[_Sample]], extra_s: Mapping[str, float]) -> dict[str, Figures]:
+def _figures(samples: Mapping[str, Sequence[_Sample]]) -> dict[str, Figures]:
+    extra_s = {name: median(s.loop_s - s.bare_s for s in own) for name, own in samples.items()}
     reference_s = median(s.times.durable_s for s in samples[REFERENCE])
-    reference_extra_s = extra_s[REFERENCE]
     found = {}
     for name, own in samples.items():
-        stall_s, durable_s = (median(getattr(s.times, what) for s in own) for what in ("stall_s", "durable_s"))
+        stall_s, durable_s = median(s.times.stall_s for s in own), median(s.times.durable_s for s in own)
         found[name] = Figures(
             stall_s=stall_s,
             durable_s=durable_s,
             extra_s=extra_s[name],
             stall_ratio=stall_s / reference_s,
             durable_ratio=durable_s / reference_s,
-            extra_ratio=extra_s[name] / reference_extra_s if reference_extra_s > 0 else None,
+            extra_ratio=extra_s[name] / extra_s[REFERENCE] if extra_s[REFERENCE] > 0 else None,
         )
     return found
 

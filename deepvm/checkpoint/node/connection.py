@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from deepvm.checkpoint.folder import VersionFolder, check_job, read_manifest
 from deepvm.checkpoint.layout import CHUNK_BYTES, Layout
 from deepvm.checkpoint.manifest import Manifest
-from deepvm.checkpoint.node.shelf import Busy, Shelf
+from deepvm.checkpoint.node.answers import Busy, Ticket
+from deepvm.checkpoint.node.shelf import Shelf
 from deepvm.checkpoint.node.sums import Atom, total
 from deepvm.checkpoint.points import point
 from deepvm.checkpoint.protocol import (
@@ -62,7 +63,8 @@ class Connection:
         """Own the channel; ``peer`` is its address, for the log."""
         self._channel, self._house, self._shelf, self._token, self.peer = channel, house, house.shelf, token, peer
         self._role = self._job = self._session = self._digest = ""
-        self._world, self._rank, self._version = 1, 0, -1
+        self._world, self._rank = 1, 0
+        self._ticket: Ticket | None = None
         self._sink = memoryview(b"")
         self._answers: dict[Kind, Callable[[Frame], None]] = {
             Kind.HELLO: self._hello,
@@ -141,7 +143,7 @@ class Connection:
             self._job, self._session = _text(body, "job", 64), _text(body, "session", 64)
             self._digest = _text(body, "layout", 64)
             self._world, self._rank = _whole(body, "world", 1, 4096), _whole(body, "rank", 0, 4095)
-            self._version = -1
+            self._ticket = None
             known = self._shelf.enter(self, self._job, self._session, self._world, self._rank, self._digest)
         self._channel.send(
             Kind.WELCOME,
@@ -156,24 +158,25 @@ class Connection:
         self._channel.send(Kind.PONG)
 
     def _reserve(self, frame: Frame) -> None:
-        number = _whole(frame.body, "version", 0, 2**63 - 1)
-        answer = self._shelf.reserve(self, self._job, self._session, self._digest, self._rank, number)
+        number, put = _whole(frame.body, "version", 0, 2**63 - 1), _text(frame.body, "put", 64)
+        self._ticket = None
+        answer = self._shelf.reserve(self, self._job, self._session, self._digest, self._rank, number, put)
         if isinstance(answer, Busy):
             self._channel.send(
                 Kind.RETRY_AFTER, {"seconds": answer.retry_after_s, "reason": answer.reason, "version": number}
             )
             return
-        self._version = number
+        self._ticket = answer
+        with self._shelf.changed:
+            received = answer.received[:_MOST_MISSING]
         point("node.before-credit")
-        self._channel.send(Kind.CREDIT, {"version": number, "received": answer.received[:_MOST_MISSING]})
+        self._channel.send(Kind.CREDIT, {"version": number, "received": received})
 
     def _data(self, length: int) -> None:
         piece = self._channel.piece(length)
-        if self._version < 0:
+        if self._ticket is None:
             raise BrokenError("DATA before CREDIT")
-        claim = self._shelf.claim(
-            self, self._job, self._session, self._rank, self._version, piece.offset, piece.offset + piece.length
-        )
+        claim = self._shelf.claim(self, self._ticket, piece.offset, piece.offset + piece.length)
         if claim is None:
             if len(self._sink) < piece.length:
                 self._sink = memoryview(bytearray(CHUNK_BYTES))
@@ -189,11 +192,13 @@ class Connection:
             self._shelf.settle(claim, verified)
         if verified is None:  # the sender learns of it with its commit, and sends these bytes again
             self._shelf.damaged()
-            _LOG.warning("%s: bytes at %d of version %d came damaged", self.peer, piece.offset, self._version)
+            _LOG.warning("%s: bytes at %d of version %d came damaged", self.peer, piece.offset, claim.version.number)
 
     def _commit(self, frame: Frame) -> None:
         number = _whole(frame.body, "version", 0, 2**63 - 1)
-        receipt = self._shelf.commit(self._job, self._session, self._rank, number)
+        if self._ticket is None or self._ticket.version.number != number:
+            raise Refused("stale", f"version {number} of {self._job!r} is not being received here")
+        receipt = self._shelf.commit(self._ticket)
         point("node.before-ack")
         self._channel.send(
             Kind.ACK,

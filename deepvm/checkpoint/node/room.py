@@ -11,8 +11,6 @@ from deepvm.checkpoint.node.slots import Pool, Slot
 from deepvm.checkpoint.node.versions import Job, State, Version
 
 _COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "received_bytes")
-_KEPT = 2
-"""Complete versions of a job that stay in memory while there is room."""
 
 
 class Room:
@@ -134,8 +132,6 @@ class Room:
             version.slot = None
 
     def _slot(self, size: int) -> Slot | None:
-        # Memory that was written before is faster than new pages, so more versions than two are only kept when asked.
-        self._give_up(self._stale(self._clock(), spared=_KEPT))
         while (slot := self.pool.take(size)) is None:
             victim = next(self._victims(), None)
             if victim is None:
@@ -143,24 +139,18 @@ class Room:
             self._drop(victim)
         return slot
 
-    def _give_up(self, versions: Iterator[Version]) -> None:
-        for version in list(versions):
-            self._drop(version)
-
-    def _stale(self, now: float, spared: int) -> Iterator[Version]:
-        """Versions of no more use, but for so many of the last complete ones of each job."""
+    def _victims(self) -> Iterator[Version]:
+        """Versions whose slots may be used again, the least useful first; the oldest before newer ones."""
+        now = self._clock()
         for job in self.jobs.values():
             for version in job.partial.values():
                 if version.state is State.RECEIVING and not version.used and self._given_up(job, version, now):
                     yield version
-            for version in list(job.complete.values())[:-spared]:
+        for job in self.jobs.values():
+            for version in job.complete.values():
                 if not version.used and (version.flushed or not self.persists) and not job.keeps(version):
                     yield version
 
-    def _victims(self) -> Iterator[Version]:
-        """Versions whose slots may be used again when there is no other room, the least useful first."""
-        now = self._clock()
-        yield from self._stale(now, spared=1)
         # Nobody sends to this job any more, and the disk has it: it need not keep another job out.
         for job in self.jobs.values():
             if job.session is None or not job.session.alive(now, self.lease_s):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.layout import Layout
 from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.node.answers import Busy, Fate, Receipt, Ticket
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.sums import Atom, seal_by_parts
 from deepvm.checkpoint.node.versions import Claim, Job, Owner, Plan, Session, State, Version
@@ -21,40 +21,6 @@ from deepvm.checkpoint.protocol import Refused
 _MOST_PLANS = 4
 _MOST_JOBS = 1000
 _ABORT_S = 5.0
-
-
-@dataclass(frozen=True)
-class Credit:
-    """Leave to send. ``received``: ranges that are here already."""
-
-    received: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Busy:
-    """No room. ``retry_after_s``: when to ask for another version; ``reason``: for people."""
-
-    retry_after_s: float
-    reason: str
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """The answer to a commit. ``missing``: ranges of the shard that are not here; else it is safe in this memory."""
-
-    missing: tuple[tuple[int, int], ...]
-    complete: bool = False
-    durable: bool = False
-
-
-@dataclass(frozen=True)
-class Fate:
-    """What became of a session's versions, after change number ``sequence``."""
-
-    sequence: int
-    receiving: tuple[int, ...]
-    complete: tuple[int, ...]
-    durable: tuple[int, ...]
 
 
 class Shelf(Room):
@@ -134,8 +100,19 @@ class Shelf(Room):
         with self.changed:
             self._current(job, session)[1].heard = self._clock()
 
-    def reserve(self, owner: Owner, job: str, session: str, digest: str, rank: int, number: int) -> Credit | Busy:
+    def reserve(
+        self, owner: Owner, job: str, session: str, digest: str, rank: int, number: int, put: str
+    ) -> Ticket | Busy:
         """Find room for a version, or the room that another rank found.
+
+        Args:
+            owner: who asks.
+            job: the version's job.
+            session: its training run.
+            digest: its layout.
+            rank: whose part is to come.
+            number: the version.
+            put: random for each attempt of the trainer to save it; what came of an earlier one may be other bytes.
 
         Raises:
             Refused: the session is over, or the layout another one than the other ranks'.
@@ -147,30 +124,39 @@ class Shelf(Room):
             plan = here.plans.get(digest)
             if plan is None:
                 raise Refused("layout", "its layout is not known here; say HELLO again")
-            done = here.complete.get(number)
-            if done is not None and done.session == session:
-                return Credit(tuple(done.arrived(rank)))
+            for known in (here.partial.get(number), here.complete.get(number)):
+                if known is not None and known.session == session and known.puts.get(rank) == put:
+                    return Ticket(known, rank, put)  # an answer was lost
             version = here.partial.get(number)
-            if version is not None and version.session != session:
-                return Busy(1.0, "an earlier run's version of this number is being completed")
+            if version is not None and (version.session != session or version.state is State.FINISHING):
+                return Busy(1.0, "this version is being completed from an earlier attempt")
+            if version is not None and rank in version.puts:
+                self._end_claims(version, rank)
+                if version.state is not State.RECEIVING:  # it went on while the old connections ended
+                    return Busy(1.0, "this version is being completed from an earlier attempt")
+            if version is not None and set(version.puts) <= {rank}:
+                self._drop(version)  # only this rank's own earlier attempt
+                version = None
             if version is None:
-                if number in run.skipped:
+                if run.skips(number, rank):
                     return Busy(1.0, "there was no room for this version")
                 found = None if self.stopping else self._slot(plan.layout.size)
                 if found is None:
                     self.counts["busy"] += 1
-                    run.skipped.add(number)
+                    run.skipped[number] = {rank}
                     return Busy(1.0, "the node is stopping" if self.stopping else self._why())
                 version = Version(job, number, session, plan, found, self._clock())
                 here.partial[number] = version
                 here.sequence += 1
             elif version.plan.layout.digest != digest:
                 raise Refused("layout", f"the ranks hold different layouts of version {number}")
+            version.forget(rank)
+            version.puts[rank] = put
             version.heard = run.heard = self._clock()
             version.senders.add(owner)
-            return Credit(tuple(version.arrived(rank)))
+            return Ticket(version, rank, put)
 
-    def claim(self, owner: Owner, job: str, session: str, rank: int, number: int, start: int, end: int) -> Claim | None:
+    def claim(self, owner: Owner, ticket: Ticket, start: int, end: int) -> Claim | None:
         """Get the memory for a piece that is about to be received; None when it is here already and must be discarded.
 
         Verified bytes are never written again, and no two connections write the same bytes: a connection that does so
@@ -179,12 +165,10 @@ class Shelf(Room):
         Raises:
             Refused: the session or the version is over, or the range not this rank's.
         """
+        version, rank = ticket.version, ticket.rank
         with self.changed:
             while True:
-                here, run = self._current(job, session)
-                version = here.partial.get(number) or here.complete.get(number)
-                if version is None or version.session != session:
-                    raise Refused("stale", f"version {number} of {job!r} is not being received")
+                run = self._valid(ticket)
                 if not version.plan.allows(rank, start, end):
                     raise Refused("request", f"bytes {start} to {end - 1} are not in the part of rank {rank}")
                 version.heard = run.heard = self._clock()
@@ -208,7 +192,7 @@ class Shelf(Room):
         with self.changed:
             version = claim.version
             version.claims.remove(claim)
-            if verified is not None and version.state is State.RECEIVING:
+            if verified is not None and not claim.ended and version.state is State.RECEIVING:
                 version.arrived(claim.rank).add(claim.start, claim.end)
                 version.atoms += verified
                 self.counts["received_bytes"] += claim.end - claim.start
@@ -219,6 +203,7 @@ class Shelf(Room):
 
     def _ended(self, claim: Claim) -> bool:
         """End another connection's claim; returns whether it went in time."""
+        claim.ended = True
         claim.owner.abort()
         self._blocked += 1
         try:
@@ -226,34 +211,43 @@ class Shelf(Room):
         finally:
             self._blocked -= 1
 
+    def _end_claims(self, version: Version, rank: int) -> None:
+        for claim in [c for c in version.claims if c.rank == rank]:
+            if not self._ended(claim):
+                raise Refused("request", f"version {version.number} is being received")
+
     def damaged(self) -> None:
         """Count a piece whose checksum was wrong."""
         with self.changed:
             self.counts["damaged_pieces"] += 1
 
-    def commit(self, job: str, session: str, rank: int, number: int) -> Receipt:
+    def commit(self, ticket: Ticket) -> Receipt:
         """Count a rank's part in, when all of it is verified; the last one makes the version complete.
 
         Raises:
             Refused: the session or the version is over.
         """
+        version = ticket.version
         with self.changed:
-            here, run = self._current(job, session)
-            version = here.partial.get(number) or here.complete.get(number)
-            if version is None or version.session != session:
-                raise Refused("stale", f"version {number} of {job!r} is not being received")
-            version.heard = run.heard = self._clock()
-            missing = tuple(version.missing(rank))
+            version.heard = self._valid(ticket).heard = self._clock()
+            missing = tuple(version.missing(ticket.rank))
             if missing:
                 return Receipt(missing)
-            version.committed.add(rank)
+            version.committed.add(ticket.rank)
             last = version.state is State.RECEIVING and len(version.committed) == version.plan.layout.world
             if last:
                 version.state = State.FINISHING
         if last:
-            self._finish(here, version)
+            self._finish(self.jobs[version.job], version)
         with self.changed:
             return Receipt((), version.state is State.COMPLETE, version.flushed)
+
+    def _valid(self, ticket: Ticket) -> Session:
+        version = ticket.version
+        _, run = self._current(version.job, version.session)
+        if version.state is State.DROPPED or version.puts.get(ticket.rank) != ticket.put:
+            raise Refused("stale", f"version {version.number} of {version.job!r} is not being received any more")
+        return run
 
     def _finish(self, here: Job, version: Version) -> None:
         layout = version.plan.layout

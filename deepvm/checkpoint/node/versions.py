@@ -40,7 +40,11 @@ class Owner(Protocol):
 
 @dataclass(eq=False)
 class Claim:
-    """A range of a version that a connection is writing into. ``view``: the memory."""
+    """A range of a version that a connection is writing into.
+
+    Attributes:
+        view: the memory. ended: nobody waits for these bytes any more; they do not count.
+    """
 
     version: Version
     rank: int
@@ -48,6 +52,7 @@ class Claim:
     end: int
     owner: Owner
     view: memoryview
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,9 @@ class Version:
     """A version in a slot.
 
     Attributes:
-        received: verified ranges of each rank. committed: ranks whose part is whole.
-        atoms: checksums of what is verified. claims: ranges being written. pins: threads that read the slot.
+        puts: which attempt each rank's part is of. received: verified ranges of each rank.
+        committed: ranks whose part is whole. atoms: checksums of what is verified.
+        claims: ranges being written. pins: threads that read the slot.
         senders: connections that were given credit for it last. heard: when one last came, monotonic.
         manifest: once complete. flushed: it is on disk as well.
     """
@@ -92,6 +98,7 @@ class Version:
     slot: Slot | None
     heard: float
     state: State = State.RECEIVING
+    puts: dict[int, str] = field(default_factory=dict)
     received: dict[int, Ranges] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
     atoms: list[Atom] = field(default_factory=list)
@@ -115,6 +122,12 @@ class Version:
     def arrived(self, rank: int) -> Ranges:
         """What of a rank's part is verified."""
         return self.received.setdefault(rank, Ranges())
+
+    def forget(self, rank: int) -> None:
+        """Nothing of a rank's part counts any more."""
+        self.received.pop(rank, None)
+        self.committed.discard(rank)
+        self.atoms = [a for a in self.atoms if not self.plan.allows(rank, a.start, a.end)]
 
     def missing(self, rank: int) -> Iterator[tuple[int, int]]:
         """What of a rank's part is not."""
@@ -149,8 +162,8 @@ class Session:
 
     Attributes:
         name: its random id. owners: its connections. heard: when one of them last said something, monotonic.
-        reserved: the newest version that each rank began. skipped: versions for which there was no room; all ranks get
-            the same answer, or the parts of some would wait in vain for the others.
+        reserved: the newest version that each rank began. skipped: versions for which there was no room, and who was
+            told: all ranks get the same answer, or the parts of some would wait in vain for the others.
         complete, durable: versions that it was, or would have been, told of.
     """
 
@@ -159,7 +172,19 @@ class Session:
         self.name, self.heard = name, now
         self.owners: set[Owner] = set()
         self.reserved: dict[int, int] = {}
-        self.skipped, self.complete, self.durable = Remembered(), Remembered(), Remembered()
+        self.skipped: OrderedDict[int, set[int]] = OrderedDict()
+        self.complete, self.durable = Remembered(), Remembered()
+
+    def skips(self, number: int, rank: int) -> bool:
+        """Whether a rank must skip a version as another one did; who asks a second time means it."""
+        told = self.skipped.setdefault(number, {rank}) if number in self.skipped else {rank}
+        if rank not in told:
+            told.add(rank)
+            return True
+        self.skipped.pop(number, None)
+        while len(self.skipped) > REMEMBERED:
+            self.skipped.popitem(last=False)
+        return False
 
     def alive(self, now: float, lease_s: float) -> bool:
         """Whether somebody is still there."""

@@ -99,6 +99,7 @@ class TcpTier(Tier):
         if not 0 <= shard.rank < shard.layout.world:
             raise RequestError("rank", shard.rank, f"0 to {shard.layout.world - 1}")
         pending = Pending(shard.version, acknowledged)
+        attempt_id = secrets.token_hex(8)  # the bytes of this call: those of another one must not be mixed in
         watcher: Watcher | None = None
         try:
             for attempt in range(_TRIES):
@@ -107,7 +108,7 @@ class TcpTier(Tier):
                     pending.expect(persists=bool(links[0].welcome.get("persists")))
                     watcher = self._watcher(shard)
                     watcher.add(pending)  # before the commit: completeness may be known before its answer is here
-                    answer = self._transfer(links, shard, deadline)
+                    answer = self._transfer(links, shard, attempt_id, deadline)
                     break
                 except OSError as error:
                     if attempt == _TRIES - 1 or time.monotonic() + _PAUSE_S > deadline:
@@ -255,10 +256,10 @@ class TcpTier(Tier):
             raise
         return links
 
-    def _transfer(self, links: list[Link], shard: Shard, deadline: float) -> Mapping[str, Any]:
+    def _transfer(self, links: list[Link], shard: Shard, put: str, deadline: float) -> Mapping[str, Any]:
         """Send what the node lacks over these connections, which go back to the pool or are closed."""
         try:
-            answer = self._send(links, shard, deadline)
+            answer = self._send(links, shard, put, deadline)
         except TierBusyError:
             self._keep(links)
             raise
@@ -277,11 +278,11 @@ class TcpTier(Tier):
         for link in links:
             link.close()
 
-    def _send(self, links: list[Link], shard: Shard, deadline: float) -> Mapping[str, Any]:
+    def _send(self, links: list[Link], shard: Shard, put: str, deadline: float) -> Mapping[str, Any]:
         point("sender.before-reserve")
-        received = Ranges(_pairs(self._reserve(links[0], shard, deadline)))
+        received = Ranges(_pairs(self._reserve(links[0], shard, put, deadline)))
         for link in links[1:]:
-            self._reserve(link, shard, deadline)
+            self._reserve(link, shard, put, deadline)
         cells = [
             (start, min(start + self._wire_bytes, offset + length))
             for offset, length in runs(shard.layout.shards[shard.rank])
@@ -300,8 +301,8 @@ class TcpTier(Tier):
             missing = deque(c for c in cells if gaps.touches(*c))
         raise CheckpointError(f"{self.url}: bytes of version {shard.version} arrive damaged again and again")
 
-    def _reserve(self, link: Link, shard: Shard, deadline: float) -> Any:
-        answer = link.call(Kind.RESERVE, {"version": shard.version}, limit_s=_left(deadline))
+    def _reserve(self, link: Link, shard: Shard, put: str, deadline: float) -> Any:
+        answer = link.call(Kind.RESERVE, {"version": shard.version, "put": put}, limit_s=_left(deadline))
         if answer.kind is Kind.RETRY_AFTER:
             raise TierBusyError(f"{self.url}: no room for version {shard.version}: {answer.body.get('reason', '')}")
         return link.expect(Kind.CREDIT, answer).body.get("received")
