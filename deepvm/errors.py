@@ -11,6 +11,7 @@
     │   └── MissingDataError       4  the catalogue is valid but lacks what the request needs
     ├── CloudError                 5  the cloud or the network did not answer as needed: names the call and what to do
     ├── CheckpointError            1  a checkpoint could not be saved, sent or read: names the place and the cause
+    │   ├── Refused (protocol)     1  a memory node refuses: ``code`` says why
     │   ├── TierBusyError          1  a place for checkpoints has no room now: this version is skipped
     │   └── DamagedError           1  a version is not what its commit record says: names what is damaged
     └── SolverError                1  no integer-program solver can be run on this machine

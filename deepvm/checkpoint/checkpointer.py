@@ -5,13 +5,11 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -22,10 +20,10 @@ from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.format import Image, plan_image
 from deepvm.checkpoint.handle import Handle
 from deepvm.checkpoint.layout import Layout, Segment
-from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.pipeline import Pipeline, log
 from deepvm.checkpoint.points import point
-from deepvm.checkpoint.ranks import Ranks, shards
+from deepvm.checkpoint.ranks import Ranks, compare_replicas, shards
+from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.schedule import parse_every
 from deepvm.checkpoint.state import RECORDS, Stateful, TrainingState, pack
 from deepvm.checkpoint.tiers.base import Shard, Tier
@@ -180,36 +178,8 @@ class Checkpointer:
             CheckpointError: no tier answers, or what was found is of another model.
         """
         self.wait()
-        with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
-            for manifest, number in self._ranks.told(self._candidates() if not self._ranks.rank else None):
-                tier, path = self._pipeline.tiers[number], None
-                try:
-                    path = tier.fetch(manifest, Path(folder))
-                except CheckpointError as error:
-                    log.warning("version %d on %s is passed over: %s", manifest.version, tier.url, error)
-                if not self._ranks.least([path is not None])[0]:  # all ranks restore it, or none
-                    continue
-                assert path is not None
-                tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-                self._version = self._state.restore(tree, self._ranks.rank, self._ranks.world)
-                log.info("restored version %d from %s", self._version, tier.url)
-                return self._version
-        return 0
-
-    def _candidates(self) -> list[tuple[Manifest, int]]:
-        """Complete versions and the number of their tier, newest first; of the same one, that of the first tier."""
-        found: list[tuple[Manifest, int]] = []
-        silent: list[CheckpointError] = []
-        for number, tier in enumerate(self._pipeline.tiers):
-            try:
-                found += [(manifest, number) for manifest in tier.versions(self.job)]
-            except CheckpointError as error:
-                silent.append(error)
-        if len(silent) == len(self._pipeline.tiers):
-            raise silent[0]
-        for problem in silent:
-            log.warning("a newer version may exist where nobody answers: %s", problem)
-        return sorted(found, key=lambda pair: -pair[0].version)
+        self._version = restore_newest(self._state, self._pipeline.tiers, self.job, self._ranks)
+        return self._version
 
     def close(self, limit_s: float = WAIT_S) -> None:
         """Finish what is under way and let go of the optimizer. Doing it twice is harmless.
@@ -307,7 +277,8 @@ class Checkpointer:
         Raises:
             CheckpointError: the ranks do not hold the same state.
         """
-        self._compare_replicas()
+        self._disagreements += compare_replicas(self._ranks, self._seen)
+        self._seen = (0, 0, 0)
         record = self._state.record()
         parts = take_apart(self._state.tree(self._version, {RECORDS: self._records}))
         renewed = parts.structure != self._structure
@@ -337,24 +308,6 @@ class Checkpointer:
         own.copy_(pack(record, len(own)))
         self._reserved = slot
         return slot is not None
-
-    def _compare_replicas(self) -> None:
-        """Whether neighbours held the same bytes in the version that was compared last. Collective.
-
-        Each rank sends a part of what all hold; a rank whose replica has drifted would put a part of another model into
-        the file, and nobody would see it.
-        """
-        told = self._ranks.all(self._seen)
-        self._seen = (0, 0, 0)
-        for rank, (version, _, neighbour) in enumerate(told):
-            other = (rank + 1) % len(told)
-            if version and told[other][0] == version and told[other][1] != neighbour:
-                self._disagreements += 1
-                log.error(
-                    "ranks %d and %d hold different parameters or optimizer states in version %d: the replicas have "
-                    "drifted apart, and versions since then mix them",
-                    *(rank, other, version),
-                )
 
     def _plan(self, tree: Any, parts: Parts) -> None:
         start = time.perf_counter()

@@ -10,6 +10,7 @@ from queue import SimpleQueue
 
 from deepvm.checkpoint.arena import Slot
 from deepvm.checkpoint.handle import Handle
+from deepvm.checkpoint.image import finish
 from deepvm.checkpoint.tiers.base import Shard, Tier
 from deepvm.errors import CheckpointError, TierBusyError
 
@@ -63,6 +64,9 @@ class Pipeline:
     def send(self, slot: Slot, shard: Shard, handle: Handle) -> None:
         """Give a filled slot to every tier; it is free again when the last has taken it."""
         self._sent.append(handle)
+        if len(self.tiers) > 1 and shard.layout.world == 1:
+            # A tier that writes files fills these in; another one may be sending the same bytes meanwhile.
+            finish(shard.image, shard.layout)
         with self._change:
             self._users[id(slot)] = len(self.tiers)
         state = _Sending(len(self.tiers))

@@ -17,7 +17,7 @@ _left = int(_count) if _count.isdigit() else 1
 
 def point(label: str) -> None:
     """Say where the program is; the campaign may end it here."""
-    if label == _label:
+    if label and label == _label:
         _come_by()
 
 

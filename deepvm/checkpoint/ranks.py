@@ -6,6 +6,7 @@ over a group of its own on the CPU, so that it never meets the collectives of th
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,6 +17,7 @@ import torch
 from deepvm.checkpoint.layout import Segment
 
 WAIT_S = 600
+log = logging.getLogger("deepvm.checkpoint")
 
 
 class Ranks:
@@ -57,6 +59,32 @@ class Ranks:
     def session(self) -> str:
         """A random name of this run, the same on all ranks; collective."""
         return str(self.told(secrets.token_hex(8)))
+
+
+def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
+    """Whether neighbours held the same bytes in a version; collective. Differences are logged.
+
+    Each rank sends a part of what all hold; a rank whose replica has drifted would put a part of another model into the
+    file, and nobody would see it.
+
+    Args:
+        ranks: all of them come by.
+        seen: a version (0 for none), the checksum of this rank's own part, and that of the next rank's part here.
+
+    Returns:
+        How many pairs differ.
+    """
+    told, count = ranks.all(seen), 0
+    for rank, (version, _, neighbour) in enumerate(told):
+        other = (rank + 1) % len(told)
+        if version and told[other][0] == version and told[other][1] != neighbour:
+            count += 1
+            log.error(
+                "ranks %d and %d hold different parameters or optimizer states in version %d: the replicas drifted "
+                "apart, and versions since then mix them",
+                *(rank, other, version),
+            )
+    return count
 
 
 def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> tuple[tuple[Segment, ...], ...]:

@@ -256,6 +256,7 @@ def bench_figure(bench: Bench) -> Figure:
         axes.invert_yaxis()
         # Between the best and the worst lie two orders of magnitude.
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.axvline(1, color="0.4", linewidth=0.8)
         axes.margins(x=0.15)
         axes.set_xlabel("seconds over those of torch.save with fsync (no unit)")

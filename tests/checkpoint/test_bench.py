@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -232,17 +233,21 @@ LIMITS = {
 }
 
 
-def over(folder: Path, *names: str, reps: int, steps: int) -> dict[str, float]:
+def over(folder: Path, *names: str, what: Sequence[str], reps: int, steps: int) -> dict[str, float]:
+    """Ratios that are higher than their limit."""
     found = bench(folder, *names, reps=reps, steps=steps).methods
-    figures = {f"{n} {what}": (getattr(found[n], what), most) for n in names for what, most in LIMITS[n].items()}
+    figures = {f"{n} {w}": (getattr(found[n], w), LIMITS[n][w]) for n in names for w in what}
     return {name: value for name, (value, most) in figures.items() if value > most}
 
 
-def test_limits_on_a_local_disk(tmp_path: Path) -> None:
-    """Once more when it fails: what else runs on the machine may come between two saves."""
-    assert not over(tmp_path, "deepvm-file", reps=3, steps=2) or not over(tmp_path, "deepvm-file", reps=5, steps=2)
+def test_the_limit_of_the_stall(tmp_path: Path) -> None:
+    """Once more when it fails: what else runs on the machine may come between."""
+    measure: dict[str, Any] = {"what": ("stall_ratio",), "reps": 3, "steps": 1}
+    assert not over(tmp_path, "deepvm-file", **measure) or not over(tmp_path, "deepvm-file", **measure)
 
 
 @pytest.mark.slow
-def test_limits_with_a_memory_node(tmp_path: Path) -> None:
-    assert not over(tmp_path, *LIMITS, reps=5, steps=4) or not over(tmp_path, *LIMITS, reps=7, steps=4)
+def test_all_limits(tmp_path: Path) -> None:
+    """For a machine that has nothing else to do: the disk and two cores are what the time goes to."""
+    measure: dict[str, Any] = {"what": ("stall_ratio", "durable_ratio"), "reps": 5, "steps": 4}
+    assert not over(tmp_path, *LIMITS, **measure) or not over(tmp_path, *LIMITS, **measure)
