@@ -90,7 +90,8 @@ def test_the_training_example_trains_and_goes_on(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     (example,) = re.findall(r"```python training\n(.*?)```", README.read_text(), re.DOTALL)
     code = example.replace("tcp://10.0.0.7:7070", (tmp_path / "kept").as_uri())
-    code = code.replace("    ...  ", "    model(torch.ones(1, 4)).sum().backward(); optimizer.step(); scheduler.step()  ")
+    body = "    model(torch.ones(1, 4)).sum().backward(); optimizer.step(); scheduler.step()  "
+    code = code.replace("    ...  ", body)
     assert code.count("file:///") == 2 and "backward" in code  # the one of the comment is left
     for steps in (3, 5):
         model = torch.nn.Linear(4, 1)

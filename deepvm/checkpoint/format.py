@@ -12,6 +12,7 @@ import io
 import os
 import struct
 import tempfile
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any, cast
@@ -189,12 +190,13 @@ class _Sparse:
 
     def __init__(self, pieces: Sequence[tuple[int, bytes]]) -> None:
         self._pieces = _merged(pieces)
+        self._starts = [start for start, _ in self._pieces]
 
     def read(self, offset: int, length: int) -> bytes:
-        for start, data in self._pieces:
-            if start <= offset and offset + length <= start + len(data):
-                return data[offset - start : offset - start + length]
-        raise CheckpointError("torch.save left a hole where none is expected")
+        start, data = self._pieces[max(bisect_right(self._starts, offset) - 1, 0)]
+        if not start <= offset <= offset + length <= start + len(data):
+            raise CheckpointError("torch.save left a hole where none is expected")
+        return data[offset - start : offset - start + length]
 
 
 def _merged(pieces: Sequence[tuple[int, bytes]]) -> tuple[tuple[int, bytes], ...]:
