@@ -168,7 +168,7 @@ class Strange:
         ([torch.ones(3), (memory := torch.ones(3)), memory.view(torch.int32)][1:], "one type for one memory"),
         ({2.5: 1}, "keys that are texts or whole numbers"),
     ],
-    ids=str,
+    ids=["object", "set", "sparse", "meta", "two types", "key"],
 )
 def test_what_torch_would_not_load_is_refused_with_its_place(value: Any, said: str) -> None:
     with pytest.raises(RequestError) as caught:
