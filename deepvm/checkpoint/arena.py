@@ -1,20 +1,28 @@
-"""Memory that is the image of a file: page-aligned, filled in the background, one slot for each version under way."""
+"""Memory that is the image of a file: page-aligned, filled in the background, one slot for each version under way.
+
+What has been copied is sent while the rest is still being copied; :class:`Filling` tells how far that is.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 
 from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.format import Image
+from deepvm.checkpoint.image import finish_filling
 from deepvm.checkpoint.layout import Layout, Segment
+from deepvm.errors import CheckpointError
 
 GROUP_BYTES = 8 * 2**20
-"""Bytes that one call copies: few enough that a waiting trainer is let go soon, many enough to hide the call."""
+"""Bytes that one call copies: few enough that a tier can begin soon, many enough to hide the call."""
+_COPY_S = 600.0
 
 
 class Piece(NamedTuple):
@@ -26,11 +34,13 @@ class Piece(NamedTuple):
 
 
 def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
-    """The parts of storages that lie in a rank's share of the file."""
+    """The parts of storages that lie in a rank's share of the file, in their order there, none larger than a group."""
+    order = sorted(range(len(image.storages)), key=image.storages.__getitem__)
     return tuple(
-        Piece(number, start, stop - start)
-        for number, (offset, size) in enumerate(zip(image.storages, image.sizes, strict=True))
-        for start, stop in _within(Segment(offset, size), layout.shards[rank])
+        Piece(number, at, min(GROUP_BYTES, stop - at))
+        for number in order
+        for start, stop in _within(Segment(image.storages[number], image.sizes[number]), layout.shards[rank])
+        for at in range(start, stop, GROUP_BYTES)
     )
 
 
@@ -76,12 +86,18 @@ class Slot:
             for p in self.pieces
         ]
 
-    def copy(self, sources: Sequence[torch.Tensor | None], which: Sequence[int]) -> None:
+    def copy(
+        self,
+        sources: Sequence[torch.Tensor | None],
+        which: Sequence[int],
+        reached: Callable[[int], None] = lambda end: None,
+    ) -> None:
         """Copy pieces into their places; releases the interpreter's lock while it copies.
 
         Args:
             sources: each storage as bytes, None where it has none.
-            which: the numbers of the pieces to copy.
+            which: the numbers of the pieces to copy, ascending.
+            reached: is told, group by group, the place in the file below which these pieces are all copied.
         """
         into: list[torch.Tensor] = []
         out: list[torch.Tensor] = []
@@ -90,14 +106,69 @@ class Slot:
             piece = self.pieces[number]
             source = sources[piece.storage]
             assert source is not None
+            if size + piece.length > GROUP_BYTES:
+                torch._foreach_copy_(into, out)
+                into, out, size = [], [], 0
+                reached(self.image.storages[piece.storage] + piece.start)
             into.append(self._targets[number])
             out.append(source[piece.start : piece.start + piece.length])
             size += piece.length
-            if size >= GROUP_BYTES:
-                torch._foreach_copy_(into, out)
-                into, out, size = [], [], 0
         if into:
             torch._foreach_copy_(into, out)
+        reached(len(self.view))
+
+
+class Filling:
+    """How far a slot has been filled: the copy reports, and whoever sends from it waits for what it reads next."""
+
+    def __init__(self, image: memoryview, layout: Layout, *, shared: bool) -> None:
+        """Nothing is filled yet.
+
+        Args:
+            image: the slot's memory.
+            layout: of the version.
+            shared: several tiers read it, of which some fill in the checksums of the file: that is then done here, so
+                that none of them sees bytes change that it has read.
+        """
+        self._change = threading.Condition()
+        self._copied = self._sealed = 0
+        self._error: CheckpointError | None = None
+        self._sealing = threading.Lock()
+        self._seal: Iterator[int] = finish_filling(image, layout, self._wait)
+        self.ready = self._wait_sealed if shared else self._wait
+
+    def reached(self, end: int) -> None:
+        """All own bytes below this place are copied."""
+        with self._change:
+            self._copied = max(self._copied, end)
+            self._change.notify_all()
+
+    def failed(self, error: CheckpointError) -> None:
+        """The rest will never be copied."""
+        with self._change:
+            self._error = error
+            self._change.notify_all()
+
+    def _wait(self, end: int) -> None:
+        if self._copied >= end:  # most often; it only grows
+            return
+        deadline = time.monotonic() + _COPY_S
+        with self._change:
+            while self._copied < end:
+                if self._error is not None:
+                    raise self._error
+                if not self._change.wait(deadline - time.monotonic()):
+                    raise CheckpointError(f"the copy of the version did not end in {_COPY_S:.0f} s")
+
+    def _wait_sealed(self, end: int) -> None:
+        if self._sealed >= end:
+            return
+        with self._sealing:
+            while self._sealed < end:
+                sealed = next(self._seal, None)
+                if sealed is None:  # the tier that asked before was told why, and that ended the generator
+                    raise CheckpointError(f"the copy of the version failed: {self._error}")
+                self._sealed = sealed
 
 
 def checksum(sources: Sequence[torch.Tensor | None], pieces: Sequence[Piece]) -> int:

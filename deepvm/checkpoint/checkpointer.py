@@ -342,33 +342,20 @@ class Checkpointer:
         if self._taken % COMPARE_EVERY == 1:
             compare = [[p for p in pieces if p.storage in free] for pieces in self._compare]
         self._copied.clear()
-        self._pipeline.copy(lambda: self._copy(slot, sources, later, shard, handle, compare))
 
-    def _copy(
-        self,
-        slot: Slot,
-        sources: Sequence[torch.Tensor | None],
-        which: Sequence[int],
-        shard: Shard,
-        handle: Handle,
-        compare: Sequence[Sequence[Piece]],
-    ) -> None:
-        """In the background: copy what only the optimizer changes, open the gate, give the slot to the tiers."""
-        try:
-            point("snapshot.before-copy")
-            slot.copy(sources, which)
-            point("snapshot.after-copy")
-            if compare:
-                own, neighbour = (checksum(sources, pieces) for pieces in compare)
-                self._seen = (handle.version, own, neighbour)
-        except BaseException as error:
-            self._pipeline.give_back(slot)
-            handle.failed(CheckpointError(f"version {handle.version} could not be copied: {error}"))
-            return
-        finally:
-            self._copied.set()
-        handle.copied()
-        self._pipeline.send(slot, shard, handle)
+        def copy(reached: Callable[[int], None]) -> None:
+            """In the background: copy what only the optimizer changes, and open the gate."""
+            try:
+                point("snapshot.before-copy")
+                slot.copy(sources, later, reached)
+                point("snapshot.after-copy")
+                if compare:
+                    own, neighbour = (checksum(sources, pieces) for pieces in compare)
+                    self._seen = (handle.version, own, neighbour)
+            finally:
+                self._copied.set()
+
+        self._pipeline.send(slot, shard, handle, copy)
 
 
 def _close(method: weakref.WeakMethod[Callable[..., None]]) -> None:

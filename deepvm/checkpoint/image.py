@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.layout import CHUNK_BYTES, Layout
@@ -20,12 +20,23 @@ def finish(image: memoryview, layout: Layout) -> None:
         pass
 
 
+def finish_filling(image: memoryview, layout: Layout, ready: Callable[[int], None]) -> Iterator[int]:
+    """:func:`finish` while the image is still being filled in; arguments and what it yields as for :func:`seal`."""
+    return _fill(image, layout, CHUNK_BYTES, ready=ready)
+
+
 def chunk_crcs(image: memoryview, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, ...]:
     """CRC-32 of each chunk of a file; the last may be shorter."""
     return tuple(crc32(image[start : start + chunk_bytes]) for start in range(0, len(image), chunk_bytes))
 
 
-def seal(image: memoryview, layout: Layout, crcs: list[int], chunk_bytes: int = CHUNK_BYTES) -> Iterator[int]:
+def seal(
+    image: memoryview,
+    layout: Layout,
+    crcs: list[int],
+    chunk_bytes: int = CHUNK_BYTES,
+    ready: Callable[[int], None] | None = None,
+) -> Iterator[int]:
     """:func:`finish` and :func:`chunk_crcs` at once, chunk by chunk: one can be sent while the next is made.
 
     Args:
@@ -33,24 +44,35 @@ def seal(image: memoryview, layout: Layout, crcs: list[int], chunk_bytes: int = 
         layout: which checksums stand where.
         crcs: gets the CRC-32 of each chunk.
         chunk_bytes: bytes of a chunk.
+        ready: waits until so many bytes from the start were filled in, but for checksums; all were unless given.
 
     Yields:
         How many bytes from the start are what they will be.
     """
-    return _fill(image, layout, chunk_bytes, crcs)
+    return _fill(image, layout, chunk_bytes, crcs, ready)
 
 
-def _fill(image: memoryview, layout: Layout, step: int, crcs: list[int] | None = None) -> Iterator[int]:
+def _fill(
+    image: memoryview,
+    layout: Layout,
+    step: int,
+    crcs: list[int] | None = None,
+    ready: Callable[[int], None] | None = None,
+) -> Iterator[int]:
     fields = iter(sorted(layout.fields))
     field = next(fields, None)
     known: dict[tuple[int, int], int] = {}
     for start in range(0, len(image), step):
         end = min(start + step, len(image))
+        if ready is not None:
+            ready(end)
         # Layout sees to it that no range holds a checksum: the order in which they are filled in does not matter.
         while field is not None and field.position < end:
             position, offset, length = field
             # Each record has its checksum twice in a zip file: behind its data and in the directory at the end.
             if (offset, length) not in known:
+                if ready is not None:
+                    ready(offset + length)  # a checksum may stand before its record
                 known[offset, length] = crc32(image[offset : offset + length])
             struct.pack_into("<I", image, position, known[offset, length])
             field = next(fields, None)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
+from deepvm.checkpoint import disk
 from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.image import seal
@@ -48,7 +49,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
     parts = [_name(target, SUFFIX, session, rank) for rank in range(shard.layout.world)]
     deadline = time.monotonic() + limit_s
     try:
-        folder.path.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(folder.path)
         _write_part(hidden, shard)
         point("joint.before-part")
         _say(parts[shard.rank], _checksums(shard))
@@ -81,6 +82,7 @@ def _write_part(hidden: Path, shard: Shard) -> None:
     try:
         os.ftruncate(descriptor, shard.layout.size)
         for offset, length in shard.layout.shards[shard.rank]:
+            shard.ready(offset + length)
             done = 0
             while done < length:
                 done += os.pwrite(descriptor, shard.image[offset + done : offset + length], offset + done)

@@ -1,4 +1,7 @@
-"""From a slot to the tiers: one thread copies, one for each tier sends; what has no room is skipped, not waited for."""
+"""From the training's memory to the tiers: one thread copies into a slot, one for each tier sends what was copied.
+
+What has no room is skipped, not waited for.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 
-from deepvm.checkpoint.arena import Slot
+from deepvm.checkpoint.arena import Filling, Slot
 from deepvm.checkpoint.handle import Handle
-from deepvm.checkpoint.image import finish
 from deepvm.checkpoint.tiers.base import Shard, Tier
 from deepvm.errors import CheckpointError, TierBusyError
 
@@ -32,7 +35,6 @@ class Pipeline:
         self._most = slots
         self._slots: list[Slot] = []
         self._free: list[Slot] = []
-        self._users: dict[int, int] = {}
         self._change = threading.Condition()
         self._queues: list[SimpleQueue[Callable[[], None] | None]] = [SimpleQueue() for _ in range(len(tiers) + 1)]
         self._threads: list[threading.Thread] = []
@@ -56,26 +58,50 @@ class Pipeline:
             self._slots.append(slot)
             return slot
 
-    def copy(self, work: Callable[[], None]) -> None:
-        """Run the copy of a version in the background."""
-        self._start()
-        self._queues[0].put(work)
+    def send(self, slot: Slot, shard: Shard, handle: Handle, copy: Callable[[Callable[[int], None]], None]) -> None:
+        """Fill a slot, and give it to every tier meanwhile; it is free again when all are done with it.
 
-    def send(self, slot: Slot, shard: Shard, handle: Handle) -> None:
-        """Give a filled slot to every tier; it is free again when the last has taken it."""
+        Args:
+            slot: the memory of ``shard``.
+            shard: what the tiers get.
+            handle: is told how far the version has come.
+            copy: fills the slot; called in the background with a function to which it tells how far it is.
+        """
+        self._start()
         self._sent.append(handle)
-        if len(self.tiers) > 1 and shard.layout.world == 1:
-            # A tier that writes files fills these in; another one may be sending the same bytes meanwhile.
-            finish(shard.image, shard.layout)
-        with self._change:
-            self._users[id(slot)] = len(self.tiers)
-        state = _Sending(len(self.tiers))
+        # Of a file with several parts, each of another rank, whoever joins them fills in the checksums.
+        shared = len(self.tiers) > 1 and shard.layout.world == 1
+        filling = Filling(shard.image, shard.layout, shared=shared)
+        shard = replace(shard, ready=filling.ready)
+        state = _Sending(len(self.tiers) + 1)
+        self._queues[0].put(lambda: self._copy(copy, filling, slot, shard, handle, state))
         for number, tier in enumerate(self.tiers, start=1):
             self._queues[number].put(lambda tier=tier: self._send_one(tier, slot, shard, handle, state))  # type: ignore[misc]
+
+    def _copy(
+        self,
+        copy: Callable[[Callable[[int], None]], None],
+        filling: Filling,
+        slot: Slot,
+        shard: Shard,
+        handle: Handle,
+        state: _Sending,
+    ) -> None:
+        try:
+            copy(filling.reached)
+            filling.reached(shard.layout.size)
+            handle.copied()
+        except BaseException as error:
+            failure = CheckpointError(f"version {shard.version} could not be copied: {error}")
+            filling.failed(failure)
+            handle.failed(failure)
+        self._done(state, slot, shard, handle)
 
     def _send_one(self, tier: Tier, slot: Slot, shard: Shard, handle: Handle, state: _Sending) -> None:
         error: CheckpointError | None = None
         try:
+            if not tier.streams:
+                shard.ready(shard.layout.size)
             tier.put(shard, handle.reached)
         except TierBusyError as busy:
             error = busy
@@ -86,13 +112,19 @@ class Pipeline:
         except Exception as failure:  # a bug in a tier must not end the thread that others wait for
             error = CheckpointError(f"{tier.url}: {type(failure).__name__}: {failure}")
             log.exception("version %d is not on %s", shard.version, tier.url)
-        last = self._let_go(slot)
+        self._done(state, slot, shard, handle, error)
+
+    def _done(
+        self, state: _Sending, slot: Slot, shard: Shard, handle: Handle, error: CheckpointError | None = None
+    ) -> None:
+        """The copy, or a tier, needs the slot no more."""
         with state.lock:
             state.errors += [] if error is None else [error]
             state.left -= 1
-            done, errors = state.left == 0, list(state.errors)
-        if done and last:
-            self._conclude(handle, shard, errors)
+            if state.left:
+                return
+        self.give_back(slot)
+        self._conclude(handle, shard, state.errors)
 
     def _conclude(self, handle: Handle, shard: Shard, errors: list[CheckpointError]) -> None:
         if len(errors) == len(self.tiers):
@@ -103,15 +135,6 @@ class Pipeline:
         else:
             self.counts["saved"] += 1
             self.counts["bytes"] += shard.layout.size
-
-    def _let_go(self, slot: Slot) -> bool:
-        with self._change:
-            self._users[id(slot)] -= 1
-            if self._users[id(slot)]:
-                return False
-            del self._users[id(slot)]
-            self.give_back(slot)
-            return True
 
     def give_back(self, slot: Slot) -> None:
         """A slot that is not used any more."""
@@ -150,7 +173,7 @@ class Pipeline:
 
 
 class _Sending:
-    """How many tiers are still at a version."""
+    """How many are still at a version: its copy and the tiers."""
 
     def __init__(self, count: int) -> None:
         self.lock, self.left = threading.Lock(), count

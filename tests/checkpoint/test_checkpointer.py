@@ -87,10 +87,11 @@ def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.Mo
     """The mutation: nobody waits for the copy, which is slowed down so that the next steps come meanwhile."""
     copy = Slot.copy
 
-    def slow(self: Slot, sources: Any, which: Any) -> None:
+    def slow(self: Slot, sources: Any, which: Any, *reached: Any) -> None:
         for number in which:
             time.sleep(0.0005)
             copy(self, sources, [number])
+        copy(self, sources, [], *reached)
 
     monkeypatch.setattr(Slot, "copy", slow)
     assert all(values == {version} for version, values in fill_and_save(tmp_path / "gate", 40, 5).items())
@@ -255,9 +256,9 @@ def test_loading_a_state_waits_for_the_copy(tmp_path: Path, monkeypatch: pytest.
     job.train(2)
     copy, ended = Slot.copy, []
 
-    def slow(self: Slot, sources: Any, which: Any) -> None:
+    def slow(self: Slot, *args: Any) -> None:
         time.sleep(0.2)
-        copy(self, sources, which)
+        copy(self, *args)
         ended.append(time.monotonic())
 
     monkeypatch.setattr(Slot, "copy", slow)

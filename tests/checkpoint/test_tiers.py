@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from checkpoint import object_store
 from checkpoint.images import noise, plain_shard, zip_shard
 
+from deepvm.checkpoint.arena import Filling
 from deepvm.checkpoint.image import chunk_crcs, finish
 from deepvm.checkpoint.layout import CHUNK_BYTES, Layout, Segment
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
@@ -194,6 +196,51 @@ def test_a_put_that_fails_harms_nothing(bench: Bench, tmp_path: Path) -> None:
         assert bench.again().fetch(manifest, tmp_path / "restored").read_bytes() == noise(5000, 1)
     assert put(bench.tier, plain_shard(noise(5000, 3), 3)) == list(bench.levels)
     assert versions(bench.tier) == [3, 1]
+
+
+@contextmanager
+def filled_slowly(shard: Shard, *, until: int | None = None) -> Iterator[Shard]:
+    """The shard whose bytes come while it is put; after ``until`` bytes the copy fails."""
+    data, image = bytes(shard.image), memoryview(bytearray(len(shard.image)))
+    filling = Filling(image, shard.layout, shared=False)
+
+    def fill() -> None:
+        for start in range(0, len(data), 2**20):
+            if until is not None and start >= until:
+                filling.failed(CheckpointError("the copy failed"))
+                return
+            time.sleep(0.002)
+            image[start : start + 2**20] = data[start : start + 2**20]
+            filling.reached(min(start + 2**20, len(data)))
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    yield replace(shard, image=image, ready=filling.ready)
+    thread.join()
+
+
+def test_a_version_is_sent_while_it_is_copied(bench: Bench, tmp_path: Path) -> None:
+    if not bench.tier.streams:
+        pytest.skip("it is only given finished copies")
+    wanted = zip_shard(5, (100, CHUNK_BYTES, 20_000_000))
+    with filled_slowly(zip_shard(5, (100, CHUNK_BYTES, 20_000_000))) as shard:
+        assert put(bench.tier, shard) == list(bench.levels)
+    finish(wanted.image, wanted.layout)
+    (manifest,) = bench.tier.versions("job")
+    assert bench.tier.fetch(manifest, tmp_path / "restored").read_bytes() == wanted.image
+
+
+def test_a_copy_that_fails_while_it_is_sent_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
+    if not bench.tier.streams:
+        pytest.skip("it is only given finished copies")
+    put(bench.tier, plain_shard(noise(5000, 1), 1))
+    for version in (2, 1):
+        slow = filled_slowly(plain_shard(noise(30_000_000, 2), version), until=9_000_000)
+        with slow as shard, pytest.raises(CheckpointError, match="the copy failed"):
+            put(bench.tier, shard)
+        (manifest,) = bench.again().versions("job")
+        assert bench.again().fetch(manifest, tmp_path / "restored").read_bytes() == noise(5000, 1)
+    assert put(bench.tier, plain_shard(noise(5000, 3), 3)) == list(bench.levels)
 
 
 def test_a_version_put_again_is_the_new_one(bench: Bench, tmp_path: Path) -> None:

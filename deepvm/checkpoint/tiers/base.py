@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import ClassVar
 
 from deepvm.checkpoint.layout import Layout
 from deepvm.checkpoint.manifest import Manifest
@@ -19,13 +20,19 @@ class Level(str, Enum):
     DURABLE = "durable"
 
 
+def _filled(end: int) -> None:
+    """Nothing to wait for."""
+
+
 @dataclass(frozen=True)
 class Shard:
-    """One rank's part of a version, in the trainer's memory; it does not change until the tier has returned.
+    """One rank's part of a version, in the trainer's memory; what is ready does not change until the tier has returned.
 
     Attributes:
         job: whose it is. version: optimizer steps that it contains. rank: whose part.
         layout: of the whole version. image: the whole file's address space; only the rank's own segments are filled.
+        ready: waits until the own bytes below a position are what they will be; to be called before they are read.
+            Raises CheckpointError when they will never be.
     """
 
     job: str
@@ -33,6 +40,7 @@ class Shard:
     rank: int
     layout: Layout
     image: memoryview
+    ready: Callable[[int], None] = _filled
 
 
 class Tier(ABC):
@@ -40,7 +48,13 @@ class Tier(ABC):
 
     Every wait has a limit, after which a :class:`~deepvm.errors.CheckpointError` is raised. A version that was not
     acknowledged may be lost; it must never be given back as complete, nor harm those before it.
+
+    Attributes:
+        streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
+            still being copied. To other tiers only finished copies are given.
     """
+
+    streams: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -22,6 +22,8 @@ log = logging.getLogger("deepvm.checkpoint")
 class FileTier(Tier):
     """A folder; with several ranks one that all of them see."""
 
+    streams = True
+
     def __init__(self, folder: Path, *, direct: bool = True, keep: int = 0, every: int = 0, session: str = "") -> None:
         """Remember where; nothing is made before the first version.
 
@@ -70,8 +72,8 @@ class FileTier(Tier):
             )
 
         with self._writing:
-            # Checksums are computed while the chunks before them are written: the disk is the slower one by far.
-            final = seal(shard.image, layout, crcs)
+            # Chunks are written while those behind them are still being copied and summed: the disk is the slowest.
+            final = seal(shard.image, layout, crcs, ready=shard.ready)
             self._folder.write_filling(shard.image, shard.job, shard.version, final, manifest)
             self._jobs.add(shard.job)
             acknowledged(Level.DURABLE)

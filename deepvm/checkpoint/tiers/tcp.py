@@ -41,6 +41,8 @@ _PAUSE_S = 0.1
 class TcpTier(Tier):
     """A memory node."""
 
+    streams = True
+
     def __init__(
         self,
         address: str,
@@ -318,6 +320,7 @@ class TcpTier(Tier):
                         start, end = missing.popleft()
                     except IndexError:
                         break
+                    shard.ready(end)
                     view = shard.image[start:end]
                     link.channel.send_data(start, view, label="sender.mid-chunk", limit_s=_left(deadline))
                 if link is not links[0]:  # all of this connection is verified before the other one commits
