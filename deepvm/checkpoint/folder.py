@@ -233,8 +233,8 @@ class VersionFolder:
         if not (self._reuses and disk.is_unused(hidden)):
             hidden.unlink()
 
-    def found(self) -> tuple[Found, ...]:
-        """Every file that is named like a version, complete or not, by job, then newest first."""
+    def found(self, job: str = "") -> tuple[Found, ...]:
+        """Every file that is named like a version, complete or not, by job, then newest first; of one job or all."""
         try:
             names = sorted(os.listdir(self.path))
         except FileNotFoundError:
@@ -244,7 +244,9 @@ class VersionFolder:
         # A record without its file: somebody removed a version that was complete, or the file system lost it.
         known = set(names)
         names += [n for n in (name.removesuffix(SUFFIX) for name in names) if n not in known]
-        rows = [row for name in names if (row := self._look(name)) is not None]
+        if job:  # the records of others need not be read
+            names = [n for n in names if n.startswith(f"{job}-")]
+        rows = [row for name in names if (row := self._look(name)) is not None and job in ("", row.job)]
         return tuple(sorted(rows, key=lambda f: (f.job, -f.version)))
 
     def _look(self, name: str) -> Found | None:
@@ -280,7 +282,7 @@ class VersionFolder:
 
     def manifests(self, job: str) -> tuple[Manifest, ...]:
         """The complete versions of a job, newest first; their bytes are not verified. The log tells of others, once."""
-        rows = [f for f in self.found() if f.job == job]
+        rows = self.found(job)
         for row in rows:
             if row.problem and (row.path, row.problem) not in self._told:
                 self._told.add((row.path, row.problem))

@@ -111,6 +111,7 @@ class Nursery:
         self._process.stdin.flush()
         while "started" not in (facts := self._read()):
             self._ended[facts["ended"]] = facts["status"]
+        self._ended.pop(facts["started"], None)  # numbers of processes come again
         self._living.append(Child(facts["started"], log, errors))
         return self._living[-1]
 
@@ -325,6 +326,7 @@ class Arena:
             time.sleep(max(begin + after_s - time.monotonic(), 0))
             if not self.nursery.ended(victim):
                 victim.kill()
+                self.nursery.wait(victim)
                 self.kills[f"{name} at any time"] += 1
         while not all(self.nursery.ended(t) for t in trainers):
             if node is not None and self.nursery.ended(node):

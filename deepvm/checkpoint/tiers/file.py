@@ -83,7 +83,7 @@ class FileTier(Tier):
     def _prune(self, job: str, newest: int) -> None:
         """Remove what the policy lets go; the version that was just written is durable and stays."""
         # Versions behind it are from a run that went further, before it was started anew from an older one: not ours.
-        rows = [f for f in self._folder.found() if f.job == job and f.version <= newest and not f.problem]
+        rows = [f for f in self._folder.found(job) if f.version <= newest and not f.problem]
         stay = kept([f.version for f in rows], self._keep, self._every) | {newest}
         for row in rows:
             if row.version not in stay:

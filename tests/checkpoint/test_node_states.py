@@ -1,0 +1,467 @@
+"""The commit protocol as a machine of states: whatever ranks, runs, disks and clocks do, in whatever order.
+
+The model is simple: the bytes that each attempt of each rank has sent, and what was told to be complete or durable.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from checkpoint.images import chunk_crcs
+from checkpoint.memory_nodes import finished, make_layout
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from deepvm.checkpoint.folder import VersionFolder, verify
+from deepvm.checkpoint.layout import Layout
+from deepvm.checkpoint.node import shelf as rules
+from deepvm.checkpoint.node.answers import Busy, Ticket
+from deepvm.checkpoint.node.flusher import Flusher
+from deepvm.checkpoint.node.room import Room
+from deepvm.checkpoint.node.shelf import Shelf
+from deepvm.checkpoint.node.slots import Slot
+from deepvm.checkpoint.node.versions import Claim, Job, Session, State, Version
+from deepvm.checkpoint.protocol import Refused
+from deepvm.errors import CheckpointError, DamagedError
+
+SIZE, LEASE_S, KEEP = 3000, 30.0, 2
+SLOT = 4096
+FATES = ["good"] * 4 + ["never", "slow", "damaged"]
+RUNS = ("first", "second", "third")
+NUMBERS, ONE = st.integers(1, 6), st.integers(0, 99)
+
+
+@lru_cache(maxsize=4096)
+def sent(run: str, number: int, rank: int, put: int) -> bytes:
+    """All bytes of a file as one attempt of one rank would send them."""
+    return random.Random(f"{run} {number} {rank} {put}").randbytes(SIZE)
+
+
+@dataclass(eq=False)
+class Sender:
+    """A connection, as the shelf sees it, and what its peer is about."""
+
+    run: str
+    rank: int
+    ticket: Ticket | None = None
+    put: int = 0
+    dead: bool = False
+    claims: list[Claim] = field(default_factory=list)
+
+    def abort(self) -> None:
+        self.dead = True
+
+    def gone(self) -> bool:
+        return self.dead
+
+
+class Protocol(RuleBasedStateMachine):
+    """Several ranks of up to three runs of one job, a disk that may fail, and a node that may start anew."""
+
+    world, persists, slots = 2, True, 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.home = tempfile.TemporaryDirectory(prefix="deepvm-states-")
+        self.folder = VersionFolder(Path(self.home.name), direct=False)
+        self.layouts = [make_layout(SIZE, self.world, seed=seed) for seed in (1, 2)]
+        self.now = 0.0
+        self.living: list[Sender] = []
+        self.puts = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """The node starts: nothing is in its memory."""
+        self.shelf = Shelf(self.slots * SLOT, persists=self.persists, lease_s=LEASE_S, clock=lambda: self.now)
+        self.flusher = Flusher(self.shelf, self.folder, keep=KEEP)
+        self.seen: dict[Version, bytes] = {}
+        self.committed: dict[tuple[Version, int], int] = {}
+        self.borrowed: list[tuple[Version, bytes]] = []
+        self.in_use: dict[object, Slot] = {}
+        if not hasattr(self, "acknowledged"):
+            self.acknowledged: dict[int, bytes] = {}
+            self.durable: dict[int, bytes] = {}
+        # What was in memory only is lost with it; that was promised for the loss of the trainer, not of the node.
+        self.acknowledged = dict(self.durable)
+
+    def teardown(self) -> None:
+        for sender in self.living:
+            self.end(sender)
+        self.home.cleanup()
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    def layout_of(self, run: str) -> Layout:
+        return self.layouts[run == "third"]
+
+    def current(self) -> str:
+        job = self.shelf.jobs.get("job")
+        return job.session.name if job is not None and job.session is not None else ""
+
+    @rule(run=st.sampled_from(RUNS), rank=st.integers(0, 3))
+    def connect(self, run: str, rank: int) -> None:
+        self.enter(run, rank % self.world)
+
+    def enter(self, run: str, rank: int) -> Sender | None:
+        sender, layout = Sender(run, rank), self.layout_of(run)
+        job = self.shelf.jobs.get("job")
+        rival = job.session if job is not None and job.session is not None and job.session.name != run else None
+        alive = rival is not None and self.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.owners)
+        try:
+            known = self.shelf.enter(sender, "job", run, self.world, rank, layout.digest)
+        except Refused as error:
+            assert error.code == "session" and alive
+            return None
+        assert not alive, "a living run was pushed aside"
+        if not known:
+            self.shelf.learn("job", run, layout)
+        self.living.append(sender)
+        return sender
+
+    def end(self, sender: Sender) -> None:
+        """As a connection's thread ends: what it was receiving does not count."""
+        for claim in sender.claims:
+            claim.view[: len(claim.view) // 2] = bytes(len(claim.view) // 2)  # what came of it until then
+            self.shelf.settle(claim, None)
+        sender.claims.clear()
+        sender.ticket, sender.dead = None, True
+        self.shelf.leave(sender)
+        if sender in self.living:
+            self.living.remove(sender)
+
+    def pick(self, one: int) -> Sender | None:
+        return self.living[one % len(self.living)] if self.living else None
+
+    @rule(one=ONE)
+    def disconnect(self, one: int) -> None:
+        if (sender := self.pick(one)) is not None:
+            self.end(sender)
+
+    @rule(one=ONE)
+    def vanish(self, one: int) -> None:
+        """Its peer is gone, which its thread has not seen yet."""
+        if (sender := self.pick(one)) is not None:
+            sender.dead = True
+
+    @rule(seconds=st.sampled_from([1.0, 10.0, LEASE_S + 1]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    # --- one rank's part -----------------------------------------------------------------------------------------
+
+    @rule(one=ONE, number=NUMBERS, again=st.booleans())
+    def reserve(self, one: int, number: int, again: bool) -> None:
+        if (sender := self.pick(one)) is not None:
+            self.ask(sender, number, again)
+
+    def ask(self, sender: Sender, number: int, again: bool = False) -> None:
+        if sender.claims:  # a connection reads one frame after the other
+            return
+        if not again:
+            self.puts += 1
+            sender.put = self.puts
+        sender.ticket = None
+        digest = self.layout_of(sender.run).digest
+        try:
+            answer = self.shelf.reserve(sender, "job", sender.run, digest, sender.rank, number, f"{sender.put}")
+        except Refused as error:
+            assert error.code in ("request", "layout") or sender.run != self.current()
+            self.end(sender)
+            return
+        assert sender.run == self.current()
+        if not isinstance(answer, Busy):
+            sender.ticket = answer
+
+    def pieces(self, sender: Sender) -> list[tuple[int, int]]:
+        return [
+            (start, min(start + 700, offset + length))
+            for offset, length in self.layout_of(sender.run).shards[sender.rank]
+            for start in range(offset, offset + length, 700)
+        ]
+
+    @rule(one=ONE, which=st.integers(0, 99), fate=st.sampled_from(["good", "slow", "damaged"]))
+    def data(self, one: int, which: int, fate: str) -> None:
+        if (sender := self.pick(one)) is not None:
+            self.send(sender, which, fate)
+
+    def send(self, sender: Sender, which: int, fate: str = "good") -> None:
+        if sender.ticket is None or sender.claims:
+            return
+        pieces = self.pieces(sender)
+        start, end = pieces[which % len(pieces)]
+        try:
+            claim = self.shelf.claim(sender, sender.ticket, start, end)
+        except Refused:  # the connection ends
+            self.end(sender)
+            return
+        if claim is None:
+            return
+        sender.claims.append(claim)
+        assert claim.version.slot is not None
+        self.in_use[claim] = claim.version.slot
+        if fate == "damaged":
+            self.receive(sender, claim)
+            claim.view[0] ^= 0xFF
+            sender.claims.remove(claim)
+            self.shelf.settle(claim, None)
+        elif fate == "good":
+            self.arrive(sender)
+
+    @staticmethod
+    def receive(sender: Sender, claim: Claim) -> None:
+        claim.view[:] = sent(sender.run, claim.version.number, sender.rank, sender.put)[claim.start : claim.end]
+
+    def arrive(self, sender: Sender) -> None:
+        claim = sender.claims.pop()
+        self.receive(sender, claim)
+        self.shelf.settle(claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
+
+    @rule(one=ONE)
+    def slow_data_arrives(self, one: int) -> None:
+        sender = self.pick(one)
+        if sender is not None and sender.claims:
+            self.arrive(sender)
+
+    @rule(one=ONE)
+    def commit(self, one: int) -> None:
+        if (sender := self.pick(one)) is not None:
+            self.finish(sender)
+
+    def finish(self, sender: Sender) -> None:
+        if sender.ticket is None or sender.claims:
+            return
+        version = sender.ticket.version
+        try:
+            receipt = self.shelf.commit(sender.ticket)
+        except Refused as error:
+            assert error.code == "stale"
+            self.end(sender)
+            return
+        assert sender.run == self.current()
+        if not receipt.missing:
+            self.committed[version, sender.rank] = sender.put
+        assert not receipt.complete or version.state is State.COMPLETE
+
+    @rule(number=NUMBERS, order=st.randoms(use_true_random=False), first=st.sampled_from(FATES), stay=st.booleans())
+    def whole_version(self, number: int, order: random.Random, first: str, stay: bool) -> None:
+        """All ranks of the living run, in any order, perhaps with a fault in one piece: chance would hardly do it."""
+        senders = [self.enter(self.current() or RUNS[0], rank) for rank in range(self.world)]
+        steps = [(s, piece) for s in senders if s is not None for piece in range(len(self.pieces(s)))]
+        for sender in senders:
+            if sender is not None:
+                self.ask(sender, number)
+        order.shuffle(steps)
+        for number, (sender, piece) in enumerate(steps):
+            if number or first != "never":
+                self.send(sender, piece, "good" if number else first)
+        for sender in senders:
+            if sender is not None:
+                self.finish(sender)
+                if not stay:
+                    self.end(sender)
+
+    # --- the disk and the readers --------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.persists)
+    @rule(works=st.booleans())
+    def flush(self, works: bool) -> None:
+        version = self.shelf.next_flush(0)
+        if version is None:
+            return
+        if works:
+            assert self.flusher._write(version)
+            self.durable.pop(version.number, None)
+            self.durable[version.number] = self.seen[version]
+        else:
+            write = self.folder.write
+            self.folder.write = self._full  # type: ignore[method-assign]
+            assert not self.flusher._write(version)
+            self.folder.write = write  # type: ignore[method-assign]
+        self.shelf.unpin(version)
+
+    @staticmethod
+    def _full(*_: object) -> Path:
+        raise CheckpointError("no space left")
+
+    @rule(one=ONE)
+    def borrow(self, one: int) -> None:
+        complete = self.complete()
+        if complete:
+            version = self.shelf.borrow("job", complete[one % len(complete)].number)
+            assert version is not None and version.slot is not None
+            self.borrowed.append((version, self.seen[version]))
+            self.in_use[version] = version.slot
+
+    @rule()
+    def give_back(self) -> None:
+        if self.borrowed:
+            self.shelf.unpin(self.borrowed.pop()[0])
+
+    @rule(really=st.integers(0, 2))
+    def restart(self, really: int) -> None:
+        if really:  # else hardly anything would ever be in its memory
+            return
+        for sender in list(self.living):
+            sender.claims.clear()
+            sender.ticket, sender.dead = None, True
+        self.living.clear()
+        self.begin()
+
+    # --- what holds whatever happens -----------------------------------------------------------------------------
+
+    @invariant()
+    def complete_is_whole_and_of_one_attempt(self) -> None:
+        for version in self.complete():
+            if version in self.seen:
+                continue
+            layout, image = version.plan.layout, bytearray(SIZE)
+            for rank in range(self.world):
+                put = self.committed.get((version, rank))
+                assert put is not None, f"rank {rank} did not commit version {version.number}"
+                for offset, length in layout.shards[rank]:
+                    image[offset : offset + length] = sent(version.session, version.number, rank, put)[
+                        offset : offset + length
+                    ]
+            self.acknowledged.pop(version.number, None)  # in the order in which they came
+            self.seen[version] = self.acknowledged[version.number] = finished(memoryview(image), layout)
+            assert version.manifest is not None and version.manifest.crcs == chunk_crcs(version.image)
+
+    def complete(self) -> list[Version]:
+        job = self.shelf.jobs.get("job")
+        return list(job.complete.values()) if job is not None else []
+
+    @invariant()
+    def complete_stays_what_it_was(self) -> None:
+        for version in self.complete():
+            assert bytes(version.image) == self.seen[version]
+        for version, content in self.borrowed:
+            assert bytes(version.image) == content, "a reader's bytes changed"
+
+    @invariant()
+    def what_was_acknowledged_is_there(self) -> None:
+        if not self.acknowledged:
+            return
+        memory = {v.number: self.seen[v] for v in self.complete()}
+        for number in {max(self.acknowledged), next(reversed(self.acknowledged))}:
+            if memory.get(number) != self.acknowledged[number]:
+                path = self.folder.file("job", number)
+                verify(path)
+                assert path.read_bytes() == self.acknowledged[number]
+
+    @invariant()
+    def the_disk_has_what_was_sent(self) -> None:
+        listed = self.folder.manifests("job")
+        assert len(listed) <= 2 * KEEP
+        for manifest in listed:
+            path = self.folder.file("job", manifest.version)
+            verify(path, manifest)
+            assert path.read_bytes() == self.durable[manifest.version]
+        job = self.shelf.jobs.get("job")
+        for version in job.complete.values() if job is not None else ():
+            assert not version.flushed or self.durable.get(version.number) == self.seen[version]
+
+    @invariant()
+    def memory_stays_within_the_limit(self) -> None:
+        job = self.shelf.jobs.get("job")
+        held = {id(v.slot) for v in (*job.partial.values(), *job.complete.values())} if job is not None else set()
+        held |= {id(self.in_use[v]) for v, _ in self.borrowed}
+        held |= {id(self.in_use[c]) for s in self.living for c in s.claims}
+        held -= {id(None)}
+        assert not held & {id(s) for s in self.shelf.pool.free}, "a slot in use is free"
+        assert (len(held) + len(self.shelf.pool.free)) * SLOT == self.shelf.pool.allocated <= self.slots * SLOT
+
+
+class OneRank(Protocol):
+    world = 1
+
+
+class MemoryOnly(Protocol):
+    persists, slots = False, 2
+
+
+class ThreeRanks(Protocol):
+    world, slots = 3, 4
+
+
+@pytest.fixture(autouse=True)
+def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread plays all: who would wait for another's bytes is refused at once."""
+    monkeypatch.setattr(rules, "_ABORT_S", 0.0)
+
+
+MACHINES = [Protocol, OneRank, MemoryOnly, ThreeRanks]
+HEALTH = [HealthCheck.too_slow]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_protocol(machine: type[Protocol]) -> None:
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=25, stateful_step_count=50, suppress_health_check=HEALTH)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_protocol_for_long(machine: type[Protocol]) -> None:
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=600, stateful_step_count=80, suppress_health_check=HEALTH)
+    )
+
+
+def newest_only(self: Flusher, version: Version) -> None:
+    for manifest in self._folder.manifests(version.job)[KEEP - 1 :]:
+        self._folder.delete(version.job, manifest.version)
+
+
+def unverified_counts(self: Shelf, claim: Claim, verified: object) -> None:
+    settle(self, claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
+
+
+def always_flushed(self: Room, size: int) -> object:
+    for job in self.jobs.values():
+        for version in job.complete.values():
+            version.flushed = True
+    return take(self, size)
+
+
+settle, take = Shelf.settle, Room._slot
+MUTATIONS = {
+    "a commit counts with bytes missing": (Version, "missing", lambda self, rank: iter(())),
+    "the newest version has no protection": (Job, "keeps", lambda self, version: False),
+    "bytes of an earlier attempt count": (Version, "forget", lambda self, rank: None),
+    "bytes that were not verified count": (Shelf, "settle", unverified_counts),
+    "a living run is pushed aside": (Session, "alive", lambda self, now, lease_s: False),
+    "a slot that is read is used again": (Version, "used", property(lambda self: bool(self.claims))),
+    "a slot that is written is used again": (Version, "used", property(lambda self: self.pins > 0)),
+    "the disk keeps the newest only": (Flusher, "_retain", newest_only),
+    "what is not on the disk goes": (Room, "_slot", always_flushed),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_broken_rule_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MUTATIONS[name])
+    # Without shrinking: that it is seen is all that counts here.
+    search = settings(
+        max_examples=300,
+        stateful_step_count=50,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        suppress_health_check=HEALTH,
+    )
+    with pytest.raises((AssertionError, DamagedError)):
+        run_state_machine_as_test(MemoryOnly if "protection" in name else Protocol, settings=search)
