@@ -10,6 +10,8 @@ from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.slots import Pool, Slot
 from deepvm.checkpoint.node.versions import Job, State, Version
 
+_PLENTY = 2
+"""Complete versions of a job that stay while there is memory."""
 _COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "received_bytes")
 
 
@@ -132,6 +134,13 @@ class Room:
             version.slot = None
 
     def _slot(self, size: int) -> Slot | None:
+        slot = self.pool.used(size)
+        if slot is not None:
+            return slot
+        # Memory that was used before takes half the time of fresh one, and who has newer versions wants no older one.
+        plenty = next((v for v in self._victims() if len(self.jobs[v.job].complete) > _PLENTY), None)
+        if plenty is not None:
+            self._drop(plenty)
         while (slot := self.pool.take(size)) is None:
             victim = next(self._victims(), None)
             if victim is None:
