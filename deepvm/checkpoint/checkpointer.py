@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,7 @@ from deepvm.checkpoint.arena import Piece, Slot, as_bytes, checksum, pieces_of
 from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.format import Image, plan_image
 from deepvm.checkpoint.handle import Handle
+from deepvm.checkpoint.journal import Journal
 from deepvm.checkpoint.layout import Layout, Segment
 from deepvm.checkpoint.pipeline import Pipeline, log
 from deepvm.checkpoint.points import point
@@ -60,7 +62,9 @@ class Checkpointer:
         every: int | str | None = None,
         job: str | None = None,
         keep: int = 2,
+        keep_every: int = 0,
         slots: int = 2,
+        journal: str | Path | None = None,
     ) -> None:
         """Hook into the optimizer; nothing is sent or written yet.
 
@@ -72,8 +76,10 @@ class Checkpointer:
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays, for at most 3 % of the time (see
                 :class:`deepvm.core.savepolicy.Auto`); None: only when :meth:`save` is called.
             job: whose versions these are; ``DEEPVM_JOB``, else ``job``.
-            keep: how many versions a file tier keeps.
+            keep: how many of the newest versions a folder or bucket keeps; a memory node decides that itself.
+            keep_every: for each so many steps it keeps one more; 0 for none.
             slots: versions that may be under way at once; each takes the memory of the state.
+            journal: a file to which rank 0 adds a line of JSON for each event.
 
         Raises:
             RequestError: an argument cannot be used.
@@ -88,7 +94,9 @@ class Checkpointer:
         self._state = TrainingState(model, optimizer, extra)
         self._schedule = parse_every(every)
         session = self._ranks.session()
-        self._pipeline = Pipeline([t if isinstance(t, Tier) else open_tier(t, session, keep) for t in tiers], slots)
+        opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
+        self._pipeline = Pipeline(opened, slots)
+        self._journal = Journal(None if self._ranks.rank else journal, self.job)
         self._version = 0
         self._structure: list[Any] | None = None
         self._digest = 0
@@ -130,11 +138,12 @@ class Checkpointer:
         """Versions saved, skipped and failed, bytes, and seconds for which training stood still."""
         return {**self._pipeline.counts, "stall_s": self._gate_s, "disagreements": self._disagreements}
 
-    def save(self, block: bool = False) -> Handle:
+    def save(self, block: bool = False, best: bool = False) -> Handle:
         """Save the present state, whatever the schedule says.
 
         Args:
             block: wait for a free slot, and until a tier has acknowledged the version; the emergency save.
+            best: it is the best so far: kept, beside the newest, until a better one is saved.
 
         Returns:
             The handle; ``skipped`` where there was no room and ``block`` is not set.
@@ -145,8 +154,8 @@ class Checkpointer:
         self._due = False  # this one is it
         last = self._last
         handle = last if last is not None and last.version == self._version and not last.skipped else None
-        if handle is None or _failed(handle.remote_done):
-            handle = self._save(WAIT_S if block else 0.0)
+        if handle is None or _failed(handle.remote_done) or (best and not handle.best):
+            handle = self._save(WAIT_S if block else 0.0, best)
         if block:
             _result(handle.remote_done)
         return handle
@@ -179,6 +188,7 @@ class Checkpointer:
         """
         self.wait()
         self._version = restore_newest(self._state, self._pipeline.tiers, self.job, self._ranks)
+        self._journal("restored", version=self._version)
         return self._version
 
     def close(self, limit_s: float = WAIT_S) -> None:
@@ -196,7 +206,14 @@ class Checkpointer:
         self._before_forward()
         for hook in self._hooks:
             hook.remove()
-        if not self._pipeline.close(limit_s):
+        ended = self._pipeline.close(limit_s)
+        counts = self.metrics
+        self._journal("closed", **counts)
+        log.info(
+            "%d versions of %s saved, %d skipped, %d failed; training stood still for %.3f s",
+            *(counts["saved"], self.job, counts["skipped"], counts["failed"], counts["stall_s"]),
+        )
+        if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
 
     def __enter__(self) -> Checkpointer:
@@ -236,10 +253,10 @@ class Checkpointer:
             self._due = False
             self._save(0.0)
 
-    def _save(self, patience_s: float) -> Handle:
+    def _save(self, patience_s: float, best: bool = False) -> Handle:
         self.wait()
         start = time.perf_counter()
-        handle = Handle(self._version)
+        handle = Handle(self._version, best=best, tell=self._journal.of(self._version))
         self._last_step, self._last_s, self._plan_s = self._version, time.monotonic(), 0.0
         early, self._early = self._early, None
         if self._ranks.world > 1:
@@ -303,6 +320,7 @@ class Checkpointer:
             if slot is not None:
                 self._pipeline.give_back(slot)
             self._pipeline.counts["skipped"] += 1
+            self._journal("skipped", version=self._version, error="a rank had no room")
             return False
         own = self._records[self._ranks.rank]
         own.copy_(pack(record, len(own)))
@@ -336,7 +354,7 @@ class Checkpointer:
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage not in free])
-        shard = Shard(self.job, handle.version, self._ranks.rank, self._layout, slot.view)
+        shard = Shard(self.job, handle.version, self._ranks.rank, self._layout, slot.view, best=handle.best)
         compare: list[list[Piece]] = []
         self._taken += 1
         if self._taken % COMPARE_EVERY == 1:

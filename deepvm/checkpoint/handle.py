@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -19,7 +20,8 @@ class Handle:
         remote_done: resolves when the version survives the loss of this machine.
         durable: resolves when it survives the loss of the memory node too; fails when no tier can promise that.
         stall_s: seconds for which training stood still for it. times: seconds from the start to each of the above.
-        skipped: whether there was no room, so that nothing was done.
+        skipped: whether there was no room, so that nothing was done. best: the training called it that.
+        tell: gets an event for each of all this.
     """
 
     version: int
@@ -29,6 +31,8 @@ class Handle:
     stall_s: float = 0.0
     times: dict[str, float] = field(default_factory=dict)
     skipped: bool = False
+    best: bool = False
+    tell: Callable[..., None] = field(default=lambda event, **facts: None, repr=False)
     _start: float = field(default_factory=time.perf_counter)
 
     def reached(self, level: Level) -> None:
@@ -43,11 +47,14 @@ class Handle:
 
     def failed(self, error: BaseException) -> None:
         """Note that what has not come will not come."""
-        for future in (self.snapshot_done, self.remote_done, self.durable):
-            if not future.done():
-                future.set_exception(error)
+        missed = [f for f in (self.snapshot_done, self.remote_done, self.durable) if not f.done()]
+        if self.remote_done in missed:
+            self.tell("skipped" if self.skipped else "failed", error=str(error))
+        for future in missed:
+            future.set_exception(error)
 
     def _resolve(self, name: str, future: Future[int]) -> None:
         if not future.done():
             self.times[name] = time.perf_counter() - self._start
+            self.tell(name, seconds=round(self.times[name], 6), stall_s=round(self.stall_s, 6))
             future.set_result(self.version)

@@ -7,12 +7,13 @@ loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from deepvm.checkpoint.crc import crc32
-from deepvm.checkpoint.layout import CHUNK_BYTES, MOST_BYTES
+from deepvm.checkpoint.layout import CHUNK_BYTES, MOST_BYTES, Layout
 from deepvm.errors import RequestError
 
 MANIFEST_VERSION = "deepvm.checkpoint/1"
@@ -30,6 +31,7 @@ class Manifest:
         job: whose it is. version: optimizer steps that it contains. world: ranks that wrote it.
         size: bytes of the file. chunk_bytes: bytes that share a checksum. crcs: CRC-32 of each chunk, in order.
         layout: digest of its layout, empty when unknown. created: UTC, ISO 8601.
+        best: the training called it the best so far, when it was saved; the newest of those stays.
     """
 
     job: str
@@ -40,6 +42,13 @@ class Manifest:
     chunk_bytes: int = CHUNK_BYTES
     layout: str = ""
     created: str = ""
+    best: bool = False
+
+    @classmethod
+    def of(cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False) -> Manifest:
+        """The record of a version that is complete now; the checksums are those of its chunks."""
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        return cls(job, version, layout.world, layout.size, tuple(crcs), CHUNK_BYTES, layout.digest, now, best)
 
     def __post_init__(self) -> None:
         """Refuse figures that cannot belong together.
@@ -50,8 +59,8 @@ class Manifest:
         if not all(isinstance(text, str) for text in (self.job, self.layout, self.created)):
             raise RequestError("manifest", "something else", "texts for job, layout and created")
         numbers = (self.version, self.world, self.size, self.chunk_bytes, *self.crcs)
-        if not all(type(n) is int for n in numbers):
-            raise RequestError("manifest", "something else", "whole numbers")
+        if not all(type(n) is int for n in numbers) or type(self.best) is not bool:
+            raise RequestError("manifest", "something else", "whole numbers, and true or false")
         if not 0 <= self.version < 2**63 or self.world < 1:
             raise RequestError("version", self.version, "a version from 0 and a world from 1")
         if not 0 < self.size <= MOST_BYTES or not 1 <= self.chunk_bytes <= _MOST_CHUNK_BYTES:

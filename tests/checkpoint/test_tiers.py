@@ -357,3 +357,14 @@ class TestRetention:
             make(keep=-1)
         with pytest.raises(RequestError):
             make(every=5)
+
+
+def test_old_versions_that_cannot_be_removed_do_not_make_the_new_one_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def take_away(level: Level) -> None:
+        (tmp_path / "p").rename(tmp_path / "q")
+        (tmp_path / "p").touch()
+
+    FileTier(tmp_path / "p", keep=1).put(plain_shard(noise(10), 1), take_away)
+    assert "old versions stay" in caplog.text

@@ -88,7 +88,7 @@ class Version:
         committed: ranks whose part is whole. atoms: checksums of what is verified.
         claims: ranges being written. pins: threads that read the slot.
         senders: connections that were given credit for it last. heard: when one last came, monotonic.
-        manifest: once complete. flushed: it is on disk as well.
+        manifest: once complete. flushed: it is on disk as well. best: so far, says the training.
     """
 
     job: str
@@ -107,6 +107,7 @@ class Version:
     pins: int = 0
     manifest: Manifest | None = None
     flushed: bool = False
+    best: bool = False
 
     @property
     def image(self) -> memoryview:

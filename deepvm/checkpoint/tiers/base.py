@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -33,6 +33,7 @@ class Shard:
         layout: of the whole version. image: the whole file's address space; only the rank's own segments are filled.
         ready: waits until the own bytes below a position are what they will be; to be called before they are read.
             Raises CheckpointError when they will never be.
+        best: the training calls it the best so far.
     """
 
     job: str
@@ -41,6 +42,11 @@ class Shard:
     layout: Layout
     image: memoryview
     ready: Callable[[int], None] = _filled
+    best: bool = False
+
+    def manifest(self, crcs: Sequence[int]) -> Manifest:
+        """The commit record of the version that this is the whole of, complete now."""
+        return Manifest.of(self.job, self.version, self.layout, crcs, best=self.best)
 
 
 class Tier(ABC):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.image import seal
 from deepvm.checkpoint.joint import put_part
 from deepvm.checkpoint.manifest import Manifest
-from deepvm.checkpoint.retention import kept
+from deepvm.checkpoint.retention import kept, kept_of
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.errors import CheckpointError, RequestError
 
@@ -59,22 +58,10 @@ class FileTier(Tier):
         if len(shard.image) != layout.size:
             raise RequestError("image", f"{len(shard.image)} bytes", f"the {layout.size} bytes of its layout")
         crcs: list[int] = []
-
-        def manifest() -> Manifest:
-            return Manifest(
-                job=shard.job,
-                version=shard.version,
-                world=layout.world,
-                size=layout.size,
-                crcs=tuple(crcs),
-                layout=layout.digest,
-                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            )
-
         with self._writing:
             # Chunks are written while those behind them are still being copied and summed: the disk is the slowest.
             final = seal(shard.image, layout, crcs, ready=shard.ready)
-            self._folder.write_filling(shard.image, shard.job, shard.version, final, manifest)
+            self._folder.write_filling(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
             self._jobs.add(shard.job)
             acknowledged(Level.DURABLE)
             if self._keep:
@@ -82,16 +69,14 @@ class FileTier(Tier):
 
     def _prune(self, job: str, newest: int) -> None:
         """Remove what the policy lets go; the version that was just written is durable and stays."""
-        # Versions behind it are from a run that went further, before it was started anew from an older one: not ours.
-        rows = [f for f in self._folder.found() if f.job == job and f.version <= newest and not f.problem]
-        stay = kept([f.version for f in rows], self._keep, self._every) | {newest}
-        for row in rows:
-            if row.version not in stay:
-                try:
-                    # Only where this tier alone writes the next one; several ranks make a new file.
-                    self._folder.delete(job, row.version, spare=job in self._jobs)
-                except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
-                    log.warning("version %d stays: %s", row.version, error)
+        try:
+            # Versions behind it are from a run that went further, before it was started anew from an older one.
+            rows = [m for m in self._folder.manifests(job) if m.version <= newest]
+            for version in {m.version for m in rows} - kept_of(rows, self._keep, self._every) - {newest}:
+                # Only where this tier alone writes the next one; several ranks make a new file.
+                self._folder.delete(job, version, spare=job in self._jobs)
+        except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
+            log.warning("old versions stay: %s", error)
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""

@@ -304,7 +304,8 @@ class TcpTier(Tier):
         raise CheckpointError(f"{self.url}: bytes of version {shard.version} arrive damaged again and again")
 
     def _reserve(self, link: Link, shard: Shard, put: str, deadline: float) -> Any:
-        answer = link.call(Kind.RESERVE, {"version": shard.version, "put": put}, limit_s=_left(deadline))
+        asked = {"version": shard.version, "put": put, "best": shard.best}
+        answer = link.call(Kind.RESERVE, asked, limit_s=_left(deadline))
         if answer.kind is Kind.RETRY_AFTER:
             raise TierBusyError(f"{self.url}: no room for version {shard.version}: {answer.body.get('reason', '')}")
         return link.expect(Kind.CREDIT, answer).body.get("received")
