@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +20,12 @@ from deepvm.checkpoint.format import Image, plan_image
 from deepvm.checkpoint.handle import Handle
 from deepvm.checkpoint.layout import Layout, Segment
 from deepvm.checkpoint.pipeline import Pipeline, log
-from deepvm.checkpoint.points import point
 from deepvm.checkpoint.ranks import Ranks, compare_replicas, shards
 from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.schedule import parse_every
+from deepvm.checkpoint.snapshot import Copying
 from deepvm.checkpoint.state import RECORDS, Stateful, TrainingState, pack
+from deepvm.checkpoint.strategies import choose
 from deepvm.checkpoint.tiers.base import Shard, Tier
 from deepvm.checkpoint.tiers.open import open_tier
 from deepvm.checkpoint.tree import Parts, take_apart
@@ -61,6 +61,7 @@ class Checkpointer:
         job: str | None = None,
         keep: int = 2,
         slots: int = 2,
+        strategy: str = "C",
     ) -> None:
         """Hook into the optimizer; nothing is sent or written yet.
 
@@ -74,6 +75,10 @@ class Checkpointer:
             job: whose versions these are; ``DEEPVM_JOB``, else ``job``.
             keep: how many versions a file tier keeps.
             slots: versions that may be under way at once; each takes the memory of the state.
+            strategy: how a version leaves the training's memory (LightCheck III-A): ``C`` into memory of this machine;
+                ``G`` into a copy on the device first; ``D`` straight into a file of the first ``file://`` tier, for one
+                rank, worth having where that lies in memory or on persistent memory, not on a disk. See
+                :mod:`deepvm.checkpoint.snapshot`.
 
         Raises:
             RequestError: an argument cannot be used.
@@ -89,6 +94,8 @@ class Checkpointer:
         self._schedule = parse_every(every)
         session = self._ranks.session()
         self._pipeline = Pipeline([t if isinstance(t, Tier) else open_tier(t, session, keep) for t in tiers], slots)
+        self._strategy = choose(strategy, self._pipeline.tiers, self.job, self._ranks.world)
+        self._copying: Copying | None = None
         self._version = 0
         self._structure: list[Any] | None = None
         self._digest = 0
@@ -103,8 +110,6 @@ class Checkpointer:
         self._taken = 0
         self._early: dict[str, Any] | None = None
         self._due = False
-        self._copied = threading.Event()
-        self._copied.set()
         self._gate_s = 0.0
         self._disagreements = 0
         self._hooks: list[Any] = [
@@ -145,10 +150,11 @@ class Checkpointer:
         self._due = False  # this one is it
         last = self._last
         handle = last if last is not None and last.version == self._version and not last.skipped else None
-        if handle is None or _failed(handle.remote_done):
+        if handle is None or _failed(handle.local_done):
             handle = self._save(WAIT_S if block else 0.0)
         if block:
-            _result(handle.remote_done)
+            local = all(tier.volatile for tier in self._pipeline.tiers)
+            _result(handle.local_done if local else handle.remote_done)
         return handle
 
     def wait(self) -> None:
@@ -158,10 +164,10 @@ class Checkpointer:
             CheckpointError: the copy does not end.
         """
         self._before_forward()
-        if self._copied.is_set():
+        if self._copying is None or self._copying.open:
             return
         start = time.perf_counter()
-        if not self._copied.wait(WAIT_S):
+        if not self._copying.wait(WAIT_S):
             raise CheckpointError(f"the copy of a version did not end in {WAIT_S:.0f} s")
         waited = time.perf_counter() - start
         self._gate_s += waited
@@ -196,7 +202,9 @@ class Checkpointer:
         self._before_forward()
         for hook in self._hooks:
             hook.remove()
-        if not self._pipeline.close(limit_s):
+        done = self._pipeline.close(limit_s)
+        self._strategy.close()
+        if not done:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
 
     def __enter__(self) -> Checkpointer:
@@ -323,7 +331,7 @@ class Checkpointer:
             layout = Layout(image.size, shards(image.size, world, [*owned, (image.pickle, 0)]), image.fields)
             self._compare = [pieces_of(image, layout, r) for r in (rank, (rank + 1) % world)]
         self._image, self._layout, self._structure = image, layout, parts.structure
-        self._pipeline.renew(lambda: Slot(image, layout, rank))
+        self._pipeline.renew(lambda: self._strategy.slot(image, layout, rank))
         self._taken = 0  # a new layout is compared at once
         self._plan_s = time.perf_counter() - start
 
@@ -335,27 +343,19 @@ class Checkpointer:
         later = [n for n, piece in enumerate(slot.pieces) if piece.storage in free]
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
-        slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage not in free])
-        shard = Shard(self.job, handle.version, self._ranks.rank, self._layout, slot.view)
+        shard = Shard(self.job, handle.version, self._ranks.rank, self._layout, slot.view, home=slot.home)
         compare: list[list[Piece]] = []
         self._taken += 1
         if self._taken % COMPARE_EVERY == 1:
             compare = [[p for p in pieces if p.storage in free] for pieces in self._compare]
-        self._copied.clear()
+        copying = self._copying = Copying(self._strategy, slot, sources, later)
 
-        def copy(reached: Callable[[int], None]) -> None:
-            """In the background: copy what only the optimizer changes, and open the gate."""
-            try:
-                point("snapshot.before-copy")
-                slot.copy(sources, later, reached)
-                point("snapshot.after-copy")
-                if compare:
-                    own, neighbour = (checksum(sources, pieces) for pieces in compare)
-                    self._seen = (handle.version, own, neighbour)
-            finally:
-                self._copied.set()
+        def also() -> None:
+            if compare:
+                own, neighbour = (checksum(sources, pieces) for pieces in compare)
+                self._seen = (handle.version, own, neighbour)
 
-        self._pipeline.send(slot, shard, handle, copy)
+        self._pipeline.send(slot, shard, handle, lambda reached: copying.run(reached, also))
 
 
 def _close(method: weakref.WeakMethod[Callable[..., None]]) -> None:
