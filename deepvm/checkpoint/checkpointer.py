@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +22,12 @@ from deepvm.checkpoint.handle import Handle
 from deepvm.checkpoint.journal import Journal
 from deepvm.checkpoint.layout import Layout, Segment
 from deepvm.checkpoint.pipeline import Pipeline, log
-from deepvm.checkpoint.points import point
 from deepvm.checkpoint.ranks import Ranks, compare_replicas, shards
 from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.schedule import parse_every
+from deepvm.checkpoint.snapshot import Copying
 from deepvm.checkpoint.state import RECORDS, Stateful, TrainingState, pack
+from deepvm.checkpoint.strategies import choose
 from deepvm.checkpoint.tiers.base import Shard, Tier
 from deepvm.checkpoint.tiers.open import open_tier
 from deepvm.checkpoint.tree import Parts, take_apart
@@ -65,6 +65,7 @@ class Checkpointer:
         keep_every: int = 0,
         slots: int = 2,
         journal: str | Path | None = None,
+        strategy: str = "C",
     ) -> None:
         """Hook into the optimizer; nothing is sent or written yet.
 
@@ -80,6 +81,10 @@ class Checkpointer:
             keep_every: for each so many steps it keeps one more; 0 for none.
             slots: versions that may be under way at once; each takes the memory of the state.
             journal: a file to which rank 0 adds a line of JSON for each event.
+            strategy: how a version leaves the training's memory (LightCheck III-A): ``C`` into memory of this machine;
+                ``G`` into a copy on the device first; ``D`` straight into a file of the first ``file://`` tier, for one
+                rank, worth having where that lies in memory or on persistent memory, not on a disk. See
+                :mod:`deepvm.checkpoint.snapshot`.
 
         Raises:
             RequestError: an argument cannot be used.
@@ -97,6 +102,8 @@ class Checkpointer:
         opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
+        self._strategy = choose(strategy, self._pipeline.tiers, self.job, self._ranks.world)
+        self._copying: Copying | None = None
         self._version = 0
         self._structure: list[Any] | None = None
         self._digest = 0
@@ -111,8 +118,6 @@ class Checkpointer:
         self._taken = 0
         self._early: dict[str, Any] | None = None
         self._due = False
-        self._copied = threading.Event()
-        self._copied.set()
         self._gate_s = 0.0
         self._disagreements = 0
         self._hooks: list[Any] = [
@@ -154,10 +159,11 @@ class Checkpointer:
         self._due = False  # this one is it
         last = self._last
         handle = last if last is not None and last.version == self._version and not last.skipped else None
-        if handle is None or _failed(handle.remote_done) or (best and not handle.best):
+        if handle is None or _failed(handle.local_done) or (best and not handle.best):
             handle = self._save(WAIT_S if block else 0.0, best)
         if block:
-            _result(handle.remote_done)
+            local = all(tier.volatile for tier in self._pipeline.tiers)
+            _result(handle.local_done if local else handle.remote_done)
         return handle
 
     def wait(self) -> None:
@@ -167,10 +173,10 @@ class Checkpointer:
             CheckpointError: the copy does not end.
         """
         self._before_forward()
-        if self._copied.is_set():
+        if self._copying is None or self._copying.open:
             return
         start = time.perf_counter()
-        if not self._copied.wait(WAIT_S):
+        if not self._copying.wait(WAIT_S):
             raise CheckpointError(f"the copy of a version did not end in {WAIT_S:.0f} s")
         waited = time.perf_counter() - start
         self._gate_s += waited
@@ -207,6 +213,7 @@ class Checkpointer:
         for hook in self._hooks:
             hook.remove()
         ended = self._pipeline.close(limit_s)
+        self._strategy.close()
         counts = self.metrics
         self._journal("closed", **counts)
         log.info(
@@ -341,7 +348,7 @@ class Checkpointer:
             layout = Layout(image.size, shards(image.size, world, [*owned, (image.pickle, 0)]), image.fields)
             self._compare = [pieces_of(image, layout, r) for r in (rank, (rank + 1) % world)]
         self._image, self._layout, self._structure = image, layout, parts.structure
-        self._pipeline.renew(lambda: Slot(image, layout, rank))
+        self._pipeline.renew(lambda: self._strategy.slot(image, layout, rank))
         self._taken = 0  # a new layout is compared at once
         self._plan_s = time.perf_counter() - start
 
@@ -353,27 +360,20 @@ class Checkpointer:
         later = [n for n, piece in enumerate(slot.pieces) if piece.storage in free]
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
-        slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage not in free])
-        shard = Shard(self.job, handle.version, self._ranks.rank, self._layout, slot.view, best=handle.best)
+        rank = self._ranks.rank
+        shard = Shard(self.job, handle.version, rank, self._layout, slot.view, home=slot.home, best=handle.best)
         compare: list[list[Piece]] = []
         self._taken += 1
         if self._taken % COMPARE_EVERY == 1:
             compare = [[p for p in pieces if p.storage in free] for pieces in self._compare]
-        self._copied.clear()
+        copying = self._copying = Copying(self._strategy, slot, sources, later)
 
-        def copy(reached: Callable[[int], None]) -> None:
-            """In the background: copy what only the optimizer changes, and open the gate."""
-            try:
-                point("snapshot.before-copy")
-                slot.copy(sources, later, reached)
-                point("snapshot.after-copy")
-                if compare:
-                    own, neighbour = (checksum(sources, pieces) for pieces in compare)
-                    self._seen = (handle.version, own, neighbour)
-            finally:
-                self._copied.set()
+        def also() -> None:
+            if compare:
+                own, neighbour = (checksum(sources, pieces) for pieces in compare)
+                self._seen = (handle.version, own, neighbour)
 
-        self._pipeline.send(slot, shard, handle, copy)
+        self._pipeline.send(slot, shard, handle, lambda reached: copying.run(reached, also))
 
 
 def _close(method: weakref.WeakMethod[Callable[..., None]]) -> None:

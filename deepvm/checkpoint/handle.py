@@ -17,6 +17,7 @@ class Handle:
     Attributes:
         version: optimizer steps that it contains.
         snapshot_done: resolves when the trainer's memory has a copy that training cannot change.
+        local_done: resolves when a tier has it: it survives the end of this process, perhaps no more.
         remote_done: resolves when the version survives the loss of this machine.
         durable: resolves when it survives the loss of the memory node too; fails when no tier can promise that.
         stall_s: seconds for which training stood still for it. times: seconds from the start to each of the above.
@@ -26,6 +27,7 @@ class Handle:
 
     version: int
     snapshot_done: Future[int] = field(default_factory=Future)
+    local_done: Future[int] = field(default_factory=Future)
     remote_done: Future[int] = field(default_factory=Future)
     durable: Future[int] = field(default_factory=Future)
     stall_s: float = 0.0
@@ -36,19 +38,23 @@ class Handle:
     _start: float = field(default_factory=time.perf_counter)
 
     def reached(self, level: Level) -> None:
-        """Note that a tier has the version; durable is remote too."""
+        """Note that a tier has the version; durable is remote too, and both are local."""
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
-        self._resolve("remote", self.remote_done)
+        if level is not Level.LOCAL:
+            self._resolve("remote", self.remote_done)
+        self._resolve("local", self.local_done)
+        self._told(level.value)
 
     def copied(self) -> None:
         """Note that the snapshot is whole."""
         self._resolve("snapshot", self.snapshot_done)
+        self._told("snapshot")
 
     def failed(self, error: BaseException) -> None:
         """Note that what has not come will not come."""
-        missed = [f for f in (self.snapshot_done, self.remote_done, self.durable) if not f.done()]
-        if self.remote_done in missed:
+        missed = [f for f in (self.snapshot_done, self.local_done, self.remote_done, self.durable) if not f.done()]
+        if self.local_done in missed:
             self.tell("skipped" if self.skipped else "failed", error=str(error))
         for future in missed:
             future.set_exception(error)
@@ -56,5 +62,7 @@ class Handle:
     def _resolve(self, name: str, future: Future[int]) -> None:
         if not future.done():
             self.times[name] = time.perf_counter() - self._start
-            self.tell(name, seconds=round(self.times[name], 6), stall_s=round(self.stall_s, 6))
             future.set_result(self.version)
+
+    def _told(self, event: str) -> None:
+        self.tell(event, seconds=round(time.perf_counter() - self._start, 6), stall_s=round(self.stall_s, 6))
