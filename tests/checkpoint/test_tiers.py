@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 from checkpoint import object_store
 from checkpoint.images import noise, plain_shard, zip_shard
+from checkpoint.memory_nodes import TOKEN, running
 
 from deepvm.checkpoint.arena import Filling
 from deepvm.checkpoint.image import chunk_crcs, finish
 from deepvm.checkpoint.layout import CHUNK_BYTES, Layout, Segment
+from deepvm.checkpoint.protocol import Refused
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.s3 import S3Tier
+from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
 
 
@@ -46,16 +49,20 @@ class Bench:
     most: int | None = None
 
 
+def damage_file(path: Path, offset: int) -> None:
+    with path.open("r+b") as stream:
+        stream.seek(offset)
+        byte = stream.read(1)
+        stream.seek(offset)
+        stream.write(bytes([byte[0] ^ 1]))
+
+
 @contextmanager
 def file_bench(folder: Path) -> Iterator[Bench]:
     place = folder / "versions"
 
     def damage(job: str, version: int, offset: int) -> None:
-        with (place / f"{job}-{version:012d}.pt").open("r+b") as stream:
-            stream.seek(offset)
-            byte = stream.read(1)
-            stream.seek(offset)
-            stream.write(bytes([byte[0] ^ 1]))
+        damage_file(place / f"{job}-{version:012d}.pt", offset)
 
     @contextmanager
     def breaking() -> Iterator[None]:
@@ -93,10 +100,41 @@ def s3_bench(folder: Path) -> Iterator[Bench]:
         yield Bench(make(), cache(make), damage, breaking)
 
 
+@contextmanager
+def tcp_bench(folder: Path) -> Iterator[Bench]:
+    made: list[Tier] = []
+    with running(256 * 2**20, folder / "persist", keep=10) as node:
+
+        def make() -> Tier:
+            made.append(TcpTier(node.url, f"run {len(made)}", TOKEN))  # type: ignore[attr-defined]
+            return made[-1]
+
+        def damage(job: str, version: int, offset: int) -> None:
+            """In memory, from where it is served, and on disk, from where it would be."""
+            kept = node.shelf.borrow(job, version)
+            assert kept is not None
+            kept.image[offset] ^= 1
+            node.shelf.unpin(kept)
+            damage_file(folder / "persist" / f"{job}-{version:012d}.pt", offset)
+
+        @contextmanager
+        def breaking() -> Iterator[None]:
+            def fail(*_: object) -> None:
+                raise Refused("full", "it broke when all bytes were there")
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(node.shelf, "commit", fail)
+                yield
+
+        yield Bench(make(), make, damage, breaking, (Level.REMOTE, Level.DURABLE))
+        for tier in made:
+            tier.close()
+
+
 FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
     "file": file_bench,
     "s3": s3_bench,
-    # "tcp": ..., "mpi": ...: one line each, with the levels that they acknowledge
+    "tcp": tcp_bench,
 }
 
 
@@ -107,9 +145,13 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         made.tier.close()
 
 
+SETTLE_S = 20
+
+
 def put(tier: Tier, shard: Shard) -> list[Level]:
     levels: list[Level] = []
     tier.put(shard, levels.append)
+    assert tier.settle(SETTLE_S)
     return levels
 
 
@@ -140,6 +182,7 @@ def test_an_acknowledged_version_is_there_at_once_and_after_a_restart(bench: Ben
             plain_shard(noise(5000, version), version),
             lambda level, version=version, seen=seen: seen.append(version in versions(bench.tier)),
         )
+        assert bench.tier.settle(SETTLE_S)
         assert all(seen) and seen
     assert versions(bench.tier) == [20, 3, 2, 1]
     assert versions(bench.again()) == [20, 3, 2, 1]
@@ -289,6 +332,7 @@ def test_two_at_once(bench: Bench, tmp_path: Path) -> None:
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
+    assert bench.tier.settle(SETTLE_S)
     assert bench.most is not None or not busy
     done = [v for v in levels if v not in busy]
     assert done
