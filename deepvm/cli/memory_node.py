@@ -34,6 +34,10 @@ def serve(
     persist: Annotated[
         str, typer.Option("--persist", metavar="URL", help="Folder for complete versions: file:///mnt/ckpt. Else none.")
     ] = "",
+    shared: Annotated[
+        bool,
+        typer.Option("--shared-folder", help="Other nodes, with other parts of the versions, write there as well."),
+    ] = False,
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks one.")
     ] = "127.0.0.1:7070",
@@ -68,6 +72,7 @@ def serve(
         drain_s=drain_timeout,
         certificate=Path(tls_cert) if tls_cert else None,
         key=Path(tls_key) if tls_key else None,
+        shared=shared,
     )
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     _serve(Node(settings))

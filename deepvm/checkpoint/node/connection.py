@@ -159,8 +159,9 @@ class Connection:
 
     def _reserve(self, frame: Frame) -> None:
         number, put = _whole(frame.body, "version", 0, 2**63 - 1), _text(frame.body, "put", 64)
+        hold = _whole(frame.body, "hold", 0, 2**63 - 1) if "hold" in frame.body else None
         self._ticket = None
-        answer = self._shelf.reserve(self, self._job, self._session, self._digest, self._rank, number, put)
+        answer = self._shelf.reserve(self, self._job, self._session, self._digest, self._rank, number, put, hold)
         if isinstance(answer, Busy):
             self._channel.send(
                 Kind.RETRY_AFTER, {"seconds": answer.retry_after_s, "reason": answer.reason, "version": number}

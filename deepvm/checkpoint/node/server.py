@@ -25,6 +25,7 @@ from deepvm.checkpoint.protocol import PROOF_S, Channel, Refused, tune
 from deepvm.errors import CheckpointError, RequestError
 
 _LOG = logging.getLogger(__name__)
+_YOUNG_S = 3600.0
 _MOST_STRANGERS = 32
 """Connections without proof; with more, the oldest is ended, so that silent ones cannot keep others out."""
 
@@ -39,6 +40,7 @@ class NodeSettings:
         keep: newest versions of each job that stay in the folder. connections: the most at a time.
         drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.
         certificate, key: files for TLS, both or none. direct: write past the page cache where possible.
+        shared: other nodes that say so too may write into the folder; no two of them the versions of one job.
     """
 
     listen: Address
@@ -52,6 +54,7 @@ class NodeSettings:
     certificate: Path | None = None
     key: Path | None = None
     direct: bool = True
+    shared: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work.
@@ -224,14 +227,17 @@ class Node:
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._guard = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._guard, (fcntl.LOCK_SH if self.settings.shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CheckpointError(f"{path}: another memory node writes there; give this one another folder") from None
+            raise CheckpointError(
+                f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
+            ) from None
         except OSError as error:
             raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
         if not os.access(path, os.W_OK):
             raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
-        self.folder.sweep()
+        # What another node is writing now must not be taken for what a killed one left.
+        self.folder.sweep(_YOUNG_S if self.settings.shared else 0)
 
     def _listen(self) -> socket.socket:
         address = self.settings.listen

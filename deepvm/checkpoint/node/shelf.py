@@ -101,7 +101,15 @@ class Shelf(Room):
             self._current(job, session)[1].heard = self._clock()
 
     def reserve(
-        self, owner: Owner, job: str, session: str, digest: str, rank: int, number: int, put: str
+        self,
+        owner: Owner,
+        job: str,
+        session: str,
+        digest: str,
+        rank: int,
+        number: int,
+        put: str,
+        hold: int | None = None,
     ) -> Ticket | Busy:
         """Find room for a version, or the room that another rank found.
 
@@ -113,12 +121,14 @@ class Shelf(Room):
             rank: whose part is to come.
             number: the version.
             put: random for each attempt of the trainer to save it; what came of an earlier one may be other bytes.
+            hold: the oldest version that must stay on disk: another node may have no newer one. None: as before.
 
         Raises:
             Refused: the session is over, or the layout another one than the other ranks'.
         """
         with self.changed:
             here, run = self._current(job, session)
+            here.hold = here.hold if hold is None else hold
             self._leave_versions(owner, here)
             run.reserved[rank] = max(number, run.reserved.get(rank, 0))
             plan = here.plans.get(digest)
