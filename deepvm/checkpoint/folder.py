@@ -370,6 +370,8 @@ def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
         raise DamagedError(f"{path}: it has no commit record ({path.name}{SUFFIX}): it was never completed") from None
     except OSError as error:
         raise DamagedError(f"{path}: its commit record cannot be read: {error.strerror or error}") from None
+    if not expected.crcs:
+        raise DamagedError(f"{path}: nothing is known that its bytes could be compared with")
     try:
         # Opened without waiting: a pipe of this name has no size, and is refused.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as stream:

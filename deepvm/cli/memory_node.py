@@ -35,6 +35,10 @@ def serve(
         str,
         typer.Option("--persist", metavar="URL", help="For complete versions: file:///mnt/ckpt or s3://bucket/prefix."),
     ] = "",
+    shared: Annotated[
+        bool,
+        typer.Option("--shared-folder", help="Other nodes, with other parts of the versions, write there as well."),
+    ] = False,
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks one.")
     ] = "127.0.0.1:7070",
@@ -73,6 +77,7 @@ def serve(
         drain_s=drain_timeout,
         certificate=Path(tls_cert) if tls_cert else None,
         key=Path(tls_key) if tls_key else None,
+        shared=shared,
     )
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     _serve(Node(settings))

@@ -157,9 +157,12 @@ class Connection:
 
     def _reserve(self, frame: Frame) -> None:
         number, put = _whole(frame.body, "version", 0, 2**63 - 1), _text(frame.body, "put", 64)
+        hold = _whole(frame.body, "hold", 0, 2**63 - 1) if "hold" in frame.body else None
         self._ticket = None
         best = frame.body.get("best") is True
-        answer = self._shelf.reserve(self, self._job, self._session, self._digest, self._rank, number, put, best)
+        answer = self._shelf.reserve(
+            self, self._job, self._session, self._digest, self._rank, number, put, hold=hold, best=best
+        )
         if isinstance(answer, Busy):
             self._channel.send(
                 Kind.RETRY_AFTER, {"seconds": answer.retry_after_s, "reason": answer.reason, "version": number}

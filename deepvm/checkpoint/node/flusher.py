@@ -117,7 +117,8 @@ class Flusher:
         """Delete old versions of a job: all but what the policy keeps, and the last that were written.
 
         The two differ when a run starts again from an earlier version: what was acknowledged a moment ago must not go
-        because an earlier run went further.
+        because an earlier run went further. And where other nodes have other parts of the same versions, what the
+        slowest of them has on its disk must not go either.
         """
         recent = self._recent.setdefault(version.job, [])
         if version.number in recent:
@@ -126,7 +127,9 @@ class Flusher:
         del recent[: -self._keep]
         try:
             found = self._store.manifests(version.job)
+            hold = self._room.held(version.job)
             for number in {m.version for m in found} - kept_of(found, self._keep, self._every) - set(recent):
-                self._store.delete(version.job, number)
+                if hold is None or number < hold:
+                    self._store.delete(version.job, number)
         except CheckpointError as error:
             _LOG.warning("old versions of %s stay: %s", version.job, error)

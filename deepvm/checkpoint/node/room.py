@@ -91,6 +91,12 @@ class Room:
                 self.queue.remove(version)
             self.changed.notify_all()
 
+    def held(self, job: str) -> int | None:
+        """The oldest version of a job that its trainer wants to stay on disk, None when it leaves that to the node."""
+        with self.changed:
+            here = self.jobs.get(job)
+            return None if here is None else here.hold
+
     def drained(self, limit_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
         """Wait until all complete versions are on disk, then let no other become complete.
 

@@ -39,6 +39,7 @@ class NodeSettings:
         connections: the most at a time.
         drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.
         certificate, key: files for TLS, both or none. direct: write past the page cache where possible.
+        shared: other nodes that say so too may write into the folder; no two of them the versions of one job.
     """
 
     listen: Address
@@ -53,6 +54,7 @@ class NodeSettings:
     certificate: Path | None = None
     key: Path | None = None
     direct: bool = True
+    shared: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work.
@@ -79,7 +81,7 @@ class Node:
     def __init__(self, settings: NodeSettings) -> None:
         """Make it; nothing is opened yet."""
         self.settings = settings
-        self.store = open_store(settings.persist, direct=settings.direct)
+        self.store = open_store(settings.persist, direct=settings.direct, shared=settings.shared)
         self.shelf = Shelf(settings.memory_bytes, persists=self.store is not None, lease_s=settings.lease_s)
         self.flusher = None
         if self.store is not None:

@@ -100,7 +100,17 @@ class Shelf(Room):
             self._current(job, session)[1].heard = self._clock()
 
     def reserve(
-        self, owner: Owner, job: str, session: str, digest: str, rank: int, number: int, put: str, best: bool = False
+        self,
+        owner: Owner,
+        job: str,
+        session: str,
+        digest: str,
+        rank: int,
+        number: int,
+        put: str,
+        *,
+        hold: int | None = None,
+        best: bool = False,
     ) -> Ticket | Busy:
         """Find room for a version, or the room that another rank found.
 
@@ -112,6 +122,7 @@ class Shelf(Room):
             rank: whose part is to come.
             number: the version.
             put: random for each attempt of the trainer to save it; what came of an earlier one may be other bytes.
+            hold: the oldest version that must stay on disk: another node may have no newer one. None: as before.
             best: the training calls it the best so far.
 
         Raises:
@@ -119,6 +130,7 @@ class Shelf(Room):
         """
         with self.changed:
             here, run = self._current(job, session)
+            here.hold = here.hold if hold is None else hold
             self._leave_versions(owner, here)
             run.reserved[rank] = max(number, run.reserved.get(rank, 0))
             plan = here.plans.get(digest)

@@ -15,6 +15,8 @@ from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.manifest import Manifest
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
+_YOUNG_S = 3600.0
+
 
 class Store(ABC):
     """A place for whole versions, which one node writes to. Methods may be called from several threads.
@@ -60,9 +62,15 @@ class Store(ABC):
 class FolderStore(Store):
     """A folder of a local or mounted file system."""
 
-    def __init__(self, folder: Path, *, direct: bool = True) -> None:
-        """Remember where; ``direct``: write past the page cache where the file system can."""
-        self._folder = VersionFolder(folder, direct=direct)
+    def __init__(self, folder: Path, *, direct: bool = True, shared: bool = False) -> None:
+        """Remember where.
+
+        Args:
+            folder: where.
+            direct: write past the page cache where the file system can.
+            shared: other nodes that say so too may write there; no two of them the versions of one job.
+        """
+        self._folder, self._shared = VersionFolder(folder, direct=direct), shared
         self.url = f"file://{folder}"
         self._guard = -1
 
@@ -72,14 +80,17 @@ class FolderStore(Store):
         try:
             disk.make_folder(path)
             self._guard = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._guard, (fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CheckpointError(f"{path}: another memory node writes there; give this one another folder") from None
+            raise CheckpointError(
+                f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
+            ) from None
         except OSError as error:
             raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
         if not os.access(path, os.W_OK):
             raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
-        self._folder.sweep()
+        # What another node is writing now must not be taken for what a killed one left.
+        self._folder.sweep(_YOUNG_S if self._shared else 0)
 
     def write(self, image: memoryview, manifest: Manifest) -> None:
         """See :class:`Store`."""
@@ -154,8 +165,13 @@ class BucketStore(Store):
         self._tier.delete(job, version)
 
 
-def open_store(url: str, *, direct: bool = True) -> Store | None:
+def open_store(url: str, *, direct: bool = True, shared: bool = False) -> Store | None:
     """The store that ``--persist`` means; None for no text.
+
+    Args:
+        url: where.
+        direct: see :class:`FolderStore`.
+        shared: too; a bucket may always be.
 
     Raises:
         RequestError: it means none.
@@ -168,7 +184,7 @@ def open_store(url: str, *, direct: bool = True) -> Store | None:
         parts = urlsplit("")
     path = unquote(parts.path)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and path.startswith("/") and "\0" not in path:
-        return FolderStore(Path(path), direct=direct)
+        return FolderStore(Path(path), direct=direct, shared=shared)
     if parts.scheme == "s3" and parts.netloc:
         return BucketStore(parts.netloc, path.strip("/"))
     raise RequestError("persist", url, "file:///folder, with three slashes, or s3://bucket/prefix")

@@ -198,6 +198,7 @@ class Job:
     Attributes:
         partial, complete: versions by number. ``complete`` in the order of completion.
         sequence: changes with every change of a version's state, for those who wait.
+        hold: versions from this number on stay on disk; None: the newest alone.
     """
 
     def __init__(self, name: str) -> None:
@@ -208,6 +209,7 @@ class Job:
         self.partial: dict[int, Version] = {}
         self.complete: dict[int, Version] = {}
         self.sequence = 0
+        self.hold: int | None = None
 
     def keeps(self, version: Version) -> bool:
         """Whether a complete version is the newest, by its number or by the time of its completion.
