@@ -190,7 +190,8 @@ class Checkpointer:
             The version, 0 when there is none; the next optimizer step makes the one after it.
 
         Raises:
-            CheckpointError: no tier answers, or what was found is of another model.
+            CheckpointError: no tier answers, what was found is of another model, or versions are there and none of them
+                can be had now.
         """
         self.wait()
         self._version = restore_newest(self._state, self._pipeline.tiers, self.job, self._ranks)

@@ -1,7 +1,8 @@
 """A folder of versions: written whole or not at all, listed by their commit records, verified before use.
 
 Every write goes: the bytes into a hidden file, fsync, rename, fsync of the folder, and only then the commit record by
-the same steps. Whoever sees a commit record may rely on the bytes.
+the same steps. Whoever sees a commit record may rely on the bytes. A version that is there already is replaced so that
+at each moment the old one or the new one is complete, see :mod:`deepvm.checkpoint.record`.
 
 A deleted version's file may be kept under a hidden name as a *spare*, which the next version overwrites in place, as
 LightCheck's two slots are: a disk finds no new blocks, and a full disk has room. See :func:`disk.is_unused`.
@@ -10,7 +11,6 @@ LightCheck's two slots are: a disk finds no new blocks, and a full disk has room
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import re
@@ -23,15 +23,16 @@ from functools import cached_property
 from pathlib import Path
 
 from deepvm.checkpoint import disk
-from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.manifest import SUFFIX, Manifest
 from deepvm.checkpoint.points import point
+from deepvm.checkpoint.record import UPCOMING, record_of, settle, upcoming_of
+from deepvm.checkpoint.record import read_manifest as read_manifest  # who has a folder reads and verifies its versions
+from deepvm.checkpoint.record import verify as verify
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _NAME = re.compile(rf"(?P<job>{_JOB.pattern})-(?P<version>[0-9]{{12,19}})\.pt", re.ASCII)
 _HIDDEN = re.compile(rf"\.({_NAME.pattern}({re.escape(SUFFIX)})?\.[0-9a-f]{{8}}|{_JOB.pattern}\.spare)\.tmp", re.ASCII)
-_MOST_RECORD = 64 * 2**20
 UNCOMMITTED = "it has no commit record: it was never completed"
 """What is the matter with a file whose writer was killed; the other problems are damage."""
 
@@ -129,11 +130,9 @@ class VersionFolder:
             CheckpointError: it could not be written; nothing of it is visible.
         """
         target = self.file(job, version)
-        record = target.with_name(target.name + SUFFIX)
         try:
             hidden = self.reserve(job, version)
-            self._place(hidden, target, image.cast("B"), final, "data", lambda: self._withdraw(record))
-            self._commit(record, manifest())
+            self._publish(hidden, target, lambda: self._write(hidden, image.cast("B"), final, "data"), manifest)
         except OSError as error:
             raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
         return target
@@ -156,45 +155,56 @@ class VersionFolder:
             CheckpointError: its record could not be written.
         """
         target = self.file(manifest.job, manifest.version)
-        record = target.with_name(target.name + SUFFIX)
         try:
-            self._withdraw(record)
-            point("adopt.before-rename")
-            os.replace(hidden, target)
-            disk.sync_folder(self.path)
-            self._commit(record, manifest)
+            self._publish(hidden, target, lambda: None, lambda: manifest)
         except OSError as error:
             raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
         return target
 
-    def _commit(self, record: Path, manifest: Manifest) -> None:
-        data = manifest.to_json()
+    def _publish(self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], Manifest]) -> None:
+        """Write a hidden file, give it its name, and commit it."""
+        record, upcoming = record_of(target), upcoming_of(target)
+        settle(target)
         try:
-            self._place(self._hidden(record), record, memoryview(data), [len(data)], "record")
+            write()
+            replaces = os.path.lexists(record)
+            if replaces:  # its record stays until the new one is there, for as long as its bytes do
+                self._commit(upcoming, manifest())
+            self._rename(hidden, target, "data")
+        except BaseException:
+            for left in (hidden, upcoming) if os.path.lexists(hidden) else ():
+                with contextlib.suppress(OSError):
+                    left.unlink()
+            raise
+        self._sync("data")
+        if replaces:
+            self._rename(upcoming, record, "replaced")
+            self._sync("replaced")
+        else:
+            self._commit(record, manifest())
+
+    def _commit(self, record: Path, manifest: Manifest) -> None:
+        data, hidden = memoryview(manifest.to_json()), self._hidden(record)
+        try:
+            self._write(hidden, data, [len(data)], "record")
+            self._rename(hidden, record, "record")
+            self._sync("record")
         except BaseException:
             # Its name may be there and not last; who asks next must not be told of what this caller was refused.
-            with contextlib.suppress(OSError):
-                self._withdraw(record)
+            for name in (hidden, record):
+                with contextlib.suppress(OSError):
+                    self._withdraw(name)
             raise
 
-    def _place(
-        self,
-        hidden: Path,
-        target: Path,
-        data: memoryview,
-        final: Iterable[int],
-        what: str,
-        before_rename: Callable[[], None] = lambda: None,
-    ) -> None:
-        try:
-            disk.write_file(hidden, data, final, direct=self._direct, what=what)
-            before_rename()
-            point(f"{what}.before-rename")
-            os.replace(hidden, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                hidden.unlink()
-            raise
+    def _write(self, hidden: Path, data: memoryview, final: Iterable[int], what: str) -> None:
+        disk.write_file(hidden, data, final, direct=self._direct, what=what)
+
+    @staticmethod
+    def _rename(hidden: Path, target: Path, what: str) -> None:
+        point(f"{what}.before-rename")
+        os.replace(hidden, target)
+
+    def _sync(self, what: str) -> None:
         point(f"{what}.before-folder-sync")
         disk.sync_folder(self.path)
         point(f"{what}.after-folder-sync")
@@ -209,7 +219,7 @@ class VersionFolder:
 
     @staticmethod
     def _hidden(target: Path) -> Path:
-        return target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        return target.with_name(f".{target.name.removeprefix('.').removesuffix(UPCOMING)}.{secrets.token_hex(4)}.tmp")
 
     def _spare(self, job: str) -> Path:
         return self.path / f".{check_job(job)}.spare.tmp"
@@ -295,7 +305,8 @@ class VersionFolder:
         """
         target = self.file(job, version)
         try:
-            self._withdraw(target.with_name(target.name + SUFFIX))
+            self._withdraw(upcoming_of(target))
+            self._withdraw(record_of(target))
             if spare and self._reuses:
                 os.replace(target, self._spare(job))
             else:
@@ -322,11 +333,22 @@ class VersionFolder:
 
     def sweep(self, older_than_s: float = 0) -> int:
         """Remove what :meth:`leftovers` lists; returns how many. Without an age only where nobody writes now."""
-        count = 0
+        count = self._settle(older_than_s)
         for path in self.leftovers(older_than_s):
             with contextlib.suppress(OSError):
                 path.unlink()
                 count += 1
+        return count
+
+    def _settle(self, older_than_s: float) -> int:
+        """End replacements that killed writers left; returns how many."""
+        count = 0
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.path):
+                path = self.path / name.removeprefix(".").removesuffix(SUFFIX + UPCOMING)
+                if upcoming_of(path).name == name and parse_name(path.name) and age_s(self.path / name) >= older_than_s:
+                    settle(path)
+                    count += 1
         return count
 
 
@@ -338,62 +360,3 @@ def age_s(path: Path) -> float:
         return -1
     # Not the time of the last write alone: a copy has that of the original. A file from the future is a young one.
     return max(0.0, time.time() - max(status.st_mtime, status.st_ctime))
-
-
-def read_manifest(path: Path) -> Manifest:
-    """The commit record of a version's file.
-
-    Raises:
-        FileNotFoundError: there is none. DamagedError: it cannot be read.
-    """
-    record = path.with_name(path.name + SUFFIX)
-    try:
-        with open(os.open(record, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            return Manifest.from_json(stream.read(_MOST_RECORD))
-    except RequestError as error:
-        raise DamagedError(f"{record}: {error}") from None
-
-
-def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
-    """Read a whole file and compare it with its commit record.
-
-    Args:
-        path: the file of a version.
-        manifest: its record; read from beside it unless given.
-
-    Raises:
-        DamagedError: it is not what its record says; names the first bytes that are not.
-    """
-    try:
-        expected = read_manifest(path) if manifest is None else manifest
-    except FileNotFoundError:
-        raise DamagedError(f"{path}: it has no commit record ({path.name}{SUFFIX}): it was never completed") from None
-    except OSError as error:
-        raise DamagedError(f"{path}: its commit record cannot be read: {error.strerror or error}") from None
-    if not expected.crcs:
-        raise DamagedError(f"{path}: nothing is known that its bytes could be compared with")
-    try:
-        # Opened without waiting: a pipe of this name has no size, and is refused.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if size != expected.size:
-                raise DamagedError(f"{path}: it has {size} bytes in place of {expected.size}")
-            buffer = memoryview(bytearray(min(expected.chunk_bytes, size)))
-            for number, crc in enumerate(expected.crcs):
-                start = number * expected.chunk_bytes
-                chunk = buffer[: min(expected.chunk_bytes, size - start)]
-                _read_into(stream.fileno(), chunk, start)
-                if crc32(chunk) != crc:
-                    raise DamagedError(f"{path}: bytes {start} to {start + len(chunk) - 1} are damaged")
-    except OSError as error:
-        raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return expected
-
-
-def _read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(buffer):
-        count = os.preadv(descriptor, [buffer[done:]], offset + done)
-        if not count:
-            raise OSError(errno.EIO, "the file became shorter while it was read")
-        done += count

@@ -13,7 +13,7 @@ from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.ranks import Ranks
 from deepvm.checkpoint.state import TrainingState
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.errors import CheckpointError
+from deepvm.errors import CheckpointError, DamagedError
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -31,17 +31,21 @@ def restore_newest(state: TrainingState, tiers: Sequence[Tier], job: str, ranks:
         The version, 0 when there is none.
 
     Raises:
-        CheckpointError: no tier answers, or what was found is of another model.
+        CheckpointError: no tier answers, what was found is of another model, or versions are there and none of them can
+            be had now.
     """
     found = ranks.told(_candidates(tiers, job) if not ranks.rank else None)
     if isinstance(found, CheckpointError):  # raised by all ranks: none must wait for another
         raise found
+    withheld: CheckpointError | None = None
     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
         for manifest, number in found:
             tier, path = tiers[number], None
             try:
                 path = tier.fetch(manifest, Path(folder))
             except CheckpointError as error:
+                if not isinstance(error, DamagedError):
+                    withheld = error
                 log.warning("version %d on %s is passed over: %s", manifest.version, tier.url, error)
             if not ranks.least([path is not None])[0]:  # all ranks restore it, or none
                 continue
@@ -50,6 +54,9 @@ def restore_newest(state: TrainingState, tiers: Sequence[Tier], job: str, ranks:
             version = state.restore(tree, ranks.rank, ranks.world)
             log.info("restored version %d from %s", version, tier.url)
             return version
+    # A node that dies meanwhile comes back with what it promised: a run that began anew would be the loss of all of it.
+    if not ranks.least([withheld is None])[0]:
+        raise CheckpointError(f"there are versions, and none can be had now; start again when it can: {withheld or ''}")
     return 0
 
 

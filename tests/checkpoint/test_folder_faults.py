@@ -116,7 +116,10 @@ def test_a_writer_killed_at_a_point(tmp_path: Path, label: str, count: int) -> N
     check(tmp_path, [1, 2, *acknowledged], 3 + len(acknowledged), size)
 
 
-@pytest.mark.parametrize("label", LABELS)
+REPLACED = [f"replaced.{place}" for place in ("before-rename", "before-folder-sync", "after-folder-sync")]
+
+
+@pytest.mark.parametrize("label", LABELS + REPLACED)
 def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str) -> None:
     """A job that was started anew writes a version that an earlier run has written with other bytes."""
     size = 5 * PIECE
@@ -125,11 +128,35 @@ def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str)
         old = noise(size, 100 + version)
         folder.write(memoryview(old), manifest_of(old, version=version))
     assert killed_writer(tmp_path, label, 3, 1, size) == []
-    listed = {m.version: verify(folder.file("job", m.version), m).crcs for m in folder.manifests("job")}
-    assert listed.pop(2) == manifest_of(noise(size, 102)).crcs
-    assert set(listed.values()) <= {manifest_of(noise(size, seed)).crcs for seed in (3, 103)}
-    if label.startswith("data.") and LABELS.index(label) < LABELS.index("data.before-rename"):
-        assert listed[3] == manifest_of(noise(size, 103)).crcs, "nothing had happened yet to the old one"
+    new = label in REPLACED or label in ("data.before-folder-sync", "data.after-folder-sync")
+
+    def check() -> None:
+        """At each moment the one or the other is complete."""
+        listed = {m.version: verify(folder.file("job", m.version), m).crcs for m in folder.manifests("job")}
+        assert listed == {v: manifest_of(noise(size, s)).crcs for v, s in ((2, 102), (3, 3 if new else 103))}
+        verify(folder.file("job", 3))
+
+    check()
+    folder.sweep()
+    check()
+    assert sorted(os.listdir(tmp_path)) == sorted(f.path.name + s for f in folder.found() for s in ("", SUFFIX))
+    assert killed_writer(tmp_path, "", 3, 1, size) == [3]
+    new = True
+    check()
+
+
+@pytest.mark.parametrize("label", ["data.before-rename", "data.before-folder-sync", "replaced.before-rename"])
+def test_a_writer_killed_while_it_replaces_and_no_one_cleans_up(tmp_path: Path, label: str) -> None:
+    folder, size = VersionFolder(tmp_path), 5 * PIECE
+    old = noise(size, 103)
+    folder.write(memoryview(old), manifest_of(old, version=3))
+    for _ in range(2):
+        assert killed_writer(tmp_path, label, 3, 1, size) == []
+        assert [verify(folder.file("job", m.version), m).version for m in folder.manifests("job")] == [3]
+    folder.delete("job", 3)
+    assert folder.found() == ()
+    assert killed_writer(tmp_path, "", 3, 1, size) == [3]
+    assert verify(folder.file("job", 3)).crcs == manifest_of(noise(size, 3)).crcs
 
 
 def test_what_reaches_the_disk_in_which_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +174,10 @@ def test_what_reaches_the_disk_in_which_order(tmp_path: Path, monkeypatch: pytes
 
     def trace(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(first: Any, *rest: Any, **more: Any) -> Any:
-            events.append(f"{what} {name(first)}")
-            return real(first, *rest, **more)
+            text = name(first)
+            found = real(first, *rest, **more)
+            events.append(f"{what} {text}")
+            return found
 
         return call
 
@@ -159,12 +188,20 @@ def test_what_reaches_the_disk_in_which_order(tmp_path: Path, monkeypatch: pytes
     folder.write(memoryview(data), manifest_of(data))
     once = [e for i, e in enumerate(events) if i == 0 or events[i - 1] != e]
     data_steps = ["write hidden data", "sync hidden data"]
-    withdrawal = ["remove record", "sync folder"]
-    rest = ["write hidden record", "sync hidden record", "rename hidden record", "sync folder"]
-    assert once == [*data_steps, *withdrawal, "rename hidden data", "sync folder", *rest]
+    record_steps = ["write hidden record", "sync hidden record", "rename hidden record", "sync folder"]
+    promotion = ["rename hidden record", "sync folder"]
+    assert once == [*data_steps, *record_steps, "rename hidden data", "sync folder", *promotion]
     events.clear()
     folder.delete("job", 1, spare=False)
-    assert events == [*withdrawal, "remove data"]
+    assert events == ["remove record", "sync folder", "remove data"]
+    events.clear()
+    folder.write(memoryview(data), manifest_of(data))
+    assert [e for i, e in enumerate(events) if i == 0 or events[i - 1] != e] == [
+        *data_steps,
+        "rename hidden data",
+        "sync folder",
+        *record_steps,
+    ]
 
 
 @pytest.mark.slow
@@ -446,3 +483,23 @@ def test_one_flipped_bit_in_a_record(tmp_path: Path) -> None:
         record.write_bytes(damaged)
         is_refused(folder, path)
         assert not folder.manifests("job")
+
+
+def test_all_damaged_places_are_named(tmp_path: Path) -> None:
+    data = noise(40 * CHUNK + 50)
+    folder = VersionFolder(tmp_path)
+    path = folder.write(memoryview(data), manifest_of(data, chunk_bytes=CHUNK))
+
+    def damage(*chunks: int) -> str:
+        changed = bytearray(data)
+        for chunk in chunks:
+            changed[chunk * CHUNK + 7] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(DamagedError) as caught:
+            verify(path)
+        return str(caught.value)
+
+    assert damage(0).endswith(": bytes 0 to 99 are damaged")
+    assert damage(1, 2, 5, 40).endswith(": bytes 100 to 299, 500 to 599, 4000 to 4049 are damaged")
+    assert damage(*range(0, 24, 2)).endswith("1800 to 1899 and 2 more ranges are damaged")
+    assert damage(*range(41)).endswith(": bytes 0 to 4049 are damaged")

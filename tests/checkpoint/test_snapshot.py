@@ -156,7 +156,7 @@ for version in range(1, 4):
 
 @pytest.mark.parametrize(
     "label",
-    ["snapshot.after-copy", "home.before-sync", "home.after-sync", "adopt.before-rename", "record.before-rename"],
+    ["snapshot.after-copy", "home.before-sync", "home.after-sync", "data.before-rename", "record.before-rename"],
 )
 def test_d_killed_anywhere_keeps_what_it_acknowledged(label: str, mappable: Path) -> None:
     environ = {**os.environ, "DEEPVM_CHECKPOINT_KILL_AT": f"{label}:2"}
