@@ -5,11 +5,13 @@ What has been copied is sent while the rest is still being copied; :class:`Filli
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -55,36 +57,74 @@ def _within(part: Segment, shares: Sequence[Segment]) -> list[tuple[int, int]]:
     return found
 
 
-class Slot:
-    """Memory for one version: the address space of the whole file, of which a rank touches its own share."""
+def _anonymous(size: int) -> mmap.mmap:
+    """Memory for a file of this size.
 
-    def __init__(self, image: Image, layout: Layout | None = None, rank: int = 0) -> None:
+    Whole pages, so that the file can be written past the page cache. Private, which is a third faster to copy into than
+    Python's default; the workers of a DataLoader must then not inherit it, or each write would copy a page first. No
+    huge pages: finding them takes half a second where memory is fragmented, and gains nothing.
+    """
+    whole = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_DONTFORK)
+    return memory
+
+
+class Slot:
+    """Memory for one version: the address space of the whole file, of which a rank touches its own share.
+
+    Attributes:
+        image: how the file looks. pieces: what this rank copies. targets: where each piece goes, as a tensor of bytes.
+        view: the memory. home: the hidden file that it is a mapping of, None for most.
+        on_release: called before the memory is given back.
+    """
+
+    def __init__(
+        self, image: Image, layout: Layout | None = None, rank: int = 0, *, memory: mmap.mmap | None = None
+    ) -> None:
         """Take memory and write everything but tensors and numbers into it.
 
         Args:
             image: how the file looks.
             layout: who sends what; one rank sends all unless given.
             rank: whose slot it is.
+            memory: what to use in place of memory of its own; as long as the image at least.
         """
         self.image = image
+        self.home: Path | None = None
+        self.on_release: Callable[[], None] = lambda: None
         layout = image.layout() if layout is None else layout
         self.pieces = pieces_of(image, layout, rank)
-        # Whole pages, so that the file can be written past the page cache. Private, which is a third faster to copy
-        # into than Python's default; the workers of a DataLoader must then not inherit it, or each write would copy a
-        # page first. No huge pages: finding them takes half a second where memory is fragmented, and gains nothing.
-        size = -(-image.size // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._memory.madvise(mmap.MADV_DONTFORK)
+        self._memory = _anonymous(image.size) if memory is None else memory
         self.view = memoryview(self._memory)[: image.size]
         for offset, data in image.pieces:
             for start, stop in _within(Segment(offset, len(data)), layout.shards[rank]):
                 self.view[offset + start : offset + stop] = data[start:stop]
-        self._targets = [
+        self.targets = [
             torch.frombuffer(
                 self._memory, dtype=torch.uint8, count=p.length, offset=image.storages[p.storage] + p.start
             )
             for p in self.pieces
         ]
+
+    @property
+    def address(self) -> int:
+        """Where the memory begins."""
+        return torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
+
+    @property
+    def spent(self) -> bool:
+        """Whether its file has become a version, which must not change any more."""
+        return self.home is not None and not self.home.exists()
+
+    def release(self) -> None:
+        """Give the memory back, at once where nobody looks at it any more."""
+        self.on_release()
+        self.on_release = lambda: None
+        self.targets = []
+        with contextlib.suppress(BufferError):  # else when the last of those who look at it goes
+            self.view.release()
+            self._memory.close()
 
     def copy(
         self,
@@ -110,7 +150,7 @@ class Slot:
                 torch._foreach_copy_(into, out)
                 into, out, size = [], [], 0
                 reached(self.image.storages[piece.storage] + piece.start)
-            into.append(self._targets[number])
+            into.append(self.targets[number])
             out.append(source[piece.start : piece.start + piece.length])
             size += piece.length
         if into:

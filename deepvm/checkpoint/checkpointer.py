@@ -5,11 +5,11 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -19,13 +19,15 @@ from deepvm.checkpoint.arena import Piece, Slot, as_bytes, checksum, pieces_of
 from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.format import Image, plan_image
 from deepvm.checkpoint.handle import Handle
+from deepvm.checkpoint.journal import Journal
 from deepvm.checkpoint.layout import Layout, Segment
 from deepvm.checkpoint.pipeline import Pipeline, log
-from deepvm.checkpoint.points import point
 from deepvm.checkpoint.ranks import Ranks, compare_replicas, shards
 from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.schedule import parse_every
+from deepvm.checkpoint.snapshot import Copying
 from deepvm.checkpoint.state import RECORDS, Stateful, TrainingState, pack
+from deepvm.checkpoint.strategies import choose
 from deepvm.checkpoint.tiers.base import Shard, Tier
 from deepvm.checkpoint.tiers.open import open_tier
 from deepvm.checkpoint.tree import Parts, take_apart
@@ -60,7 +62,10 @@ class Checkpointer:
         every: int | str | None = None,
         job: str | None = None,
         keep: int = 2,
+        keep_every: int = 0,
         slots: int = 2,
+        journal: str | Path | None = None,
+        strategy: str = "C",
     ) -> None:
         """Hook into the optimizer; nothing is sent or written yet.
 
@@ -72,8 +77,14 @@ class Checkpointer:
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays, for at most 3 % of the time (see
                 :class:`deepvm.core.savepolicy.Auto`); None: only when :meth:`save` is called.
             job: whose versions these are; ``DEEPVM_JOB``, else ``job``.
-            keep: how many versions a file tier keeps.
+            keep: how many of the newest versions a folder or bucket keeps; a memory node decides that itself.
+            keep_every: for each so many steps it keeps one more; 0 for none.
             slots: versions that may be under way at once; each takes the memory of the state.
+            journal: a file to which rank 0 adds a line of JSON for each event.
+            strategy: how a version leaves the training's memory (LightCheck III-A): ``C`` into memory of this machine;
+                ``G`` into a copy on the device first; ``D`` straight into a file of the first ``file://`` tier, for one
+                rank, worth having where that lies in memory or on persistent memory, not on a disk. See
+                :mod:`deepvm.checkpoint.snapshot`.
 
         Raises:
             RequestError: an argument cannot be used.
@@ -88,7 +99,11 @@ class Checkpointer:
         self._state = TrainingState(model, optimizer, extra)
         self._schedule = parse_every(every)
         session = self._ranks.session()
-        self._pipeline = Pipeline([t if isinstance(t, Tier) else open_tier(t, session, keep) for t in tiers], slots)
+        opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
+        self._pipeline = Pipeline(opened, slots)
+        self._journal = Journal(None if self._ranks.rank else journal, self.job)
+        self._strategy = choose(strategy, self._pipeline.tiers, self.job, self._ranks.world)
+        self._copying: Copying | None = None
         self._version = 0
         self._structure: list[Any] | None = None
         self._digest = 0
@@ -103,8 +118,6 @@ class Checkpointer:
         self._taken = 0
         self._early: dict[str, Any] | None = None
         self._due = False
-        self._copied = threading.Event()
-        self._copied.set()
         self._gate_s = 0.0
         self._disagreements = 0
         self._hooks: list[Any] = [
@@ -130,11 +143,12 @@ class Checkpointer:
         """Versions saved, skipped and failed, bytes, and seconds for which training stood still."""
         return {**self._pipeline.counts, "stall_s": self._gate_s, "disagreements": self._disagreements}
 
-    def save(self, block: bool = False) -> Handle:
+    def save(self, block: bool = False, best: bool = False) -> Handle:
         """Save the present state, whatever the schedule says.
 
         Args:
             block: wait for a free slot, and until a tier has acknowledged the version; the emergency save.
+            best: it is the best so far: kept, beside the newest, until a better one is saved.
 
         Returns:
             The handle; ``skipped`` where there was no room and ``block`` is not set.
@@ -145,10 +159,11 @@ class Checkpointer:
         self._due = False  # this one is it
         last = self._last
         handle = last if last is not None and last.version == self._version and not last.skipped else None
-        if handle is None or _failed(handle.remote_done):
-            handle = self._save(WAIT_S if block else 0.0)
+        if handle is None or _failed(handle.local_done) or (best and not handle.best):
+            handle = self._save(WAIT_S if block else 0.0, best)
         if block:
-            _result(handle.remote_done)
+            local = all(tier.volatile for tier in self._pipeline.tiers)
+            _result(handle.local_done if local else handle.remote_done)
         return handle
 
     def wait(self) -> None:
@@ -158,10 +173,10 @@ class Checkpointer:
             CheckpointError: the copy does not end.
         """
         self._before_forward()
-        if self._copied.is_set():
+        if self._copying is None or self._copying.open:
             return
         start = time.perf_counter()
-        if not self._copied.wait(WAIT_S):
+        if not self._copying.wait(WAIT_S):
             raise CheckpointError(f"the copy of a version did not end in {WAIT_S:.0f} s")
         waited = time.perf_counter() - start
         self._gate_s += waited
@@ -180,6 +195,7 @@ class Checkpointer:
         """
         self.wait()
         self._version = restore_newest(self._state, self._pipeline.tiers, self.job, self._ranks)
+        self._journal("restored", version=self._version)
         return self._version
 
     def close(self, limit_s: float = WAIT_S) -> None:
@@ -197,7 +213,15 @@ class Checkpointer:
         self._before_forward()
         for hook in self._hooks:
             hook.remove()
-        if not self._pipeline.close(limit_s):
+        ended = self._pipeline.close(limit_s)
+        self._strategy.close()
+        counts = self.metrics
+        self._journal("closed", **counts)
+        log.info(
+            "%d versions of %s saved, %d skipped, %d failed; training stood still for %.3f s",
+            *(counts["saved"], self.job, counts["skipped"], counts["failed"], counts["stall_s"]),
+        )
+        if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
 
     def __enter__(self) -> Checkpointer:
@@ -237,10 +261,10 @@ class Checkpointer:
             self._due = False
             self._save(0.0)
 
-    def _save(self, patience_s: float) -> Handle:
+    def _save(self, patience_s: float, best: bool = False) -> Handle:
         self.wait()
         start = time.perf_counter()
-        handle = Handle(self._version)
+        handle = Handle(self._version, best=best, tell=self._journal.of(self._version))
         self._last_step, self._last_s, self._plan_s = self._version, time.monotonic(), 0.0
         early, self._early = self._early, None
         if self._ranks.world > 1:
@@ -304,6 +328,7 @@ class Checkpointer:
             if slot is not None:
                 self._pipeline.give_back(slot)
             self._pipeline.counts["skipped"] += 1
+            self._journal("skipped", version=self._version, error="a rank had no room")
             return False
         own = self._records[self._ranks.rank]
         own.copy_(pack(record, len(own)))
@@ -324,7 +349,7 @@ class Checkpointer:
             layout = Layout(image.size, shards(image.size, world, [*owned, (image.pickle, 0)]), image.fields)
             self._compare = [pieces_of(image, layout, r) for r in (rank, (rank + 1) % world)]
         self._image, self._layout, self._structure = image, layout, parts.structure
-        self._pipeline.renew(lambda: Slot(image, layout, rank))
+        self._pipeline.renew(lambda: self._strategy.slot(image, layout, rank))
         self._taken = 0  # a new layout is compared at once
         self._plan_s = time.perf_counter() - start
 
@@ -336,27 +361,20 @@ class Checkpointer:
         later = [n for n, piece in enumerate(slot.pieces) if piece.storage in free]
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
-        slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage not in free])
-        shard = Shard(self.job, handle.version, self._ranks.rank, self._layout, slot.view)
+        rank = self._ranks.rank
+        shard = Shard(self.job, handle.version, rank, self._layout, slot.view, home=slot.home, best=handle.best)
         compare: list[list[Piece]] = []
         self._taken += 1
         if self._taken % COMPARE_EVERY == 1:
             compare = [[p for p in pieces if p.storage in free] for pieces in self._compare]
-        self._copied.clear()
+        copying = self._copying = Copying(self._strategy, slot, sources, later)
 
-        def copy(reached: Callable[[int], None]) -> None:
-            """In the background: copy what only the optimizer changes, and open the gate."""
-            try:
-                point("snapshot.before-copy")
-                slot.copy(sources, later, reached)
-                point("snapshot.after-copy")
-                if compare:
-                    own, neighbour = (checksum(sources, pieces) for pieces in compare)
-                    self._seen = (handle.version, own, neighbour)
-            finally:
-                self._copied.set()
+        def also() -> None:
+            if compare:
+                own, neighbour = (checksum(sources, pieces) for pieces in compare)
+                self._seen = (handle.version, own, neighbour)
 
-        self._pipeline.send(slot, shard, handle, copy)
+        self._pipeline.send(slot, shard, handle, lambda reached: copying.run(reached, also))
 
 
 def _close(method: weakref.WeakMethod[Callable[..., None]]) -> None:

@@ -15,6 +15,7 @@ import signal
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.checkpoint.points import point
@@ -60,15 +61,77 @@ def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bo
         point(f"{what}.after-sync")
 
 
-def can_reuse(folder: Path) -> bool:
-    """Whether the file system of a folder lets one know that nobody reads a file any more."""
+@dataclass(frozen=True)
+class Medium:
+    """What a folder lies on, as far as the system tells; empty where it does not.
+
+    Attributes:
+        kind: type of the file system, such as ``ext4``. options: it is mounted with.
+    """
+
+    kind: str = ""
+    options: tuple[str, ...] = ()
+
+    @property
+    def volatile(self) -> bool:
+        """Whether files live in memory: they survive the end of a process, not that of the machine."""
+        return self.kind in ("tmpfs", "ramfs")
+
+    @property
+    def dax(self) -> bool:
+        """Whether a mapping is the medium itself (persistent memory), with no page cache between."""
+        return "dax" in self.options or "dax=always" in self.options
+
+    @property
+    def mappable(self) -> bool:
+        """Whether a file whose space was allocated can be written through a mapping without running out of space.
+
+        Where writing finds new blocks (btrfs, or xfs after a reflink), a full disk would end the process (SIGBUS).
+        """
+        return self.kind in ("ext2", "ext3", "ext4", "tmpfs") or (self.kind == "xfs" and self.dax)
+
+    def __str__(self) -> str:
+        """For the log: what a version written there survives."""
+        if self.volatile:
+            return f"{self.kind}: it survives the end of this process, not that of the machine"
+        if self.dax:
+            return f"{self.kind} with DAX: persistent once its caches are flushed"
+        return f"{self.kind or 'unknown file system'}: page cache, persistent once it is synchronised"
+
+
+def medium(folder: Path) -> Medium:
+    """What a folder lies on, or will when it is made."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
     try:
         device = os.stat(folder).st_dev
         rows = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
-        return False
+        return Medium()
     here = f"{os.major(device)}:{os.minor(device)}"
-    return any(r.split()[2] == here and r.partition(" - ")[2].split()[0] in _LOCAL for r in rows)
+    for row in reversed(rows):
+        before, _, after = row.partition(" - ")
+        if before.split()[2] == here:
+            kind, _, options = (after.split() + ["", "", ""])[:3]
+            return Medium(kind, (*before.split()[5].split(","), *options.split(",")))
+    return Medium()
+
+
+def can_reuse(folder: Path) -> bool:
+    """Whether the file system of a folder lets one know that nobody reads a file any more."""
+    return medium(folder).kind in _LOCAL
+
+
+def sync_file(path: Path) -> None:
+    """Have a file's bytes on the medium, those written through a mapping as well (Linux: fsync covers both).
+
+    Not ``mmap.flush``, which holds the interpreter's lock in most releases while the disk works.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def is_unused(path: Path) -> bool:

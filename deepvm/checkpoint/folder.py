@@ -131,13 +131,18 @@ class VersionFolder:
         """
         target = self.file(job, version)
         try:
-            disk.make_folder(self.path)
-            hidden = self._hidden(target)
-            self._claim_spare(job, hidden)
+            hidden = self.reserve(job, version)
             self._publish(hidden, target, lambda: self._write(hidden, image.cast("B"), final, "data"), manifest)
         except OSError as error:
             raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
         return target
+
+    def reserve(self, job: str, version: int = 0) -> Path:
+        """Name of a hidden file for :meth:`adopt`; it is there if there was a spare that nobody reads, else not."""
+        disk.make_folder(self.path)
+        hidden = self._hidden(self.file(job, version))
+        self._claim_spare(job, hidden)
+        return hidden
 
     def adopt(self, hidden: Path, manifest: Manifest) -> Path:
         """Make a version of a hidden file in this folder that is complete and on the disk already.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -16,38 +17,52 @@ class Handle:
     Attributes:
         version: optimizer steps that it contains.
         snapshot_done: resolves when the trainer's memory has a copy that training cannot change.
+        local_done: resolves when a tier has it: it survives the end of this process, perhaps no more.
         remote_done: resolves when the version survives the loss of this machine.
         durable: resolves when it survives the loss of the memory node too; fails when no tier can promise that.
         stall_s: seconds for which training stood still for it. times: seconds from the start to each of the above.
-        skipped: whether there was no room, so that nothing was done.
+        skipped: whether there was no room, so that nothing was done. best: the training called it that.
+        tell: gets an event for each of all this.
     """
 
     version: int
     snapshot_done: Future[int] = field(default_factory=Future)
+    local_done: Future[int] = field(default_factory=Future)
     remote_done: Future[int] = field(default_factory=Future)
     durable: Future[int] = field(default_factory=Future)
     stall_s: float = 0.0
     times: dict[str, float] = field(default_factory=dict)
     skipped: bool = False
+    best: bool = False
+    tell: Callable[..., None] = field(default=lambda event, **facts: None, repr=False)
     _start: float = field(default_factory=time.perf_counter)
 
     def reached(self, level: Level) -> None:
-        """Note that a tier has the version; durable is remote too."""
+        """Note that a tier has the version; durable is remote too, and both are local."""
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
-        self._resolve("remote", self.remote_done)
+        if level is not Level.LOCAL:
+            self._resolve("remote", self.remote_done)
+        self._resolve("local", self.local_done)
+        self._told(level.value)
 
     def copied(self) -> None:
         """Note that the snapshot is whole."""
         self._resolve("snapshot", self.snapshot_done)
+        self._told("snapshot")
 
     def failed(self, error: BaseException) -> None:
         """Note that what has not come will not come."""
-        for future in (self.snapshot_done, self.remote_done, self.durable):
-            if not future.done():
-                future.set_exception(error)
+        missed = [f for f in (self.snapshot_done, self.local_done, self.remote_done, self.durable) if not f.done()]
+        if self.local_done in missed:
+            self.tell("skipped" if self.skipped else "failed", error=str(error))
+        for future in missed:
+            future.set_exception(error)
 
     def _resolve(self, name: str, future: Future[int]) -> None:
         if not future.done():
             self.times[name] = time.perf_counter() - self._start
             future.set_result(self.version)
+
+    def _told(self, event: str) -> None:
+        self.tell(event, seconds=round(time.perf_counter() - self._start, 6), stall_s=round(self.stall_s, 6))

@@ -14,7 +14,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 
 from deepvm.checkpoint import disk
@@ -121,15 +120,7 @@ def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> Manifest:
             pass
         memory.flush()
         os.fsync(file.fileno())
-    return Manifest(
-        job=shard.job,
-        version=shard.version,
-        world=layout.world,
-        size=layout.size,
-        crcs=tuple(crcs),
-        layout=layout.digest,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    )
+    return shard.manifest(crcs)
 
 
 def _crc(image: memoryview, segment: Segment) -> int:

@@ -7,13 +7,14 @@ loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from deepvm.checkpoint.crc import crc32
-from deepvm.checkpoint.layout import CHUNK_BYTES, MOST_BYTES
-from deepvm.errors import RequestError
+from deepvm.checkpoint.layout import CHUNK_BYTES, MOST_BYTES, Layout
+from deepvm.errors import DamagedError, RequestError
 
 MANIFEST_VERSION = "deepvm.checkpoint/1"
 SUFFIX = ".json"
@@ -30,6 +31,7 @@ class Manifest:
         job: whose it is. version: optimizer steps that it contains. world: ranks that wrote it.
         size: bytes of the file. chunk_bytes: bytes that share a checksum. crcs: CRC-32 of each chunk, in order.
         layout: digest of its layout, empty when unknown. created: UTC, ISO 8601.
+        best: the training called it the best so far, when it was saved; the newest of those stays.
     """
 
     job: str
@@ -40,6 +42,13 @@ class Manifest:
     chunk_bytes: int = CHUNK_BYTES
     layout: str = ""
     created: str = ""
+    best: bool = False
+
+    @classmethod
+    def of(cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False) -> Manifest:
+        """The record of a version that is complete now; the checksums are those of its chunks."""
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        return cls(job, version, layout.world, layout.size, tuple(crcs), CHUNK_BYTES, layout.digest, now, best)
 
     def __post_init__(self) -> None:
         """Refuse figures that cannot belong together.
@@ -50,14 +59,18 @@ class Manifest:
         if not all(isinstance(text, str) for text in (self.job, self.layout, self.created)):
             raise RequestError("manifest", "something else", "texts for job, layout and created")
         numbers = (self.version, self.world, self.size, self.chunk_bytes, *self.crcs)
-        if not all(type(n) is int for n in numbers):
-            raise RequestError("manifest", "something else", "whole numbers")
+        if not all(type(n) is int for n in numbers) or type(self.best) is not bool:
+            raise RequestError("manifest", "something else", "whole numbers, and true or false")
         if not 0 <= self.version < 2**63 or self.world < 1:
             raise RequestError("version", self.version, "a version from 0 and a world from 1")
         if not 0 < self.size <= MOST_BYTES or not 1 <= self.chunk_bytes <= _MOST_CHUNK_BYTES:
             raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes in chunks of 1 to {_MOST_CHUNK_BYTES}")
-        if len(self.crcs) != -(-self.size // self.chunk_bytes):
-            raise RequestError("crcs", len(self.crcs), f"one for each of {-(-self.size // self.chunk_bytes)} chunks")
+        if len(self.crcs) != self._checksums:
+            raise RequestError("crcs", len(self.crcs), f"{self._checksums}, one for each chunk")
+
+    @property
+    def _checksums(self) -> int:
+        return -(-self.size // self.chunk_bytes)
 
     def to_json(self) -> bytes:
         """The record's bytes; ``check`` at its end is the CRC-32 of everything else."""
@@ -91,6 +104,49 @@ class Manifest:
             raise
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise RequestError("manifest", f"{len(data)} bytes", f"an undamaged commit record ({error})") from None
+
+
+@dataclass(frozen=True)
+class JoinedManifest(Manifest):
+    """A version in parts, which have checksums of their own; those of the whole are known when it has been joined.
+
+    Attributes:
+        parts: in order.
+    """
+
+    parts: tuple[Manifest, ...] = ()
+
+    @property
+    def _checksums(self) -> int:
+        return 0
+
+
+class ChunkChecks:
+    """Compares what comes, in order, with the checksums of a manifest, whatever the sizes of the pieces."""
+
+    def __init__(self, manifest: Manifest, name: str) -> None:
+        """Begin at the first byte; ``name`` is that of the version in errors."""
+        self._manifest, self._name = manifest, name
+        self._at = self._crc = 0
+
+    def add(self, data: memoryview) -> None:
+        """Take the next bytes.
+
+        Raises:
+            DamagedError: they end a chunk whose checksum is another.
+        """
+        size, done = self._manifest.chunk_bytes, 0
+        while done < len(data):
+            number = self._at // size
+            end = min((number + 1) * size, self._manifest.size)
+            part = data[done : done + end - self._at]
+            self._crc = crc32(part, self._crc)
+            self._at += len(part)
+            done += len(part)
+            if self._at == end:
+                if self._crc != self._manifest.crcs[number]:
+                    raise DamagedError(f"{self._name}: bytes {number * size} to {end - 1} are damaged")
+                self._crc = 0
 
 
 def _check(document: Mapping[str, Any]) -> int:

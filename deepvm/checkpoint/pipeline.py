@@ -39,12 +39,15 @@ class Pipeline:
         self._queues: list[SimpleQueue[Callable[[], None] | None]] = [SimpleQueue() for _ in range(len(tiers) + 1)]
         self._threads: list[threading.Thread] = []
         self._sent: deque[Handle] = deque(maxlen=64)
+        self._closing = False
 
     def renew(self, make: Callable[[], Slot]) -> None:
         """The layout has changed: slots of the old one go when they are free."""
         with self._change:
             self._make = make
-            self._slots, self._free = [], []
+            old, self._slots, self._free = self._free, [], []
+        for slot in old:
+            slot.release()
 
     def take(self, timeout_s: float = 0) -> Slot | None:
         """A free slot, None when there is none in time."""
@@ -54,7 +57,11 @@ class Pipeline:
                 return None
             if self._free:
                 return self._free.pop()
-            slot = self._make()
+            try:
+                slot = self._make()
+            except CheckpointError as error:  # no space for it now: training goes on, and the version is skipped
+                log.warning("%s", error)
+                return None
             self._slots.append(slot)
             return slot
 
@@ -137,10 +144,28 @@ class Pipeline:
             self.counts["bytes"] += shard.layout.size
 
     def give_back(self, slot: Slot) -> None:
-        """A slot that is not used any more."""
+        """A slot that is not used any more; one whose memory has become a version is replaced."""
+        with self._change:
+            known = any(slot is s for s in self._slots)
+            spent = slot.spent
+            if known and not spent:
+                self._free.append(slot)
+                self._change.notify_all()
+                return
+            make = self._make
+        slot.release()
+        fresh: Slot | None = None
+        if known and not self._closing:
+            try:
+                fresh = make()  # here in the background: the next version must not wait for it
+            except CheckpointError as error:
+                log.warning("%s", error)
         with self._change:
             if any(slot is s for s in self._slots):
-                self._free.append(slot)
+                self._slots = [s for s in self._slots if s is not slot] + ([] if fresh is None else [fresh])
+                self._free += [] if fresh is None else [fresh]
+            elif fresh is not None:  # the layout has changed meanwhile
+                fresh.release()
             self._change.notify_all()
 
     def _start(self) -> None:
@@ -154,6 +179,7 @@ class Pipeline:
 
     def close(self, timeout_s: float) -> bool:
         """Finish what is under way, then end; returns whether all of it was done in time."""
+        self._closing = True
         for queue in self._queues[:1]:
             queue.put(None)
         done = True
@@ -164,6 +190,10 @@ class Pipeline:
                 for queue in self._queues[1:]:
                     queue.put(None)
         self._threads = []
+        with self._change:
+            free, self._free = self._free, []
+        for slot in free:
+            slot.release()
         for tier in self.tiers:
             done = tier.settle(timeout_s) and done
             tier.close()

@@ -94,6 +94,8 @@ def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
         raise DamagedError(f"{path}: it has no commit record ({path.name}{SUFFIX}): it was never completed") from None
     except OSError as error:
         raise DamagedError(f"{path}: its commit record cannot be read: {error.strerror or error}") from None
+    if not expected.crcs:
+        raise DamagedError(f"{path}: nothing is known that its bytes could be compared with")
     _compare(path, expected)
     return expected
 

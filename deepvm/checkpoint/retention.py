@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from deepvm.checkpoint.manifest import Manifest
 from deepvm.errors import RequestError
 
 
@@ -35,3 +36,10 @@ def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collectio
             reached = version // every
             stay.add(version)
     return stay
+
+
+def kept_of(manifests: Sequence[Manifest], keep: int = 2, every: int = 0) -> set[int]:
+    """As :func:`kept`, with the newest of those that the training called the best."""
+    return kept(
+        [m.version for m in manifests], keep, every, {max((m.version for m in manifests if m.best), default=-1)}
+    )

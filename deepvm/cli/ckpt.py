@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 YOUNG_S = 3600
 """Seconds for which `gc` leaves alone what may belong to a writer at work."""
 
-_PLACE = "a folder, file:///folder, tcp://host:port or s3://bucket/prefix"
+_PLACE = "a folder, file:///folder, tcp://host:port[,host:port...] or s3://bucket/prefix"
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="List, verify, thin out, restore and measure checkpoints."
@@ -166,8 +166,14 @@ def restore(
         Literal["torch", "safetensors"],
         typer.Option("--format", help="The file as it is, or the model's tensors alone for other programs."),
     ] = "torch",
+    parts: Annotated[
+        list[str], typer.Option("--parts", metavar="DIR", help="Another node's folder; may be repeated.")
+    ] = [],  # noqa: B006  see above
 ) -> None:
     """Write a version to a file. The newest good one, after it was compared with its commit record.
+
+    The parts that several memory nodes have kept (JOB.part-1-of-2, ...) are joined to the file of JOB; where each node
+    has a folder of its own, name the others with --parts.
 
     Example: deepvm ckpt restore /mnt/ckpt --to model.pt
     """
@@ -178,20 +184,20 @@ def restore(
         raise RequestError("to", to, "a file in a folder that exists")
     try:
         with TemporaryDirectory(prefix=".deepvm-restore-", dir=target.parent) as folder:
-            source, manifest = _get(_where(place), job, version, Path(folder))
+            source, manifest = _get(_where(place), job, version, Path(folder), [_local(p) for p in parts])
             if form == "safetensors":
                 from deepvm.checkpoint.export import export_safetensors
 
                 export_safetensors(source, target)
             else:
-                _copy(source, manifest, target)
+                _copy(source, manifest, target, own=source.parent == Path(folder))
     except OSError as error:
         raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
     sys.stdout.write(f"{target}: version {manifest.version} of {manifest.job}\n")
 
 
-def _get(where: Path | str, job: str, version: int | None, folder: Path) -> tuple[Path, Manifest]:
-    """A verified file of the version that is wanted, and its record."""
+def _get(where: Path | str, job: str, version: int | None, folder: Path, more: list[Path]) -> tuple[Path, Manifest]:
+    """A verified file of the version that is wanted, and its record; one that had to be made lies in ``folder``."""
     from deepvm.checkpoint.folder import verify
 
     if isinstance(where, Path) and not where.is_dir():
@@ -201,11 +207,16 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path) -> tupl
             raise RequestError("version", version, f"{manifest.version}, which this file holds")
         return where, manifest
     if isinstance(where, Path):
-        jobs = sorted({f.job for f in _open(where).found()})
+        from deepvm.checkpoint.tiers.gather import GatherTier, jobs_in
+
+        places = [_open(path) for path in (where, *more)]
+        jobs = jobs_in(places)
         if not job and len(jobs) > 1:
             raise RequestError("job", job, f"one of {', '.join(jobs)}")
         job = job or (jobs or ["job"])[0]
-    tier = _tier(where)
+        tier: Tier = GatherTier(places)
+    else:
+        tier = _tier(where)
     try:
         found = [m for m in tier.versions(_one_job(job)) if version in (None, m.version)]
         for manifest in found:
@@ -218,10 +229,14 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path) -> tupl
     finally:
         tier.close()
     what = "no good version" if found else "no complete version"
-    raise DataError(f"{tier.url}: {what}{'' if version is None else f' {version}'} of job {job}")
+    hint = ""
+    if isinstance(where, Path) and any(f.job.startswith(f"{job}.part-") for p in places for f in p.found()):
+        hint = "; not all its parts are here, name the folders of the other memory nodes with --parts"
+    raise DataError(f"{tier.url}: {what}{'' if version is None else f' {version}'} of job {job}{hint}")
 
 
-def _copy(source: Path, manifest: Manifest, target: Path) -> None:
+def _copy(source: Path, manifest: Manifest, target: Path, *, own: bool) -> None:
+    """Make ``target``; of a source that is ours to take, without copying it."""
     import os
     import secrets
     import shutil
@@ -229,10 +244,11 @@ def _copy(source: Path, manifest: Manifest, target: Path) -> None:
     from deepvm.checkpoint.disk import sync_folder
     from deepvm.checkpoint.folder import verify
 
-    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    hidden = source if own else target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        shutil.copyfile(source, hidden)
-        verify(hidden, manifest)  # what was read the second time need not be what was verified
+        if not own:
+            shutil.copyfile(source, hidden)
+            verify(hidden, manifest)  # what was read the second time need not be what was verified
         with hidden.open("rb+") as stream:
             os.fsync(stream.fileno())
         hidden.replace(target)

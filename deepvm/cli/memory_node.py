@@ -32,12 +32,20 @@ def serve(
         str, typer.Option("--memory", metavar="SIZE", help="For all versions together, such as 512MiB or 6GiB.")
     ] = "1GiB",
     persist: Annotated[
-        str, typer.Option("--persist", metavar="URL", help="Folder for complete versions: file:///mnt/ckpt. Else none.")
+        str,
+        typer.Option("--persist", metavar="URL", help="For complete versions: file:///mnt/ckpt or s3://bucket/prefix."),
     ] = "",
+    shared: Annotated[
+        bool,
+        typer.Option("--shared-folder", help="Other nodes, with other parts of the versions, write there as well."),
+    ] = False,
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks one.")
     ] = "127.0.0.1:7070",
-    keep: Annotated[int, typer.Option("--keep", help="Newest versions of each job that stay in the folder.")] = 2,
+    keep: Annotated[int, typer.Option("--keep", help="Newest versions of each job that stay there.")] = 2,
+    keep_every: Annotated[
+        int, typer.Option("--keep-every", metavar="STEPS", help="Also keep one version for each so many steps.")
+    ] = 0,
     connections: Annotated[int, typer.Option("--connections", help="The most at a time; a rank has 3.")] = 64,
     drain_timeout: Annotated[
         float, typer.Option("--drain-timeout", metavar="SECONDS", help="At the end, the longest wait for the disk.")
@@ -62,12 +70,14 @@ def serve(
         listen=address,
         token=read_token(token_file),
         memory_bytes=_bytes(memory),
-        persist=_folder(persist),
+        persist=persist,
         keep=keep,
+        keep_every=keep_every,
         connections=connections,
         drain_s=drain_timeout,
         certificate=Path(tls_cert) if tls_cert else None,
         key=Path(tls_key) if tls_key else None,
+        shared=shared,
     )
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     _serve(Node(settings))
@@ -133,23 +143,6 @@ def _bytes(text: str) -> int:
     return found
 
 
-def _folder(url: str) -> Path | None:
-    from urllib.parse import unquote, urlsplit
-
-    from deepvm.errors import RequestError
-
-    if not url:
-        return None
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        parts = urlsplit("")
-    path = unquote(parts.path)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
-        raise RequestError("persist", url, "file:///folder, with three slashes")
-    return Path(path)
-
-
 def _table(found: Any) -> str:
     """The status for people."""
     memory, flush, counts = found["memory"], found["flush"], found["counts"]
@@ -158,7 +151,7 @@ def _table(found: Any) -> str:
         ("memory", f"{_mib(memory['allocated_bytes'])} in slots, of {_mib(memory['limit_bytes'])}"),
         ("connections", f"{found['connections']} of {found['connections_limit']}, refused {found['refused'] or 0}"),
         ("received", f"{counts['complete']} versions, {_mib(counts['received_bytes'])}; no room for {counts['busy']}"),
-        ("folder", found["persist"] or "none: versions live in memory only"),
+        ("store", found["persist"] or "none: versions live in memory only"),
     ]
     if found["persist"]:
         rows.append(("written", f"{flush['flushed']}, the last in {flush['last_s']:.3f} s; {flush['waiting']} waiting"))

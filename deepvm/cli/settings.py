@@ -23,7 +23,13 @@ CONFIG_VARIABLE = "DEEPVM_CONFIG"
 NO_FILE = "none"
 """The value of ``DEEPVM_CONFIG`` for no file of the user's own."""
 
-OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_ADVISOR_URL"})
+OTHER_VARIABLES = frozenset(
+    {
+        *(CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_ADVISOR_URL"),
+        # of training jobs and memory nodes, which import the checkpointing alone
+        *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_TLS_CA", "DEEPVM_CHECKPOINT_KILL_AT"),
+    }
+)
 """Variables of other parts, which are no options."""
 
 MAX_BYTES = 2**20

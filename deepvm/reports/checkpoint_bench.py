@@ -12,19 +12,22 @@ if TYPE_CHECKING:
 
 def print_bench(bench: Bench) -> None:
     """Seconds and ratios of every method, and below them where they were measured."""
-    names = ["stall s", "durable s", "extra s", "stall ratio", "durable ratio", "extra ratio"]
+    names = ["stall s", "safe s", "in training s", "extra s", "stall", "safe", "in training", "extra"]
     columns = [Column("method"), *(Column(n, "right") for n in names)]
     rows = []
     for name, own in bench.methods.items():
-        figures = [own.stall_s, own.durable_s, own.extra_s, own.stall_ratio, own.durable_ratio, own.extra_ratio]
+        seconds = [own.stall_s, own.durable_s, own.training_s, own.extra_s]
+        figures = [*seconds, own.stall_ratio, own.durable_ratio, own.training_ratio, own.extra_ratio]
         rows.append([name, *("-" if f is None else f"{f:.3f}" for f in figures)])
     print_table(columns, rows)
     machine = bench.machine
     print_lines(
         [
             "",
+            "stall: training stands still. safe: until the guarantee holds, with nothing else running, or in training.",
+            "extra: how much longer the loop takes. Without a unit: over torch.save with fsync.",
             f"{bench.model}, {bench.bytes / 1e6:.0f} MB of state, {bench.steps} steps of {bench.step_s:.3f} s after "
-            f"each save; medians of {bench.reps}, ratios to torch.save with fsync",
+            f"each save; medians of {bench.reps}",
             f"{machine.processor}, {machine.cores} cores, {machine.file_system}, torch {machine.torch}",
         ]
     )

@@ -56,9 +56,10 @@ def finished(image: memoryview, layout: Layout) -> bytes:
 
 
 @contextlib.contextmanager
-def running(memory: int = 64 * MIB, persist: Path | None = None, **settings: object) -> Iterator[Node]:
+def running(memory: int = 64 * MIB, persist: Path | str | None = None, **settings: object) -> Iterator[Node]:
     """A node in this process; ``url`` and ``address`` say where."""
-    node = Node(NodeSettings(HERE, TOKEN, memory, persist, **settings))  # type: ignore[arg-type]
+    place = persist.as_uri() if isinstance(persist, Path) else persist or ""
+    node = Node(NodeSettings(HERE, TOKEN, memory, place, **settings))  # type: ignore[arg-type]
     address = node.start()
     node.address, node.url = address, address.url  # type: ignore[attr-defined]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -363,3 +364,57 @@ def test_it_needs_nothing_but_torch_and_the_standard_library() -> None:
         "from deepvm.checkpoint import Checkpointer\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_best_stays_until_a_better_one_comes(tmp_path: Path) -> None:
+    model = model_of(2, 64)
+    optimizer = Fill(model.parameters())
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=[tmp_path.as_uri()], every=1, keep=1, keep_every=6
+    ) as saver:
+        for step in range(1, 11):
+            optimizer.step()
+            saver.save(block=True, best=step in (3, 5))
+            saver.wait()
+    assert sorted(VersionFolder(tmp_path).manifests("job"), key=lambda m: m.version)[0].best
+    assert sorted(contents(tmp_path)) == [5, 6, 10]
+
+
+def test_the_journal_tells_what_became_of_each_version(tmp_path: Path) -> None:
+    model = model_of(2, 64)
+    optimizer = Fill(model.parameters())
+    journal = tmp_path / "journal.jsonl"
+    with Checkpointer(
+        model=model, optimizer=optimizer, tiers=[(tmp_path / "f").as_uri()], job="mine", journal=journal
+    ) as saver:
+        saver.restore_latest()
+        optimizer.step()
+        saver.save(block=True)
+        (tmp_path / "f").rename(tmp_path / "g")
+        (tmp_path / "f").write_text("in the way")
+        optimizer.step()
+        with pytest.raises(CheckpointError):
+            saver.save(block=True)
+    rows = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert all(row["job"] == "mine" and row["rank"] == 0 and row["time"] for row in rows)
+    assert [(row["event"], row.get("version")) for row in rows] == [
+        ("restored", 0),
+        ("snapshot", 1),
+        ("durable", 1),
+        ("snapshot", 2),
+        ("failed", 2),
+        ("closed", None),
+    ]
+    assert 0 < rows[1]["seconds"] < rows[2]["seconds"]
+    assert str(tmp_path / "f") in rows[4]["error"]
+    assert (rows[5]["saved"], rows[5]["failed"]) == (1, 1)
+
+
+def test_a_journal_that_cannot_be_written_costs_no_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = model_of(2, 64)
+    optimizer = Fill(model.parameters())
+    with Checkpointer(model=model, optimizer=optimizer, tiers=[(tmp_path / "f").as_uri()], journal=tmp_path) as saver:
+        optimizer.step()
+        saver.save(block=True)
+    assert "no more is told there" in caplog.text
+    assert len(contents(tmp_path / "f")) == 1

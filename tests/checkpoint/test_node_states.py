@@ -32,6 +32,7 @@ from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.shelf import Shelf
 from deepvm.checkpoint.node.slots import Slot
+from deepvm.checkpoint.node.store import FolderStore
 from deepvm.checkpoint.node.versions import Claim, Job, Session, State, Version
 from deepvm.checkpoint.protocol import Refused
 from deepvm.errors import CheckpointError, DamagedError
@@ -85,7 +86,8 @@ class Protocol(RuleBasedStateMachine):
     def begin(self) -> None:
         """The node starts: nothing is in its memory."""
         self.shelf = Shelf(self.slots * SLOT, persists=self.persists, lease_s=LEASE_S, clock=lambda: self.now)
-        self.flusher = Flusher(self.shelf, self.folder, keep=KEEP)
+        self.store = FolderStore(self.folder.path, direct=False)
+        self.flusher = Flusher(self.shelf, self.store, keep=KEEP)
         self.seen: dict[Version, bytes] = {}
         self.committed: dict[tuple[Version, int], int] = {}
         self.borrowed: list[tuple[Version, bytes]] = []
@@ -285,14 +287,13 @@ class Protocol(RuleBasedStateMachine):
             self.durable.pop(version.number, None)
             self.durable[version.number] = self.seen[version]
         else:
-            write = self.folder.write
-            self.folder.write = self._full  # type: ignore[method-assign]
+            self.store.write = self._full  # type: ignore[method-assign]
             assert not self.flusher._write(version)
-            self.folder.write = write  # type: ignore[method-assign]
+            del self.store.write
         self.shelf.unpin(version)
 
     @staticmethod
-    def _full(*_: object) -> Path:
+    def _full(*_: object) -> None:
         raise CheckpointError("no space left")
 
     @rule(one=ONE)
@@ -421,8 +422,8 @@ def test_the_protocol_for_long(machine: type[Protocol]) -> None:
 
 
 def newest_only(self: Flusher, version: Version) -> None:
-    for manifest in self._folder.manifests(version.job)[KEEP - 1 :]:
-        self._folder.delete(version.job, manifest.version)
+    for manifest in self._store.manifests(version.job)[KEEP - 1 :]:
+        self._store.delete(version.job, manifest.version)
 
 
 def unverified_counts(self: Shelf, claim: Claim, verified: object) -> None:

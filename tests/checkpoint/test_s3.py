@@ -167,7 +167,7 @@ def test_an_upload_that_somebody_aborts(store: Store) -> None:
 
 
 def test_a_failure_in_the_trainer_aborts_too(tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> Iterator[int]:
+    def broken(*_: object, **__: object) -> Iterator[int]:
         yield CHUNK_BYTES
         raise KeyboardInterrupt
 

@@ -6,7 +6,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,13 +14,18 @@ from pathlib import Path
 import pytest
 from checkpoint import object_store
 from checkpoint.images import noise, plain_shard, zip_shard
+from checkpoint.memory_nodes import TOKEN, running
 
 from deepvm.checkpoint.arena import Filling
 from deepvm.checkpoint.image import chunk_crcs, finish
 from deepvm.checkpoint.layout import CHUNK_BYTES, Layout, Segment
+from deepvm.checkpoint.parts import part_job, read_part_file
+from deepvm.checkpoint.protocol import Refused
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.s3 import S3Tier
+from deepvm.checkpoint.tiers.split import SplitTier
+from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
 
 
@@ -36,6 +41,7 @@ class Bench:
         levels: what is acknowledged, in order.
         most: how many versions can be put at once without waiting; one more is refused with ``TierBusyError``. None
             where every put waits for its turn.
+        own_checksums: manifests have those of the whole file, not only of its parts.
     """
 
     tier: Tier
@@ -44,6 +50,15 @@ class Bench:
     breaking: Callable[[], AbstractContextManager[None]]
     levels: tuple[Level, ...] = (Level.DURABLE,)
     most: int | None = None
+    own_checksums: bool = True
+
+
+def damage_file(path: Path, offset: int) -> None:
+    with path.open("r+b") as stream:
+        stream.seek(offset)
+        byte = stream.read(1)
+        stream.seek(offset)
+        stream.write(bytes([byte[0] ^ 1]))
 
 
 @contextmanager
@@ -51,11 +66,7 @@ def file_bench(folder: Path) -> Iterator[Bench]:
     place = folder / "versions"
 
     def damage(job: str, version: int, offset: int) -> None:
-        with (place / f"{job}-{version:012d}.pt").open("r+b") as stream:
-            stream.seek(offset)
-            byte = stream.read(1)
-            stream.seek(offset)
-            stream.write(bytes([byte[0] ^ 1]))
+        damage_file(place / f"{job}-{version:012d}.pt", offset)
 
     @contextmanager
     def breaking() -> Iterator[None]:
@@ -93,10 +104,56 @@ def s3_bench(folder: Path) -> Iterator[Bench]:
         yield Bench(make(), cache(make), damage, breaking)
 
 
+@contextmanager
+def node_bench(folder: Path, nodes: int) -> Iterator[Bench]:
+    made: list[Tier] = []
+    with ExitStack() as stack:
+        running_nodes = [
+            stack.enter_context(running(256 * 2**20, folder / f"persist-{n}", keep=10)) for n in range(nodes)
+        ]
+
+        def make() -> Tier:
+            tiers = [TcpTier(node.url, f"run {len(made)}", TOKEN) for node in running_nodes]  # type: ignore[attr-defined]
+            made.append(tiers[0] if nodes == 1 else SplitTier(tiers))
+            return made[-1]
+
+        def damage(job: str, version: int, offset: int) -> None:
+            """In memory, from where it is served, and on disk, from where it would be."""
+            for number, node in enumerate(running_nodes, start=1):
+                name = job if nodes == 1 else part_job(job, number, nodes)
+                path, at = folder / f"persist-{number - 1}" / f"{name}-{version:012d}.pt", offset
+                if nodes > 1:
+                    part = read_part_file(path)
+                    if not part.start <= offset < part.start + part.length:
+                        continue
+                    at = offset - part.start + part.offset
+                kept = node.shelf.borrow(name, version)
+                assert kept is not None
+                kept.image[at] ^= 1
+                node.shelf.unpin(kept)
+                damage_file(path, at)
+
+        @contextmanager
+        def breaking() -> Iterator[None]:
+            def fail(*_: object) -> None:
+                raise Refused("full", "it broke when all bytes were there")
+
+            with pytest.MonkeyPatch.context() as patch:
+                for node in running_nodes:
+                    patch.setattr(node.shelf, "commit", fail)
+                yield
+
+        levels = (Level.REMOTE, Level.DURABLE)
+        yield Bench(make(), make, damage, breaking, levels, own_checksums=nodes == 1)
+        for tier in made:
+            tier.close()
+
+
 FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
     "file": file_bench,
     "s3": s3_bench,
-    # "tcp": ..., "mpi": ...: one line each, with the levels that they acknowledge
+    "tcp": lambda folder: node_bench(folder, 1),
+    "tcp-2": lambda folder: node_bench(folder, 2),
 }
 
 
@@ -107,9 +164,13 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         made.tier.close()
 
 
+SETTLE_S = 20
+
+
 def put(tier: Tier, shard: Shard) -> list[Level]:
     levels: list[Level] = []
     tier.put(shard, levels.append)
+    assert tier.settle(SETTLE_S)
     return levels
 
 
@@ -140,6 +201,7 @@ def test_an_acknowledged_version_is_there_at_once_and_after_a_restart(bench: Ben
             plain_shard(noise(5000, version), version),
             lambda level, version=version, seen=seen: seen.append(version in versions(bench.tier)),
         )
+        assert bench.tier.settle(SETTLE_S)
         assert all(seen) and seen
     assert versions(bench.tier) == [20, 3, 2, 1]
     assert versions(bench.again()) == [20, 3, 2, 1]
@@ -152,7 +214,7 @@ def test_the_bytes_come_back(bench: Bench, tmp_path: Path, size: int) -> None:
     put(bench.tier, plain_shard(data, 7))
     (manifest,) = bench.again().versions("job")
     assert (manifest.job, manifest.version, manifest.world, manifest.size) == ("job", 7, 1, size)
-    assert manifest.crcs == chunk_crcs(memoryview(wanted))
+    assert manifest.crcs == (chunk_crcs(memoryview(wanted)) if bench.own_checksums else ())
     assert bench.again().fetch(manifest, tmp_path / "restored").read_bytes() == wanted
 
 
@@ -289,6 +351,7 @@ def test_two_at_once(bench: Bench, tmp_path: Path) -> None:
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
+    assert bench.tier.settle(SETTLE_S)
     assert bench.most is not None or not busy
     done = [v for v in levels if v not in busy]
     assert done
@@ -357,3 +420,14 @@ class TestRetention:
             make(keep=-1)
         with pytest.raises(RequestError):
             make(every=5)
+
+
+def test_old_versions_that_cannot_be_removed_do_not_make_the_new_one_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def take_away(level: Level) -> None:
+        (tmp_path / "p").rename(tmp_path / "q")
+        (tmp_path / "p").touch()
+
+    FileTier(tmp_path / "p", keep=1).put(plain_shard(noise(10), 1), take_away)
+    assert "old versions stay" in caplog.text

@@ -121,7 +121,9 @@ def tiers(order: dict[str, Any]) -> list[Tier]:
     if order.get("url"):
         made.append(TcpTier(order["url"], session, TOKEN, wire_bytes=8192, limit_s=5.0))
     if order.get("folder"):
-        made.append(FileTier(Path(order["folder"]), keep=order["keep"], session=session))
+        tier = FileTier(Path(order["folder"]), keep=order["keep"], session=session)
+        tier._level = Level.DURABLE  # the folder may be in memory, for speed: no machine is lost here
+        made.append(tier)
     return made
 
 
@@ -194,7 +196,11 @@ def serve(order: dict[str, Any], log: Log) -> None:
     flusher._FIRST_RETRY_S = 0.05
     node = Node(
         NodeSettings(
-            Address("127.0.0.1", order.get("port", 0)), TOKEN, 64 * 2**20, Path(order["persist"]), keep=order["keep"]
+            Address("127.0.0.1", order.get("port", 0)),
+            TOKEN,
+            64 * 2**20,
+            Path(order["persist"]).as_uri(),
+            keep=order["keep"],
         )
     )
     log("listening", node.start().url)

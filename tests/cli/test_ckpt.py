@@ -362,3 +362,63 @@ def test_nothing_slow_is_loaded(folder: Path, command: str) -> None:
     words = [sys.executable, "-c", script, "ckpt", command, str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+class TestParts:
+    """What several memory nodes have kept."""
+
+    @pytest.fixture
+    def folders(self, tmp_path: Path) -> list[Path]:
+        """Versions 1 and 2 in two parts, each in a folder of its own."""
+        pytest.importorskip("torch")
+        from checkpoint.images import plain_shard
+
+        from deepvm.checkpoint.parts import part_job, plan_part
+
+        folders = [tmp_path / "node 1", tmp_path / "node 2"]
+        for version in (1, 2):
+            shard = plain_shard(noise(5000, version), version)
+            for number, folder in enumerate(folders, start=1):
+                plan = plan_part(shard.layout, number, 2)
+                data = bytearray(plan.shard(shard, bytes([version] * 16)).image[0 : plan.layout.size])
+                manifest = manifest_of(data, part_job("job", number, 2), version)
+                VersionFolder(folder).write(memoryview(data), manifest)
+        return folders
+
+    def test_they_are_joined(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+        to = tmp_path / "out.pt"
+        code, out, err = run("restore", folders[0], "--parts", folders[1], "--to", to)
+        assert (code, out, err) == (0, f"{to}: version 2 of job\n", "")
+        assert to.read_bytes() == noise(5000, 2)
+        assert run("restore", folders[1], "--parts", folders[0], "--to", to, "--version", "1")[0] == 0
+        assert to.read_bytes() == noise(5000, 1)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["node 1", "node 2", "out.pt"]
+        assert [f.version for f in VersionFolder(folders[0]).found()] == [2, 1]
+
+    def test_in_one_folder(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+        for path in folders[1].iterdir():
+            path.rename(folders[0] / path.name)
+        to = tmp_path / "out.pt"
+        assert run("restore", folders[0], "--to", to)[:2] == (0, f"{to}: version 2 of job\n")
+        assert to.read_bytes() == noise(5000, 2)
+        jobs = {row["job"] for row in json.loads(run("ls", folders[0], "-o", "json")[1])}
+        assert jobs == {"job.part-1-of-2", "job.part-2-of-2"}
+
+    def test_a_damaged_part_costs_its_version(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+        flip(folders[1] / "job.part-2-of-2-000000000002.pt", 3000)
+        to = tmp_path / "out.pt"
+        code, out, err = run("restore", folders[0], "--parts", folders[1], "--to", to)
+        assert (code, out) == (0, f"{to}: version 1 of job\n") and "damaged" in err
+        assert to.read_bytes() == noise(5000, 1)
+
+    def test_a_part_alone_says_what_is_missing(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+        code, out, err = run("restore", folders[0], "--to", tmp_path / "out.pt")
+        assert (code, out) == (4, "") and "--parts" in err
+        assert not (tmp_path / "out.pt").exists()
+
+    def test_parts_that_were_not_sent_together(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+        names = [folders[0] / f"job.part-1-of-2-{v:012d}.pt" for v in (1, 2)]
+        data = names[0].read_bytes()
+        VersionFolder(folders[0]).write(memoryview(data), manifest_of(data, "job.part-1-of-2", 2))
+        code, out, err = run("restore", folders[0], "--parts", folders[1], "--to", tmp_path / "out.pt")
+        assert (code, out) == (0, f"{tmp_path / 'out.pt'}: version 1 of job\n") and "not sent together" in err

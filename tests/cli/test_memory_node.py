@@ -9,12 +9,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from deepvm.checkpoint.node.client import Address, token_from_environment
+from deepvm.checkpoint.node.store import BucketStore, FolderStore, open_store
 from deepvm.cli.main import main
-from deepvm.cli.memory_node import _bytes, _folder
+from deepvm.cli.memory_node import _bytes
 from deepvm.errors import RequestError
 
 COMMAND = [sys.executable, "-m", "deepvm.cli.main", "memory-node"]
@@ -49,20 +51,22 @@ def test_sizes() -> None:
             _bytes(text)
 
 
-def test_folders() -> None:
-    assert _folder("") is None
-    assert _folder("file:///mnt/a%20b") == _folder("file://localhost/mnt/a b") == Path("/mnt/a b")
+def test_stores() -> None:
+    assert open_store("") is None
+    for url in ("file:///mnt/a%20b", "file://localhost/mnt/a b"):
+        assert cast(FolderStore, open_store(url)).url == "file:///mnt/a b"
+    assert cast(BucketStore, open_store("s3://bucket/run/")).url == "s3://bucket/run"
     for url in (
         "/mnt/ckpt",
         "file://mnt/ckpt",
-        "s3://bucket/run",
+        "s3:///run",
         "file:",
         "http://x/y",
         "file:///a%00b",
         "file://[/x",
     ):
         with pytest.raises(RequestError, match="persist"):
-            _folder(url)
+            open_store(url)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +126,7 @@ def test_serve_and_status(capsys: pytest.CaptureFixture[str], token: Path, tmp_p
         found = json.loads(out)
         assert code == 0 and found["schema_version"] == "deepvm.memory-node/1"
         assert found["memory"]["limit_bytes"] == 16 * 2**20 and found["versions"] == []
-        assert found["connections"] == 1 and found["persist"] == str(folder)
+        assert found["connections"] == 1 and found["persist"] == f"file://{folder}"
         code, out, _ = run(capsys, "status", "--node", place, "--token-file", str(token))
         assert code == 0 and "16.0 MiB" in out and str(folder) in out
 

@@ -23,6 +23,7 @@ import torch
 from deepvm.checkpoint.bench.node import Node
 from deepvm.checkpoint.bench.training import Training
 from deepvm.checkpoint.checkpointer import Checkpointer
+from deepvm.checkpoint.disk import medium
 from deepvm.checkpoint.handle import Handle
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.errors import CheckpointError
@@ -201,7 +202,9 @@ class TorchSnapshot(Method):
 class DeepVM(Method):
     """A :class:`~deepvm.checkpoint.Checkpointer`, and which of its handle's futures is the guarantee."""
 
-    def __init__(self, place: Place, tier: str | Tier, guarantee: Literal["durable", "remote_done"]) -> None:
+    def __init__(
+        self, place: Place, tier: str | Tier, guarantee: Literal["durable", "remote_done", "local_done"]
+    ) -> None:
         """Hook into the optimizer."""
         super().__init__(place)
         training = place.training
@@ -253,7 +256,10 @@ METHODS: dict[str, Callable[[Place], Method]] = {
     "dcp": Dcp,
     "dcp-async": DcpAsync,
     "torchsnapshot": TorchSnapshot,
-    "deepvm-file": lambda place: DeepVM(place, place.folder.resolve().as_uri(), "durable"),
+    # In memory (tmpfs) nothing is durable, for the reference neither: what that folder can promise is compared.
+    "deepvm-file": lambda place: DeepVM(
+        place, place.folder.resolve().as_uri(), "local_done" if medium(place.folder).volatile else "durable"
+    ),
     "deepvm-memory": lambda place: DeepVMNode(place, persist=False),
     "deepvm-memory-durable": lambda place: DeepVMNode(place, persist=True),
 }

@@ -52,18 +52,22 @@ class Figures:
     """Medians of one method, in seconds and over those of the reference.
 
     Attributes:
-        stall_s: training stands still. durable_s: from the start of the save until the method's guarantee holds.
+        stall_s: training stands still. durable_s: from the start of the save until the method's guarantee holds, with
+            nothing else to do for the machine; training_s: the same while training goes on, which takes its share of
+            the cores (so does a memory node that is on the same machine).
         extra_s: how much longer a loop takes with a checkpoint than the same without right before it; noise can make
             it negative.
-        stall_ratio: over the reference's ``durable_s``, which is also its stall. durable_ratio: the same.
-        extra_ratio: over the reference's ``extra_s``; None where that is not positive.
+        stall_ratio, durable_ratio, training_ratio: each over the reference's.
+        extra_ratio: too; None where the reference's is not positive.
     """
 
     stall_s: float
     durable_s: float
+    training_s: float
     extra_s: float
     stall_ratio: float
     durable_ratio: float
+    training_ratio: float
     extra_ratio: float | None
 
 
@@ -92,9 +96,10 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Sample:
-    """One save: its times, and those of the loops without and with it."""
+    """Two saves: their times with and without training behind them, and those of the loops without and with one."""
 
     times: Times
+    alone: Times
     bare_s: float
     loop_s: float
 
@@ -178,7 +183,8 @@ def _measure(
             sample = _sample(training, ready[name], steps if rep > 0 else 1)
             say(
                 f"{f'{rep}/{reps}' if rep > 0 else 'warm-up':>8}  {name:<22}"
-                f"stall {sample.times.stall_s * 1e3:8.1f} ms  safe after {sample.times.durable_s * 1e3:8.1f} ms  "
+                f"stall {sample.times.stall_s * 1e3:8.1f} ms  safe after {sample.alone.durable_s * 1e3:8.1f} ms, "
+                f"in training {sample.times.durable_s * 1e3:8.1f} ms  "
                 f"loop {sample.loop_s:.3f} s, without {sample.bare_s:.3f} s"
             )
             if rep > 0:
@@ -196,24 +202,29 @@ def _sample(training: Training, method: Method, steps: int) -> _Sample:
     for _ in range(steps):
         training.step()
     end = time.perf_counter()
-    return _Sample(method.finish(), middle - start, end - middle)
+    times = method.finish()
+    method.save()
+    return _Sample(times, method.finish(), middle - start, end - middle)
 
 
 def _figures(samples: Mapping[str, Sequence[_Sample]]) -> dict[str, Figures]:
-    extra_s = {name: median(s.loop_s - s.bare_s for s in own) for name, own in samples.items()}
-    reference_s = median(s.times.durable_s for s in samples[REFERENCE])
+    seconds = {name: _seconds(own) for name, own in samples.items()}
     found = {}
-    for name, own in samples.items():
-        stall_s, durable_s = median(s.times.stall_s for s in own), median(s.times.durable_s for s in own)
-        found[name] = Figures(
-            stall_s=stall_s,
-            durable_s=durable_s,
-            extra_s=extra_s[name],
-            stall_ratio=stall_s / reference_s,
-            durable_ratio=durable_s / reference_s,
-            extra_ratio=extra_s[name] / extra_s[REFERENCE] if extra_s[REFERENCE] > 0 else None,
-        )
+    for name, own in seconds.items():
+        ratios = [a / b if b > 0 else None for a, b in zip(own, seconds[REFERENCE], strict=True)]
+        stall, durable, training, extra = ratios
+        assert stall is not None and durable is not None and training is not None
+        found[name] = Figures(*own, stall, durable, training, extra)
     return found
+
+
+def _seconds(own: Sequence[_Sample]) -> tuple[float, float, float, float]:
+    return (
+        median(s.times.stall_s for s in own),
+        median(s.alone.durable_s for s in own),
+        median(s.times.durable_s for s in own),
+        median(s.loop_s - s.bare_s for s in own),
+    )
 
 
 def _check_room(folder: Path, needed: int) -> None:

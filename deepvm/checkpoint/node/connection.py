@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from deepvm.checkpoint.folder import VersionFolder, check_job, read_manifest
+from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.layout import CHUNK_BYTES, Layout
-from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.answers import Busy, Ticket
 from deepvm.checkpoint.node.shelf import Shelf
+from deepvm.checkpoint.node.store import Store
 from deepvm.checkpoint.node.sums import Atom, total
 from deepvm.checkpoint.points import point
 from deepvm.checkpoint.protocol import (
@@ -26,7 +24,7 @@ from deepvm.checkpoint.protocol import (
     Refused,
     admit,
 )
-from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.errors import CheckpointError, RequestError
 
 _LOG = logging.getLogger(__name__)
 _IDLE_S = 900.0
@@ -44,7 +42,7 @@ class House(Protocol):
     """What a connection needs of the node."""
 
     shelf: Shelf
-    folder: VersionFolder | None
+    store: Store | None
 
     def proven(self, connection: Connection) -> None:
         """Count a peer that knows the token. Raises Refused: there are too many."""
@@ -159,8 +157,12 @@ class Connection:
 
     def _reserve(self, frame: Frame) -> None:
         number, put = _whole(frame.body, "version", 0, 2**63 - 1), _text(frame.body, "put", 64)
+        hold = _whole(frame.body, "hold", 0, 2**63 - 1) if "hold" in frame.body else None
         self._ticket = None
-        answer = self._shelf.reserve(self, self._job, self._session, self._digest, self._rank, number, put)
+        best = frame.body.get("best") is True
+        answer = self._shelf.reserve(
+            self, self._job, self._session, self._digest, self._rank, number, put, hold=hold, best=best
+        )
         if isinstance(answer, Busy):
             self._channel.send(
                 Kind.RETRY_AFTER, {"seconds": answer.retry_after_s, "reason": answer.reason, "version": number}
@@ -227,7 +229,7 @@ class Connection:
 
     def _list(self, frame: Frame) -> None:
         job = check_job(_text(frame.body, "job", 64))
-        found = {m.version: m for m in (self._house.folder.manifests(job) if self._house.folder is not None else ())}
+        found = {m.version: m for m in (self._house.store.manifests(job) if self._house.store is not None else ())}
         found |= {m.version: m for m in self._shelf.manifests(job)}
         self._channel.send(Kind.VERSIONS, {"count": len(found)})
         for number in sorted(found, reverse=True):
@@ -237,7 +239,7 @@ class Connection:
         job, number = check_job(_text(frame.body, "job", 64)), _whole(frame.body, "version", 0, 2**63 - 1)
         version = self._shelf.borrow(job, number)
         if version is None:
-            self._get_from_disk(job, number)
+            self._get_from_store(job, number)
             return
         try:
             assert version.manifest is not None
@@ -248,31 +250,19 @@ class Connection:
             self._shelf.unpin(version)
         self._channel.send(Kind.END)
 
-    def _get_from_disk(self, job: str, number: int) -> None:
-        if self._house.folder is None:
+    def _get_from_store(self, job: str, number: int) -> None:
+        if self._house.store is None:
             raise Refused("gone", f"version {number} of {job!r} is not here")
-        path = self._house.folder.file(job, number)
         try:
-            manifest = read_manifest(path)
-            with path.open("rb", buffering=0) as stream:
-                self._channel.send(Kind.MANIFEST, manifest.to_json())
-                for start, data in _file_chunks(stream.fileno(), path, manifest):
-                    self._channel.send_data(start, data, label="node.mid-send")
+            manifest, chunks = self._house.store.read(job, number)
         except FileNotFoundError:
             raise Refused("gone", f"version {number} of {job!r} is not here") from None
+        self._channel.send(Kind.MANIFEST, manifest.to_json())
+        start = 0
+        for data in chunks:
+            self._channel.send_data(start, data, label="node.mid-send")
+            start += len(data)
         self._channel.send(Kind.END)
-
-
-def _file_chunks(descriptor: int, path: Path, manifest: Manifest) -> Iterator[tuple[int, memoryview]]:
-    buffer = memoryview(bytearray(min(CHUNK_BYTES, manifest.size)))
-    for start in range(0, manifest.size, CHUNK_BYTES):
-        done, size = 0, min(CHUNK_BYTES, manifest.size - start)
-        while done < size:
-            count = os.preadv(descriptor, [buffer[done:size]], start + done)
-            if not count:
-                raise DamagedError(f"{path.name}: the file is shorter than its commit record says")
-            done += count
-        yield start, buffer[:size]
 
 
 def _text(body: Mapping[str, Any], name: str, most: int) -> str:

@@ -1,4 +1,4 @@
-"""Complete versions, oldest first, from memory to a folder; and what is kept there."""
+"""Complete versions, oldest first, from memory to a folder or bucket; and what is kept there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.node.room import Room
+from deepvm.checkpoint.node.store import Store
 from deepvm.checkpoint.node.versions import Version
+from deepvm.checkpoint.retention import kept_of
 from deepvm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
@@ -32,15 +33,16 @@ class FlushTimes:
 class Flusher:
     """One thread; a version that cannot be written stays in memory, and is tried again."""
 
-    def __init__(self, room: Room, folder: VersionFolder, *, keep: int) -> None:
+    def __init__(self, room: Room, store: Store, *, keep: int, every: int = 0) -> None:
         """Wait for ``start``.
 
         Args:
             room: where versions come from.
-            folder: where they go.
+            store: where they go.
             keep: newest versions of each job that stay there.
+            every: also one for each so many steps; 0 for none.
         """
-        self._room, self._folder, self._keep = room, folder, keep
+        self._room, self._store, self._keep, self._every = room, store, keep, every
         self._recent: dict[str, list[int]] = {}
         self._times = FlushTimes()
         self._thread = threading.Thread(target=self._run, name="deepvm-flusher", daemon=True)
@@ -82,7 +84,7 @@ class Flusher:
         assert version.manifest is not None
         begin = time.monotonic()
         try:
-            self._folder.write(version.image, version.manifest)
+            self._store.write(version.image, version.manifest)
         except Exception as error:  # whatever it is, the next version may work, and nobody else would say it
             self._times.failed += 1
             self._times.last_error = str(error)
@@ -112,10 +114,11 @@ class Flusher:
                 self._room.changed.wait(left)
 
     def _retain(self, version: Version) -> None:
-        """Delete old versions of a job: all but the newest by number, and the last that were written.
+        """Delete old versions of a job: all but what the policy keeps, and the last that were written.
 
         The two differ when a run starts again from an earlier version: what was acknowledged a moment ago must not go
-        because an earlier run went further.
+        because an earlier run went further. And where other nodes have other parts of the same versions, what the
+        slowest of them has on its disk must not go either.
         """
         recent = self._recent.setdefault(version.job, [])
         if version.number in recent:
@@ -123,8 +126,10 @@ class Flusher:
         recent.append(version.number)
         del recent[: -self._keep]
         try:
-            numbers = [m.version for m in self._folder.manifests(version.job)]
-            for number in set(numbers) - set(numbers[: self._keep]) - set(recent):
-                self._folder.delete(version.job, number)
+            found = self._store.manifests(version.job)
+            hold = self._room.held(version.job)
+            for number in {m.version for m in found} - kept_of(found, self._keep, self._every) - set(recent):
+                if hold is None or number < hold:
+                    self._store.delete(version.job, number)
         except CheckpointError as error:
             _LOG.warning("old versions of %s stay: %s", version.job, error)

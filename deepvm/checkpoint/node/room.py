@@ -10,6 +10,8 @@ from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.slots import Pool, Slot
 from deepvm.checkpoint.node.versions import Job, State, Version
 
+_PLENTY = 2
+"""Complete versions of a job that stay while there is memory."""
 _COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "received_bytes")
 
 
@@ -89,6 +91,12 @@ class Room:
                 self.queue.remove(version)
             self.changed.notify_all()
 
+    def held(self, job: str) -> int | None:
+        """The oldest version of a job that its trainer wants to stay on disk, None when it leaves that to the node."""
+        with self.changed:
+            here = self.jobs.get(job)
+            return None if here is None else here.hold
+
     def drained(self, limit_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
         """Wait until all complete versions are on disk, then let no other become complete.
 
@@ -132,6 +140,13 @@ class Room:
             version.slot = None
 
     def _slot(self, size: int) -> Slot | None:
+        slot = self.pool.used(size)
+        if slot is not None:
+            return slot
+        # Memory that was used before takes half the time of fresh one, and who has newer versions wants no older one.
+        plenty = next((v for v in self._victims() if len(self.jobs[v.job].complete) > _PLENTY), None)
+        if plenty is not None:
+            self._drop(plenty)
         while (slot := self.pool.take(size)) is None:
             victim = next(self._victims(), None)
             if victim is None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import socket
 import ssl
 import threading
@@ -16,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.node.client import Address
 from deepvm.checkpoint.node.connection import Connection
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.shelf import Shelf
+from deepvm.checkpoint.node.store import open_store
 from deepvm.checkpoint.protocol import PROOF_S, Channel, Refused, tune
+from deepvm.checkpoint.retention import kept
 from deepvm.errors import CheckpointError, RequestError
 
 _LOG = logging.getLogger(__name__)
@@ -35,23 +34,27 @@ class NodeSettings:
 
     Attributes:
         listen: where; port 0 picks one. token: what its peers must know.
-        memory_bytes: for all versions together. persist: folder for complete versions, None for memory only.
-        keep: newest versions of each job that stay in the folder. connections: the most at a time.
+        memory_bytes: for all versions together. persist: URL of the place for complete versions, empty for memory only.
+        keep, keep_every: versions of each job that stay there, see :func:`deepvm.checkpoint.retention.kept`.
+        connections: the most at a time.
         drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.
         certificate, key: files for TLS, both or none. direct: write past the page cache where possible.
+        shared: other nodes that say so too may write into the folder; no two of them the versions of one job.
     """
 
     listen: Address
     token: bytes = field(repr=False)
     memory_bytes: int
-    persist: Path | None = None
+    persist: str = ""
     keep: int = 2
+    keep_every: int = 0
     connections: int = 64
     drain_s: float = 60.0
     lease_s: float = 30.0
     certificate: Path | None = None
     key: Path | None = None
     direct: bool = True
+    shared: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work.
@@ -63,8 +66,7 @@ class NodeSettings:
             raise RequestError("token", "", "a token; the node never runs without")
         if self.memory_bytes < 1:
             raise RequestError("memory", self.memory_bytes, "bytes of memory, at least 1")
-        if self.keep < 1:
-            raise RequestError("keep", self.keep, "at least 1 version")
+        kept((), self.keep, self.keep_every)
         if self.connections < 1:
             raise RequestError("connections", self.connections, "at least 1")
         if not 0 <= self.drain_s < float("inf"):
@@ -79,9 +81,11 @@ class Node:
     def __init__(self, settings: NodeSettings) -> None:
         """Make it; nothing is opened yet."""
         self.settings = settings
-        self.folder = None if settings.persist is None else VersionFolder(settings.persist, direct=settings.direct)
-        self.shelf = Shelf(settings.memory_bytes, persists=self.folder is not None, lease_s=settings.lease_s)
-        self.flusher = None if self.folder is None else Flusher(self.shelf, self.folder, keep=settings.keep)
+        self.store = open_store(settings.persist, direct=settings.direct, shared=settings.shared)
+        self.shelf = Shelf(settings.memory_bytes, persists=self.store is not None, lease_s=settings.lease_s)
+        self.flusher = None
+        if self.store is not None:
+            self.flusher = Flusher(self.shelf, self.store, keep=settings.keep, every=settings.keep_every)
         self._lock = threading.Lock()
         self._strangers: dict[Connection, None] = {}
         self._connections: dict[Connection, None] = {}
@@ -89,7 +93,6 @@ class Node:
         self._begin = time.monotonic()
         self._socket: socket.socket | None = None
         self._context: ssl.SSLContext | None = None
-        self._guard = -1
         self._served = 0
 
     def start(self) -> Address:
@@ -103,7 +106,8 @@ class Node:
         """
         try:
             self._context = self._tls()
-            self._take_folder()
+            if self.store is not None:
+                self.store.take()
             self._socket = self._listen()
         except BaseException:
             self._close()
@@ -179,7 +183,7 @@ class Node:
             "versions": versions,
             "counts": counts,
             "flush": {"waiting": waiting, **(self.flusher.times if self.flusher is not None else {})},
-            "persist": str(self.settings.persist) if self.settings.persist is not None else "",
+            "persist": self.store.url if self.store is not None else "",
             **network,
         }
 
@@ -215,23 +219,6 @@ class Node:
         except OSError as error:
             raise RequestError("tls_cert", str(settings.certificate), f"a certificate and its key ({error})") from None
         return context
-
-    def _take_folder(self) -> None:
-        """Make sure that no other node writes there, and clear up what a killed one left."""
-        if self.folder is None:
-            return
-        path = self.folder.path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._guard = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(f"{path}: another memory node writes there; give this one another folder") from None
-        except OSError as error:
-            raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
-        if not os.access(path, os.W_OK):
-            raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
-        self.folder.sweep()
 
     def _listen(self) -> socket.socket:
         address = self.settings.listen
@@ -297,6 +284,5 @@ class Node:
     def _close(self) -> None:
         if self._socket is not None:
             self._socket.close()
-        if self._guard >= 0:
-            os.close(self._guard)
-            self._guard = -1
+        if self.store is not None:
+            self.store.release()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
 
 from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.layout import Layout
@@ -101,7 +100,17 @@ class Shelf(Room):
             self._current(job, session)[1].heard = self._clock()
 
     def reserve(
-        self, owner: Owner, job: str, session: str, digest: str, rank: int, number: int, put: str
+        self,
+        owner: Owner,
+        job: str,
+        session: str,
+        digest: str,
+        rank: int,
+        number: int,
+        put: str,
+        *,
+        hold: int | None = None,
+        best: bool = False,
     ) -> Ticket | Busy:
         """Find room for a version, or the room that another rank found.
 
@@ -113,12 +122,15 @@ class Shelf(Room):
             rank: whose part is to come.
             number: the version.
             put: random for each attempt of the trainer to save it; what came of an earlier one may be other bytes.
+            hold: the oldest version that must stay on disk: another node may have no newer one. None: as before.
+            best: the training calls it the best so far.
 
         Raises:
             Refused: the session is over, or the layout another one than the other ranks'.
         """
         with self.changed:
             here, run = self._current(job, session)
+            here.hold = here.hold if hold is None else hold
             self._leave_versions(owner, here)
             run.reserved[rank] = max(number, run.reserved.get(rank, 0))
             plan = here.plans.get(digest)
@@ -152,6 +164,7 @@ class Shelf(Room):
                 raise Refused("layout", f"the ranks hold different layouts of version {number}")
             version.forget(rank)
             version.puts[rank] = put
+            version.best = version.best or best
             version.heard = run.heard = self._clock()
             version.senders.add(owner)
             return Ticket(version, rank, put)
@@ -254,15 +267,7 @@ class Shelf(Room):
         try:
             crcs = seal_by_parts(version.image, layout, version.plan.cuts, version.atoms)
             version.atoms = []
-            version.manifest = Manifest(
-                job=version.job,
-                version=version.number,
-                world=layout.world,
-                size=layout.size,
-                crcs=crcs,
-                layout=layout.digest,
-                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            )
+            version.manifest = Manifest.of(version.job, version.number, layout, crcs, best=version.best)
         except BaseException:
             with self.changed:
                 self._drop(version)

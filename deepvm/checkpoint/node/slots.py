@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 
 from deepvm.checkpoint.protocol import Refused
@@ -17,9 +16,8 @@ class Slot:
     def __init__(self, size: int) -> None:
         """Map the memory; the system gives the pages when they are first written."""
         self.size = size
+        # No huge pages: where memory is fragmented, finding them takes ten times as long as small ones do.
         self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError, AttributeError):  # fewer page faults in the first use
-            self._map.madvise(mmap.MADV_HUGEPAGE)
         self.view = memoryview(self._map)
 
 
@@ -49,12 +47,17 @@ class Pool:
                 f"start it with --memory {-(-LEAST_SLOTS * _pages(size) // 2**20)}MiB or more",
             )
 
+    def used(self, size: int) -> Slot | None:
+        """A free slot for ``size`` bytes that was used before, None when there is none."""
+        size = _pages(size)
+        return next((self.free.pop(n) for n, slot in enumerate(self.free) if slot.size == size), None)
+
     def take(self, size: int) -> Slot | None:
         """A slot for ``size`` bytes, None while there is no room."""
+        slot = self.used(size)
+        if slot is not None:
+            return slot
         size = _pages(size)
-        for number, slot in enumerate(self.free):
-            if slot.size == size:
-                return self.free.pop(number)
         while self.allocated + size > self.limit and self.free:  # slots of an earlier layout
             self.allocated -= self.free.pop().size
         if self.allocated + size > self.limit:

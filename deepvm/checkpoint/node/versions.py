@@ -88,7 +88,7 @@ class Version:
         committed: ranks whose part is whole. atoms: checksums of what is verified.
         claims: ranges being written. pins: threads that read the slot.
         senders: connections that were given credit for it last. heard: when one last came, monotonic.
-        manifest: once complete. flushed: it is on disk as well.
+        manifest: once complete. flushed: it is on disk as well. best: so far, says the training.
     """
 
     job: str
@@ -107,6 +107,7 @@ class Version:
     pins: int = 0
     manifest: Manifest | None = None
     flushed: bool = False
+    best: bool = False
 
     @property
     def image(self) -> memoryview:
@@ -197,6 +198,7 @@ class Job:
     Attributes:
         partial, complete: versions by number. ``complete`` in the order of completion.
         sequence: changes with every change of a version's state, for those who wait.
+        hold: versions from this number on stay on disk; None: the newest alone.
     """
 
     def __init__(self, name: str) -> None:
@@ -207,6 +209,7 @@ class Job:
         self.partial: dict[int, Version] = {}
         self.complete: dict[int, Version] = {}
         self.sequence = 0
+        self.hold: int | None = None
 
     def keeps(self, version: Version) -> bool:
         """Whether a complete version is the newest, by its number or by the time of its completion.

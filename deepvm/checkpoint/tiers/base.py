@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,8 +14,13 @@ from deepvm.checkpoint.manifest import Manifest
 
 
 class Level(str, Enum):
-    """What an acknowledged version survives: the loss of this trainer, or of the memory node as well."""
+    """What an acknowledged version survives, from weak to strong; each level has those before it in it.
 
+    LOCAL: the end of this process, not that of this machine (a folder in memory, such as ``/dev/shm``). REMOTE: the
+    loss of this machine, while the memory node lives. DURABLE: that as well; a folder is as durable as what it lies on.
+    """
+
+    LOCAL = "local"
     REMOTE = "remote"
     DURABLE = "durable"
 
@@ -33,6 +38,8 @@ class Shard:
         layout: of the whole version. image: the whole file's address space; only the rank's own segments are filled.
         ready: waits until the own bytes below a position are what they will be; to be called before they are read.
             Raises CheckpointError when they will never be.
+        home: the hidden file that ``image`` is a mapping of, where a tier is to make a version of that (strategy D).
+        best: the training calls it the best so far.
     """
 
     job: str
@@ -41,6 +48,12 @@ class Shard:
     layout: Layout
     image: memoryview
     ready: Callable[[int], None] = _filled
+    home: Path | None = None
+    best: bool = False
+
+    def manifest(self, crcs: Sequence[int]) -> Manifest:
+        """The commit record of the version that this is the whole of, complete now."""
+        return Manifest.of(self.job, self.version, self.layout, crcs, best=self.best)
 
 
 class Tier(ABC):
@@ -52,9 +65,11 @@ class Tier(ABC):
     Attributes:
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
             still being copied. To other tiers only finished copies are given.
+        volatile: whether it never gets beyond :attr:`Level.LOCAL`.
     """
 
     streams: ClassVar[bool] = False
+    volatile: bool = False
 
     @property
     @abstractmethod

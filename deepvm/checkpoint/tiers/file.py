@@ -1,18 +1,23 @@
-"""``file:///folder``: versions on a local or mounted file system, durable when acknowledged."""
+"""``file:///folder``: versions on a local or mounted file system, durable when acknowledged.
+
+As durable as what the folder lies on: a version on the machine's own disk does not survive the loss of the machine, and
+one in memory (``/dev/shm``, tmpfs) only the end of the process, which is all that is then acknowledged.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from deepvm.checkpoint import disk
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.image import seal
 from deepvm.checkpoint.joint import put_part
 from deepvm.checkpoint.manifest import Manifest
-from deepvm.checkpoint.retention import kept
+from deepvm.checkpoint.points import point
+from deepvm.checkpoint.retention import kept, kept_of
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.errors import CheckpointError, RequestError
 
@@ -36,7 +41,12 @@ class FileTier(Tier):
         """
         if keep or every:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
-        self._folder = VersionFolder(folder, direct=direct)
+        self.folder = VersionFolder(folder, direct=direct)
+        medium = disk.medium(folder)
+        self.volatile = medium.volatile
+        if self.volatile:
+            log.warning("%s is %s", self.url, medium)
+        self._level = Level.LOCAL if self.volatile else Level.DURABLE
         self._keep, self._every, self._session = keep, every, session
         self._jobs: set[str] = set()
         self._writing = threading.RLock()
@@ -44,62 +54,63 @@ class FileTier(Tier):
     @property
     def url(self) -> str:
         """See :class:`Tier`."""
-        return f"file://{self._folder.path}"
+        return f"file://{self.folder.path}"
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""
         layout = shard.layout
         if layout.world != 1:
             with self._writing:
-                put_part(self._folder, shard, self._session)
-                acknowledged(Level.DURABLE)
+                put_part(self.folder, shard, self._session)
+                acknowledged(self._level)
                 if self._keep and not shard.rank:
                     self._prune(shard.job, shard.version)
             return
         if len(shard.image) != layout.size:
             raise RequestError("image", f"{len(shard.image)} bytes", f"the {layout.size} bytes of its layout")
         crcs: list[int] = []
-
-        def manifest() -> Manifest:
-            return Manifest(
-                job=shard.job,
-                version=shard.version,
-                world=layout.world,
-                size=layout.size,
-                crcs=tuple(crcs),
-                layout=layout.digest,
-                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            )
-
         with self._writing:
             # Chunks are written while those behind them are still being copied and summed: the disk is the slowest.
             final = seal(shard.image, layout, crcs, ready=shard.ready)
-            self._folder.write_filling(shard.image, shard.job, shard.version, final, manifest)
+            if shard.home is not None and shard.home.parent == self.folder.path:
+                self._adopt(shard.home, final, lambda: shard.manifest(crcs))
+            else:
+                self.folder.write_filling(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
             self._jobs.add(shard.job)
-            acknowledged(Level.DURABLE)
+            acknowledged(self._level)
             if self._keep:
                 self._prune(shard.job, shard.version)
 
+    def _adopt(self, home: Path, final: Iterable[int], manifest: Callable[[], Manifest]) -> None:
+        """The bytes are in a file of this folder as soon as they are final (strategy D)."""
+        for _ in final:
+            pass
+        try:
+            point("home.before-sync")
+            disk.sync_file(home)
+            point("home.after-sync")
+        except OSError as error:
+            raise CheckpointError(f"{home}: cannot be written: {error.strerror or error}") from error
+        self.folder.adopt(home, manifest())
+
     def _prune(self, job: str, newest: int) -> None:
         """Remove what the policy lets go; the version that was just written is durable and stays."""
-        # Versions behind it are from a run that went further, before it was started anew from an older one: not ours.
-        rows = [f for f in self._folder.found(job) if f.version <= newest and not f.problem]
-        stay = kept([f.version for f in rows], self._keep, self._every) | {newest}
-        for row in rows:
-            if row.version not in stay:
-                try:
-                    # Only where this tier alone writes the next one; several ranks make a new file.
-                    self._folder.delete(job, row.version, spare=job in self._jobs)
-                except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
-                    log.warning("version %d stays: %s", row.version, error)
+        try:
+            # Versions behind it are from a run that went further, before it was started anew from an older one.
+            rows = [m for m in self.folder.manifests(job) if m.version <= newest]
+            for version in {m.version for m in rows} - kept_of(rows, self._keep, self._every) - {newest}:
+                # Only where this tier alone writes the next one; several ranks make a new file.
+                self.folder.delete(job, version, spare=job in self._jobs)
+        except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
+            log.warning("old versions stay: %s", error)
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
-        return self._folder.manifests(job)
+        return self.folder.manifests(job)
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
-        path = self._folder.file(manifest.job, manifest.version)
+        path = self.folder.file(manifest.job, manifest.version)
         verify(path, manifest)
         return path
 
@@ -107,4 +118,4 @@ class FileTier(Tier):
         """Remove what was kept only to be overwritten by the next version."""
         with self._writing:
             for job in self._jobs:
-                self._folder.drop_spare(job)
+                self.folder.drop_spare(job)

@@ -13,9 +13,9 @@ import logging
 import os
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from deepvm.checkpoint.folder import check_job, file_name, parse_name
 from deepvm.checkpoint.image import seal
 from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.manifest import SUFFIX, Manifest
-from deepvm.checkpoint.retention import kept
+from deepvm.checkpoint.retention import kept, kept_of
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
@@ -43,6 +43,8 @@ log = logging.getLogger("deepvm.checkpoint")
 
 class S3Tier(Tier):
     """A bucket, or a part of one. Only whole versions can be written here, as in a folder."""
+
+    streams = True
 
     def __init__(
         self,
@@ -110,26 +112,35 @@ class S3Tier(Tier):
             )
         if len(shard.image) != layout.size:
             raise RequestError("image", f"{len(shard.image)} bytes", f"the {layout.size} bytes of its layout")
-        key = self._prefix + file_name(shard.job, shard.version)
+        key = self._key(shard.job, shard.version)
         crcs: list[int] = []
         with self._writing:
-            self._upload(key, shard.image, seal(shard.image, layout, crcs))
-            record = Manifest(
-                job=shard.job,
-                version=shard.version,
-                world=layout.world,
-                size=layout.size,
-                crcs=tuple(crcs),
-                layout=layout.digest,
-                created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            ).to_json()
-            with self._told(f"write {key}{SUFFIX}"):
-                self._s3.put_object(
-                    Bucket=self._bucket, Key=key + SUFFIX, Body=record, ChecksumCRC32=_checksum(crc32(record))
-                )
+            self._upload(key, shard.image, seal(shard.image, layout, crcs, ready=shard.ready))
+            self._commit(key, shard.manifest(crcs))
             acknowledged(Level.DURABLE)
             if self._keep:
                 self._prune(shard.job, shard.version)
+
+    def write(self, image: memoryview, manifest: Manifest) -> None:
+        """Write a version whose checksums are known, and its commit record.
+
+        Raises:
+            CheckpointError: it could not be written; nothing of it is visible.
+        """
+        key = self._key(manifest.job, manifest.version)
+        with self._writing:
+            self._upload(key, image, iter([len(image)]))
+            self._commit(key, manifest)
+
+    def _commit(self, key: str, manifest: Manifest) -> None:
+        record = manifest.to_json()
+        with self._told(f"write {key}{SUFFIX}"):
+            self._s3.put_object(
+                Bucket=self._bucket, Key=key + SUFFIX, Body=record, ChecksumCRC32=_checksum(crc32(record))
+            )
+
+    def _key(self, job: str, version: int) -> str:
+        return self._prefix + file_name(job, version)
 
     def _upload(self, key: str, image: memoryview, final: Iterator[int]) -> None:
         """Make the object, whole or not at all; S3 compares each part with its checksum."""
@@ -188,14 +199,18 @@ class S3Tier(Tier):
     def _prune(self, job: str, newest: int) -> None:
         """Remove what the policy lets go, as :class:`deepvm.checkpoint.tiers.file.FileTier` does."""
         try:
-            rows = [version for version in self._found(job) if version <= newest]
-            for version in set(rows) - kept(rows, self._keep, self._every) - {newest}:
-                key = self._prefix + file_name(job, version)
-                with self._told(f"remove {key}"):
-                    self._s3.delete_object(Bucket=self._bucket, Key=key + SUFFIX)
-                    self._s3.delete_object(Bucket=self._bucket, Key=key)
+            rows = [m for m in self.versions(job) if m.version <= newest]
+            for version in {m.version for m in rows} - kept_of(rows, self._keep, self._every) - {newest}:
+                self.delete(job, version)
         except CheckpointError as error:
             log.warning("old versions stay: %s", error)
+
+    def delete(self, job: str, version: int) -> None:
+        """Remove a version, first its record; nothing happens when it is not there. Raises CheckpointError."""
+        key = self._key(job, version)
+        with self._told(f"remove {key}"):
+            self._s3.delete_object(Bucket=self._bucket, Key=key + SUFFIX)
+            self._s3.delete_object(Bucket=self._bucket, Key=key)
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
@@ -204,10 +219,38 @@ class S3Tier(Tier):
             records = list(pool.map(lambda v: self._record(job, v, found[v]), sorted(found, reverse=True)))
         return tuple(r for r in records if r is not None)
 
+    def manifest(self, job: str, version: int) -> Manifest | None:
+        """The commit record of a complete version, None where there is none. Raises CheckpointError."""
+        found = self._found(job)
+        return self._record(job, version, found[version]) if version in found else None
+
+    def chunks(self, manifest: Manifest) -> Iterator[memoryview]:
+        """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError."""
+        key = self._key(manifest.job, manifest.version)
+        starts = range(0, manifest.size, manifest.chunk_bytes)
+        with self._told(f"read {key}"), ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool:
+            etag, ahead = self._head(key, manifest), deque[Future[bytes]]()
+            try:
+                for start in starts:
+                    end = min(start + manifest.chunk_bytes, manifest.size)
+                    ahead.append(pool.submit(self._range, key, etag, start, end))
+                    if len(ahead) > self._threads:
+                        yield memoryview(ahead.popleft().result())
+                while ahead:
+                    yield memoryview(ahead.popleft().result())
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _head(self, key: str, manifest: Manifest) -> str:
+        head = self._s3.head_object(Bucket=self._bucket, Key=key)
+        if head["ContentLength"] != manifest.size:
+            raise DamagedError(f"{self.url}: {key} has {head['ContentLength']} bytes in place of {manifest.size}")
+        return str(head["ETag"])
+
     def _record(self, job: str, version: int, size: int) -> Manifest | None:
         from botocore.exceptions import ClientError
 
-        key = self._prefix + file_name(job, version)
+        key = self._key(job, version)
         try:
             with self._told(f"read {key}{SUFFIX}"):
                 data = self._s3.get_object(Bucket=self._bucket, Key=key + SUFFIX)["Body"].read()
@@ -246,15 +289,13 @@ class S3Tier(Tier):
         return target
 
     def _download(self, manifest: Manifest, descriptor: int) -> None:
-        key = self._prefix + file_name(manifest.job, manifest.version)
-        head = self._s3.head_object(Bucket=self._bucket, Key=key)
-        if head["ContentLength"] != manifest.size:
-            raise DamagedError(f"{self.url}: {key} has {head['ContentLength']} bytes in place of {manifest.size}")
+        key = self._key(manifest.job, manifest.version)
+        etag = self._head(key, manifest)
 
         def receive(number: int) -> None:
             start = number * manifest.chunk_bytes
             end = min(start + manifest.chunk_bytes, manifest.size)
-            data = self._range(key, head["ETag"], start, end)
+            data = self._range(key, etag, start, end)
             if crc32(data) != manifest.crcs[number]:
                 raise DamagedError(f"{self.url}: {key}: bytes {start} to {end - 1} are damaged")
             view, done = memoryview(data), 0

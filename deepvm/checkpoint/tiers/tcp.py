@@ -13,21 +13,21 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.folder import VersionFolder, check_job, verify
 from deepvm.checkpoint.layout import CHUNK_BYTES
-from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.manifest import ChunkChecks, Manifest
 from deepvm.checkpoint.node.client import Address, Link, unreachable
 from deepvm.checkpoint.node.ranges import Ranges, runs
 from deepvm.checkpoint.node.watcher import Pending, Watcher
 from deepvm.checkpoint.points import point
 from deepvm.checkpoint.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Frame, Kind
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
-from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
+from deepvm.checkpoint.tiers.step import Step
+from deepvm.errors import CheckpointError, RequestError, TierBusyError
 
 WIRE_BYTES = 2**20
 """Bytes of one message: small enough to be hashed while they are in the processor's cache."""
@@ -89,10 +89,11 @@ class TcpTier(Tier):
         """See :class:`Tier`."""
         return self._address.url
 
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None], step: Step | None = None) -> None:
         """See :meth:`Tier.put`; returns when the node has verified this part, and may acknowledge later from a thread.
 
-        Connections that break are made again, and only what is missing is sent again.
+        Connections that break are made again, and only what is missing is sent again. ``step`` joins it to the
+        puts to other nodes.
         """
         deadline = time.monotonic() + self._limit_s
         check_job(shard.job)
@@ -110,7 +111,7 @@ class TcpTier(Tier):
                     pending.expect(persists=bool(links[0].welcome.get("persists")))
                     watcher = self._watcher(shard)
                     watcher.add(pending)  # before the commit: completeness may be known before its answer is here
-                    answer = self._transfer(links, shard, attempt_id, deadline)
+                    answer = self._transfer(links, shard, attempt_id, deadline, step)
                     break
                 except OSError as error:
                     if attempt == _TRIES - 1 or time.monotonic() + _PAUSE_S > deadline:
@@ -121,7 +122,7 @@ class TcpTier(Tier):
             if watcher is not None:
                 watcher.discard(pending)
             raise
-        levels = [level for level in Level if answer.get(_ANSWERS[level])]
+        levels = [level for level, name in _ANSWERS.items() if answer.get(name)]
         if levels and pending.reached(levels[-1]) and watcher is not None:
             watcher.discard(pending)
 
@@ -149,8 +150,7 @@ class TcpTier(Tier):
             raise CheckpointError(f"{hidden}: cannot be written: {error.strerror or error}") from error
         try:
             try:
-                with self._reader() as link:
-                    self._receive(link, manifest, descriptor)
+                self._write(manifest, descriptor)
             finally:
                 os.close(descriptor)
             verify(hidden, manifest)
@@ -173,30 +173,42 @@ class TcpTier(Tier):
         for watcher in watchers:
             watcher.close()
 
-    def _receive(self, link: Link, manifest: Manifest, descriptor: int) -> None:
-        frame = link.call(Kind.GET, {"job": manifest.job, "version": manifest.version}, most=MOST_DOCUMENT)
-        if _manifest(link.expect(Kind.MANIFEST, frame)) != manifest:
-            raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is another one by now")
-        buffer, start = memoryview(bytearray(min(CHUNK_BYTES, manifest.size))), 0
-        checks = _ChunkChecks(manifest, f"{self.url}: version {manifest.version} of {manifest.job}")
-        while start < manifest.size:
-            kind, length = link.channel.header(idle_s=FRAME_S)
-            if kind is not Kind.DATA:
-                link.fail(link.channel.rest(kind, length))
-            piece = link.channel.piece(length)
-            if piece.offset != start or piece.length > min(manifest.size - start, len(buffer)):
-                raise BrokenError("the node sends other bytes than were asked for")
-            view = buffer[: piece.length]
-            link.channel.read_into(view, limit_s=FRAME_S)
-            checks.add(view)
-            try:
-                written = 0
-                while written < len(view):
-                    written += os.pwrite(descriptor, view[written:], start + written)
-            except OSError as error:
-                raise CheckpointError(f"the file for {self.url}: cannot be written: {error.strerror}") from error
-            start += piece.length
-        link.expect(Kind.END, link.answer())
+    def stream(self, manifest: Manifest) -> Generator[memoryview, None, None]:
+        """The bytes of a version from the first on, in pieces of at most a chunk; they are not verified.
+
+        Whoever has seen enough closes the iterator. A piece is valid until the next one is asked for.
+
+        Raises:
+            CheckpointError: it is gone, or another one by now.
+        """
+        with self._reader() as link:
+            frame = link.call(Kind.GET, {"job": manifest.job, "version": manifest.version}, most=MOST_DOCUMENT)
+            if _manifest(link.expect(Kind.MANIFEST, frame)) != manifest:
+                raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is another one by now")
+            buffer, start = memoryview(bytearray(min(CHUNK_BYTES, manifest.size))), 0
+            while start < manifest.size:
+                kind, length = link.channel.header(idle_s=FRAME_S)
+                if kind is not Kind.DATA:
+                    link.fail(link.channel.rest(kind, length))
+                piece = link.channel.piece(length)
+                if piece.offset != start or piece.length > min(manifest.size - start, len(buffer)):
+                    raise BrokenError("the node sends other bytes than were asked for")
+                link.channel.read_into(buffer[: piece.length], limit_s=FRAME_S)
+                yield buffer[: piece.length]
+                start += piece.length
+            link.expect(Kind.END, link.answer())
+
+    def _write(self, manifest: Manifest, descriptor: int) -> None:
+        checks = ChunkChecks(manifest, f"{self.url}: version {manifest.version} of {manifest.job}")
+        with contextlib.closing(self.stream(manifest)) as pieces:
+            for piece in pieces:
+                checks.add(piece)
+                try:
+                    done = 0
+                    while done < len(piece):
+                        done += os.write(descriptor, piece[done:])
+                except OSError as error:
+                    raise CheckpointError(f"the file for {self.url}: cannot be written: {error.strerror}") from error
 
     @contextlib.contextmanager
     def _reader(self) -> Any:
@@ -258,10 +270,12 @@ class TcpTier(Tier):
             raise
         return links
 
-    def _transfer(self, links: list[Link], shard: Shard, put: str, deadline: float) -> Mapping[str, Any]:
+    def _transfer(
+        self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None
+    ) -> Mapping[str, Any]:
         """Send what the node lacks over these connections, which go back to the pool or are closed."""
         try:
-            answer = self._send(links, shard, put, deadline)
+            answer = self._send(links, shard, put, deadline, step)
         except TierBusyError:
             self._keep(links)
             raise
@@ -280,11 +294,14 @@ class TcpTier(Tier):
         for link in links:
             link.close()
 
-    def _send(self, links: list[Link], shard: Shard, put: str, deadline: float) -> Mapping[str, Any]:
+    def _send(self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None) -> Mapping[str, Any]:
         point("sender.before-reserve")
-        received = Ranges(_pairs(self._reserve(links[0], shard, put, deadline)))
-        for link in links[1:]:
-            self._reserve(link, shard, put, deadline)
+        question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best}
+        if step is not None and step.hold is not None:
+            question["hold"] = step.hold
+        received = Ranges(_pairs([self._reserve(link, question, deadline) for link in links][0]))
+        if step is not None:
+            step.wait("room")
         cells = [
             (start, min(start + self._wire_bytes, offset + length))
             for offset, length in runs(shard.layout.shards[shard.rank])
@@ -293,6 +310,10 @@ class TcpTier(Tier):
         missing = deque(c for c in cells if not received.covers(*c))
         for _ in range(_ROUNDS):
             self._flow(links, shard, missing, deadline)
+            if step is not None:
+                # Arrived, not only sent: what one node completes and another one never does helps nobody.
+                links[0].expect(Kind.PONG, links[0].call(Kind.PING, limit_s=_left(deadline)))
+                step.wait("sent")
             point("sender.before-commit")
             answer = links[0].expect(
                 Kind.ACK, links[0].call(Kind.COMMIT, {"version": shard.version}, limit_s=_left(deadline))
@@ -303,10 +324,12 @@ class TcpTier(Tier):
             missing = deque(c for c in cells if gaps.touches(*c))
         raise CheckpointError(f"{self.url}: bytes of version {shard.version} arrive damaged again and again")
 
-    def _reserve(self, link: Link, shard: Shard, put: str, deadline: float) -> Any:
-        answer = link.call(Kind.RESERVE, {"version": shard.version, "put": put}, limit_s=_left(deadline))
+    def _reserve(self, link: Link, question: Mapping[str, Any], deadline: float) -> Any:
+        answer = link.call(Kind.RESERVE, question, limit_s=_left(deadline))
         if answer.kind is Kind.RETRY_AFTER:
-            raise TierBusyError(f"{self.url}: no room for version {shard.version}: {answer.body.get('reason', '')}")
+            raise TierBusyError(
+                f"{self.url}: no room for version {question['version']}: {answer.body.get('reason', '')}"
+            )
         return link.expect(Kind.CREDIT, answer).body.get("received")
 
     def _flow(self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float) -> None:
@@ -328,39 +351,17 @@ class TcpTier(Tier):
             except BaseException as error:
                 errors.append(link.explain(error))
 
-        others = [threading.Thread(target=send, args=(k,), name="deepvm-tcp-flow", daemon=True) for k in links[1:]]
-        for thread in others:
+        step = [threading.Thread(target=send, args=(k,), name="deepvm-tcp-flow", daemon=True) for k in links[1:]]
+        for thread in step:
             thread.start()
         send(links[0])
-        for thread in others:
+        for thread in step:
             thread.join(max(deadline - time.monotonic(), 0.0) + 1.0)
             if thread.is_alive():
                 raise BrokenError("a connection hangs")
         if errors:
             # What the node said is worth more than a connection that broke beside it.
             raise next((e for e in errors if not isinstance(e, OSError)), errors[0])
-
-
-class _ChunkChecks:
-    """Compares what comes, in order, with the checksums of a manifest, whatever the sizes of the pieces."""
-
-    def __init__(self, manifest: Manifest, name: str) -> None:
-        self._manifest, self._name = manifest, name
-        self._at = self._crc = 0
-
-    def add(self, data: memoryview) -> None:
-        size, done = self._manifest.chunk_bytes, 0
-        while done < len(data):
-            number = self._at // size
-            end = min((number + 1) * size, self._manifest.size)
-            part = data[done : done + end - self._at]
-            self._crc = crc32(part, self._crc)
-            self._at += len(part)
-            done += len(part)
-            if self._at == end:
-                if self._crc != self._manifest.crcs[number]:
-                    raise DamagedError(f"{self._name}: bytes {number * size} to {end - 1} are damaged")
-                self._crc = 0
 
 
 def _manifest(frame: Frame) -> Manifest:

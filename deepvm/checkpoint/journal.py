@@ -1,0 +1,50 @@
+"""What became of each version, as JSON lines: one for each event, for people and programs that watch a training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+log = logging.getLogger("deepvm.checkpoint")
+
+
+class Journal:
+    """A file that grows by whole lines; a disk that is full costs the lines, not the training."""
+
+    def __init__(self, path: Path | str | None, job: str, rank: int = 0) -> None:
+        """Remember where.
+
+        Args:
+            path: the file; None for none.
+            job: goes into each line.
+            rank: too.
+        """
+        self._path = None if path is None else Path(path)
+        self._facts = {"job": job, "rank": rank}
+        self._lock = threading.Lock()
+
+    def __call__(self, event: str, **facts: object) -> None:
+        """Add a line."""
+        if self._path is None:
+            return
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": now, "event": event, **self._facts, **facts}).encode() + b"\n"
+        with self._lock:
+            try:
+                descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    os.write(descriptor, line)
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                log.warning("%s: cannot be written: %s; no more is told there", self._path, error.strerror or error)
+                self._path = None
+
+    def of(self, version: int) -> Callable[..., None]:
+        """The same for one version."""
+        return lambda event, **facts: self(event, version=version, **facts)

@@ -1,0 +1,190 @@
+"""Where a node persists complete versions: a folder, or a bucket."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from deepvm.checkpoint import disk
+from deepvm.checkpoint.folder import VersionFolder, read_manifest
+from deepvm.checkpoint.layout import CHUNK_BYTES
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.errors import CheckpointError, DamagedError, RequestError
+
+_YOUNG_S = 3600.0
+
+
+class Store(ABC):
+    """A place for whole versions, which one node writes to. Methods may be called from several threads.
+
+    Attributes:
+        url: what the user calls it.
+    """
+
+    url: str
+
+    @abstractmethod
+    def take(self) -> None:
+        """Make sure that it can be written to, and by no other node; clear up what a killed one left.
+
+        Raises:
+            CheckpointError: it cannot.
+        """
+
+    @abstractmethod
+    def write(self, image: memoryview, manifest: Manifest) -> None:
+        """Write a version and its commit record. Raises CheckpointError; nothing of it is visible then."""
+
+    @abstractmethod
+    def manifests(self, job: str) -> tuple[Manifest, ...]:
+        """The complete versions of a job, newest first; their bytes are not verified."""
+
+    @abstractmethod
+    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+        """A version, chunk by chunk; each is valid until the next.
+
+        Raises:
+            FileNotFoundError: it is not there. CheckpointError: it cannot be read; also from the iterator.
+        """
+
+    @abstractmethod
+    def delete(self, job: str, version: int) -> None:
+        """Remove a version. Raises CheckpointError."""
+
+    def release(self) -> None:  # noqa: B027  a bucket is not held
+        """Let another node have it."""
+
+
+class FolderStore(Store):
+    """A folder of a local or mounted file system."""
+
+    def __init__(self, folder: Path, *, direct: bool = True, shared: bool = False) -> None:
+        """Remember where.
+
+        Args:
+            folder: where.
+            direct: write past the page cache where the file system can.
+            shared: other nodes that say so too may write there; no two of them the versions of one job.
+        """
+        self._folder, self._shared = VersionFolder(folder, direct=direct), shared
+        self.url = f"file://{folder}"
+        self._guard = -1
+
+    def take(self) -> None:
+        """See :class:`Store`."""
+        path = self._folder.path
+        try:
+            disk.make_folder(path)
+            self._guard = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._guard, (fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(
+                f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
+        if not os.access(path, os.W_OK):
+            raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
+        # What another node is writing now must not be taken for what a killed one left.
+        self._folder.sweep(_YOUNG_S if self._shared else 0)
+
+    def write(self, image: memoryview, manifest: Manifest) -> None:
+        """See :class:`Store`."""
+        self._folder.write(image, manifest)
+
+    def manifests(self, job: str) -> tuple[Manifest, ...]:
+        """See :class:`Store`."""
+        return self._folder.manifests(job)
+
+    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+        """See :class:`Store`."""
+        path = self._folder.file(job, version)
+        manifest = read_manifest(path)
+        stream = path.open("rb", buffering=0)
+
+        def chunks() -> Iterator[memoryview]:
+            buffer = memoryview(bytearray(min(CHUNK_BYTES, manifest.size)))
+            with stream:
+                for start in range(0, manifest.size, CHUNK_BYTES):
+                    done, size = 0, min(CHUNK_BYTES, manifest.size - start)
+                    while done < size:
+                        count = os.preadv(stream.fileno(), [buffer[done:size]], start + done)
+                        if not count:
+                            raise DamagedError(f"{path.name}: the file is shorter than its commit record says")
+                        done += count
+                    yield buffer[:size]
+
+        return manifest, chunks()
+
+    def delete(self, job: str, version: int) -> None:
+        """See :class:`Store`."""
+        self._folder.delete(job, version)
+
+    def release(self) -> None:
+        """See :class:`Store`."""
+        if self._guard >= 0:
+            os.close(self._guard)
+            self._guard = -1
+
+
+class BucketStore(Store):
+    """A bucket, or a part of one. That no other node writes there is up to the user: a bucket has no lock."""
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        """Remember where. Raises RequestError."""
+        from deepvm.checkpoint.tiers.s3 import S3Tier
+
+        self._tier = S3Tier(bucket, prefix)
+        self.url = self._tier.url
+
+    def take(self) -> None:
+        """See :class:`Store`; a wrong name or a missing permission is said now, not with the first version."""
+        self._tier.versions("job")
+
+    def write(self, image: memoryview, manifest: Manifest) -> None:
+        """See :class:`Store`."""
+        self._tier.write(image, manifest)
+
+    def manifests(self, job: str) -> tuple[Manifest, ...]:
+        """See :class:`Store`."""
+        return self._tier.versions(job)
+
+    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+        """See :class:`Store`."""
+        manifest = self._tier.manifest(job, version)
+        if manifest is None:
+            raise FileNotFoundError(f"{self.url}: version {version} of {job}")
+        return manifest, self._tier.chunks(manifest)
+
+    def delete(self, job: str, version: int) -> None:
+        """See :class:`Store`."""
+        self._tier.delete(job, version)
+
+
+def open_store(url: str, *, direct: bool = True, shared: bool = False) -> Store | None:
+    """The store that ``--persist`` means; None for no text.
+
+    Args:
+        url: where.
+        direct: see :class:`FolderStore`.
+        shared: too; a bucket may always be.
+
+    Raises:
+        RequestError: it means none.
+    """
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    path = unquote(parts.path)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and path.startswith("/") and "\0" not in path:
+        return FolderStore(Path(path), direct=direct, shared=shared)
+    if parts.scheme == "s3" and parts.netloc:
+        return BucketStore(parts.netloc, path.strip("/"))
+    raise RequestError("persist", url, "file:///folder, with three slashes, or s3://bucket/prefix")

@@ -1,0 +1,30 @@
+"""Folders for the tests of checkpoints."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deepvm.checkpoint import disk
+
+
+@pytest.fixture(autouse=True)
+def temporary_folders_count_as_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where /tmp lies in memory, nothing written there is durable, which most tests ask for."""
+    if disk.medium(Path(tempfile.gettempdir())).volatile:
+        monkeypatch.setattr(disk.Medium, "volatile", False)
+
+
+@pytest.fixture
+def mappable(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose files can be mapped and filled (strategy D): not on the overlay of a container."""
+    if disk.medium(tmp_path).mappable:
+        yield tmp_path
+        return
+    if not disk.medium(Path("/dev/shm")).mappable:
+        pytest.skip("no folder here on ext4 or tmpfs")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
