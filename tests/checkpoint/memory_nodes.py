@@ -58,7 +58,9 @@ def finished(image: memoryview, layout: Layout) -> bytes:
 @contextlib.contextmanager
 def running(memory: int = 64 * MIB, persist: Path | None = None, **settings: object) -> Iterator[Node]:
     """A node in this process; ``url`` and ``address`` say where."""
-    node = Node(NodeSettings(HERE, TOKEN, memory, persist, **settings))  # type: ignore[arg-type]
+    node = Node(
+        NodeSettings(**{"listen": HERE, "token": TOKEN, "memory_bytes": memory, "persist": persist, **settings})
+    )  # type: ignore[arg-type]
     address = node.start()
     node.address, node.url = address, address.url  # type: ignore[attr-defined]
     try:
