@@ -36,8 +36,11 @@ _MESSAGE = struct.Struct("!BI")
 _OPEN, _RESET_BY_OPENER, _RESET_BY_OTHER, _SERVE, _BYE = range(1, 6)
 _JOIN_S = 60.0
 _LINGER_S = 5.0
-_EAGER_ROUNDS, _KEEN_ROUNDS = 100, 500
-_EAGER_S, _KEEN_MS, _CALM_MS = 50e-6, 1, 5
+_EAGER_S, _EAGER_ROUNDS = 50e-6, 100
+_KEEN_ROUNDS, _CALM_MS = 25, 20
+"""After each so many rounds in vain the pause grows by 1 ms, to at most this."""
+_PAUSE_S = 0.001
+_MAKING = threading.Lock()
 
 
 class _Stream:
@@ -47,7 +50,8 @@ class _Stream:
         self.key = (peer, number, opener)
         self._carrier, self._comm, self._peer, self._sock = carrier, carrier.comm, peer, sock
         self._out_tag, self._in_tag = (2 * number, 2 * number + 1) if opener else (2 * number + 1, 2 * number)
-        self._out, self._in = bytearray(_BUFFER), bytearray(_BUFFER)
+        # MPI's own memory outlives Python's: what still arrives while MPI ends must not be written where nothing is.
+        self._out, self._in = carrier.memory(_BUFFER), carrier.memory(_BUFFER)
         self._sending: Any = None
         self._receiving: Any = None
         self._undelivered = memoryview(b"")
@@ -58,6 +62,11 @@ class _Stream:
     def over(self) -> bool:
         """Both directions have ended."""
         return self._said_end and self._heard_end and self._sending is None and not self._undelivered
+
+    @property
+    def said(self) -> bool:
+        """All that the local side had to say is gone."""
+        return self._said_end and self._sending is None
 
     def step(self) -> bool:
         """Do what can be done now; whether anything could. Raises MPI's errors when the peer is dead."""
@@ -115,7 +124,7 @@ class _Stream:
 
     def reset(self) -> None:
         """The peer reads no more: let the local side know."""
-        self._sock.close()
+        self._hang_up()
         self._deaf, self._undelivered = True, memoryview(b"")
 
     def awaited(self) -> tuple[socket.socket, int]:
@@ -123,10 +132,17 @@ class _Stream:
         reads = self._sending is None and not self._said_end
         return self._sock, (select.POLLIN if reads else 0) | (select.POLLOUT if self._undelivered else 0)
 
-    def drop(self) -> tuple[Any, ...]:
-        """Close the local end; what MPI may still be using must be kept."""
+    def drop(self) -> None:
+        """Close the local end; what MPI may still be using is kept."""
+        self._hang_up()
+        for request, memory in ((self._sending, self._out), (self._receiving, self._in)):
+            if request is None:
+                self._carrier.free(memory)
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # closing alone says nothing when a forked process has it open too
         self._sock.close()
-        return self._sending, self._receiving, self._out, self._in
 
 
 class Carrier:
@@ -139,7 +155,6 @@ class Carrier:
         self._mpi = mpi
         self._streams: dict[tuple[int, int, bool], _Stream] = {}
         self._told: list[tuple[Any, bytes]] = []
-        self._kept: list[Any] = []
         self._work: deque[Callable[[], None]] = deque()
         self._number = 0
         self._lock = threading.Lock()
@@ -147,7 +162,8 @@ class Carrier:
         self._gone: set[int] = set()
         self._nodes: set[int] = set()
         self._ended = threading.Event()
-        self._control = bytearray(_MESSAGE.size)
+        self.memory, self.free = mpi.Alloc_mem, mpi.Free_mem
+        self._control = self.memory(_MESSAGE.size)
         self._listening = comm.Irecv(self._control, mpi.ANY_SOURCE, _CONTROL)
         self._thread = threading.Thread(target=self._run, name="deepvm-mpi", daemon=True)
         self._thread.start()
@@ -192,10 +208,14 @@ class Carrier:
             self.tell(peer, kind)
 
     def close(self) -> None:
-        """Let streams end that are ending, say good-bye, and stop."""
+        """Send what is still to be said, then good-bye, and stop; what others still say is not waited for."""
         deadline = time.monotonic() + _LINGER_S
-        while self._streams and time.monotonic() < deadline and self._thread.is_alive():
-            time.sleep(_EAGER_S)
+
+        def speaking() -> bool:
+            return bool(self._work) or not all(stream.said for stream in list(self._streams.values()))
+
+        while speaking() and time.monotonic() < deadline and self._thread.is_alive():
+            time.sleep(_PAUSE_S)
         said = threading.Event()
 
         def leave() -> None:
@@ -205,7 +225,7 @@ class Carrier:
         self._work.append(leave)
         said.wait(_LINGER_S)
         while self._told and time.monotonic() < deadline and self._thread.is_alive():
-            time.sleep(_EAGER_S)
+            time.sleep(_PAUSE_S)
         self._ended.set()
         self._thread.join(_LINGER_S)
 
@@ -221,11 +241,8 @@ class Carrier:
             _LOG.exception("checkpoints by MPI have ended in this process")
         finally:
             for stream in self._streams.values():
-                self._kept.append(stream.drop())
+                stream.drop()
             self._streams.clear()
-            with contextlib.suppress(self._mpi.Exception):
-                self._listening.Cancel()
-                self._listening.Wait()
 
     def _step(self) -> bool:
         moved = False
@@ -248,9 +265,7 @@ class Carrier:
 
     def _end(self, stream: _Stream) -> None:
         del self._streams[stream.key]
-        kept = stream.drop()
-        if any(kept[:2]):
-            self._kept.append(kept)
+        stream.drop()
 
     def _is_sent(self, request: Any) -> bool:
         try:
@@ -304,10 +319,9 @@ class Carrier:
             sock, events = stream.awaited()
             if events and sock.fileno() >= 0:
                 poll.register(sock, events)
-        poll.poll(_KEEN_MS if idle < _KEEN_ROUNDS else _CALM_MS)
+        poll.poll(min(idle // _KEEN_ROUNDS, _CALM_MS))
 
 
-@cache
 def carrier() -> Carrier:
     """The carrier of this process. The first call is collective: all processes of ``mpirun`` make it.
 
@@ -315,6 +329,12 @@ def carrier() -> Carrier:
         MissingExtraError: there is no mpi4py. CheckpointError: MPI may not be called from threads here, or not all
             processes have come by in a minute.
     """
+    with _MAKING:
+        return _made()
+
+
+@cache
+def _made() -> Carrier:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: it finds no MPI library
@@ -333,7 +353,7 @@ def carrier() -> Carrier:
                     f"mpi://: not all {world.Get_size()} processes of mpirun have come to their checkpointer in "
                     f"{_JOIN_S:.0f} s; each of them must name the mpi:// tier, or be a memory node"
                 )
-            time.sleep(_KEEN_MS / 1000)
+            time.sleep(_PAUSE_S)
         comm.Set_errhandler(MPI.ERRORS_RETURN)
     except MPI.Exception as error:
         raise CheckpointError(f"mpi://: {error.Get_error_string()}") from error

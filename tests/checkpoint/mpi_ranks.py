@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
+import socket
 import sys
+import threading
 import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from checkpoint.images import noise, plain_shard
-from checkpoint.memory_nodes import MIB, TOKEN, Acks
+from checkpoint.memory_nodes import MIB, TOKEN, Acks, until
 
 from deepvm.checkpoint import points
 from deepvm.checkpoint.manifest import Manifest
@@ -55,9 +60,9 @@ def node(folder: Path) -> Mapping[str, object]:
     return {**found, "left": here.stop()}
 
 
-def train(folder: Path, job: str, first: str, last: str, kill: str = "") -> Mapping[str, object]:
+def train(folder: Path, url: str, job: str, first: str, last: str, kill: str = "") -> Mapping[str, object]:
     """Save versions; killed in the middle of the last one when told to."""
-    tier = open_tier("mpi://", f"run of {job}")
+    tier = open_tier(url, f"run of {job}")
     for version in range(int(first), int(last) + 1):
         acks = Acks()
         if kill and version == int(last):
@@ -96,26 +101,101 @@ def long(folder: Path, job: str) -> Mapping[str, object]:
     }
 
 
-def nobody(folder: Path) -> Mapping[str, object]:
-    """Both are trainers, and neither a node."""
-    tier = open_tier("mpi://1", "a run")
-    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
-        while not list(folder.glob("nobody-*.json")):
-            time.sleep(0.05)
-        sys.exit()
+def streams(folder: Path) -> Mapping[str, object]:
+    """Both ranks; the second one echoes."""
+    from deepvm.checkpoint.streams import carrier
+
+    here = carrier()
+    if here.rank:
+        return _echo(folder)
+    found: dict[str, object] = {}
     try:
-        tier.versions("job")
+        open_tier("mpi://1", "a run").versions("job")
     except CheckpointError as error:
-        return {"error": str(error)}
-    return {"error": ""}
+        found["nobody"] = str(error)
+    (folder / "go").touch()
+    assert until((folder / "serving").exists)
+    data = bytes(noise(5 * MIB + 12345))
+    sent, echoes = [], []
+    socks = [here.connect(1) for _ in range(3)]
+    for number, sock in enumerate(socks):  # several at once, of odd sizes
+        part = data[number : (number + 1) * 1_777_777]
+        thread = threading.Thread(
+            target=lambda sock=sock, part=part: (sock.sendall(part), sock.shutdown(socket.SHUT_WR))
+        )
+        thread.start()
+        back = b"".join(iter(lambda sock=sock: sock.recv(2**17), b""))
+        thread.join()
+        sent.append(zlib.crc32(part))
+        echoes.append(zlib.crc32(back))
+    found |= {"sent": sent, "echoes": echoes}
+    found["heard_after_end"] = "all of it" if len(back) == len(part) else len(back)
+    deaf = here.connect(1)  # to which it does not listen: it closes at the first byte
+    count = 0
+    with contextlib.suppress(OSError):
+        while count < 64 * MIB:
+            deaf.sendall(b"!" * 2**16)
+            count += 2**16
+    found["broken_after_bytes"] = count
+    for sock in (*socks, deaf):
+        sock.close()
+    until(lambda: not here._streams)
+    (folder / "end").touch()
+    assert until((folder / "left").exists)
+    return {**found, "left_here": len(here._streams), "left_there": int((folder / "left").read_text())}
+
+
+def _echo(folder: Path) -> Mapping[str, object]:
+    from deepvm.checkpoint.streams import carrier
+
+    here = carrier()
+    assert until((folder / "go").exists)
+    door = here.serve()
+    (folder / "serving").touch()
+    threads = []
+
+    def answer(sock: socket.socket) -> None:
+        data = sock.recv(2**16)
+        if data[:1] != b"!" or data.count(b"!") < len(data):
+            data += b"".join(iter(lambda: sock.recv(2**16), b""))
+            sock.sendall(data)
+        sock.close()
+
+    while not (folder / "end").exists():
+        with contextlib.suppress(queue.Empty):
+            found = door.get(timeout=0.05)
+            assert found is not None
+            threads.append(threading.Thread(target=answer, args=(found[0],)))
+            threads[-1].start()
+    for thread in threads:
+        thread.join()
+    until(lambda: not here._streams)
+    hidden = folder / "left.tmp"
+    hidden.write_text(str(len(here._streams)))
+    hidden.rename(folder / "left")
+    sys.exit()
+
+
+def distributed(folder: Path, job: str, last: str, port: str) -> Mapping[str, object]:
+    """train_ranks.py as mpirun starts it: all but the last rank are torch's."""
+    environ = os.environ
+    environ |= {"RANK": environ["OMPI_COMM_WORLD_RANK"], "WORLD_SIZE": str(int(environ["OMPI_COMM_WORLD_SIZE"]) - 1)}
+    environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "DEEPVM_JOB": job, "OMP_NUM_THREADS": "1"}
+    from checkpoint import train_ranks
+
+    sys.argv = ["train_ranks.py", "mpi://", last, "3", str(folder / f"out-{job}-{last}")]
+    train_ranks.main()
+    return {}
 
 
 def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
-    found = {"node": node, "train": train, "long": long, "nobody": nobody}[name](folder, *sys.argv[3:])
-    hidden = folder / f".{name}.tmp"
+    roles = {"node": node, "train": train, "long": long, "streams": streams, "torch": distributed}
+    found = roles[name](folder, *sys.argv[3:])
+    rank = os.environ["OMPI_COMM_WORLD_RANK"]
+    hidden = folder / f".{name}-{rank}.tmp"
     hidden.write_text(json.dumps(found))
-    hidden.rename(folder / f"{name}-{os.environ['OMPI_COMM_WORLD_RANK']}.json")
+    hidden.rename(folder / f"{name}-{rank}.json")
 
 
 if __name__ == "__main__":

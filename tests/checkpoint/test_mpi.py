@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -73,23 +74,26 @@ def test_the_contract(mpirun: Any) -> None:
     assert " passed" in ended.stdout and "skipped" not in ended.stdout
 
 
-def test_saved_and_restored_bit_by_bit(mpirun: Any, tmp_path: Path) -> None:
-    """The node by its command; it ends when the trainers have, with everything on its disk."""
+@pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_saved_and_restored_bit_by_bit(mpirun: Any, tmp_path: Path, nodes: int) -> None:
+    """The node by its command; it ends when the trainers have, with everything on its disk. Two share the versions."""
     kept = tmp_path / "kept"
     node: list[object] = ["-m", "deepvm.cli.main", "memory-node", "serve", "--listen", "mpi", "--memory", "256MiB"]
-    node += ["--persist", kept.as_uri(), "--token-file", tmp_path / "token"]
-    ended = mpirun((1, role("train", tmp_path, "one", 1, 3)), (1, node))
+    node += ["--persist", kept.as_uri(), "--token-file", tmp_path / "token", "--shared-folder"]
+    url = "mpi://" + ",".join(str(n) for n in range(1, nodes + 1))
+    ended = mpirun((1, role("train", tmp_path, url, "one", 1, 3)), (nodes, node))
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert "listening on mpi://1\n" in ended.stdout and "Traceback" not in ended.stderr
     found = told(tmp_path, "train")
     assert (found["version"], found["same"]) == (3, True)
-    assert [f.version for f in VersionFolder(kept).found() if not f.problem] == [3, 2]
+    for job in ["one"] if nodes == 1 else ["one.part-1-of-2", "one.part-2-of-2"]:
+        assert [m.version for m in VersionFolder(kept).manifests(job)][:2] == [3, 2]
 
 
 def test_a_rank_killed_in_mid_send(mpirun: Any, tmp_path: Path) -> None:
     """Its last complete version, which was on its way to the disk, gets there; another rank never notices."""
     ended = mpirun(
-        (1, role("train", tmp_path, "victim", 1, 2, "kill")),
+        (1, role("train", tmp_path, "mpi://", "victim", 1, 2, "kill")),
         (1, role("long", tmp_path, "other")),
         (1, role("node", tmp_path)),
     )
@@ -106,11 +110,51 @@ def test_a_rank_killed_in_mid_send(mpirun: Any, tmp_path: Path) -> None:
     assert kept.file("victim", 1).read_bytes() == noise(24 * MIB, 1)
 
 
-def test_nobody_serves_there(mpirun: Any, tmp_path: Path) -> None:
-    ended = mpirun((2, role("nobody", tmp_path)))
+def test_without_ulfm_all_end_with_the_killed_one(mpirun: Any, tmp_path: Path) -> None:
+    """The other half of the proof: it is ULFM that lets the others go on, and they were told that it is missing."""
+    ended = mpirun(
+        (1, role("train", tmp_path, "mpi://", "victim", 1, 2, "kill")),
+        (1, role("long", tmp_path, "other")),
+        (1, role("node", tmp_path)),
+        ulfm=False,
+    )
+    assert ended.returncode != 0
+    assert "--with-ft ulfm" in ended.stderr
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_streams(mpirun: Any, tmp_path: Path) -> None:
+    """Two processes: what is said arrives, ends arrive, and who does not listen keeps nobody."""
+    ended = mpirun((2, role("streams", tmp_path)))
     assert ended.returncode == 0, ended.stderr[-3000:]
-    message = told(tmp_path, "nobody")["error"]
-    assert "mpi://1" in message and "memory-node serve --listen mpi" in message
+    found = told(tmp_path, "streams")
+    assert "mpi://1" in found["nobody"] and "memory-node serve --listen mpi" in found["nobody"]
+    assert found["echoes"] == found["sent"]
+    assert found["heard_after_end"] == "all of it"
+    assert found["broken_after_bytes"] < 64 * MIB
+    assert found["left_here"] == 0 and found["left_there"] == 0
+
+
+@pytest.mark.slow
+def test_a_distributed_training(mpirun: Any, tmp_path: Path) -> None:
+    """Two ranks with torch.distributed under mpirun; stopped and gone on, they end as those that were not stopped."""
+    pytest.importorskip("torch")
+
+    def train(job: str, until: int) -> list[dict[str, Any]]:
+        node = ["-m", "deepvm.cli.main", "memory-node", "serve", "--listen", "mpi", "--token-file", tmp_path / "token"]
+        node += ["--persist", (tmp_path / "kept").as_uri(), "--memory", "64MiB"]
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        ended = mpirun((2, role("torch", tmp_path, job, until, port)), (1, node), limit_s=120)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        return [json.loads((tmp_path / f"out-{job}-{until}.{rank}").read_text()) for rank in range(2)]
+
+    whole = train("whole", 12)
+    train("cut", 7)
+    again = train("cut", 12)
+    assert [r["start"] for r in again] == [7, 7]
+    for one, other in zip(whole, again, strict=True):
+        assert {k: v for k, v in one.items() if k != "start"} == {k: v for k, v in other.items() if k != "start"}
 
 
 def test_urls_and_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +165,6 @@ def test_urls_and_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RequestError, match="mpi://RANK"):
             MpiPlace.parse(wrong)
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    streams.carrier.cache_clear()
+    streams._made.cache_clear()
     with pytest.raises(MissingExtraError, match=r"deepvm\[mpi\]"):
         MpiPlace.parse("mpi://0")
