@@ -30,8 +30,8 @@ VICTIM = 0
 def node(folder: Path) -> Mapping[str, object]:
     """A memory node whose disk takes its time with the victim's version: it is on its way when the victim dies."""
     from deepvm.checkpoint.folder import VersionFolder
+    from deepvm.checkpoint.mpi import carrier
     from deepvm.checkpoint.node.server import Node, NodeSettings
-    from deepvm.checkpoint.streams import carrier
     from deepvm.checkpoint.tiers.mpi import MpiPlace
 
     write = VersionFolder.write
@@ -92,7 +92,13 @@ def long(folder: Path, job: str) -> Mapping[str, object]:
     same = tier.fetch(newest, folder / "restored").read_bytes() == noise(MIB, version)
     others_same = tier.fetch(others[0], folder / "restored").read_bytes() == noise(SIZE, 1)
     tier.close()
+    try:
+        open_tier(f"mpi://{VICTIM}", "a run").versions("job")
+        refused = ""
+    except CheckpointError as error:
+        refused = str(error)
     return {
+        "to_the_dead": refused,
         "settled": settled,
         "after_death": after,
         "same": same,
@@ -103,7 +109,7 @@ def long(folder: Path, job: str) -> Mapping[str, object]:
 
 def streams(folder: Path) -> Mapping[str, object]:
     """Both ranks; the second one echoes."""
-    from deepvm.checkpoint.streams import carrier
+    from deepvm.checkpoint.mpi import carrier
 
     here = carrier()
     if here.rank:
@@ -146,7 +152,7 @@ def streams(folder: Path) -> Mapping[str, object]:
 
 
 def _echo(folder: Path) -> Mapping[str, object]:
-    from deepvm.checkpoint.streams import carrier
+    from deepvm.checkpoint.mpi import carrier
 
     here = carrier()
     assert until((folder / "go").exists)

@@ -4,7 +4,7 @@
 
     mpirun --with-ft ulfm -n 2 python train.py : -n 1 deepvm memory-node serve --listen mpi ...
 
-The messages are those of ``tcp://``, carried by MPI (:mod:`deepvm.checkpoint.streams`). With ``--with-ft ulfm`` the
+The messages are those of ``tcp://``, carried by MPI (:mod:`deepvm.checkpoint.mpi`). With ``--with-ft ulfm`` the
 node and the other trainers go on when a trainer is killed; without, Open MPI ends them all. The node ends when every
 trainer has. A trainer that torchrun has started is in no MPI world; ``torch.distributed`` can be had in one all the
 same: set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the number of trainers, ``MASTER_ADDR`` and
@@ -17,7 +17,7 @@ import re
 import socket
 from dataclasses import dataclass
 
-from deepvm.checkpoint.streams import Carrier, carrier
+from deepvm.checkpoint.mpi import Carrier, carrier
 from deepvm.errors import RequestError
 
 _URL = re.compile(r"mpi://([0-9]{0,6})/?", re.ASCII)
