@@ -169,7 +169,15 @@ class Carrier:
         self._thread.start()
 
     def connect(self, peer: int) -> socket.socket:
-        """Open a stream to another process; it ends at once when nobody serves there."""
+        """Open a stream to another process; it ends at once when nobody serves there.
+
+        Raises:
+            OSError: that process has ended or died, or this thread has.
+        """
+        if peer in self._gone:
+            raise ConnectionRefusedError("that process has ended or died")
+        if not self._thread.is_alive():
+            raise ConnectionRefusedError("MPI has ended in this process")
         near, far = socket.socketpair()
         with self._lock:
             self._number += 1
@@ -194,8 +202,9 @@ class Carrier:
         self._door = None
 
     def deserted(self) -> bool:
-        """Whether every other process that is no node itself has ended or died."""
-        return self.size > 1 and len(self._gone | self._nodes | {self.rank}) == self.size
+        """Whether every other process that is no node itself has ended or died, or cannot be heard any more."""
+        alone = len(self._gone | self._nodes | {self.rank}) == self.size
+        return (alone and self.size > 1) or not self._thread.is_alive()
 
     def tell(self, peer: int, kind: int, number: int = 0) -> None:
         """Send a message about a stream; to a dead process it is none."""
@@ -291,7 +300,11 @@ class Carrier:
 
     def _heed(self, peer: int, kind: int, number: int) -> None:
         if kind == _OPEN:
-            near, far = socket.socketpair()
+            try:
+                near, far = socket.socketpair()
+            except OSError as error:  # out of file descriptors: the peer gives up after a while, and the others go on
+                _LOG.error("a stream of rank %d cannot be opened: %s", peer, error)
+                return
             self._add(_Stream(self, peer, number, far, opener=False))
             if self._door is None:
                 near.close()

@@ -92,7 +92,13 @@ def long(folder: Path, job: str) -> Mapping[str, object]:
     same = tier.fetch(newest, folder / "restored").read_bytes() == noise(MIB, version)
     others_same = tier.fetch(others[0], folder / "restored").read_bytes() == noise(SIZE, 1)
     tier.close()
+    try:
+        open_tier(f"mpi://{VICTIM}", "a run").versions("job")
+        refused = ""
+    except CheckpointError as error:
+        refused = str(error)
     return {
+        "to_the_dead": refused,
         "settled": settled,
         "after_death": after,
         "same": same,

@@ -104,6 +104,7 @@ def test_a_rank_killed_in_mid_send(mpirun: Any, tmp_path: Path) -> None:
     assert node["left"] == 0 and node["dropped_bytes"] > 0
     assert other["after_death"] >= 3 and other["settled"] and other["same"]
     assert other["victim"] == [1] and other["victim_same"]
+    assert "ended or died" in other["to_the_dead"]
     kept = VersionFolder(tmp_path / "kept")
     assert [m.version for m in kept.manifests("victim")] == [1]
     verify(kept.file("victim", 1))
@@ -158,13 +159,13 @@ def test_a_distributed_training(mpirun: Any, tmp_path: Path) -> None:
 
 
 def test_urls_and_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deepvm.checkpoint import mpi as streams
+    from deepvm.checkpoint import mpi
     from deepvm.checkpoint.tiers.mpi import MpiPlace
 
     for wrong in ("mpi://a", "mpi://-1", "mpi://1:2", "mpi:///x"):
         with pytest.raises(RequestError, match="mpi://RANK"):
             MpiPlace.parse(wrong)
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    streams._made.cache_clear()
+    mpi._made.cache_clear()
     with pytest.raises(MissingExtraError, match=r"deepvm\[mpi\]"):
         MpiPlace.parse("mpi://0")
