@@ -45,7 +45,7 @@ def node(folder: Path) -> Mapping[str, object]:
         return write(self, image, manifest)
 
     VersionFolder.write = slow  # type: ignore[method-assign]
-    here = Node(NodeSettings(MpiPlace.here(), TOKEN, 256 * MIB, folder / "kept"))
+    here = Node(NodeSettings(MpiPlace.here(), TOKEN, 256 * MIB, (folder / "kept").as_uri()))
     here.start()
     while VICTIM not in carrier()._gone:
         time.sleep(0.01)
