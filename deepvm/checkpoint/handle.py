@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 
 from deepvm.checkpoint.tiers.base import Level
@@ -57,12 +58,14 @@ class Handle:
         if self.local_done in missed:
             self.tell("skipped" if self.skipped else "failed", error=str(error))
         for future in missed:
-            future.set_exception(error)
+            with contextlib.suppress(InvalidStateError):  # another tier was faster
+                future.set_exception(error)
 
     def _resolve(self, name: str, future: Future[int]) -> None:
         if not future.done():
             self.times[name] = time.perf_counter() - self._start
-            future.set_result(self.version)
+            with contextlib.suppress(InvalidStateError):
+                future.set_result(self.version)
 
     def _told(self, event: str) -> None:
         self.tell(event, seconds=round(time.perf_counter() - self._start, 6), stall_s=round(self.stall_s, 6))

@@ -83,7 +83,8 @@ class Pipeline:
         state = _Sending(len(self.tiers) + 1)
         self._queues[0].put(lambda: self._copy(copy, filling, slot, shard, handle, state))
         for number, tier in enumerate(self.tiers, start=1):
-            self._queues[number].put(lambda tier=tier: self._send_one(tier, slot, shard, handle, state))  # type: ignore[misc]
+            told = replace(shard, lost=lambda reason, n=number: self._lost(state, handle, n, reason))  # type: ignore[misc]
+            self._queues[number].put(lambda tier=tier, told=told: self._send_one(tier, slot, told, handle, state))  # type: ignore[misc]
 
     def _copy(
         self,
@@ -119,7 +120,17 @@ class Pipeline:
         except Exception as failure:  # a bug in a tier must not end the thread that others wait for
             error = CheckpointError(f"{tier.url}: {type(failure).__name__}: {failure}")
             log.exception("version %d is not on %s", shard.version, tier.url)
+        if error is not None:
+            shard.lost(error)
         self._done(state, slot, shard, handle, error)
+
+    def _lost(self, state: _Sending, handle: Handle, tier: int, reason: CheckpointError) -> None:
+        """A tier will promise no more than it has; whoever waits for more is told when none will."""
+        with state.lock:
+            state.lost[tier] = reason
+            if state.left or len(state.lost) < len(self.tiers):
+                return
+        handle.failed(reason)
 
     def _done(
         self, state: _Sending, slot: Slot, shard: Shard, handle: Handle, error: CheckpointError | None = None
@@ -131,9 +142,10 @@ class Pipeline:
             if state.left:
                 return
         self.give_back(slot)
-        self._conclude(handle, shard, state.errors)
+        self._conclude(handle, shard, state)
 
-    def _conclude(self, handle: Handle, shard: Shard, errors: list[CheckpointError]) -> None:
+    def _conclude(self, handle: Handle, shard: Shard, state: _Sending) -> None:
+        errors = state.errors
         if len(errors) == len(self.tiers):
             busy = all(isinstance(e, TierBusyError) for e in errors)
             self.counts["skipped" if busy else "failed"] += 1
@@ -142,6 +154,10 @@ class Pipeline:
         else:
             self.counts["saved"] += 1
             self.counts["bytes"] += shard.layout.size
+            with state.lock:
+                reasons = [*state.lost.values()]
+            if len(reasons) == len(self.tiers):
+                handle.failed(reasons[-1])
 
     def give_back(self, slot: Slot) -> None:
         """A slot that is not used any more; one whose memory has become a version is replaced."""
@@ -203,11 +219,12 @@ class Pipeline:
 
 
 class _Sending:
-    """How many are still at a version: its copy and the tiers."""
+    """How many are still at a version: its copy and the tiers; which tiers will promise no more, and why."""
 
     def __init__(self, count: int) -> None:
         self.lock, self.left = threading.Lock(), count
         self.errors: list[CheckpointError] = []
+        self.lost: dict[int, CheckpointError] = {}
 
 
 def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:

@@ -40,9 +40,14 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a session's versions, after change number ``sequence``."""
+    """What became of a session's versions, after change number ``sequence``.
+
+    Attributes:
+        stuck: those for which the disk fails again and again, and why.
+    """
 
     sequence: int
     receiving: tuple[int, ...]
     complete: tuple[int, ...]
     durable: tuple[int, ...]
+    stuck: tuple[tuple[int, str], ...] = ()

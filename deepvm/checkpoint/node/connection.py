@@ -224,6 +224,7 @@ class Connection:
                 "receiving": fate.receiving,
                 "complete": fate.complete,
                 "durable": fate.durable,
+                "stuck": fate.stuck,
             },
         )
 

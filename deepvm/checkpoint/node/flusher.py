@@ -16,6 +16,8 @@ from deepvm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 30.0
+_STUCK = 3
+"""Failures in a row after which nobody is left to wait for the disk."""
 
 
 @dataclass
@@ -61,7 +63,7 @@ class Flusher:
         return asdict(self._times)
 
     def _run(self) -> None:
-        retry_s = _FIRST_RETRY_S
+        retry_s, failures = _FIRST_RETRY_S, 0
         while True:
             version = self._room.next_flush(1.0)
             if version is None:
@@ -72,6 +74,9 @@ class Flusher:
                 done = self._write(version)
             finally:
                 self._room.unpin(version)
+            failures = 0 if done else failures + 1
+            if done or failures == _STUCK:  # once may be an accident; what is tried again may work after all
+                self._room.disk_fails("" if done else self._times.last_error[:300])
             if done:
                 retry_s = _FIRST_RETRY_S
                 continue

@@ -21,7 +21,7 @@ class Room:
     Attributes:
         changed: the one lock; notified with every change. jobs: by name. pool: the memory.
         queue: complete versions that are not on disk yet, oldest first. stopping: no new versions are taken.
-        closed: no version becomes complete any more. counts: since the start.
+        closed: no version becomes complete any more. counts: since the start. trouble: why the disk takes nothing.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Room:
         self.queue: list[Version] = []
         self.closed = self.stopping = False
         self._blocked = 0
+        self.trouble = ""
         self.persists, self.lease_s = persists, lease_s
         self.counts = dict.fromkeys(_COUNTS, 0)
         self._clock = clock
@@ -89,6 +90,16 @@ class Room:
                 here.sequence += 1
             if version in self.queue:
                 self.queue.remove(version)
+            self.changed.notify_all()
+
+    def disk_fails(self, why: str) -> None:
+        """Let those who wait for the disk know that it takes nothing; empty: it does again."""
+        with self.changed:
+            if why == self.trouble:
+                return
+            self.trouble = why
+            for job in self.jobs.values():
+                job.sequence += 1
             self.changed.notify_all()
 
     def held(self, job: str) -> int | None:

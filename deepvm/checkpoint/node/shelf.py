@@ -305,7 +305,14 @@ class Shelf(Room):
                 run.heard = self._clock()
                 left = deadline - time.monotonic()
                 if here.sequence != sequence or left <= 0 or self.closed:
-                    return Fate(here.sequence, tuple(here.partial), tuple(run.complete), tuple(run.durable))
+                    stuck = [v for v in self.queue if v.job == job and v.session == session] if self.trouble else []
+                    return Fate(
+                        here.sequence,
+                        tuple(here.partial),
+                        tuple(run.complete),
+                        tuple(run.durable),
+                        tuple((v.number, self.trouble) for v in stuck),
+                    )
                 self.changed.wait(left)
 
     def _current(self, job: str, session: str) -> tuple[Job, Session]:

@@ -19,6 +19,7 @@ _LOG = logging.getLogger(__name__)
 _POLL_S = 5.0
 _AGAIN_S = 0.5
 _SLOWEST_S = 10.0
+_NO_DISK = "start it with --persist to have versions on its disk too"
 
 
 @dataclass(eq=False)
@@ -28,13 +29,17 @@ class Pending:
     Attributes:
         version: its number. acknowledged: called once for each level, the weakest first.
         wanted: levels not reached; None until it is known which ones can be.
-        sent: this rank's part is verified; until then the node need not know of it. since: monotonic.
+        lost: called once with the reason when nothing more will be acknowledged.
+        sent: this rank's part is verified; until then the node need not know of it.
+        persists: the node has a disk. since: monotonic.
     """
 
     version: int
     acknowledged: Callable[[Level], None]
+    lost: Callable[[CheckpointError], None] = lambda reason: None
     wanted: list[Level] | None = None
     sent: bool = False
+    persists: bool = True
     since: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,12 +48,15 @@ class Pending:
         with self.lock:
             if self.wanted is None:
                 self.wanted = [Level.REMOTE, Level.DURABLE] if persists else [Level.REMOTE]
+                self.persists = persists
 
     def reached(self, level: Level) -> bool:
         """Tell of a level, and of those below it, unless that was done; returns whether nothing more is awaited."""
         with self.lock:
             while self.wanted and (self.wanted[0] is level or level is Level.DURABLE):
                 self.acknowledged(self.wanted.pop(0))
+                if not self.wanted and not self.persists:
+                    self.lost(CheckpointError(f"version {self.version} is in the node's memory only: {_NO_DISK}"))
             return not self.wanted
 
 
@@ -118,7 +126,8 @@ class Watcher:
                     Kind.STATE, self._link.call(Kind.WAIT, question, limit_s=_POLL_S + _SLOWEST_S)
                 ).body
                 sequence, pause_s = int(fate["sequence"]), _AGAIN_S
-                self._tell(known, fate["receiving"], fate["complete"], fate["durable"])
+                stuck = {int(number): str(why) for number, why in fate.get("stuck", ())}
+                self._tell(known, fate["receiving"], fate["complete"], fate["durable"], stuck)
             except Exception as error:  # anything: the trainer must not lose its watcher to a node's nonsense
                 self._part(error)
                 if self._closed.wait(pause_s):
@@ -137,12 +146,18 @@ class Watcher:
         expected = isinstance(error, (OSError, CheckpointError))
         _LOG.warning("versions are not watched for now: %s", error, exc_info=not expected)
         if isinstance(error, Refused) and error.code == "stale":
-            with self._changed:
-                self._pending.clear()
-                self._changed.notify_all()
+            with self._lock:
+                over = list(self._pending)
+            for pending in over:
+                self._give_up(pending, str(error))
 
     def _tell(
-        self, known: set[Pending], receiving: Container[int], complete: Container[int], durable: Container[int]
+        self,
+        known: set[Pending],
+        receiving: Container[int],
+        complete: Container[int],
+        durable: Container[int],
+        stuck: Mapping[int, str],
     ) -> None:
         with self._lock:
             awaited = sorted(self._pending, key=lambda p: p.version)
@@ -154,9 +169,10 @@ class Watcher:
                     done = pending.reached(Level.DURABLE)
                 elif pending.version in complete:
                     done = pending.reached(Level.REMOTE)
+                    if pending.version in stuck and not done:
+                        self._give_up(pending, f"the node's disk takes it not: {stuck[pending.version]}")
                 elif pending in known and pending.version not in receiving:
-                    _LOG.warning("version %d was given up by the memory node", pending.version)
-                    done = True
+                    self._give_up(pending, "the memory node gave it up")
             if done:
                 self.discard(pending)
 
@@ -165,5 +181,12 @@ class Watcher:
         with self._lock:
             late = [p for p in self._pending if p.since < limit]
         for pending in late:
-            _LOG.warning("version %d: %s was not reached in %.0f s", pending.version, pending.wanted, self._limit_s)
-            self.discard(pending)
+            levels = " and ".join(level.value for level in pending.wanted or ())
+            self._give_up(pending, f"it was not {levels} in {self._limit_s:.0f} s")
+
+    def _give_up(self, pending: Pending, why: str) -> None:
+        """Await it no longer, and say so."""
+        _LOG.warning("version %d: %s", pending.version, why)
+        with contextlib.suppress(Exception):
+            pending.lost(CheckpointError(f"version {pending.version}: {why}"))
+        self.discard(pending)

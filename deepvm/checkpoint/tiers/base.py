@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from deepvm.checkpoint.layout import Layout
 from deepvm.checkpoint.manifest import Manifest
+from deepvm.errors import CheckpointError
 
 
 class Level(str, Enum):
@@ -29,6 +30,10 @@ def _filled(end: int) -> None:
     """Nothing to wait for."""
 
 
+def _unheard(reason: CheckpointError) -> None:
+    """Nobody asks."""
+
+
 @dataclass(frozen=True)
 class Shard:
     """One rank's part of a version, in the trainer's memory; what is ready does not change until the tier has returned.
@@ -40,6 +45,8 @@ class Shard:
             Raises CheckpointError when they will never be.
         home: the hidden file that ``image`` is a mapping of, where a tier is to make a version of that (strategy D).
         best: the training calls it the best so far.
+        lost: a tier that has returned from ``put`` tells here, with the reason, that it will acknowledge nothing more;
+            one that has acknowledged all levels, or raised, need not.
     """
 
     job: str
@@ -50,6 +57,7 @@ class Shard:
     ready: Callable[[int], None] = _filled
     home: Path | None = None
     best: bool = False
+    lost: Callable[[CheckpointError], None] = _unheard
 
     def manifest(self, crcs: Sequence[int]) -> Manifest:
         """The commit record of the version that this is the whole of, complete now."""

@@ -62,7 +62,7 @@ class FileTier(Tier):
         if layout.world != 1:
             with self._writing:
                 put_part(self.folder, shard, self._session)
-                acknowledged(self._level)
+                self._told(shard, acknowledged)
                 if self._keep and not shard.rank:
                     self._prune(shard.job, shard.version)
             return
@@ -77,9 +77,14 @@ class FileTier(Tier):
             else:
                 self.folder.write_filling(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
             self._jobs.add(shard.job)
-            acknowledged(self._level)
+            self._told(shard, acknowledged)
             if self._keep:
                 self._prune(shard.job, shard.version)
+
+    def _told(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        acknowledged(self._level)
+        if self._level is not Level.DURABLE:
+            shard.lost(CheckpointError(f"{self.url}: version {shard.version} is in this machine's memory only"))
 
     def _adopt(self, home: Path, final: Iterable[int], manifest: Callable[[], Manifest]) -> None:
         """The bytes are in a file of this folder as soon as they are final (strategy D)."""

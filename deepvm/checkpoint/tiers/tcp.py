@@ -102,7 +102,7 @@ class TcpTier(Tier):
             raise RequestError("image", f"{len(shard.image)} bytes", f"the {shard.layout.size} bytes of its layout")
         if not 0 <= shard.rank < shard.layout.world:
             raise RequestError("rank", shard.rank, f"0 to {shard.layout.world - 1}")
-        pending = Pending(shard.version, acknowledged)
+        pending = Pending(shard.version, acknowledged, shard.lost)
         attempt_id = secrets.token_hex(8)  # the bytes of this call: those of another one must not be mixed in
         watcher: Watcher | None = None
         try:

@@ -1,0 +1,127 @@
+"""Levels that will never be reached: whoever waits for one is told soon, and why."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint.memory_nodes import Acks, make_image, make_layout, running, tier, until
+
+torch = pytest.importorskip("torch")
+
+from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.handle import Handle  # noqa: E402
+from deepvm.checkpoint.node import flusher  # noqa: E402
+from deepvm.checkpoint.node.store import FolderStore  # noqa: E402
+from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
+from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
+from deepvm.errors import CheckpointError  # noqa: E402
+
+SOON_S = 10.0
+
+
+def saver_of(*tiers: Tier) -> Checkpointer:
+    model = torch.nn.Linear(64, 64)
+    return Checkpointer(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), tiers=tiers)
+
+
+def why_not_durable(handle: Handle) -> str:
+    error = handle.durable.exception(SOON_S)
+    assert isinstance(error, CheckpointError)
+    return str(error)
+
+
+def test_a_node_without_a_disk() -> None:
+    with running() as node, saver_of(tier(node)) as saver:
+        handle = saver.save(block=True)
+        assert handle.remote_done.result(0) == 0
+        assert "--persist" in why_not_durable(handle)
+        assert handle.snapshot_done.result(SOON_S) == 0
+
+
+def test_a_folder_beside_it_makes_it_durable(tmp_path: Path) -> None:
+    with running() as node, saver_of(tier(node), FileTier(tmp_path)) as saver:
+        assert saver.save(block=True).durable.result(SOON_S) == 0
+
+
+def test_a_folder_beside_it_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("in the way")
+    with running() as node, saver_of(tier(node), FileTier(tmp_path / "f" / "g")) as saver:
+        handle = saver.save(block=True)
+        assert handle.remote_done.result(0) == 0
+        why_not_durable(handle)
+        assert saver.metrics["saved"] == 1
+
+
+def test_a_folder_in_memory(tmp_path: Path) -> None:
+    folder = FileTier(tmp_path)
+    folder._level = Level.LOCAL
+    with saver_of(folder) as saver:
+        handle = saver.save()
+        assert handle.local_done.result(SOON_S) == 0
+        assert "memory only" in why_not_durable(handle)
+        assert isinstance(handle.remote_done.exception(SOON_S), CheckpointError)
+
+
+def test_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flusher, "_FIRST_RETRY_S", 0.05)
+    write, full = FolderStore.write, [True]
+
+    def fails(self: FolderStore, *arguments: Any) -> None:
+        if full[0]:
+            raise CheckpointError("no space left") from OSError(errno.ENOSPC, "no space left")
+        write(self, *arguments)
+
+    monkeypatch.setattr(FolderStore, "write", fails)
+    with running(persist=tmp_path / "p") as node, saver_of(tier(node)) as saver:
+        handle = saver.save(block=True)
+        assert "no space left" in why_not_durable(handle)
+        full[0] = False
+        assert until(lambda: not node.shelf.trouble)
+        saver._version += 1  # a step
+        assert saver.save(block=True).durable.result(SOON_S) == 1
+
+
+def lost(put: Callable[[Shard, Acks], None], world: int = 1) -> tuple[Acks, list[str]]:
+    layout, reasons, acks = make_layout(10_000, world), list[str](), Acks()
+    shard = Shard("job", 1, 0, layout, make_image(layout, 1), lost=lambda reason: reasons.append(str(reason)))
+    put(shard, acks)
+    return acks, reasons
+
+
+def test_a_version_that_the_node_gives_up() -> None:
+    """The other rank never comes, and its lease is over."""
+    with running(lease_s=0.3) as node:
+        to = tier(node)
+        acks, reasons = lost(to.put, world=2)
+        layout = make_layout(10_000, 2)
+        assert not reasons
+        with node.shelf.changed:
+            node.shelf._drop(node.shelf.jobs["job"].partial[1])
+        assert until(lambda: reasons == ["version 1: the memory node gave it up"])
+        assert acks.levels == [] and layout.world == 2
+        assert to.settle(1.0)
+        to.close()
+
+
+def test_a_level_that_takes_too_long() -> None:
+    with running() as node:
+        to = tier(node, await_s=0.2)
+        begin = time.monotonic()
+        _, reasons = lost(to.put, world=2)
+        assert until(lambda: reasons == ["version 1: it was not remote in 0 s"])
+        assert time.monotonic() - begin < SOON_S
+        to.close()
+
+
+def test_a_version_with_all_its_levels_loses_nothing(tmp_path: Path) -> None:
+    with running(persist=tmp_path / "p") as node:
+        to = tier(node)
+        acks, reasons = lost(to.put)
+        assert acks.wait(Level.DURABLE)
+        assert to.settle(5.0) and reasons == []
+        to.close()
