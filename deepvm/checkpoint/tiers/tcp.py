@@ -121,7 +121,7 @@ class TcpTier(Tier):
             if watcher is not None:
                 watcher.discard(pending)
             raise
-        levels = [level for level in Level if answer.get(_ANSWERS[level])]
+        levels = [level for level, word in _ANSWERS.items() if answer.get(word)]
         if levels and pending.reached(levels[-1]) and watcher is not None:
             watcher.discard(pending)
 
