@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from deepvm.checkpoint.arena import Piece, Slot, as_bytes, checksum, pieces_of
+from deepvm.checkpoint.ahead import Layers
+from deepvm.checkpoint.arena import Slot, as_bytes, checksum
+from deepvm.checkpoint.exits import close_at_exit
 from deepvm.checkpoint.folder import check_job
-from deepvm.checkpoint.format import Image, plan_image
 from deepvm.checkpoint.handle import Handle
 from deepvm.checkpoint.journal import Journal
-from deepvm.checkpoint.layout import Layout, Segment
-from deepvm.checkpoint.pipeline import Pipeline, log
-from deepvm.checkpoint.ranks import Ranks, compare_replicas, shards
+from deepvm.checkpoint.pipeline import Pipeline
+from deepvm.checkpoint.plan import Plan, make_plan
+from deepvm.checkpoint.ranks import Ranks, compare_replicas
 from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.schedule import parse_every
 from deepvm.checkpoint.snapshot import Copying
@@ -36,8 +35,6 @@ from deepvm.errors import CheckpointError, RequestError
 
 COMPARE_EVERY = 10
 """Versions of several ranks of which one is compared with that of a neighbour."""
-EXIT_S = 30.0
-"""Seconds that the end of a program waits for versions under way when nobody has closed the checkpointer."""
 WAIT_S = 600.0
 """Seconds after which whoever waits for a copy or a tier is told that something is wrong."""
 
@@ -48,8 +45,8 @@ class Checkpointer:
     Version v is the state at the end of the iteration with optimizer step v (ACUTE IV-D, Check-Mem): random states and
     samplers as the step left them, everything else as the next forward finds it, so schedulers, GradScalers and moving
     averages that follow the step are in. The copy of parameters and optimizer state begins with that forward and runs
-    beside it; the next ``optimizer.step`` waits until it has ended. Whoever changes parameters during forward or
-    backward, otherwise than by the optimizer, calls :meth:`wait` first.
+    beside it; the next ``optimizer.step`` waits until it has ended (layer by layer it begins during backward). Whoever
+    changes parameters during forward or backward, otherwise than by the optimizer, calls :meth:`wait` first.
     """
 
     def __init__(
@@ -84,8 +81,9 @@ class Checkpointer:
             journal: a file to which rank 0 adds a line of JSON for each event.
             strategy: how a version leaves the training's memory (LightCheck III-A): ``C`` into memory of this machine;
                 ``G`` into a copy on the device first; ``D`` straight into a file of the first ``file://`` tier, for one
-                rank, worth having where that lies in memory or on persistent memory, not on a disk. See
-                :mod:`deepvm.checkpoint.snapshot`.
+                rank, worth having where that lies in memory or on persistent memory, not on a disk; ``layerwise``: each
+                layer is updated during backward, and copied at once. See :mod:`deepvm.checkpoint.snapshot` and, for
+                what it needs of the training, :mod:`deepvm.checkpoint.layerwise`.
 
         Raises:
             RequestError: an argument cannot be used.
@@ -104,23 +102,22 @@ class Checkpointer:
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
         self._strategy = choose(strategy, self._pipeline.tiers, self.job, self._ranks.world)
+        self._layers = Layers(self._strategy, self._pipeline, self._state)
         self._copying: Copying | None = None
         self._version = 0
-        self._structure: list[Any] | None = None
-        self._digest = 0
+        self._plan: Plan | None = None
+        self._storages: list[torch.UntypedStorage] = []
+        self._digest = self._taken = self._disagreements = 0
         self._records: list[torch.Tensor] = []
         self._reserved: Slot | None = None
-        self._compare: list[tuple[Piece, ...]] = []
         self._seen = (0, 0, 0)
-        self._image: Image | None = None
-        self._layout: Layout | None = None
         self._last: Handle | None = None
         self._last_step, self._last_s, self._plan_s = 0, time.monotonic(), 0.0
-        self._taken = 0
         self._early: dict[str, Any] | None = None
         self._due = False
         self._gate_s = 0.0
-        self._disagreements = 0
+        if strategy == "layerwise":
+            self._layers.divide(model, self._ranks.world, self._before_layer)
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -130,9 +127,7 @@ class Checkpointer:
         ]
         self._closed = False
         take_apart(self._state.tree(0, self._state.early()))  # what cannot be saved is refused now, not at step 100
-        # Whoever forgets to close must not lose what is under way; the limit is for tiers that do not answer.
-        self._at_exit = weakref.WeakMethod(self.close)
-        atexit.register(_close, self._at_exit)
+        close_at_exit(self.close)
 
     @property
     def version(self) -> int:
@@ -156,15 +151,18 @@ class Checkpointer:
 
         Raises:
             CheckpointError: with ``block``: no tier took it.
+            RequestError: layer by layer, between backward and ``optimizer.step``.
         """
+        if self._layers.updates is not None and self._layers.updates.begun:
+            raise RequestError("save()", "between backward and step", "before or after: some layers are a step ahead")
         self._due = False  # this one is it
         last = self._last
         handle = last if last is not None and last.version == self._version and not last.skipped else None
-        if handle is None or _failed(handle.local_done) or (best and not handle.best):
+        if handle is None or handle.lost or (best and not handle.best):
             handle = self._save(WAIT_S if block else 0.0, best)
         if block:
             local = all(tier.volatile for tier in self._pipeline.tiers)
-            _result(handle.local_done if local else handle.remote_done)
+            handle.await_safe(local, WAIT_S)
         return handle
 
     def wait(self) -> None:
@@ -174,10 +172,14 @@ class Checkpointer:
             CheckpointError: the copy does not end.
         """
         self._before_forward()
-        if self._copying is None or self._copying.open:
+        self._await(self._copying, *self._layers.copies.values())
+
+    def _await(self, *copies: Copying | None) -> None:
+        waiting = [c for c in copies if c is not None and not c.open]
+        if not waiting:
             return
         start = time.perf_counter()
-        if not self._copying.wait(WAIT_S):
+        if not all(c.wait(WAIT_S) for c in waiting):
             raise CheckpointError(f"the copy of a version did not end in {WAIT_S:.0f} s")
         waited = time.perf_counter() - start
         self._gate_s += waited
@@ -214,14 +216,11 @@ class Checkpointer:
         self._before_forward()
         for hook in self._hooks:
             hook.remove()
+        if self._layers.updates is not None:
+            self._layers.updates.close()
         ended = self._pipeline.close(limit_s)
         self._strategy.close()
-        counts = self.metrics
-        self._journal("closed", **counts)
-        log.info(
-            "%d versions of %s saved, %d skipped, %d failed; training stood still for %.3f s",
-            *(counts["saved"], self.job, counts["skipped"], counts["failed"], counts["stall_s"]),
-        )
+        self._journal.closed(self.metrics)
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
 
@@ -236,19 +235,39 @@ class Checkpointer:
         self.close()
 
     def _before_step(self, *_: Any) -> None:
-        self.wait()
+        if self._layers.updates is None:  # else each layer has waited for its own copy
+            self.wait()
+
+    def _before_layer(self, copies: Sequence[Copying]) -> None:
+        self._before_forward()
+        self._await(self._copying, *copies)
 
     def _after_step(self, *_: Any) -> None:
         start = time.perf_counter()
         self._version += 1
-        due = self._schedule.due(self._context())
-        self._due = due if isinstance(self._schedule, (EverySteps, Never)) else bool(self._ranks.told(due))
+        self._layers.turn()
+        self._due = self._layers.has_slot or self._is_due(self._version)
         self._early = None
         if self._due and self._ranks.world == 1:
             self._early = self._state.early()
         elif self._due:  # here every rank comes by; before the next forward perhaps not
             self._due = self._agree(0.0)
+        if self._ranks.world > 1:
+            self._look_ahead()
         self._gate_s += time.perf_counter() - start
+
+    def _is_due(self, version: int) -> bool:
+        due = self._schedule.due(replace(self._context(), step=version))
+        return due if isinstance(self._schedule, (EverySteps, Never)) else bool(self._ranks.told(due))
+
+    def _look_ahead(self) -> None:
+        """Layer by layer: have a slot for the next version, if one is due, before backward begins. Collective."""
+        if self._plan is None or self._layers.updates is None or self._layers.updates.begun:
+            return
+        # Comparing replicas needs all of the state to stand still.
+        compares = self._ranks.world > 1 and not self._taken % COMPARE_EVERY
+        if not compares and self._is_due(self._version + 1):
+            self._layers.prepare(self._storages, self._ranks)
 
     def _context(self) -> SaveContext:
         """What a policy may know; ``last`` is what was begun last, also if it was skipped."""
@@ -261,9 +280,11 @@ class Checkpointer:
         if self._due:
             self._due = False
             self._save(0.0)
+        if self._ranks.world == 1:
+            self._look_ahead()
 
     def _save(self, patience_s: float, best: bool = False) -> Handle:
-        self.wait()
+        self._await(self._copying)
         start = time.perf_counter()
         handle = Handle(self._version, best=best, tell=self._journal.of(self._version))
         self._last_step, self._last_s, self._plan_s = self._version, time.monotonic(), 0.0
@@ -274,22 +295,25 @@ class Checkpointer:
             slot, self._reserved = self._reserved, None
             tree = self._state.tree(self._version, {RECORDS: self._records})
             parts = take_apart(tree)
-            if slot is not None and parts.structure != self._structure:
-                self._pipeline.give_back(slot)
+            if slot is not None and not self._fits(parts):
+                self._layers.give_back(slot)
                 slot = None
         else:
             tree = self._state.tree(self._version, self._state.early() if early is None else early)
             parts = take_apart(tree)
-            if parts.structure != self._structure:
-                self._plan(tree, parts)
-            slot = self._pipeline.take(patience_s)
+            if not self._fits(parts):
+                self._renew(tree, parts)
+            slot = self._layers.take(patience_s)
         if slot is None:
             return self._skipped(handle)
         self._last = handle
         self._snapshot(handle, parts, slot)
-        handle.stall_s += time.perf_counter() - start
-        self._gate_s += time.perf_counter() - start
+        took_s = time.perf_counter() - start
+        handle.stall_s, self._gate_s = handle.stall_s + took_s, self._gate_s + took_s
         return handle
+
+    def _fits(self, parts: Parts) -> bool:
+        return self._plan is not None and parts.structure == self._plan.structure
 
     def _skipped(self, handle: Handle) -> Handle:
         self._pipeline.counts["skipped"] += 1
@@ -307,27 +331,29 @@ class Checkpointer:
         self._seen = (0, 0, 0)
         record = self._state.record()
         parts = take_apart(self._state.tree(self._version, {RECORDS: self._records}))
-        renewed = parts.structure != self._structure
+        renewed = not self._fits(parts)
         if renewed:
             bare = take_apart(self._state.tree(self._version, {})).structure
             self._digest = int.from_bytes(hashlib.sha256(repr(bare).encode()).digest()[:7], "big")
-        slot = None if renewed else self._pipeline.take(patience_s)
+        slot = None if renewed else self._layers.take(patience_s)
         told = [renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
         ready, digest, other, size, agreed = self._ranks.least(told)
         if digest != -other:
             raise CheckpointError("the ranks hold different models, optimizers or extras; all must be built alike")
         capacity = len(self._records[0]) if self._records else 0
         if not agreed or capacity < -size + 8:
+            if slot is not None:
+                self._layers.give_back(slot)
             # Room to grow: a layout costs more than a few bytes.
             self._records = [
                 torch.zeros(-size + -size // 4 + 1024, dtype=torch.uint8) for _ in range(self._ranks.world)
             ]
             tree = self._state.tree(self._version, {RECORDS: self._records})
-            self._plan(tree, take_apart(tree))
+            self._renew(tree, take_apart(tree))
             slot = self._pipeline.take(patience_s)
         elif not ready:
             if slot is not None:
-                self._pipeline.give_back(slot)
+                self._layers.give_back(slot)
             self._pipeline.counts["skipped"] += 1
             self._journal("skipped", version=self._version, error="a rank had no room")
             return False
@@ -336,63 +362,39 @@ class Checkpointer:
         self._reserved = slot
         return slot is not None
 
-    def _plan(self, tree: Any, parts: Parts) -> None:
+    def _renew(self, tree: Any, parts: Parts) -> None:
         start = time.perf_counter()
-        image = plan_image(tree, parts)
-        rank, world = self._ranks.rank, self._ranks.world
-        layout = image.layout()
-        if world > 1:
-            # Only rank 0's buffers and numbers count; a record only its rank can tell; the rest is shared out evenly.
-            numbers = {storage._cdata: n for n, storage in enumerate(parts.storages)}
-            owners = {numbers[cdata]: 0 for cdata in self._state.buffers() if cdata in numbers}
-            owners |= {numbers[t.untyped_storage()._cdata]: r for r, t in enumerate(self._records)}
-            owned = [(Segment(image.storages[n], image.sizes[n]), r) for n, r in owners.items()]
-            layout = Layout(image.size, shards(image.size, world, [*owned, (image.pickle, 0)]), image.fields)
-            self._compare = [pieces_of(image, layout, r) for r in (rank, (rank + 1) % world)]
-        self._image, self._layout, self._structure = image, layout, parts.structure
-        self._pipeline.renew(lambda: self._strategy.slot(image, layout, rank))
+        self._layers.drop()
+        plan = self._plan = make_plan(tree, parts, self._state, self._ranks, self._records)
+        self._pipeline.renew(lambda: self._strategy.slot(plan.image, plan.layout, self._ranks.rank))
         self._taken = 0  # a new layout is compared at once
         self._plan_s = time.perf_counter() - start
 
     def _snapshot(self, handle: Handle, parts: Parts, slot: Slot) -> None:
-        assert self._layout is not None
+        assert self._plan is not None
         sources = [as_bytes(storage) for storage in parts.storages]
         gated = self._state.gated()
         free = {n for n, storage in enumerate(parts.storages) if storage._cdata in gated}
-        later = [n for n, piece in enumerate(slot.pieces) if piece.storage in free]
+        done, check = self._layers.done(parts.storages)
+        pending = free - done
+        later = [n for n, piece in enumerate(slot.pieces) if piece.storage in pending]
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
-        rank = self._ranks.rank
-        shard = Shard(self.job, handle.version, rank, self._layout, slot.view, home=slot.home, best=handle.best)
-        compare: list[list[Piece]] = []
+        rank, layout = self._ranks.rank, self._plan.layout
+        shard = Shard(self.job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best)
         self._taken += 1
-        if self._taken % COMPARE_EVERY == 1:
-            compare = [[p for p in pieces if p.storage in free] for pieces in self._compare]
-        copying = self._copying = Copying(self._strategy, slot, sources, later)
+        compare = self._plan.compared(free) if self._taken % COMPARE_EVERY == 1 else []
+        now = [n for n, piece in enumerate(slot.pieces) if piece.storage not in free]
+        copying = self._copying = Copying(self._strategy, slot, sources, later, now, hold=bool(compare))
+        self._storages = parts.storages if self._layers.updates is not None else []
 
         def also() -> None:
             if compare:
                 own, neighbour = (checksum(sources, pieces) for pieces in compare)
                 self._seen = (handle.version, own, neighbour)
 
-        self._pipeline.send(slot, shard, handle, lambda reached: copying.run(reached, also))
+        def copy(reached: Callable[[int], None]) -> None:
+            check()
+            copying.run(reached, also)
 
-
-def _close(method: weakref.WeakMethod[Callable[..., None]]) -> None:
-    close = method()
-    if close is not None:
-        try:
-            close(EXIT_S)
-        except CheckpointError as error:
-            log.warning("at the end of the program: %s", error)
-
-
-def _failed(future: Future[int]) -> bool:
-    return future.done() and future.exception() is not None
-
-
-def _result(future: Future[int]) -> int:
-    try:
-        return future.result(WAIT_S)
-    except TimeoutError:
-        raise CheckpointError(f"no tier has acknowledged the version after {WAIT_S:.0f} s") from None
+        self._pipeline.send(slot, shard, handle, copy)

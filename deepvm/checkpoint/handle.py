@@ -9,6 +9,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 
 from deepvm.checkpoint.tiers.base import Level
+from deepvm.errors import CheckpointError
 
 
 @dataclass
@@ -51,6 +52,26 @@ class Handle:
         """Note that the snapshot is whole."""
         self._resolve("snapshot", self.snapshot_done)
         self._told("snapshot")
+
+    @property
+    def lost(self) -> bool:
+        """Whether no tier has it, or ever will."""
+        return self.local_done.done() and self.local_done.exception() is not None
+
+    def await_safe(self, local: bool, limit_s: float) -> None:
+        """Wait until a tier has acknowledged it.
+
+        Args:
+            local: the end of this process is all that the tiers let it survive.
+            limit_s: seconds.
+
+        Raises:
+            CheckpointError: no tier took it, or not in time.
+        """
+        try:
+            (self.local_done if local else self.remote_done).result(limit_s)
+        except TimeoutError:
+            raise CheckpointError(f"no tier has acknowledged the version after {limit_s:.0f} s") from None
 
     def failed(self, error: BaseException) -> None:
         """Note that what has not come will not come."""

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -44,6 +44,14 @@ class Journal:
             except OSError as error:
                 log.warning("%s: cannot be written: %s; no more is told there", self._path, error.strerror or error)
                 self._path = None
+
+    def closed(self, counts: Mapping[str, float]) -> None:
+        """Sum up, here and on the log."""
+        self("closed", **counts)
+        log.info(
+            "%d versions of %s saved, %d skipped, %d failed; training stood still for %.3f s",
+            *(counts["saved"], self._facts["job"], counts["skipped"], counts["failed"], counts["stall_s"]),
+        )
 
     def of(self, version: int) -> Callable[..., None]:
         """The same for one version."""

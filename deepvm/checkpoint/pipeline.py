@@ -65,6 +65,11 @@ class Pipeline:
             self._slots.append(slot)
             return slot
 
+    def background(self, work: Callable[[], None]) -> None:
+        """Have something done by the thread that copies, behind what it was given before."""
+        self._start()
+        self._queues[0].put(work)
+
     def send(self, slot: Slot, shard: Shard, handle: Handle, copy: Callable[[Callable[[int], None]], None]) -> None:
         """Fill a slot, and give it to every tier meanwhile; it is free again when all are done with it.
 
@@ -141,8 +146,8 @@ class Pipeline:
             state.left -= 1
             if state.left:
                 return
-        self.give_back(slot)
         self._conclude(handle, shard, state)
+        self.give_back(slot)
 
     def _conclude(self, handle: Handle, shard: Shard, state: _Sending) -> None:
         errors = state.errors
@@ -232,4 +237,7 @@ def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:
         work = queue.get()
         if work is None:
             return
-        work()
+        try:
+            work()
+        except Exception:  # a bug must not end the thread that others wait for
+            log.exception("something in the background failed")

@@ -33,9 +33,21 @@ _Made = TypeVar("_Made")
 
 
 class Copying:
-    """One version's copy: begun by the thread that trains, done in the background, with the gate between the two."""
+    """One version's copy: begun by the thread that trains, done in the background, with the gate between the two.
 
-    def __init__(self, strategy: Strategy, slot: Slot, sources: Sources, later: Sequence[int]) -> None:
+    Attributes:
+        error: why :meth:`run` failed.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        slot: Slot,
+        sources: Sources,
+        later: Sequence[int],
+        now: Sequence[int],
+        hold: bool = False,
+    ) -> None:
         """Copy what may change at any time, and mark where the training is.
 
         Args:
@@ -43,20 +55,24 @@ class Copying:
             slot: memory for the version.
             sources: each storage as bytes, None where it has none.
             later: pieces that only the optimizer changes: they are copied by :meth:`run`.
+            now: those that anything may change.
+            hold: the gate stays shut until :meth:`run`, though there may be nothing to copy.
         """
         self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
+        self.error: BaseException | None = None
         self._opened = threading.Event()
+        if not later and not hold:
+            self._opened.set()
         self._events: list[tuple[torch.device, Event]] = []
         self._gate: list[tuple[torch.device, Event]] = []
         self._api, self._streams = strategy.api, strategy.streams(sources)
         for device, stream in self._streams.items():
             stream.wait_event(self._api.mark(self._api.current(device)))
-        at_once = set(later)
-        soon, now = self._split(n for n in range(len(slot.pieces)) if n not in at_once)
-        for _, device, event in self._queue(sources, soon):
+        queued, plain = self._split(now)
+        for _, device, event in self._queue(sources, queued):
             self._api.current(device).wait_event(event)
             self._events.append((device, event))
-        slot.copy(sources, now)
+        slot.copy(sources, plain)
 
     @property
     def open(self) -> bool:
@@ -103,6 +119,9 @@ class Copying:
                 event.synchronize()
                 reached(groups[number][0] if number < len(groups) else len(self._slot.view))
             point("snapshot.after-copy")
+        except BaseException as error:
+            self.error = error
+            raise
         finally:
             self._sources = ()  # the training may give its memory back
             self._opened.set()

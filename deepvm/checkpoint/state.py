@@ -7,7 +7,7 @@ import random
 import struct
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -89,6 +89,11 @@ class TrainingState:
     def buffers(self) -> set[int]:
         """Storages of the model's buffers, by ``_cdata``."""
         return {b.untyped_storage()._cdata for b in self.model.buffers()}
+
+    def optimizer_tensors(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """What the optimizer keeps for these parameters."""
+        found = [self.optimizer.state[p] for p in parameters if p in self.optimizer.state]
+        return [v for values in found for v in values.values() if isinstance(v, torch.Tensor)]
 
     def gated(self) -> set[int]:
         """Storages that only ``optimizer.step`` changes: parameters and the optimizer's state. By ``_cdata``."""

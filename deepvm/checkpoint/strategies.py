@@ -15,7 +15,7 @@ def choose(name: str, tiers: Sequence[Tier], job: str, world: int) -> Strategy:
     """The strategy of this name; see :mod:`deepvm.checkpoint.snapshot`.
 
     Args:
-        name: ``C``, ``G`` or ``D``.
+        name: ``C``, ``G``, ``D``, or ``layerwise``, which copies as C does, layer by layer.
         tiers: where versions go.
         job: whose they are.
         world: how many ranks there are.
@@ -23,7 +23,7 @@ def choose(name: str, tiers: Sequence[Tier], job: str, world: int) -> Strategy:
     Raises:
         RequestError: there is none of this name, or it cannot be used here.
     """
-    if name == "C":
+    if name in ("C", "layerwise"):
         return Strategy()
     if name == "G":
         return CloneFirst()
@@ -34,4 +34,4 @@ def choose(name: str, tiers: Sequence[Tier], job: str, world: int) -> Strategy:
         if world > 1:
             raise RequestError("strategy", name, f"for one rank; there are {world}: use C")
         return IntoFile(folders[0], job)
-    raise RequestError("strategy", name, "C, G or D")
+    raise RequestError("strategy", name, "C, G, D or layerwise")

@@ -96,6 +96,45 @@ def test_the_processor_does_not_wait_for_the_copy(tmp_path: Path) -> None:
     assert contents(tmp_path)[2] == {2}
 
 
+def test_layer_by_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same numbers as without, and versions of one step each although the copies are late."""
+    from deepvm.checkpoint.streams import Cuda
+
+    copy = Cuda.copy
+
+    def late(self: Cuda, stream: Any, *pieces: Any) -> None:
+        with self.within([stream]):
+            busy(3_000_000)
+        copy(self, stream, *pieces)
+
+    monkeypatch.setattr(Cuda, "copy", late)
+    found = {}
+    for mode in ("plain", "layerwise"):
+        torch.manual_seed(0)
+        model = model_of(6, 512)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        saver = None
+        if mode == "layerwise":
+            options = {"tiers": [tmp_path.as_uri()], "every": 2, "keep": 1000, "strategy": mode}
+            saver = Checkpointer(model=model, optimizer=optimizer, **options)
+        states = {}
+        for step in range(1, 21):
+            optimizer.zero_grad()
+            model(torch.randn(64, 512, device="cuda")).square().mean().backward()
+            optimizer.step()
+            states[step] = {k: v.cpu().clone() for k, v in model.state_dict().items()}
+        found[mode] = states
+        if saver is not None:
+            saver.save(block=True)
+            saver.close()
+    assert all(torch.equal(v, found["layerwise"][n][k]) for n, s in found["plain"].items() for k, v in s.items())
+    paths = sorted(tmp_path.glob("*.pt"))
+    assert len(paths) >= 3
+    for path in paths:
+        tree = torch.load(path, weights_only=True, map_location="cpu")
+        assert all(torch.equal(v, found["plain"][tree["version"]][k]) for k, v in tree["model"].items())
+
+
 class Job:
     """Mixed precision with a GradScaler, BatchNorm, dropout, and the optimizer of a test."""
 

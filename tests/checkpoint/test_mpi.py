@@ -111,6 +111,7 @@ def test_a_rank_killed_in_mid_send(mpirun: Any, tmp_path: Path) -> None:
     assert kept.file("victim", 1).read_bytes() == noise(24 * MIB, 1)
 
 
+@pytest.mark.slow
 def test_without_ulfm_all_end_with_the_killed_one(mpirun: Any, tmp_path: Path) -> None:
     """The other half of the proof: it is ULFM that lets the others go on, and they were told that it is missing."""
     ended = mpirun(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint.layout import Layout, Segment  # noqa: E402
-from deepvm.checkpoint.ranks import shards  # noqa: E402
+from deepvm.checkpoint.ranks import Ranks, compare_replicas, shards  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("train_ranks.py")
 
@@ -77,6 +77,7 @@ def test_two_ranks_are_cut_and_go_on_bit_by_bit(node: dict[str, str]) -> None:
         assert {k: v for k, v in one.items() if k != "start"} == {k: v for k, v in other.items() if k != "start"}
 
 
+@pytest.mark.slow
 def test_two_ranks_share_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     place = {"url": folder.as_uri(), "token": "", "folder": str(folder)}
@@ -87,6 +88,22 @@ def test_two_ranks_share_a_folder(tmp_path: Path) -> None:
     assert sorted(p.name for p in folder.glob("*.pt")) == ["shared-000000000003.pt", "shared-000000000004.pt"]
 
 
+def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -> None:
+    class Told(Ranks):
+        def __init__(self, rows: list[list[int]]) -> None:
+            self.rows = rows
+
+        def all(self, values: Any) -> list[list[int]]:
+            return self.rows
+
+    # Version, sum of the own part, sum of the next rank's part here.
+    assert compare_replicas(Told([[4, 11, 22], [4, 22, 33], [4, 33, 11]]), (4, 11, 22)) == 0
+    assert compare_replicas(Told([[4, 11, 22], [4, 23, 33], [4, 33, 11]]), (4, 11, 22)) == 1
+    assert "ranks 0 and 1 hold different parameters" in caplog.text
+    assert compare_replicas(Told([[0, 0, 0], [4, 23, 33], [0, 0, 0]]), (0, 0, 0)) == 0  # nobody to compare with
+
+
+@pytest.mark.slow
 def test_replicas_that_drift_apart_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRIFT", "1")
     folder = tmp_path / "shared"
@@ -94,6 +111,7 @@ def test_replicas_that_drift_apart_are_noticed(tmp_path: Path, monkeypatch: pyte
     assert [r["disagreements"] for r in found] == [1, 1] and found[0]["parameters"] != found[1]["parameters"]
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_goes_on(node: dict[str, str]) -> None:
     first = train(node, 4, 6, "elastic")
     for world in (2, 1):

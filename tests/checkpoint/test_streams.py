@@ -154,9 +154,9 @@ def test_without_waiting_for_events_that_test_fails(
 
     begin = Copying.__init__
 
-    def noted(self: Copying, *args: Any) -> None:
+    def noted(self: Copying, *args: Any, **options: Any) -> None:
         begun[0] = True
-        begin(self, *args)
+        begin(self, *args, **options)
         begun[0] = False
 
     monkeypatch.setattr(module, "GROUP_BYTES", 2**19)
@@ -175,7 +175,7 @@ def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.Monkey
     strategy = Strategy(Late(0.005))
     slot = strategy.slot(image, image.layout(), 0)
     sources = [as_bytes(storage) for storage in parts.storages]
-    copying = Copying(strategy, slot, sources, range(len(slot.pieces)))
+    copying = Copying(strategy, slot, sources, range(len(slot.pieces)), ())
     told = []
 
     def reached(end: int) -> None:
