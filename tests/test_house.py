@@ -38,7 +38,7 @@ PLACES = {
     "torch": ["checkpoint/", "profiling/", "lab/"],
     "safetensors": ["checkpoint/export.py"],
     "torchsnapshot": ["checkpoint/bench/"],
-    "mpi4py": ["profiling/", "checkpoint/tiers/mpi.py"],
+    "mpi4py": ["profiling/", "checkpoint/mpi.py"],
     "typer": ["cli/"],
     "rich": ["reports/", "cli/"],
     "pandas": ["profiling/", "simulator/", "reports/", "catalog/"],

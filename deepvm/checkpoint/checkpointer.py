@@ -73,7 +73,8 @@ class Checkpointer:
             model: what is trained; inside DistributedDataParallel as well.
             optimizer: of its parameters; any.
             extra: schedulers, GradScaler, samplers ...: what has ``state_dict`` and ``load_state_dict``, by name.
-            tiers: where versions go: ``file:///folder``, ``tcp://host:port``, ``s3://bucket/prefix``.
+            tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (or several nodes that share each version:
+                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays, for at most 3 % of the time (see
                 :class:`deepvm.core.savepolicy.Auto`); None: only when :meth:`save` is called.
             job: whose versions these are; ``DEEPVM_JOB``, else ``job``.

@@ -3,6 +3,9 @@
 The slot's memory is a mapping of a hidden file in the folder of a file tier. After the one copy the tier has it
 synchronised, renames it and writes the commit record, as with any other version: what was complete is never
 overwritten. A deleted version's file is mapped again for the next one, as LightCheck's two slots are.
+
+Not for disks, which it makes go through the page cache: 140 MB were safe after 454 ms, with strategy C and its direct
+writes after 208 ms. In memory (tmpfs) there is one copy less: 130 ms in place of 180 (9 interleaved runs, 2 cores).
 """
 
 from __future__ import annotations

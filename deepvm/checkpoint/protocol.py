@@ -269,6 +269,8 @@ class Channel:
 
 def tune(sock: socket.socket) -> None:
     """Set what both sides want of a connection: no delay of small frames, and notice of a peer that vanished."""
+    if sock.family == socket.AF_UNIX:  # the near end of a stream that something else carries
+        return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)

@@ -121,7 +121,8 @@ def collect_garbage(
 ) -> None:
     """Remove old versions. Also what killed writers left more than an hour ago.
 
-    Damaged versions do not count as kept, and stay for you to look at.
+    Damaged versions do not count as kept, and stay for you to look at. Of a version in parts, all that are in this
+    folder stay or go together.
 
     Example: deepvm ckpt gc /mnt/ckpt --keep 2 --every 1000
     """
@@ -132,15 +133,16 @@ def collect_garbage(
     versions = _open(_local(folder))
     rows = [f for f in versions.found() if job in ("", f.job)]
     done = "would remove" if dry_run else "removed"
-    for name in sorted({f.job for f in rows}):
-        complete = [f for f in rows if f.job == name and not f.problem]
-        good = complete if trust else _newest_good(complete, keep)
-        stay = kept([f.version for f in good], keep, every, best)
-        for row in good:
-            if row.version not in stay:
-                if not dry_run:
-                    versions.delete(row.job, row.version)
-                sys.stdout.write(f"{done} {row.path}\n")
+    for units, halves in _units([f for f in rows if not f.problem]):
+        good = units if trust else _newest_good(units, keep)
+        stay = kept([unit[0].version for unit in good], keep, every, best)
+        old = [unit for unit in good if unit[0].version not in stay]
+        # Parts whose counterpart is not here: it may still come, but not behind versions that are here as a whole.
+        old += [[row] for row in halves if stay and row.version < min(stay)]
+        for row in (row for unit in old for row in unit):
+            if not dry_run:
+                versions.delete(row.job, row.version)
+            sys.stdout.write(f"{done} {row.path}\n")
     for row in rows:
         if row.problem == UNCOMMITTED and age_s(row.path) >= YOUNG_S:
             if not dry_run:
@@ -257,17 +259,34 @@ def _copy(source: Path, manifest: Manifest, target: Path, *, own: bool) -> None:
         hidden.unlink(missing_ok=True)
 
 
-def _newest_good(complete: list[Found], keep: int) -> list[Found]:
+def _units(rows: list[Found]) -> list[tuple[list[list[Found]], list[Found]]]:
+    """For each job its versions, newest first, each the files that belong together; and parts without counterpart."""
+    from deepvm.checkpoint.parts import whole_job
+
+    jobs: dict[tuple[str, int], dict[int, list[Found]]] = {}
+    for row in rows:
+        job, _, of = whole_job(row.job) or (row.job, 0, 0)
+        jobs.setdefault((job, of), {}).setdefault(row.version, []).append(row)
+    found = []
+    for _, versions in sorted(jobs.items()):
+        newest_first = [versions[v] for v in sorted(versions, reverse=True)]
+        parts = len({row.job for unit in newest_first for row in unit})  # of those that this folder has at all
+        halves = [row for unit in newest_first if len(unit) < parts for row in unit]
+        found.append(([unit for unit in newest_first if len(unit) == parts], halves))
+    return found
+
+
+def _newest_good(units: list[list[Found]], keep: int) -> list[list[Found]]:
     """Without the damaged among the newest: these must not be all that is left."""
-    good: list[Found] = []
-    for number, row in enumerate(complete):
+    good: list[list[Found]] = []
+    for number, unit in enumerate(units):
         if len(good) == keep:
-            return good + complete[number:]
-        problem = _damage(row)
+            return good + units[number:]
+        problem = next((problem for row in unit if (problem := _damage(row))), "")
         if problem:
             say(f"{problem}; it stays, and does not count")
         else:
-            good.append(row)
+            good.append(unit)
     return good
 
 

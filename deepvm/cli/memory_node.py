@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from deepvm.checkpoint.node.client import Address
+    from deepvm.checkpoint.node.place import Place
     from deepvm.checkpoint.node.server import Node
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Keep checkpoints in the memory of a machine that stays, and write them to disk behind it.",
 )
+_LOOK_S = 0.25
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _UNITS |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})", re.ASCII)
@@ -40,7 +41,8 @@ def serve(
         typer.Option("--shared-folder", help="Other nodes, with other parts of the versions, write there as well."),
     ] = False,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks one.")
+        str,
+        typer.Option("--listen", metavar="HOST:PORT|mpi", help="Where; port 0 picks one. mpi: one mpirun has all."),
     ] = "127.0.0.1:7070",
     keep: Annotated[int, typer.Option("--keep", help="Newest versions of each job that stay there.")] = 2,
     keep_every: Annotated[
@@ -55,6 +57,9 @@ def serve(
 ) -> None:
     """Run a memory node until SIGTERM or SIGINT; prints one line, 'listening on HOST:PORT', when it is ready.
 
+    With --listen mpi it is one of the processes that mpirun starts, and ends when all the others have; 'mpirun
+    --with-ft ulfm' lets it outlive killed ones.
+
     Example: deepvm memory-node serve --memory 6GiB --persist file:///mnt/ckpt --token-file token
     """
     import logging
@@ -63,11 +68,19 @@ def serve(
     from deepvm.checkpoint.node.server import Node, NodeSettings
     from deepvm.errors import RequestError
 
-    address = Address.parse(listen, "listen")
-    if listen != str(address):
-        raise RequestError("listen", listen, "HOST:PORT alone; --tls-cert and --tls-key make it speak TLS")
+    place: Place
+    if listen == "mpi":
+        from deepvm.checkpoint.tiers.mpi import MpiPlace
+
+        if tls_cert or tls_key:
+            raise RequestError("tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS")
+        place = MpiPlace.here()
+    else:
+        place = address = Address.parse(listen, "listen")
+        if listen != str(address):
+            raise RequestError("listen", listen, "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS")
     settings = NodeSettings(
-        listen=address,
+        listen=place,
         token=read_token(token_file),
         memory_bytes=_bytes(memory),
         persist=persist,
@@ -122,10 +135,10 @@ def _serve(node: Node) -> None:
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        address: Address = node.start()
-        sys.stdout.write(f"listening on {address}\n")
+        sys.stdout.write(f"listening on {node.start()}\n")
         sys.stdout.flush()
-        end.wait()
+        while not end.wait(_LOOK_S) and not node.deserted():
+            pass
         left = node.stop(hurry=lambda: len(told) > 1)
     finally:
         for number, handler in before.items():

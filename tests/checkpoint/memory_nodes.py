@@ -59,7 +59,9 @@ def finished(image: memoryview, layout: Layout) -> bytes:
 def running(memory: int = 64 * MIB, persist: Path | str | None = None, **settings: object) -> Iterator[Node]:
     """A node in this process; ``url`` and ``address`` say where."""
     place = persist.as_uri() if isinstance(persist, Path) else persist or ""
-    node = Node(NodeSettings(HERE, TOKEN, memory, place, **settings))  # type: ignore[arg-type]
+    node = Node(
+        NodeSettings(**{"listen": HERE, "token": TOKEN, "memory_bytes": memory, "persist": place, **settings})  # type: ignore[arg-type]
+    )
     address = node.start()
     node.address, node.url = address, address.url  # type: ignore[attr-defined]
     try:

@@ -258,3 +258,22 @@ def test_what_a_user_has_to_do(store: Store, monkeypatch: pytest.MonkeyPatch) ->
         put(S3Tier(BUCKET, endpoint=store.url))
     with pytest.raises(RequestError):
         S3Tier("")
+
+
+def test_the_last_save_of_a_program_that_forgets_to_close(store: Store) -> None:
+    """At the interpreter's end there are no new threads."""
+    code = (
+        "import atexit, sys\n"
+        "from checkpoint.images import noise, plain_shard\n"
+        "from deepvm.checkpoint.tiers.s3 import S3Tier\n"
+        "tier = S3Tier(sys.argv[1], 'last', keep=1, endpoint=sys.argv[2])\n"
+        "tier.put(plain_shard(noise(20_000_000, 1), 1), lambda level: None)\n"
+        "def late():\n"
+        "    tier.put(plain_shard(noise(20_000_000, 2), 2), lambda level: None)\n"
+        "    print([m.version for m in tier.versions('job')])\n"
+        "atexit.register(late)\n"
+    )
+    words = [sys.executable, "-c", code, BUCKET, store.url]
+    path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    ended = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **path}, timeout=120)
+    assert (ended.stdout, ended.returncode) == ("[2]\n", 0), ended.stderr

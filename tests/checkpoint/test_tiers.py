@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import zipfile
@@ -14,11 +15,12 @@ from pathlib import Path
 import pytest
 from checkpoint import object_store
 from checkpoint.images import noise, plain_shard, zip_shard
-from checkpoint.memory_nodes import TOKEN, running
+from checkpoint.memory_nodes import HERE, TOKEN, running
 
 from deepvm.checkpoint.arena import Filling
 from deepvm.checkpoint.image import chunk_crcs, finish
 from deepvm.checkpoint.layout import CHUNK_BYTES, Layout, Segment
+from deepvm.checkpoint.node.place import Place
 from deepvm.checkpoint.parts import part_job, read_part_file
 from deepvm.checkpoint.protocol import Refused
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
@@ -105,15 +107,16 @@ def s3_bench(folder: Path) -> Iterator[Bench]:
 
 
 @contextmanager
-def node_bench(folder: Path, nodes: int) -> Iterator[Bench]:
+def node_bench(folder: Path, nodes: int, where: Callable[[], Place] = lambda: HERE) -> Iterator[Bench]:
     made: list[Tier] = []
     with ExitStack() as stack:
         running_nodes = [
-            stack.enter_context(running(256 * 2**20, folder / f"persist-{n}", keep=10)) for n in range(nodes)
+            stack.enter_context(running(256 * 2**20, folder / f"persist-{n}", keep=10, listen=where()))
+            for n in range(nodes)
         ]
 
         def make() -> Tier:
-            tiers = [TcpTier(node.url, f"run {len(made)}", TOKEN) for node in running_nodes]  # type: ignore[attr-defined]
+            tiers = [TcpTier(node.address, f"run {len(made)}", TOKEN) for node in running_nodes]  # type: ignore[attr-defined]
             made.append(tiers[0] if nodes == 1 else SplitTier(tiers))
             return made[-1]
 
@@ -155,6 +158,10 @@ FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
     "tcp": lambda folder: node_bench(folder, 1),
     "tcp-2": lambda folder: node_bench(folder, 2),
 }
+if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi.py runs these tests under mpirun
+    from deepvm.checkpoint.tiers.mpi import MpiPlace
+
+    FACTORIES["mpi"] = lambda folder: node_bench(folder, 1, MpiPlace.here)
 
 
 @pytest.fixture(params=FACTORIES)

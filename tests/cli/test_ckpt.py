@@ -422,3 +422,27 @@ class TestParts:
         VersionFolder(folders[0]).write(memoryview(data), manifest_of(data, "job.part-1-of-2", 2))
         code, out, err = run("restore", folders[0], "--parts", folders[1], "--to", tmp_path / "out.pt")
         assert (code, out) == (0, f"{tmp_path / 'out.pt'}: version 1 of job\n") and "not sent together" in err
+
+    def test_thinned_out_together(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+        """One of the nodes is behind, and a part is damaged: what can be joined is what counts."""
+        for path in folders[1].iterdir():
+            path.rename(folders[0] / path.name)
+        place = VersionFolder(folders[0])
+        for version in (3, 4):  # the other node has not written its parts yet
+            data = (folders[0] / "job.part-1-of-2-000000000002.pt").read_bytes()
+            place.write(memoryview(data), manifest_of(data, "job.part-1-of-2", version))
+        code, out, _ = run("gc", folders[0], "--keep", "1")
+        assert code == 0 and [Path(w).name for w in out.split() if w.endswith(".pt")] == [
+            "job.part-1-of-2-000000000001.pt",
+            "job.part-2-of-2-000000000001.pt",
+        ]
+        assert [m.version for m in place.manifests("job.part-1-of-2")] == [4, 3, 2]
+        assert run("restore", folders[0], "--to", tmp_path / "out.pt")[1].endswith("version 2 of job\n")
+
+    def test_a_damaged_part_does_not_count_as_kept(self, run: Run, folders: list[Path]) -> None:
+        for path in folders[1].iterdir():
+            path.rename(folders[0] / path.name)
+        flip(folders[0] / "job.part-2-of-2-000000000002.pt", 3000)
+        code, out, err = run("gc", folders[0], "--keep", "1")
+        assert (code, out) == (0, "") and "does not count" in err
+        assert len(VersionFolder(folders[0]).found()) == 4

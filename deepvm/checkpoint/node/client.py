@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from deepvm.checkpoint.node.place import Place, TcpDoor
 from deepvm.checkpoint.protocol import (
     FRAME_S,
     MOST_BODY,
@@ -59,6 +60,33 @@ class Address:
         """As a URL."""
         return f"tcp{'s' if self.secure else ''}://{self}"
 
+    @property
+    def advice(self) -> str:
+        """See :class:`~deepvm.checkpoint.node.place.Place`."""
+        return "is a memory node running there? deepvm memory-node status says so"
+
+    def open(self, limit_s: float) -> socket.socket:
+        """See :class:`~deepvm.checkpoint.node.place.Place`."""
+        sock = socket.create_connection((self.host, self.port), timeout=max(limit_s, 0.001))
+        try:
+            tune(sock)
+            return _context().wrap_socket(sock, server_hostname=self.host) if self.secure else sock
+        except ssl.SSLCertVerificationError as error:
+            sock.close()
+            raise CheckpointError(
+                f"its certificate is not trusted: {error.verify_message}; name the authority's file in {CA_VARIABLE}"
+            ) from None
+        except BaseException:
+            sock.close()
+            raise
+
+    def listen(self, *, secure: bool = False) -> TcpDoor:
+        """See :class:`~deepvm.checkpoint.node.place.Place`."""
+        try:
+            return TcpDoor(self.host, self.port, lambda host, port: Address(host, port, secure))
+        except OSError as error:
+            raise CheckpointError(f"{self}: cannot listen there: {error.strerror or error}") from error
+
     def __str__(self) -> str:
         """``HOST:PORT``."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -100,7 +128,7 @@ class Link:
         welcome: what it answered.
     """
 
-    def __init__(self, address: Address, token: bytes, *, limit_s: float = _CONNECT_S) -> None:
+    def __init__(self, address: Place, token: bytes, *, limit_s: float = _CONNECT_S) -> None:
         """Connect and prove.
 
         Args:
@@ -114,25 +142,16 @@ class Link:
         self.address = address
         self.greeting: Mapping[str, Any] = {}
         self.welcome: Mapping[str, Any] = {}
-        sock = socket.create_connection((address.host, address.port), timeout=max(limit_s, 0.001))
         try:
-            tune(sock)
-            if address.secure:
-                sock = _context().wrap_socket(sock, server_hostname=address.host)
-            self.channel = Channel(sock)
-            introduce(self.channel, token, limit_s=limit_s)
-        except ssl.SSLCertVerificationError as error:
-            sock.close()
-            raise CheckpointError(
-                f"{address.url}: its certificate is not trusted: {error.verify_message}; name the authority's file in "
-                f"{CA_VARIABLE}"
-            ) from None
+            sock = address.open(limit_s)
+            try:
+                self.channel = Channel(sock)
+                introduce(self.channel, token, limit_s=limit_s)
+            except BaseException:
+                sock.close()
+                raise
         except CheckpointError as error:
-            sock.close()
             raise CheckpointError(f"{address.url}: {error}") from error
-        except BaseException:
-            sock.close()
-            raise
 
     def call(
         self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S, most: int = MOST_BODY
@@ -190,7 +209,7 @@ class Link:
         self.channel.close()
 
 
-def node_status(address: Address, token: bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:
+def node_status(address: Place, token: bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:
     """What a node says of itself.
 
     Raises:
@@ -207,12 +226,9 @@ def node_status(address: Address, token: bytes, *, limit_s: float = 10.0) -> Map
         raise unreachable(address, error) from error
 
 
-def unreachable(address: Address, error: OSError) -> CheckpointError:
+def unreachable(address: Place, error: OSError) -> CheckpointError:
     """The error for a node that does not answer as it should."""
-    return CheckpointError(
-        f"{address.url}: {error.strerror or error or type(error).__name__}; is a memory node running there? "
-        "deepvm memory-node status says so"
-    )
+    return CheckpointError(f"{address.url}: {error.strerror or error or type(error).__name__}; {address.advice}")
 
 
 def _context() -> ssl.SSLContext:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import ssl
@@ -14,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.node.client import Address
 from deepvm.checkpoint.node.connection import Connection
 from deepvm.checkpoint.node.flusher import Flusher
+from deepvm.checkpoint.node.place import Door, Place
 from deepvm.checkpoint.node.shelf import Shelf
 from deepvm.checkpoint.node.store import open_store
 from deepvm.checkpoint.protocol import PROOF_S, Channel, Refused, tune
 from deepvm.checkpoint.retention import kept
-from deepvm.errors import CheckpointError, RequestError
+from deepvm.errors import RequestError
 
 _LOG = logging.getLogger(__name__)
 _MOST_STRANGERS = 32
@@ -42,7 +41,7 @@ class NodeSettings:
         shared: other nodes that say so too may write into the folder; no two of them the versions of one job.
     """
 
-    listen: Address
+    listen: Place
     token: bytes = field(repr=False)
     memory_bytes: int
     persist: str = ""
@@ -91,11 +90,11 @@ class Node:
         self._connections: dict[Connection, None] = {}
         self._refused: Counter[str] = Counter()
         self._begin = time.monotonic()
-        self._socket: socket.socket | None = None
+        self._door: Door | None = None
         self._context: ssl.SSLContext | None = None
         self._served = 0
 
-    def start(self) -> Address:
+    def start(self) -> Place:
         """Open everything and begin.
 
         Returns:
@@ -108,15 +107,18 @@ class Node:
             self._context = self._tls()
             if self.store is not None:
                 self.store.take()
-            self._socket = self._listen()
+            self._door = self.settings.listen.listen(secure=self._context is not None)
         except BaseException:
             self._close()
             raise
         if self.flusher is not None:
             self.flusher.start()
-        threading.Thread(target=self._accept, args=(self._socket,), name="deepvm-accept", daemon=True).start()
-        host, port = self._socket.getsockname()[:2]
-        return Address(host, port, self.settings.certificate is not None)
+        threading.Thread(target=self._accept, args=(self._door,), name="deepvm-accept", daemon=True).start()
+        return self._door.place
+
+    def deserted(self) -> bool:
+        """Whether nobody is left who could send or ask; then the node may as well stop."""
+        return self._door is not None and self._door.deserted()
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> int:
         """Take nothing new, bring what is complete to the disk, and end.
@@ -130,9 +132,8 @@ class Node:
         with self.shelf.changed:
             self.shelf.stopping = True
             self.shelf.changed.notify_all()
-        if self._socket is not None:
-            with contextlib.suppress(OSError):  # wakes the thread in accept()
-                self._socket.shutdown(socket.SHUT_RDWR)
+        if self._door is not None:
+            self._door.shut()
         left = self.shelf.drained(self.settings.drain_s, hurry)
         if self.flusher is not None and not left:
             self.flusher.join(5.0)
@@ -220,28 +221,10 @@ class Node:
             raise RequestError("tls_cert", str(settings.certificate), f"a certificate and its key ({error})") from None
         return context
 
-    def _listen(self) -> socket.socket:
-        address = self.settings.listen
-        try:
-            family, kind, protocol, _, place = socket.getaddrinfo(
-                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            found = socket.socket(family, kind, protocol)
-            try:
-                found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                found.bind(place)
-                found.listen(64)
-            except BaseException:
-                found.close()
-                raise
-        except OSError as error:
-            raise CheckpointError(f"{address}: cannot listen there: {error.strerror or error}") from error
-        return found
-
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, door: Door) -> None:
         while not self.shelf.stopping:
             try:
-                sock, place = listening.accept()
+                sock, peer = door.accept()
             except OSError as error:
                 if self.shelf.stopping:
                     return
@@ -249,9 +232,9 @@ class Node:
                 time.sleep(0.2)  # out of file descriptors, most likely: some will come back
                 continue
             try:
-                self._welcome(sock, f"{place[0]}:{place[1]}")
+                self._welcome(sock, peer)
             except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no more threads
-                _LOG.error("%s: %s", place[0], error)
+                _LOG.error("%s: %s", peer, error)
                 sock.close()
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
@@ -282,7 +265,7 @@ class Node:
         connection.run()
 
     def _close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
+        if self._door is not None:
+            self._door.close()
         if self.store is not None:
             self.store.release()

@@ -14,7 +14,7 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0) -> Tier:
 
     Args:
         url: ``file:///folder``, ``tcp://host:port``, ``tcps://host:port`` (several nodes that share the
-            versions: ``tcp://host:port,host:port``) or ``s3://bucket/prefix``.
+            versions: ``tcp://host:port,host:port``), ``mpi://rank`` or ``s3://bucket/prefix``.
         session: one random text for all tiers and ranks of this run.
         keep: how many versions a place keeps where the trainer decides that.
         every: also one for each so many steps; 0 for none.
@@ -30,13 +30,14 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0) -> Tier:
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise RequestError("tiers", url, "file:///folder, with three slashes")
         return FileTier(Path(unquote(parts.path)), keep=keep, every=every, session=session)
-    if parts.scheme in ("tcp", "tcps"):
+    if parts.scheme in ("tcp", "tcps", "mpi"):
         from deepvm.checkpoint.node.client import token_from_environment
+        from deepvm.checkpoint.tiers.mpi import MpiPlace
         from deepvm.checkpoint.tiers.tcp import TcpTier
 
         token = token_from_environment()
         urls = [f"{parts.scheme}://{place}" for place in url.partition("://")[2].split(",")]
-        nodes = [TcpTier(place, session, token) for place in urls]
+        nodes = [TcpTier(MpiPlace.parse(u) if parts.scheme == "mpi" else u, session, token) for u in urls]
         if len(nodes) == 1:
             return nodes[0]
         from deepvm.checkpoint.tiers.split import SplitTier
@@ -46,4 +47,6 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0) -> Tier:
         from deepvm.checkpoint.tiers.s3 import S3Tier
 
         return S3Tier(parts.netloc, parts.path.strip("/"), keep=keep, every=every)
-    raise RequestError("tiers", url, "file:///folder, tcp://host:port, tcps://host:port or s3://bucket/prefix")
+    raise RequestError(
+        "tiers", url, "file:///folder, tcp://host:port, tcps://host:port, mpi://rank or s3://bucket/prefix"
+    )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.folder import check_job, file_name, parse_name
@@ -39,6 +39,7 @@ _ADVICE = {
 }
 
 log = logging.getLogger("deepvm.checkpoint")
+_T = TypeVar("_T")
 
 
 class S3Tier(Tier):
@@ -175,7 +176,7 @@ class S3Tier(Tier):
             try:
                 for end in final:
                     while (start := len(sent) * size) + size <= end or start < end == len(image):
-                        sent.append(pool.submit(send, len(sent) + 1, start))
+                        sent.append(_submit(pool, send, len(sent) + 1, start))
                 return [part.result() for part in sent]
             except BaseException:
                 pool.shutdown(cancel_futures=True)  # no part may arrive after the upload was aborted
@@ -216,8 +217,8 @@ class S3Tier(Tier):
         """See :meth:`Tier.versions`."""
         found = self._found(job)
         with ThreadPoolExecutor(self._threads) as pool:
-            records = list(pool.map(lambda v: self._record(job, v, found[v]), sorted(found, reverse=True)))
-        return tuple(r for r in records if r is not None)
+            asked = [_submit(pool, self._record, job, v, found[v]) for v in sorted(found, reverse=True)]
+        return tuple(r for a in asked if (r := a.result()) is not None)
 
     def manifest(self, job: str, version: int) -> Manifest | None:
         """The commit record of a complete version, None where there is none. Raises CheckpointError."""
@@ -340,6 +341,18 @@ class S3Tier(Tier):
     def _failure(self, what: str, name: str, text: str) -> CheckpointError:
         advice = _ADVICE.get(name, "")
         return CheckpointError(f"{self.url}: cannot {what}: {text}" + (f"; {advice}" if advice else ""))
+
+
+def _submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
+    try:
+        return pool.submit(work, *arguments)
+    except RuntimeError:  # no threads at the interpreter's end: a last save must work even there
+        done: Future[_T] = Future()
+        try:
+            done.set_result(work(*arguments))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 def _checksum(crc: int) -> str:

@@ -21,6 +21,7 @@ from deepvm.checkpoint.folder import VersionFolder, check_job, verify
 from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.manifest import ChunkChecks, Manifest
 from deepvm.checkpoint.node.client import Address, Link, unreachable
+from deepvm.checkpoint.node.place import Place
 from deepvm.checkpoint.node.ranges import Ranges, runs
 from deepvm.checkpoint.node.watcher import Pending, Watcher
 from deepvm.checkpoint.points import point
@@ -45,7 +46,7 @@ class TcpTier(Tier):
 
     def __init__(
         self,
-        address: str,
+        address: str | Place,
         session: str,
         token: bytes | str,
         *,
@@ -69,7 +70,7 @@ class TcpTier(Tier):
         Raises:
             RequestError: naming the argument.
         """
-        self._address = Address.parse(address)
+        self._address: Place = Address.parse(address) if isinstance(address, str) else address
         if not 0 < len(session) <= 64:
             raise RequestError("session", session, "1 to 64 characters")
         if not token:

@@ -1,0 +1,375 @@
+"""Byte streams between the processes of one ``mpirun``: each end is a local socket, and one thread carries the bytes.
+
+So whatever speaks over sockets speaks over MPI unchanged, with the same time limits, and a process makes all its MPI
+calls for checkpoints from one thread. Only point-to-point messages on a communicator of our own are used: when a
+process dies, those to and from it fail (``ERRORS_RETURN``), its streams end as sockets of a dead peer do, and all
+others go on. Nothing has to be revoked or shrunk for that. Open MPI must have been told to go on: ``mpirun --with-ft
+ulfm``; without, it ends every process when one is killed, and no library can prevent that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import queue
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from deepvm.errors import CheckpointError, MissingExtraError
+
+_LOG = logging.getLogger("deepvm.checkpoint")
+_ULFM = "OMPI_MCA_mpi_ft_enable"
+"""What ``mpirun --with-ft ulfm`` sets; good for a hint, and no proof of anything."""
+_BUFFER = 2**20
+_CONTROL = 0
+"""Tag of messages about streams; each stream has two more, one for each direction."""
+_MESSAGE = struct.Struct("!BI")
+_OPEN, _RESET_BY_OPENER, _RESET_BY_OTHER, _SERVE, _BYE = range(1, 6)
+_JOIN_S = 60.0
+_LINGER_S = 5.0
+_EAGER_S, _EAGER_ROUNDS = 50e-6, 100
+_KEEN_ROUNDS, _CALM_MS = 25, 20
+"""After each so many rounds in vain the pause grows by 1 ms, to at most this."""
+_PAUSE_S = 0.001
+_MAKING = threading.Lock()
+
+
+class _Stream:
+    """One end of a stream; only the carrier's thread touches it."""
+
+    def __init__(self, carrier: Carrier, peer: int, number: int, sock: socket.socket, *, opener: bool) -> None:
+        self.key = (peer, number, opener)
+        self._carrier, self._comm, self._peer, self._sock = carrier, carrier.comm, peer, sock
+        self._out_tag, self._in_tag = (2 * number, 2 * number + 1) if opener else (2 * number + 1, 2 * number)
+        # MPI's own memory outlives Python's: what still arrives while MPI ends must not be written where nothing is.
+        self._out, self._in = carrier.memory(_BUFFER), carrier.memory(_BUFFER)
+        self._sending: Any = None
+        self._receiving: Any = None
+        self._undelivered = memoryview(b"")
+        self._deaf = self._said_end = self._heard_end = False
+        sock.setblocking(False)
+
+    @property
+    def over(self) -> bool:
+        """Both directions have ended."""
+        return self._said_end and self._heard_end and self._sending is None and not self._undelivered
+
+    @property
+    def said(self) -> bool:
+        """All that the local side had to say is gone."""
+        return self._said_end and self._sending is None
+
+    def step(self) -> bool:
+        """Do what can be done now; whether anything could. Raises MPI's errors when the peer is dead."""
+        moved = self._receive()
+        return self._send() or moved
+
+    def _receive(self) -> bool:
+        if self._undelivered:
+            return self._deliver()
+        if self._heard_end:
+            return False
+        if self._receiving is None:
+            self._receiving = self._comm.Irecv(self._in, self._peer, self._in_tag)
+        status = self._carrier.status
+        if not self._receiving.Test(status):
+            return False
+        self._receiving = None
+        count = status.Get_count()
+        if not count:
+            self._heard_end = True
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_WR)
+        elif not self._deaf:
+            self._undelivered = memoryview(self._in)[:count]
+            self._deliver()
+        return True
+
+    def _deliver(self) -> bool:
+        try:
+            self._undelivered = self._undelivered[self._sock.send(self._undelivered) :]
+        except BlockingIOError:
+            return False
+        except OSError:  # whoever was to read this has closed: what still comes is dropped, and the sender told
+            self._deaf, self._undelivered = True, memoryview(b"")
+            self._carrier.tell(self._peer, _RESET_BY_OPENER if self.key[2] else _RESET_BY_OTHER, self.key[1])
+        return True
+
+    def _send(self) -> bool:
+        if self._sending is not None:
+            if not self._sending.Test():
+                return False
+            self._sending = None
+            return True
+        if self._said_end:
+            return False
+        try:
+            count = self._sock.recv_into(self._out)
+        except BlockingIOError:
+            return False
+        except OSError:
+            count = 0
+        self._said_end = not count
+        self._sending = self._comm.Isend([self._out, count, self._carrier.byte], self._peer, self._out_tag)
+        return True
+
+    def reset(self) -> None:
+        """The peer reads no more: let the local side know."""
+        self._hang_up()
+        self._deaf, self._undelivered = True, memoryview(b"")
+
+    def awaited(self) -> tuple[socket.socket, int]:
+        """What of the local socket would let this go on."""
+        reads = self._sending is None and not self._said_end
+        return self._sock, (select.POLLIN if reads else 0) | (select.POLLOUT if self._undelivered else 0)
+
+    def drop(self) -> None:
+        """Close the local end; what MPI may still be using is kept."""
+        self._hang_up()
+        for request, memory in ((self._sending, self._out), (self._receiving, self._in)):
+            if request is None:
+                self._carrier.free(memory)
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # closing alone says nothing when a forked process has it open too
+        self._sock.close()
+
+
+class Carrier:
+    """The thread behind all streams of this process, and what it knows of the other ones."""
+
+    def __init__(self, comm: Any, mpi: Any) -> None:
+        """Begin; ``comm`` is ours alone, with errors returned."""
+        self.comm, self.byte, self.status = comm, mpi.BYTE, mpi.Status()
+        self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
+        self._mpi = mpi
+        self._streams: dict[tuple[int, int, bool], _Stream] = {}
+        self._told: list[tuple[Any, bytes]] = []
+        self._work: deque[Callable[[], None]] = deque()
+        self._number = 0
+        self._lock = threading.Lock()
+        self._door: queue.SimpleQueue[tuple[socket.socket, int] | None] | None = None
+        self._gone: set[int] = set()
+        self._nodes: set[int] = set()
+        self._ended = threading.Event()
+        self.memory, self.free = mpi.Alloc_mem, mpi.Free_mem
+        self._control = self.memory(_MESSAGE.size)
+        self._listening = comm.Irecv(self._control, mpi.ANY_SOURCE, _CONTROL)
+        self._thread = threading.Thread(target=self._run, name="deepvm-mpi", daemon=True)
+        self._thread.start()
+
+    def connect(self, peer: int) -> socket.socket:
+        """Open a stream to another process; it ends at once when nobody serves there.
+
+        Raises:
+            OSError: that process has ended or died, or this thread has.
+        """
+        if peer in self._gone:
+            raise ConnectionRefusedError("that process has ended or died")
+        if not self._thread.is_alive():
+            raise ConnectionRefusedError("MPI has ended in this process")
+        near, far = socket.socketpair()
+        with self._lock:
+            self._number += 1
+            number = self._number
+
+        def begin() -> None:
+            self.tell(peer, _OPEN, number)
+            self._add(_Stream(self, peer, number, far, opener=True))
+
+        self._work.append(begin)
+        return near
+
+    def serve(self) -> queue.SimpleQueue[tuple[socket.socket, int] | None]:
+        """Let the others open streams to this process; they come in a queue, with the rank that opened them."""
+        door: queue.SimpleQueue[tuple[socket.socket, int] | None] = queue.SimpleQueue()
+        self._door = door
+        self._work.append(lambda: self._tell_all(_SERVE))
+        return door
+
+    def unserve(self) -> None:
+        """Let nobody in any more."""
+        self._door = None
+
+    def deserted(self) -> bool:
+        """Whether every other process that is no node itself has ended or died, or cannot be heard any more."""
+        alone = len(self._gone | self._nodes | {self.rank}) == self.size
+        return (alone and self.size > 1) or not self._thread.is_alive()
+
+    def tell(self, peer: int, kind: int, number: int = 0) -> None:
+        """Send a message about a stream; to a dead process it is none."""
+        message = _MESSAGE.pack(kind, number)
+        with contextlib.suppress(self._mpi.Exception):
+            self._told.append((self.comm.Isend(message, peer, _CONTROL), message))
+
+    def _tell_all(self, kind: int) -> None:
+        for peer in set(range(self.size)) - {self.rank} - self._gone:
+            self.tell(peer, kind)
+
+    def close(self) -> None:
+        """Send what is still to be said, then good-bye, and stop; what others still say is not waited for."""
+        deadline = time.monotonic() + _LINGER_S
+
+        def speaking() -> bool:
+            return bool(self._work) or not all(stream.said for stream in list(self._streams.values()))
+
+        while speaking() and time.monotonic() < deadline and self._thread.is_alive():
+            time.sleep(_PAUSE_S)
+        said = threading.Event()
+
+        def leave() -> None:
+            self._tell_all(_BYE)
+            said.set()
+
+        self._work.append(leave)
+        said.wait(_LINGER_S)
+        while self._told and time.monotonic() < deadline and self._thread.is_alive():
+            time.sleep(_PAUSE_S)
+        self._ended.set()
+        self._thread.join(_LINGER_S)
+
+    def _run(self) -> None:
+        idle = 0
+        try:
+            while not self._ended.is_set():
+                moved = self._step()
+                idle = 0 if moved else idle + 1
+                if idle:
+                    self._rest(idle)
+        except Exception:
+            _LOG.exception("checkpoints by MPI have ended in this process")
+        finally:
+            for stream in self._streams.values():
+                stream.drop()
+            self._streams.clear()
+
+    def _step(self) -> bool:
+        moved = False
+        while self._work:
+            self._work.popleft()()
+            moved = True
+        moved |= self._hear()
+        if self._told:
+            self._told = [told for told in self._told if not self._is_sent(told[0])]
+        for stream in list(self._streams.values()):
+            try:
+                moved |= stream.step()
+            except self._mpi.Exception as error:  # its peer is dead
+                _LOG.warning("rank %d of mpirun: %s", stream.key[0], error.Get_error_string())
+                self._end(stream)
+                continue
+            if stream.over:
+                self._end(stream)
+        return moved
+
+    def _end(self, stream: _Stream) -> None:
+        del self._streams[stream.key]
+        stream.drop()
+
+    def _is_sent(self, request: Any) -> bool:
+        try:
+            return bool(request.Test())
+        except self._mpi.Exception:  # to a dead process
+            return True
+
+    def _hear(self) -> bool:
+        try:
+            if not self._listening.Test(self.status):
+                return False
+            self._heed(self.status.Get_source(), *_MESSAGE.unpack(self._control))
+        except self._mpi.Exception as error:
+            # A receive from anybody is held up by each death until that is acknowledged (ULFM).
+            failed = self.comm.Get_failed()
+            ranks = self._mpi.Group.Translate_ranks(failed, None, self.comm.Get_group())
+            self._gone |= {int(rank) for rank in ranks}
+            self.comm.Ack_failed()
+            if error.Get_error_class() == self._mpi.ERR_PROC_FAILED_PENDING:
+                return True
+        self._listening = self.comm.Irecv(self._control, self._mpi.ANY_SOURCE, _CONTROL)
+        return True
+
+    def _heed(self, peer: int, kind: int, number: int) -> None:
+        if kind == _OPEN:
+            try:
+                near, far = socket.socketpair()
+            except OSError as error:  # out of file descriptors: the peer gives up after a while, and the others go on
+                _LOG.error("a stream of rank %d cannot be opened: %s", peer, error)
+                return
+            self._add(_Stream(self, peer, number, far, opener=False))
+            if self._door is None:
+                near.close()
+            else:
+                self._door.put((near, peer))
+        elif kind in (_RESET_BY_OPENER, _RESET_BY_OTHER):
+            stream = self._streams.get((peer, number, kind == _RESET_BY_OTHER))
+            if stream is not None:
+                stream.reset()
+        elif kind == _SERVE:
+            self._nodes.add(peer)
+        elif kind == _BYE:
+            self._gone.add(peer)
+
+    def _add(self, stream: _Stream) -> None:
+        self._streams[stream.key] = stream
+
+    def _rest(self, idle: int) -> None:
+        """Sleep a little, and longer when nothing has come for long; bytes of this process end the longer sleep."""
+        if idle < _EAGER_ROUNDS:
+            time.sleep(_EAGER_S)
+            return
+        poll = select.poll()
+        for stream in self._streams.values():
+            sock, events = stream.awaited()
+            if events and sock.fileno() >= 0:
+                poll.register(sock, events)
+        poll.poll(min(idle // _KEEN_ROUNDS, _CALM_MS))
+
+
+def carrier() -> Carrier:
+    """The carrier of this process. The first call is collective: all processes of ``mpirun`` make it.
+
+    Raises:
+        MissingExtraError: there is no mpi4py. CheckpointError: MPI may not be called from threads here, or not all
+            processes have come by in a minute.
+    """
+    with _MAKING:
+        return _made()
+
+
+@cache
+def _made() -> Carrier:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: it finds no MPI library
+        raise MissingExtraError("tiers", "mpi4py", "mpi") from error
+    world: Any = MPI.COMM_WORLD
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise CheckpointError("mpi://: MPI was begun without threads; leave mpi4py.rc.thread_level at 'multiple'")
+    if world.Get_size() > 1 and os.environ.get(_ULFM) != "1":
+        _LOG.warning("mpi://: a killed process will end all of them; start with mpirun --with-ft ulfm")
+    try:
+        comm, request = world.Idup()
+        deadline = time.monotonic() + _JOIN_S
+        while not request.Test():
+            if time.monotonic() > deadline:
+                raise CheckpointError(
+                    f"mpi://: not all {world.Get_size()} processes of mpirun have come to their checkpointer in "
+                    f"{_JOIN_S:.0f} s; each of them must name the mpi:// tier, or be a memory node"
+                )
+            time.sleep(_PAUSE_S)
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+    except MPI.Exception as error:
+        raise CheckpointError(f"mpi://: {error.Get_error_string()}") from error
+    made = Carrier(comm, MPI)
+    atexit.register(made.close)
+    return made

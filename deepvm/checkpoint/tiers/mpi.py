@@ -1,0 +1,104 @@
+"""``mpi://RANK``: a memory node that is one of the processes of the trainer's ``mpirun``; ``mpi://``: the last one.
+
+::
+
+    mpirun --with-ft ulfm -n 2 python train.py : -n 1 deepvm memory-node serve --listen mpi ...
+
+The messages are those of ``tcp://``, carried by MPI (:mod:`deepvm.checkpoint.mpi`). With ``--with-ft ulfm`` the
+node and the other trainers go on when a trainer is killed; without, Open MPI ends them all. The node ends when every
+trainer has. A trainer that torchrun has started is in no MPI world; ``torch.distributed`` can be had in one all the
+same: set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the number of trainers, ``MASTER_ADDR`` and
+``MASTER_PORT``, and use gloo.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+
+from deepvm.checkpoint.mpi import Carrier, carrier
+from deepvm.errors import RequestError
+
+_URL = re.compile(r"mpi://([0-9]{0,6})/?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class MpiPlace:
+    """A process of this ``mpirun``; see :class:`~deepvm.checkpoint.node.place.Place`."""
+
+    rank: int
+
+    @classmethod
+    def parse(cls, url: str) -> MpiPlace:
+        """Read ``mpi://RANK``, or ``mpi://`` for the last one; collective, see :func:`carrier`.
+
+        Raises:
+            RequestError: there is no such rank. CheckpointError: this process is not in an ``mpirun``.
+        """
+        match = _URL.fullmatch(url)
+        if match is None:
+            raise RequestError("tiers", url, "mpi://RANK, or mpi:// for the last rank")
+        size = carrier().size
+        rank = int(match[1]) if match[1] else size - 1
+        if rank >= size:
+            raise RequestError("tiers", url, f"ranks 0 to {size - 1}")
+        return cls(rank)
+
+    @classmethod
+    def here(cls) -> MpiPlace:
+        """This process; collective as well."""
+        return cls(carrier().rank)
+
+    @property
+    def url(self) -> str:
+        """``mpi://RANK``."""
+        return f"mpi://{self.rank}"
+
+    @property
+    def advice(self) -> str:
+        """See :class:`~deepvm.checkpoint.node.place.Place`."""
+        return "is that rank of mpirun a 'deepvm memory-node serve --listen mpi', and alive?"
+
+    def open(self, limit_s: float) -> socket.socket:
+        """See :class:`~deepvm.checkpoint.node.place.Place`; whether anybody serves there shows when it is used."""
+        return carrier().connect(self.rank)
+
+    def listen(self, *, secure: bool = False) -> MpiDoor:
+        """See :class:`~deepvm.checkpoint.node.place.Place`."""
+        if secure:
+            raise RequestError("tls_cert", "a certificate", "none: there is no TLS over MPI")
+        return MpiDoor(carrier())
+
+    def __str__(self) -> str:
+        """The URL."""
+        return self.url
+
+
+class MpiDoor:
+    """Streams that other processes open; see :class:`~deepvm.checkpoint.node.place.Door`."""
+
+    def __init__(self, streams: Carrier) -> None:
+        """Let them."""
+        self.place = MpiPlace(streams.rank)
+        self._streams, self._queue = streams, streams.serve()
+
+    def accept(self) -> tuple[socket.socket, str]:
+        """See :class:`~deepvm.checkpoint.node.place.Door`."""
+        found = self._queue.get()
+        if found is None:
+            raise OSError("closed")
+        return found[0], f"mpi rank {found[1]}"
+
+    def deserted(self) -> bool:
+        """See :class:`~deepvm.checkpoint.node.place.Door`."""
+        return self._streams.deserted()
+
+    def shut(self) -> None:
+        """See :class:`~deepvm.checkpoint.node.place.Door`."""
+        self._streams.unserve()
+        self._queue.put(None)
+
+    def close(self) -> None:
+        """See :class:`~deepvm.checkpoint.node.place.Door`."""
+        self.shut()
