@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.arena import Piece, Slot, as_bytes, checksum, pieces_of
+from deepvm.checkpoint.fallback import lay_out
 from deepvm.checkpoint.folder import check_job
-from deepvm.checkpoint.format import Image, plan_image
+from deepvm.checkpoint.format import Image
 from deepvm.checkpoint.handle import Handle
 from deepvm.checkpoint.journal import Journal
 from deepvm.checkpoint.layout import Layout, Segment
@@ -338,7 +339,7 @@ class Checkpointer:
 
     def _plan(self, tree: Any, parts: Parts) -> None:
         start = time.perf_counter()
-        image = plan_image(tree, parts)
+        image = lay_out(tree, parts, self._ranks.world)
         rank, world = self._ranks.rank, self._ranks.world
         layout = image.layout()
         if world > 1:
@@ -349,10 +350,10 @@ class Checkpointer:
             owned = [(Segment(image.storages[n], image.sizes[n]), r) for n, r in owners.items()]
             layout = Layout(image.size, shards(image.size, world, [*owned, (image.pickle, 0)]), image.fields)
             self._compare = [pieces_of(image, layout, r) for r in (rank, (rank + 1) % world)]
-        self._image, self._layout, self._structure = image, layout, parts.structure
+        self._image, self._layout, self._structure = image, layout, parts.structure if image.lasting else None
         self._pipeline.renew(lambda: self._strategy.slot(image, layout, rank))
         self._taken = 0  # a new layout is compared at once
-        self._plan_s = time.perf_counter() - start
+        self._plan_s = time.perf_counter() - start if image.lasting else 0.0
 
     def _snapshot(self, handle: Handle, parts: Parts, slot: Slot) -> None:
         assert self._layout is not None
