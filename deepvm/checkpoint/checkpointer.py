@@ -262,7 +262,7 @@ class Checkpointer:
 
     def _look_ahead(self) -> None:
         """Layer by layer: have a slot for the next version, if one is due, before backward begins. Collective."""
-        if self._plan is None or self._layers.updates is None or self._layers.updates.begun:
+        if self._layers.updates is None or self._layers.updates.begun or not (self._plan and self._plan.image.lasting):
             return
         # Comparing replicas needs all of the state to stand still.
         compares = self._ranks.world > 1 and not self._taken % COMPARE_EVERY
@@ -368,7 +368,7 @@ class Checkpointer:
         plan = self._plan = make_plan(tree, parts, self._state, self._ranks, self._records)
         self._pipeline.renew(lambda: self._strategy.slot(plan.image, plan.layout, self._ranks.rank))
         self._taken = 0  # a new layout is compared at once
-        self._plan_s = time.perf_counter() - start
+        self._plan_s = time.perf_counter() - start if plan.image.lasting else 0.0
 
     def _snapshot(self, handle: Handle, parts: Parts, slot: Slot) -> None:
         assert self._plan is not None

@@ -40,6 +40,7 @@ class Image:
         storages: offset of each storage's bytes. sizes: their lengths.
         numbers: offset of the eight bytes of each number. floats: whether it is a float (big-endian) or whole number.
         pickle: where the pickle is, whose numbers change. fields: checksums to be filled in at the end.
+        lasting: it serves every version of this structure.
     """
 
     size: int
@@ -50,6 +51,7 @@ class Image:
     floats: tuple[bool, ...]
     pickle: Segment
     fields: tuple[ChecksumField, ...]
+    lasting: bool = True
 
     def layout(self) -> Layout:
         """The layout with one rank that sends all of it."""

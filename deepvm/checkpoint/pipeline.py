@@ -40,6 +40,7 @@ class Pipeline:
         self._threads: list[threading.Thread] = []
         self._sent: deque[Handle] = deque(maxlen=64)
         self._closing = False
+        self._under_way = 0
 
     def renew(self, make: Callable[[], Slot]) -> None:
         """The layout has changed: slots of the old one go when they are free."""
@@ -52,7 +53,7 @@ class Pipeline:
     def take(self, timeout_s: float = 0) -> Slot | None:
         """A free slot, None when there is none in time."""
         with self._change:
-            ready = self._change.wait_for(lambda: bool(self._free) or len(self._slots) < self._most, timeout_s)
+            ready = self._change.wait_for(self._has_room, timeout_s)
             if not ready:
                 return None
             if self._free:
@@ -70,6 +71,10 @@ class Pipeline:
         self._start()
         self._queues[0].put(work)
 
+    def _has_room(self) -> bool:
+        # Slots of an earlier layout are memory as well until they are free.
+        return self._under_way < self._most and (bool(self._free) or len(self._slots) < self._most)
+
     def send(self, slot: Slot, shard: Shard, handle: Handle, copy: Callable[[Callable[[int], None]], None]) -> None:
         """Fill a slot, and give it to every tier meanwhile; it is free again when all are done with it.
 
@@ -81,6 +86,8 @@ class Pipeline:
         """
         self._start()
         self._sent.append(handle)
+        with self._change:
+            self._under_way += 1
         # Of a file with several parts, each of another rank, whoever joins them fills in the checksums.
         shared = len(self.tiers) > 1 and shard.layout.world == 1
         filling = Filling(shard.image, shard.layout, shared=shared)
@@ -146,6 +153,8 @@ class Pipeline:
             state.left -= 1
             if state.left:
                 return
+        with self._change:
+            self._under_way -= 1
         self._conclude(handle, shard, state)
         self.give_back(slot)
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.arena import Piece, pieces_of
-from deepvm.checkpoint.format import Image, plan_image
+from deepvm.checkpoint.fallback import lay_out
+from deepvm.checkpoint.format import Image
 from deepvm.checkpoint.layout import Layout, Segment
 from deepvm.checkpoint.ranks import Ranks, shards
 from deepvm.checkpoint.state import TrainingState
@@ -21,7 +22,8 @@ class Plan:
     """How versions look.
 
     Attributes:
-        structure: of the state; another one needs another plan. image: the file. layout: who sends what of it.
+        structure: of the state; another one needs another plan; empty where each version needs its own.
+        image: the file. layout: who sends what of it.
         compare: pieces of this rank and of its neighbour, empty for a single rank.
     """
 
@@ -45,9 +47,9 @@ def make_plan(tree: Any, parts: Parts, state: TrainingState, ranks: Ranks, recor
         ranks: who shares the rest.
         records: of each rank, where there are several.
     """
-    image = plan_image(tree, parts)
+    image = lay_out(tree, parts, ranks.world)
     if ranks.world == 1:
-        return Plan(parts.structure, image, image.layout())
+        return Plan(parts.structure if image.lasting else [], image, image.layout())
     # Only rank 0's buffers and numbers count; a record only its rank can tell; the rest is shared out evenly.
     numbers = {storage._cdata: n for n, storage in enumerate(parts.storages)}
     owners = {numbers[cdata]: 0 for cdata in state.buffers() if cdata in numbers}

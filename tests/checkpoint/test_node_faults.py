@@ -34,7 +34,7 @@ from checkpoint.memory_nodes import (
 
 from deepvm.checkpoint import protocol
 from deepvm.checkpoint.folder import VersionFolder, verify
-from deepvm.checkpoint.layout import Layout
+from deepvm.checkpoint.layout import ChecksumField, Layout, Segment
 from deepvm.checkpoint.node import server
 from deepvm.checkpoint.node.client import Link
 from deepvm.checkpoint.protocol import Channel, Kind, Refused, introduce
@@ -613,3 +613,54 @@ def _no_threads_stay() -> Iterator[None]:
     yield
     # A peer that did not close is let go when the idle limit comes; all of ours close.
     assert until(lambda: not [t for t in set(threading.enumerate()) - before if "deepvm-tcp-watcher" in t.name], 5)
+
+
+def test_a_layout_costs_little_beside_the_memory(tmp_path: Path) -> None:
+    """A peer that knows the token sends layouts as large as it may, under many names."""
+    with Process(tmp_path, memory="64MiB", persist=False) as node:
+        before, count = node.rss, 40_000
+        fields = [ChecksumField(256 * count + 4 * n, 256 * n, 256) for n in range(count)]
+        layout = Layout(260 * count, ((Segment(0, 260 * count),),), tuple(fields))
+        assert 2**19 < len(layout.to_json()) < 2**20
+        links = [raw_sender(node, layout, job=f"job{number}") for number in range(2)]
+        links.append(Link(node.address, TOKEN))
+        links[-1].hello({"role": "sender", "job": "c", "session": "s", "world": 1, "rank": 0, "layout": layout.digest})
+        with pytest.raises(Refused, match="more --memory"):
+            links[-1].call(Kind.LAYOUT, layout.to_json())
+        assert node.rss - before < 64 * MIB, (node.rss - before) / MIB
+        for link in links:
+            link.close()
+        assert until(lambda: node.status()["connections"] == 1)
+        raw_sender(node, layout).close()
+        link = Link(node.address, TOKEN)
+        greeting = {"role": "sender", "job": "job", "session": "s", "world": 1, "rank": 0, "layout": "0" * 64}
+        link.hello(greeting)
+        with pytest.raises(Refused, match="a layout of 1048577 bytes; with its memory the node reads 1048576"):
+            link.call(Kind.LAYOUT, bytes(2**20 + 1))
+        link.close()
+
+
+def test_layouts_of_living_runs_are_not_forgotten_for_others() -> None:
+    with running(2 * MIB) as node:
+        shelf = node.shelf
+        shelf.enter(Peer(), "a", "s", 1, 0, "x")
+        shelf.learn("a", "s", make_layout(1000), 2**20)
+        shelf.enter(Peer(), "b", "s", 1, 0, "x")
+        shelf.learn("b", "s", make_layout(1000), 2**20)
+        gone = Peer()
+        shelf.enter(gone, "c", "s", 1, 0, "x")
+        with pytest.raises(Refused, match="more --memory"):
+            shelf.learn("c", "s", make_layout(1000), 1)
+        assert [len(shelf.jobs[name].plans) for name in "abc"] == [1, 1, 0]
+        shelf.jobs["a"].session.heard -= 60
+        shelf.learn("c", "s", make_layout(1000), 1)
+        assert [len(shelf.jobs[name].plans) for name in "abc"] == [0, 1, 1]
+
+
+class Peer:
+    """A connection without one."""
+
+    def abort(self) -> None: ...
+
+    def gone(self) -> bool:
+        return False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from deepvm.checkpoint.folder import check_job
-from deepvm.checkpoint.layout import CHUNK_BYTES, Layout
+from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.node.answers import Busy, Ticket
 from deepvm.checkpoint.node.shelf import Shelf
 from deepvm.checkpoint.node.store import Store
@@ -16,7 +16,6 @@ from deepvm.checkpoint.points import point
 from deepvm.checkpoint.protocol import (
     FRAME_S,
     MOST_BODY,
-    MOST_DOCUMENT,
     BrokenError,
     Channel,
     Frame,
@@ -29,6 +28,7 @@ from deepvm.errors import CheckpointError, RequestError
 _LOG = logging.getLogger(__name__)
 _IDLE_S = 900.0
 _LONGEST_POLL_S = 60.0
+_SINK_BYTES = 2**16
 _MOST_MISSING = 1000
 """Ranges in one answer. A sender that is not told of a range sends it again, and it is discarded."""
 _ROLES = {
@@ -63,7 +63,6 @@ class Connection:
         self._role = self._job = self._session = self._digest = ""
         self._world, self._rank = 1, 0
         self._ticket: Ticket | None = None
-        self._sink = memoryview(b"")
         self._answers: dict[Kind, Callable[[Frame], None]] = {
             Kind.HELLO: self._hello,
             Kind.LAYOUT: self._layout,
@@ -127,7 +126,11 @@ class Connection:
         if kind is Kind.DATA:
             self._data(length)
         else:
-            most = MOST_DOCUMENT if kind is Kind.LAYOUT else MOST_BODY
+            most = MOST_BODY
+            if kind is Kind.LAYOUT:
+                most = self._shelf.most_document
+                if length > most:
+                    raise Refused("layout", f"a layout of {length} bytes; with its memory the node reads {most}")
             self._answers[kind](self._channel.rest(kind, length, most=most))
 
     def _hello(self, frame: Frame) -> None:
@@ -149,10 +152,10 @@ class Connection:
         )
 
     def _layout(self, frame: Frame) -> None:
-        layout = Layout.from_json(frame.raw)
+        layout = self._shelf.read_layout(frame.raw)
         if layout.digest != self._digest or layout.world != self._world or self._rank >= self._world:
             raise Refused("layout", "the layout is not the one that was announced")
-        self._shelf.learn(self._job, self._session, layout)
+        self._shelf.learn(self._job, self._session, layout, len(frame.raw))
         self._channel.send(Kind.PONG)
 
     def _reserve(self, frame: Frame) -> None:
@@ -180,9 +183,10 @@ class Connection:
             raise BrokenError("DATA before CREDIT")
         claim = self._shelf.claim(self, self._ticket, piece.offset, piece.offset + piece.length)
         if claim is None:
-            if len(self._sink) < piece.length:
-                self._sink = memoryview(bytearray(CHUNK_BYTES))
-            self._channel.read_into(self._sink[: piece.length], limit_s=FRAME_S)
+            # Little memory: each of many connections may send what is here already.
+            sink = memoryview(bytearray(min(piece.length, _SINK_BYTES)))
+            for start in range(0, piece.length, _SINK_BYTES):
+                self._channel.read_into(sink[: piece.length - start], limit_s=FRAME_S)
             return
         verified: Sequence[Atom] | None = None
         try:

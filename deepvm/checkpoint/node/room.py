@@ -41,6 +41,7 @@ class Room:
         self.queue: list[Version] = []
         self.closed = self.stopping = False
         self._blocked = 0
+        self._reading = threading.Lock()
         self.trouble = ""
         self.persists, self.lease_s = persists, lease_s
         self.counts = dict.fromkeys(_COUNTS, 0)

@@ -15,9 +15,12 @@ from deepvm.checkpoint.node.answers import Busy, Fate, Receipt, Ticket
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.sums import Atom, seal_by_parts
 from deepvm.checkpoint.node.versions import Claim, Job, Owner, Plan, Session, State, Version
-from deepvm.checkpoint.protocol import Refused
+from deepvm.checkpoint.protocol import MOST_DOCUMENT, Refused
 
 _MOST_PLANS = 4
+_LEAST_DOCUMENT = 2**20
+_MOST_DOCUMENTS = 2
+"""Layouts of the most bytes that are kept at a time; most are much smaller."""
 _MOST_JOBS = 1000
 _ABORT_S = 5.0
 
@@ -60,19 +63,50 @@ class Shelf(Room):
                     raise Refused("layout", f"rank {rank} of {world} does not fit a layout for {plan.layout.world}")
             return plan is not None
 
-    def learn(self, job: str, session: str, layout: Layout) -> None:
-        """Take a layout.
+    @property
+    def most_document(self) -> int:
+        """Bytes that a layout may have as it comes; reading one takes up to 25 times as many, and keeping it 8."""
+        return min(MOST_DOCUMENT, max(_LEAST_DOCUMENT, self.pool.limit // 256))
+
+    def read_layout(self, raw: bytes) -> Layout:
+        """Read a layout, one at a time: what that takes must stay small beside the memory for versions.
 
         Raises:
-            Refused: two versions of it do not fit into the memory; or the session is over.
+            RequestError: it is none.
         """
-        plan = Plan.of(layout)
+        with self._reading:
+            return Layout.from_json(raw)
+
+    def learn(self, job: str, session: str, layout: Layout, document: int = 0) -> None:
+        """Take a layout, of so many bytes as it came.
+
+        Raises:
+            Refused: two versions of it do not fit into the memory, or there are too many large layouts; or the session
+                is over.
+        """
+        with self._reading:
+            plan = Plan.of(layout, document)
         with self.changed:
             here, _ = self._current(job, session)
             self.pool.check(layout.size)
-            here.plans[layout.digest] = plan
-            while len(here.plans) > _MOST_PLANS:
+            here.plans.pop(layout.digest, None)
+            while len(here.plans) >= _MOST_PLANS:
                 here.plans.popitem(last=False)
+            self._make_room(here, document)
+            here.plans[layout.digest] = plan
+
+    def _make_room(self, here: Job, document: int) -> None:
+        """Forget layouts, those of runs that are over first, until one more fits; who needs one again says it again."""
+        now = self._clock()
+        over = [j for j in self.jobs.values() if j.session is None or not j.session.alive(now, self.lease_s)]
+        for job in (*over, here):
+            while job.plans and self._documents() + document > _MOST_DOCUMENTS * self.most_document:
+                job.plans.popitem(last=False)
+        if self._documents() + document > _MOST_DOCUMENTS * self.most_document:
+            raise Refused("full", "the layouts of other jobs fill the node's memory for layouts; give it more --memory")
+
+    def _documents(self) -> int:
+        return sum(plan.document for job in self.jobs.values() for plan in job.plans.values())
 
     def leave(self, owner: Owner) -> None:
         """Forget a connection that ended."""

@@ -61,16 +61,18 @@ class Plan:
 
     Attributes:
         runs: for each rank its ranges, sorted, neighbours joined. cuts: where pieces are cut for their checksums.
+        document: bytes of the layout as it came; in memory all this takes about eight times as many.
     """
 
     layout: Layout
     runs: tuple[tuple[Segment, ...], ...]
     cuts: Cuts
+    document: int = 0
 
     @classmethod
-    def of(cls, layout: Layout) -> Plan:
+    def of(cls, layout: Layout, document: int = 0) -> Plan:
         """Derive it."""
-        return cls(layout, tuple(runs(shard) for shard in layout.shards), Cuts.of(layout))
+        return cls(layout, tuple(runs(shard) for shard in layout.shards), Cuts.of(layout), document)
 
     def allows(self, rank: int, start: int, end: int) -> bool:
         """Whether a range is inside one run of a rank."""

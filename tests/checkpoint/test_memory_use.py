@@ -1,0 +1,62 @@
+"""How much memory the trainer gives for its versions: the state once for each slot, and little beside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+# Peak of private memory, sampled while versions are copied and written; the model's own is there before.
+TRAINER = """
+import json, sys, threading, time
+import torch, torch._dynamo
+from deepvm.checkpoint import Checkpointer
+
+def anonymous():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
+
+torch.set_num_threads(1)
+url, slots, world = sys.argv[1], int(sys.argv[2]), 1
+model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])
+optimizer = torch.optim.Adam(model.parameters())
+def step():
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    optimizer.zero_grad()
+step(); step()
+state = sum(t.numel() * t.element_size() for t in [*model.parameters()] * 3)
+before, peak, done = anonymous(), [0], threading.Event()
+def watch():
+    while not done.wait(0.001):
+        peak[0] = max(peak[0], anonymous())
+threading.Thread(target=watch).start()
+saver = Checkpointer(model=model, optimizer=optimizer, tiers=[url], slots=slots)
+for _ in range(6):
+    step()
+    saver.save()
+    time.sleep(0.02)
+saver.save(block=True)
+done.set()
+print(json.dumps({"state": state, "extra": peak[0] - before, "saved": saver.metrics["saved"]}))
+saver.close()
+"""
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_the_state_once_for_each_slot(slots: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINER, tmp_path.as_uri(), str(slots)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["state"] > 90 * 2**20 and found["saved"] >= 2
+    # One gradient of the model is there beside it for a moment in each step: a third of the state.
+    ratio = (found["extra"] - found["state"] / 3) / (found["state"] * slots)
+    assert 0.5 < ratio <= 1.2, found
