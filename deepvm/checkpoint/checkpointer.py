@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.ahead import Layers
-from deepvm.checkpoint.arena import Slot, as_bytes, checksum
+from deepvm.checkpoint.arena import Slot, checksum
 from deepvm.checkpoint.exits import close_at_exit
 from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.handle import Handle
@@ -24,7 +24,7 @@ from deepvm.checkpoint.plan import Plan, make_plan
 from deepvm.checkpoint.ranks import Ranks, compare_replicas
 from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.schedule import parse_every
-from deepvm.checkpoint.snapshot import Copying
+from deepvm.checkpoint.snapshot import Bytes, Copying
 from deepvm.checkpoint.state import RECORDS, Stateful, TrainingState, pack
 from deepvm.checkpoint.strategies import choose
 from deepvm.checkpoint.tiers.base import Shard, Tier
@@ -106,7 +106,7 @@ class Checkpointer:
         self._copying: Copying | None = None
         self._version = 0
         self._plan: Plan | None = None
-        self._storages: list[torch.UntypedStorage] = []
+        self._bytes = Bytes()
         self._digest = self._taken = self._disagreements = 0
         self._records: list[torch.Tensor] = []
         self._reserved: Slot | None = None
@@ -114,8 +114,7 @@ class Checkpointer:
         self._last: Handle | None = None
         self._last_step, self._last_s, self._plan_s = 0, time.monotonic(), 0.0
         self._early: dict[str, Any] | None = None
-        self._due = False
-        self._gate_s = 0.0
+        self._due, self._gate_s = False, 0.0
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
         self._hooks: list[Any] = [
@@ -173,6 +172,7 @@ class Checkpointer:
         """
         self._before_forward()
         self._await(self._copying, *self._layers.copies.values())
+        self._bytes.forget()
 
     def _await(self, *copies: Copying | None) -> None:
         waiting = [c for c in copies if c is not None and not c.open]
@@ -236,7 +236,7 @@ class Checkpointer:
 
     def _before_step(self, *_: Any) -> None:
         if self._layers.updates is None:  # else each layer has waited for its own copy
-            self.wait()
+            self._before_layer(())
 
     def _before_layer(self, copies: Sequence[Copying]) -> None:
         self._before_forward()
@@ -252,6 +252,10 @@ class Checkpointer:
             self._early = self._state.early()
         elif self._due:  # here every rank comes by; before the next forward perhaps not
             self._due = self._agree(0.0)
+        elif self._plan is None and self._ranks.world == 1 and not isinstance(self._schedule, Never):
+            tree = self._state.tree(self._version, self._state.early())
+            self._renew(tree, take_apart(tree))
+            self._pipeline.warm()
         if self._ranks.world > 1:
             self._look_ahead()
         self._gate_s += time.perf_counter() - start
@@ -267,7 +271,7 @@ class Checkpointer:
         # Comparing replicas needs all of the state to stand still.
         compares = self._ranks.world > 1 and not self._taken % COMPARE_EVERY
         if not compares and self._is_due(self._version + 1):
-            self._layers.prepare(self._storages, self._ranks)
+            self._layers.prepare(self._bytes.storages, self._ranks)
 
     def _context(self) -> SaveContext:
         """What a policy may know; ``last`` is what was begun last, also if it was skipped."""
@@ -305,7 +309,10 @@ class Checkpointer:
                 self._renew(tree, parts)
             slot = self._layers.take(patience_s)
         if slot is None:
-            return self._skipped(handle)
+            self._pipeline.counts["skipped"] += 1
+            handle.skipped = True
+            handle.failed(CheckpointError(f"version {handle.version} was skipped: those before it are under way"))
+            return handle
         self._last = handle
         self._snapshot(handle, parts, slot)
         took_s = time.perf_counter() - start
@@ -314,12 +321,6 @@ class Checkpointer:
 
     def _fits(self, parts: Parts) -> bool:
         return self._plan is not None and parts.structure == self._plan.structure
-
-    def _skipped(self, handle: Handle) -> Handle:
-        self._pipeline.counts["skipped"] += 1
-        handle.skipped = True
-        handle.failed(CheckpointError(f"version {handle.version} was skipped: those before it are still under way"))
-        return handle
 
     def _agree(self, patience_s: float) -> bool:
         """Take a slot if every rank can; all ranks save this version or none. Collective.
@@ -372,7 +373,7 @@ class Checkpointer:
 
     def _snapshot(self, handle: Handle, parts: Parts, slot: Slot) -> None:
         assert self._plan is not None
-        sources = [as_bytes(storage) for storage in parts.storages]
+        sources = self._bytes.of(parts.storages)
         gated = self._state.gated()
         free = {n for n, storage in enumerate(parts.storages) if storage._cdata in gated}
         done, check = self._layers.done(parts.storages)
@@ -386,7 +387,6 @@ class Checkpointer:
         compare = self._plan.compared(free) if self._taken % COMPARE_EVERY == 1 else []
         now = [n for n, piece in enumerate(slot.pieces) if piece.storage not in free]
         copying = self._copying = Copying(self._strategy, slot, sources, later, now, hold=bool(compare))
-        self._storages = parts.storages if self._layers.updates is not None else []
 
         def also() -> None:
             if compare:

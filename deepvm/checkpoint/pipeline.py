@@ -66,6 +66,17 @@ class Pipeline:
             self._slots.append(slot)
             return slot
 
+    def warm(self) -> None:
+        """In the background: have memory for a version before one needs it."""
+
+        def work() -> None:
+            slot = self.take()
+            if slot is not None:
+                slot.touch()
+                self.give_back(slot)
+
+        self.background(work)
+
     def background(self, work: Callable[[], None]) -> None:
         """Have something done by the thread that copies, behind what it was given before."""
         self._start()

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import torch
 
-from deepvm.checkpoint.arena import GROUP_BYTES, Piece, Slot
+from deepvm.checkpoint.arena import GROUP_BYTES, Piece, Slot, as_bytes
 from deepvm.checkpoint.format import Image
 from deepvm.checkpoint.layout import Layout
 from deepvm.checkpoint.points import point
@@ -160,6 +160,33 @@ class Copying:
             else:
                 self._api.copy(stream, into, out)
         self._gate = [(device, self._api.mark(stream)) for device, stream in self._streams.items()]
+
+
+class Bytes:
+    """The state's storages as bytes; made anew only for those that are others than in the version before.
+
+    A storage that is kept here stays in memory until the next version, or until :meth:`forget`.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self.storages: list[torch.UntypedStorage] = []
+        self._known: dict[int, torch.Tensor | None] = {}
+
+    def of(self, storages: list[torch.UntypedStorage]) -> list[torch.Tensor | None]:
+        """Each as a tensor of bytes that shares its memory, None where it is empty."""
+        found: list[torch.Tensor | None] = []
+        for storage in storages:
+            # The tensor keeps its storage alive: no other can have the same number.
+            known = self._known.get(storage._cdata)
+            found.append(known if known is not None and len(known) == storage.nbytes() else as_bytes(storage))
+        self.storages = storages
+        self._known = {storage._cdata: known for storage, known in zip(storages, found, strict=True)}
+        return found
+
+    def forget(self) -> None:
+        """What was kept may be replaced now."""
+        self.storages, self._known = [], {}
 
 
 class Strategy:

@@ -263,3 +263,41 @@ def test_a_medium_has_an_honest_name(medium: Medium, told: str, mappable: bool, 
 
 def test_the_medium_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     assert disk.medium(tmp_path / "a" / "b") == disk.medium(tmp_path) != Medium()
+
+
+def test_memory_is_found_before_the_first_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touched, touch = threading.Event(), Slot.touch
+
+    def noted(self: Slot) -> None:
+        before = bytes(self.view)
+        touch(self)
+        assert bytes(self.view) == before  # the skeleton of the file is in it already
+        touched.set()
+
+    monkeypatch.setattr(Slot, "touch", noted)
+    optimizer, saver = small(tmp_path, every=3)
+    optimizer.step()
+    assert touched.wait(30)
+    optimizer.step()
+    optimizer.step()
+    saver.save(block=True)
+    saver.close()
+    assert contents(tmp_path) == {3: {3}}
+
+
+def test_storages_that_are_replaced_or_grow_are_not_mistaken_for_others(tmp_path: Path) -> None:
+    optimizer, saver = small(tmp_path, keep=9)
+    parameter = optimizer.param_groups[0]["params"][0]
+    for version in range(1, 7):
+        optimizer.step()
+        if version == 3:
+            parameter.data = torch.full_like(parameter, 3.0)
+        if version == 4:
+            parameter.untyped_storage().resize_(parameter.nbytes * 2)  # the same storage, elsewhere
+            parameter.data.fill_(4)
+        if version == 5:
+            optimizer.load_state_dict(optimizer.state_dict())
+        saver.save(block=True)
+    saver.close()
+    found = contents(tmp_path)
+    assert sorted(found) == [1, 2, 3, 4, 5, 6] and all(values == {version} for version, values in found.items())
