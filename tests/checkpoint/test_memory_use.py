@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-# Peak of private memory, sampled while versions are copied and written; the model's own is there before.
+# Peaks of private memory, sampled without versions and with them.
 TRAINER = """
 import json, sys, threading, time
 import torch, torch._dynamo
@@ -24,19 +25,24 @@ def anonymous():
 torch.set_num_threads(1)
 url, slots, world = sys.argv[1], int(sys.argv[2]), 1
 model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])
-optimizer = torch.optim.Adam(model.parameters())
+optimizer = torch.optim.Adam(model.parameters(), foreach=False)  # which needs no second copy for a moment
+peak, done = [0], threading.Event()
+def sample():
+    peak[0] = max(peak[0], anonymous())
 def step():
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     optimizer.step()
+    sample()
     optimizer.zero_grad()
-step(); step()
 state = sum(t.numel() * t.element_size() for t in [*model.parameters()] * 3)
-before, peak, done = anonymous(), [0], threading.Event()
 def watch():
     while not done.wait(0.001):
-        peak[0] = max(peak[0], anonymous())
+        sample()
 threading.Thread(target=watch).start()
+for _ in range(6):  # gradients and what the optimizer needs for a moment are no memory of ours
+    step()
+before, peak[0] = peak[0], 0
 saver = Checkpointer(model=model, optimizer=optimizer, tiers=[url], slots=slots)
 for _ in range(6):
     step()
@@ -51,12 +57,15 @@ saver.close()
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_the_state_once_for_each_slot(slots: int, tmp_path: Path) -> None:
+    # What the training itself has given back must not stay with the C library, by chance more or less of it.
     done = subprocess.run(
-        [sys.executable, "-c", TRAINER, tmp_path.as_uri(), str(slots)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", TRAINER, tmp_path.as_uri(), str(slots)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["state"] > 90 * 2**20 and found["saved"] >= 2
-    # One gradient of the model is there beside it for a moment in each step: a third of the state.
-    ratio = (found["extra"] - found["state"] / 3) / (found["state"] * slots)
-    assert 0.5 < ratio <= 1.2, found
+    assert 0.9 * found["state"] < found["extra"] <= 1.2 * slots * found["state"], found
