@@ -18,6 +18,9 @@ What this needs, all else being refused:
 
 What is done to the gradients after backward is noticed by the next ``optimizer.step()``, which raises: the update that
 had to be refused has then been made, and the training must go back to its last version.
+
+Worth having where a copy takes longer than forward and backward. Else it gains nothing: on 2 cores ResNet-18 stood
+still for 10 ms a version as with strategy C (8 ms), and steps took longer (479 ms, 406), as copies slow backward down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A training script that a test starts with torchrun: ``train_layers.py plain|layerwise TIER OUT``."""
+"""A training script that a test starts with torchrun: ``train_layers.py TIER OUT``."""
 
 from __future__ import annotations
 
@@ -70,13 +70,34 @@ def refusals(tier: str) -> dict[str, str]:
     return found
 
 
-def main() -> None:
-    mode, tier, out = sys.argv[1:]
-    torch.distributed.init_process_group("gloo")
-    rank = torch.distributed.get_rank()
-    torch.set_num_threads(1)
+def train(saved_in: str | None) -> dict[str, Any]:
+    """A training, alone or with versions that are copied layer by layer."""
     ddp, optimizer = make()
     saver = None
+    if saved_in is not None:
+        saver = Checkpointer(model=ddp, optimizer=optimizer, tiers=[saved_in], every=2, keep=100, strategy="layerwise")
+    sums = {}
+    torch.manual_seed(torch.distributed.get_rank() + 1)
+    for number in range(1, STEPS + 1):
+        optimizer.zero_grad()
+        ddp(torch.randn(8, 64)).square().mean().backward()
+        optimizer.step()
+        sums[number] = numbers(ddp, optimizer)
+    digest = hashlib.sha256()
+    for tensor in [*ddp.parameters(), *(s["exp_avg_sq"] for s in optimizer.state_dict()["state"].values())]:
+        digest.update(tensor.detach().numpy().tobytes())
+    found: dict[str, Any] = {"bits": digest.hexdigest(), "sums": sums}
+    if saver is not None:
+        saver.save(block=True)
+        found["disagreements"] = saver.metrics["disagreements"]
+        saver.close()
+    return found
+
+
+def main() -> None:
+    tier, out = sys.argv[1:]
+    torch.distributed.init_process_group("gloo")
+    torch.set_num_threads(1)
     ahead = 0
     done = Ahead.done
 
@@ -87,30 +108,8 @@ def main() -> None:
         return found
 
     Ahead.done = counted  # type: ignore[method-assign]
-    if mode == "layerwise":
-        saver = Checkpointer(model=ddp, optimizer=optimizer, tiers=[tier], every=2, keep=100, strategy="layerwise")
-    sums = {}
-    torch.manual_seed(rank + 1)
-    for number in range(1, STEPS + 1):
-        optimizer.zero_grad()
-        ddp(torch.randn(8, 64)).square().mean().backward()
-        optimizer.step()
-        sums[number] = numbers(ddp, optimizer)
-    if saver is not None:
-        saver.save(block=True)
-    digest = hashlib.sha256()
-    for tensor in [*ddp.parameters(), *(s["exp_avg_sq"] for s in optimizer.state_dict()["state"].values())]:
-        digest.update(tensor.detach().numpy().tobytes())
-    found = {
-        "bits": digest.hexdigest(),
-        "sums": sums,
-        "ahead": ahead,
-        "disagreements": 0 if saver is None else saver.metrics["disagreements"],
-    }
-    if saver is not None:
-        saver.close()
-        found["refused"] = refusals(tier)
-    with open(f"{out}.{rank}", "w") as file:
+    found = {"plain": train(None), "layerwise": train(tier), "ahead": ahead, "refused": refusals(tier)}
+    with open(f"{out}.{torch.distributed.get_rank()}", "w") as file:
         json.dump(found, file)
     torch.distributed.destroy_process_group()
 
