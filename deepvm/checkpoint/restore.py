@@ -69,8 +69,8 @@ def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[Manifest, int]] |
             found += [(manifest, number) for manifest in tier.versions(job)]
         except CheckpointError as error:
             silent.append(error)
-    if len(silent) == len(tiers):
-        return silent[0]
+    if silent and not found:  # a run that began anew would overwrite what may be there
+        return CheckpointError(f"no version was found, and there may be one where nobody answers: {silent[0]}")
     for problem in silent:
         log.warning("a newer version may exist where nobody answers: %s", problem)
     return sorted(found, key=lambda pair: -pair[0].version)

@@ -201,6 +201,21 @@ class Slow(Tier):
         raise DamagedError("nothing here")
 
 
+def test_where_nobody_answers_a_run_does_not_begin_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A new machine's disk is empty; the versions are on the node, which is not up yet."""
+    silent = Slow(CheckpointError("slow:// does not answer"))
+    model = model_of(2, 64)
+    optimizer = Fill(model.parameters())
+    with Checkpointer(model=model, optimizer=optimizer, tiers=[silent, (tmp_path / "f").as_uri()]) as saver:
+        with pytest.raises(CheckpointError, match="there may be one where nobody answers: slow:// does not answer"):
+            saver.restore_latest()
+        silent.go.set()
+        optimizer.step()
+        saver.save(block=True)
+        assert saver.restore_latest() == 1  # better than nothing, and the log says so
+        assert "a newer version may exist where nobody answers" in caplog.text
+
+
 def simple(tier: Tier, **options: Any) -> tuple[Any, Checkpointer]:
     model = model_of(2, 32)
     optimizer = Fill(model.parameters())

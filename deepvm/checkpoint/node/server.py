@@ -107,6 +107,8 @@ class Node:
             self._context = self._tls()
             if self.store is not None:
                 self.store.take()
+                if self.store.volatile:
+                    _LOG.warning("%s lies in this machine's memory, and is lost with it", self.store.url)
             self._door = self.settings.listen.listen(secure=self._context is not None)
         except BaseException:
             self._close()

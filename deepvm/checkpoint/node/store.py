@@ -22,10 +22,11 @@ class Store(ABC):
     """A place for whole versions, which one node writes to. Methods may be called from several threads.
 
     Attributes:
-        url: what the user calls it.
+        url: what the user calls it. volatile: it is lost with this machine.
     """
 
     url: str
+    volatile: bool = False
 
     @abstractmethod
     def take(self) -> None:
@@ -72,6 +73,7 @@ class FolderStore(Store):
         """
         self._folder, self._shared = VersionFolder(folder, direct=direct), shared
         self.url = f"file://{folder}"
+        self.volatile = disk.medium(folder).volatile
         self._guard = -1
 
     def take(self) -> None:
