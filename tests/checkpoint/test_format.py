@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import os
+import shutil
 import struct
 import zipfile
 from collections import Counter, OrderedDict
@@ -10,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoint.memory_nodes import Acks, running, tier
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint.arena import Slot, as_bytes  # noqa: E402
+from deepvm.checkpoint.folder import VersionFolder, verify  # noqa: E402
 from deepvm.checkpoint.format import plan_image  # noqa: E402
 from deepvm.checkpoint.image import finish  # noqa: E402
+from deepvm.checkpoint.tiers.base import Level, Shard  # noqa: E402
+from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.checkpoint.tree import put_together, take_apart  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 
@@ -204,3 +210,40 @@ def test_beyond_four_gigabytes(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         assert {i.filename: i.file_size for i in archive.infolist()}["archive/data/0"] == size
     assert max(f.offset + f.length for f in image.fields) <= image.size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [False, True])
+def test_a_version_beyond_four_gigabytes_on_a_disk(tmp_path: Path, several: bool) -> None:
+    """Through a folder, and through a memory node: every checksum, of the zip file too."""
+    if (
+        os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGESIZE") < 11 * 2**30
+        or shutil.disk_usage(tmp_path).free < 6 * 2**30
+    ):
+        pytest.skip("it needs 11 GiB of memory and 6 GiB of disk")
+    size = 2**32 + 4096
+    tree = {"big": torch.zeros(size, dtype=torch.uint8), "after": torch.arange(5.0), "version": 3}
+    parts = take_apart(tree)
+    image = plan_image(tree, parts)
+    slot = Slot(image)
+    tree["big"][-3:] = torch.tensor(list(b"end"))
+    slot.copy([as_bytes(s) for s in parts.storages], range(len(slot.pieces)))
+    image.write_numbers(slot.view, parts.numbers)
+    shard = Shard("job", 3, 0, image.layout(), slot.view)
+    if several:
+        with running(5 * 2**31, persist=tmp_path / "p") as node:
+            to = tier(node, limit_s=120.0)
+            acks = Acks()
+            to.put(shard, acks)
+            assert acks.wait(Level.DURABLE, 120)
+            to.close()
+    else:
+        FileTier(tmp_path / "p").put(shard, lambda level: None)
+    folder = VersionFolder(tmp_path / "p")
+    path = folder.file("job", 3)
+    verify(path)
+    loaded = torch.load(path, weights_only=True, mmap=True)
+    assert bytes(loaded["big"][-3:].tolist()) == b"end" and loaded["after"].tolist() == [0, 1, 2, 3, 4]
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+    path.unlink()
