@@ -103,6 +103,21 @@ def test_the_training_example_trains_and_goes_on(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "kept").glob("*.pt")) == ["job-000000000003.pt", "job-000000000005.pt"]
 
 
+def test_commands_that_need_a_cluster_have_these_options(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        line.split("  #")[0]
+        for block in re.findall(r"```sh node\n(.*?)```", README.read_text(), re.DOTALL)
+        for line in block.splitlines()
+        if line.startswith("deepvm ")
+    ]
+    assert len(lines) >= 5
+    for line in lines:
+        group, command, *words = shlex.split(line)[1:]
+        text = printed(f"deepvm {group} {command} --help", capsys)
+        for option in (w for w in words if w.startswith("-")):
+            assert re.search(rf"(?<![\w-]){option}(?![\w-])", text), line
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (README.parent / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:`|^)make ([a-z-]+)", README.read_text(), re.MULTILINE))
