@@ -176,7 +176,7 @@ class Filling:
         """
         self._change = threading.Condition()
         self._copied = self._sealed = 0
-        self._error: CheckpointError | None = None
+        self.error: CheckpointError | None = None
         self._sealing = threading.Lock()
         self._seal: Iterator[int] = finish_filling(image, layout, self._wait)
         self.ready = self._wait_sealed if shared else self._wait
@@ -190,7 +190,7 @@ class Filling:
     def failed(self, error: CheckpointError) -> None:
         """The rest will never be copied."""
         with self._change:
-            self._error = error
+            self.error = error
             self._change.notify_all()
 
     def _wait(self, end: int) -> None:
@@ -199,8 +199,8 @@ class Filling:
         deadline = time.monotonic() + _COPY_S
         with self._change:
             while self._copied < end:
-                if self._error is not None:
-                    raise self._error
+                if self.error is not None:
+                    raise self.error
                 if not self._change.wait(deadline - time.monotonic()):
                     raise CheckpointError(f"the copy of the version did not end in {_COPY_S:.0f} s")
 
@@ -211,7 +211,7 @@ class Filling:
             while self._sealed < end:
                 sealed = next(self._seal, None)
                 if sealed is None:  # the tier that asked before was told why, and that ended the generator
-                    raise CheckpointError(f"the copy of the version failed: {self._error}")
+                    raise CheckpointError(f"the copy of the version failed: {self.error}")
                 self._sealed = sealed
 
 

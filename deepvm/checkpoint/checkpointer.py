@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -14,29 +15,27 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.ahead import Layers
-from deepvm.checkpoint.arena import Slot, checksum
 from deepvm.checkpoint.exits import close_at_exit
 from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.handle import Handle
+from deepvm.checkpoint.hooks import Hook, aside, nested_step
 from deepvm.checkpoint.journal import Journal
 from deepvm.checkpoint.pipeline import Pipeline
-from deepvm.checkpoint.plan import Plan, make_plan
-from deepvm.checkpoint.ranks import Ranks, compare_replicas
+from deepvm.checkpoint.ranks import Ranks
+from deepvm.checkpoint.requests import Requests
 from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.schedule import parse_every
-from deepvm.checkpoint.snapshot import Bytes, Copying
-from deepvm.checkpoint.state import RECORDS, Stateful, TrainingState, pack
+from deepvm.checkpoint.snapshot import Copying
+from deepvm.checkpoint.state import Stateful, TrainingState
 from deepvm.checkpoint.strategies import choose
-from deepvm.checkpoint.tiers.base import Shard, Tier
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.open import open_tier
-from deepvm.checkpoint.tree import Parts, take_apart
+from deepvm.checkpoint.tree import take_apart
+from deepvm.checkpoint.versions import COMPARE_EVERY, WAIT_S, Versions
 from deepvm.core.savepolicy import EverySteps, Never, SaveContext
 from deepvm.errors import CheckpointError, RequestError
 
-COMPARE_EVERY = 10
-"""Versions of several ranks of which one is compared with that of a neighbour."""
-WAIT_S = 600.0
-"""Seconds after which whoever waits for a copy or a tier is told that something is wrong."""
+log = logging.getLogger("deepvm.checkpoint")
 
 
 class Checkpointer:
@@ -96,6 +95,8 @@ class Checkpointer:
         self._ranks = Ranks()
         self.job = check_job(job or os.environ.get("DEEPVM_JOB") or "job")
         self._state = TrainingState(model, optimizer, extra)
+        with aside():  # what cannot be saved is refused now, not at step 100
+            take_apart(self._state.tree(0, self._state.early()))
         self._schedule = parse_every(every)
         session = self._ranks.session()
         opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
@@ -103,29 +104,32 @@ class Checkpointer:
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
         self._strategy = choose(strategy, self._pipeline.tiers, self.job, self._ranks.world)
         self._layers = Layers(self._strategy, self._pipeline, self._state)
-        self._copying: Copying | None = None
+        self._versions = Versions(
+            self._state, self._pipeline, self._ranks, self._strategy, self._layers, self._journal, self.job
+        )
+        self._requests = Requests(self._ranks)
         self._version = 0
-        self._plan: Plan | None = None
-        self._bytes = Bytes()
-        self._digest = self._taken = self._disagreements = 0
-        self._records: list[torch.Tensor] = []
-        self._reserved: Slot | None = None
-        self._seen = (0, 0, 0)
-        self._last: Handle | None = None
-        self._last_step, self._last_s, self._plan_s = 0, time.monotonic(), 0.0
-        self._early: dict[str, Any] | None = None
-        self._due, self._gate_s = False, 0.0
+        self._stepping = self._closed = False
+        self._thread: threading.Thread | None = None
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
         self._hooks: list[Any] = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-            self._state.model.register_forward_pre_hook(self._before_forward),
-            optimizer.register_load_state_dict_pre_hook(lambda *_: self.wait()),
-            self._state.model.register_load_state_dict_pre_hook(lambda *_: self.wait()),
+            optimizer.register_step_pre_hook(Hook(self._before_step)),
+            optimizer.register_step_post_hook(Hook(self._after_step)),
+            self._state.model.register_forward_pre_hook(Hook(self._before_forward)),
+            optimizer.register_load_state_dict_pre_hook(Hook(self._before_load)),
+            self._state.model.register_load_state_dict_pre_hook(Hook(self._before_load)),
         ]
-        self._closed = False
-        take_apart(self._state.tree(0, self._state.early()))  # what cannot be saved is refused now, not at step 100
+        for other in self._state.optimizers[1:]:
+            self._hooks.append(other.register_step_pre_hook(Hook(self._before_load)))
+            self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_load)))
+        unknown = self._state.unknown_parameters()
+        if unknown:
+            log.warning(
+                "%d parameters that can be trained, %s for one, belong to no optimizer that is known here; optimizers "
+                "beside the first go into extra",
+                *(len(unknown), unknown[0]),
+            )
         close_at_exit(self.close)
 
     @property
@@ -136,10 +140,11 @@ class Checkpointer:
     @property
     def metrics(self) -> dict[str, float]:
         """Versions saved, skipped and failed, bytes, and seconds for which training stood still."""
-        return {**self._pipeline.counts, "stall_s": self._gate_s, "disagreements": self._disagreements}
+        made = self._versions
+        return {**self._pipeline.counts, "stall_s": made.stall_s, "disagreements": made.disagreements}
 
     def save(self, block: bool = False, best: bool = False) -> Handle:
-        """Save the present state, whatever the schedule says.
+        """Save the present state, whatever the schedule says. With several ranks all of them call it.
 
         Args:
             block: wait for a free slot, and until a tier has acknowledged the version; the emergency save.
@@ -149,42 +154,46 @@ class Checkpointer:
             The handle; ``skipped`` where there was no room and ``block`` is not set.
 
         Raises:
-            CheckpointError: with ``block``: no tier took it.
-            RequestError: layer by layer, between backward and ``optimizer.step``.
+            CheckpointError: with ``block``: no tier took it; or the checkpointer is closed.
+            RequestError: it is called during ``optimizer.step``, by another thread than that which trains, or, layer by
+                layer, between backward and step: :meth:`request_save` may be.
         """
-        if self._layers.updates is not None and self._layers.updates.begun:
-            raise RequestError("save()", "between backward and step", "before or after: some layers are a step ahead")
-        self._due = False  # this one is it
-        last = self._last
-        handle = last if last is not None and last.version == self._version and not last.skipped else None
-        if handle is None or handle.lost or (best and not handle.best):
-            handle = self._save(WAIT_S if block else 0.0, best)
+        self._refuse_unless_still()
+        made = self._versions
+        with aside():
+            made.finish()
+            same = made.same(self._version)
+            if self._ranks.world > 1:
+                same = bool(self._ranks.least([same])[0])
+            handle = made.last
+            if not same or handle is None or (best and not handle.best):
+                patience_s = WAIT_S if block else 0.0
+                if self._ranks.world > 1:
+                    made.agree(self._version, patience_s)
+                handle = made.begin(self._version, patience_s, best)
+                made.finish()
         if block:
-            local = all(tier.volatile for tier in self._pipeline.tiers)
-            handle.await_safe(local, WAIT_S)
+            handle.await_safe(all(tier.volatile for tier in self._pipeline.tiers), WAIT_S)
         return handle
 
+    def request_save(self) -> None:
+        """Have the state behind the next optimizer step saved; from any thread, signal handler, or single rank.
+
+        With several ranks it may be the step after the next second.
+        """
+        self._requests.ask()
+
     def wait(self) -> None:
-        """Wait until the copy under way has ended, before changing parameters otherwise than by the optimizer.
+        """Wait until the copy under way has ended, before changing parameters otherwise than by an optimizer.
 
         Raises:
             CheckpointError: the copy does not end.
         """
-        self._before_forward()
-        self._await(self._copying, *self._layers.copies.values())
-        self._bytes.forget()
-
-    def _await(self, *copies: Copying | None) -> None:
-        waiting = [c for c in copies if c is not None and not c.open]
-        if not waiting:
-            return
-        start = time.perf_counter()
-        if not all(c.wait(WAIT_S) for c in waiting):
-            raise CheckpointError(f"the copy of a version did not end in {WAIT_S:.0f} s")
-        waited = time.perf_counter() - start
-        self._gate_s += waited
-        if self._last is not None:
-            self._last.stall_s += waited
+        begun = self._versions.begun
+        if begun is not None and begun.slot is None:  # nothing of it is copied yet
+            self._versions.finish()
+        self._versions.gate(*self._layers.copies.values())
+        self._versions.bytes.forget()
 
     def restore_latest(self) -> int:
         """Restore the newest complete and undamaged version of all tiers.
@@ -196,8 +205,13 @@ class Checkpointer:
             CheckpointError: no tier answers, what was found is of another model, or versions are there and none of them
                 can be had now.
         """
-        self.wait()
+        self._before_load()
+        if self._layers.updates is not None:
+            self._layers.updates.reset()
         self._version = restore_newest(self._state, self._pipeline.tiers, self.job, self._ranks)
+        self._stepping = False
+        self._versions.forget()
+        self._requests.reset(self._version)
         self._journal("restored", version=self._version)
         return self._version
 
@@ -213,14 +227,16 @@ class Checkpointer:
         if self._closed:
             return
         self._closed = True
-        self._before_forward()
-        for hook in self._hooks:
-            hook.remove()
-        if self._layers.updates is not None:
-            self._layers.updates.close()
-        ended = self._pipeline.close(limit_s)
-        self._strategy.close()
-        self._journal.closed(self.metrics)
+        try:
+            self._versions.finish()
+        finally:
+            for hook in self._hooks:
+                hook.remove()
+            if self._layers.updates is not None:
+                self._layers.updates.close()
+            ended = self._pipeline.close(limit_s)
+            self._strategy.close()
+            self._journal.closed(self.metrics)
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
 
@@ -234,167 +250,86 @@ class Checkpointer:
         """Close it."""
         self.close()
 
-    def _before_step(self, *_: Any) -> None:
+    def _refuse_unless_still(self) -> None:
+        """Refuse to save while the state is on its way from one version to the next."""
+        if self._closed:
+            raise CheckpointError("the checkpointer is closed")
+        later = "request_save(), which has the state saved behind the next step"
+        if self._stepping:
+            raise RequestError("save()", "during optimizer.step", later)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+            raise RequestError("save()", "by another thread than that which trains", later)
+        if self._layers.updates is not None and self._layers.updates.begun:
+            raise RequestError("save()", "between backward and step, when some layers are a step ahead", later)
+
+    def _before_load(self) -> None:
+        """Something but the step changes the state: a version that was begun must be whole first."""
+        self._versions.finish()
+        self.wait()
+
+    def _before_step(self) -> None:
+        if not nested_step(self._state.optimizer):
+            # Of a step that raised an error nobody knows what it has changed; whoever steps again knows better.
+            self._stepping, self._thread = True, threading.current_thread()
         if self._layers.updates is None:  # else each layer has waited for its own copy
             self._before_layer(())
 
     def _before_layer(self, copies: Sequence[Copying]) -> None:
-        self._before_forward()
-        self._await(self._copying, *copies)
+        self._versions.finish(in_step=True)
+        self._versions.gate(*copies)
 
-    def _after_step(self, *_: Any) -> None:
-        start = time.perf_counter()
+    def _after_step(self) -> None:
+        if nested_step(self._state.optimizer):
+            return
+        made = self._versions
+        self._stepping = False
         self._version += 1
         self._layers.turn()
-        self._due = self._layers.has_slot or self._is_due(self._version)
-        self._early = None
-        if self._due and self._ranks.world == 1:
-            self._early = self._state.early()
-        elif self._due:  # here every rank comes by; before the next forward perhaps not
-            self._due = self._agree(0.0)
-        elif self._plan is None and self._ranks.world == 1 and not isinstance(self._schedule, Never):
-            tree = self._state.tree(self._version, self._state.early())
-            self._renew(tree, take_apart(tree))
-            self._pipeline.warm()
-        if self._ranks.world > 1:
-            self._look_ahead()
-        self._gate_s += time.perf_counter() - start
+        due = self._is_due()
+        with aside():
+            if self._ranks.world > 1:
+                if due and made.agree(self._version, 0.0):
+                    made.begin(self._version, 0.0)
+                self._look_ahead()
+            elif due:
+                made.begin(self._version, 0.0)
+            elif made.plan is None and not isinstance(self._schedule, Never):
+                made.lay_out(self._version)
 
-    def _is_due(self, version: int) -> bool:
-        due = self._schedule.due(replace(self._context(), step=version))
-        return due if isinstance(self._schedule, (EverySteps, Never)) else bool(self._ranks.told(due))
+    def _is_due(self) -> bool:
+        """Whether this version is to be saved; the same on all ranks."""
+        due = self._schedule.due(self._context())
+        if self._ranks.world == 1 or isinstance(self._schedule, (EverySteps, Never)):
+            return self._requests.due(self._version) or due or self._layers.has_slot
+        return self._requests.due(self._version, due)
 
     def _look_ahead(self) -> None:
         """Layer by layer: have a slot for the next version, if one is due, before backward begins. Collective."""
-        if self._layers.updates is None or self._layers.updates.begun or not (self._plan and self._plan.image.lasting):
+        made = self._versions
+        if self._layers.updates is None or self._layers.updates.begun or not (made.plan and made.plan.image.lasting):
             return
-        # Comparing replicas needs all of the state to stand still.
-        compares = self._ranks.world > 1 and not self._taken % COMPARE_EVERY
-        if not compares and self._is_due(self._version + 1):
-            self._layers.prepare(self._bytes.storages, self._ranks)
+        # Comparing replicas needs all of the state to stand still; and only steps are known to all ranks beforehand.
+        alone = self._ranks.world == 1
+        if not alone and (not made.taken % COMPARE_EVERY or not isinstance(self._schedule, EverySteps)):
+            return
+        if self._schedule.due(replace(self._context(), step=self._version + 1)):
+            self._layers.prepare(made.bytes.storages, self._ranks)
 
     def _context(self) -> SaveContext:
         """What a policy may know; ``last`` is what was begun last, also if it was skipped."""
-        last = self._last
+        made, last = self._versions, self._versions.last
         busy = max(last.times.values(), default=0.0) if last is not None else 0.0
-        stall = max(last.stall_s - self._plan_s, 0.0) if last is not None else 0.0  # a layout is made once
-        return SaveContext(self._version, time.monotonic(), self._last_step, self._last_s, stall, busy)
+        stall = max(last.stall_s - made.plan_s, 0.0) if last is not None else 0.0  # a layout is made once
+        return SaveContext(self._version, time.monotonic(), made.last_step, made.last_s, stall, busy)
 
-    def _before_forward(self, *_: Any) -> None:
-        if self._due:
-            self._due = False
-            self._save(0.0)
+    def _before_forward(self) -> None:
+        if not self._state.model.training:  # validation, perhaps with other weights
+            return
+        try:
+            self._versions.finish()
+        except Exception as error:  # in a transformation, or with tensors that are none: before the next step then
+            log.debug("version %d is sent later: %s", self._version, error)
         if self._ranks.world == 1:
-            self._look_ahead()
-
-    def _save(self, patience_s: float, best: bool = False) -> Handle:
-        self._await(self._copying)
-        start = time.perf_counter()
-        handle = Handle(self._version, best=best, tell=self._journal.of(self._version))
-        self._last_step, self._last_s, self._plan_s = self._version, time.monotonic(), 0.0
-        early, self._early = self._early, None
-        if self._ranks.world > 1:
-            if self._reserved is None:
-                self._agree(patience_s)
-            slot, self._reserved = self._reserved, None
-            tree = self._state.tree(self._version, {RECORDS: self._records})
-            parts = take_apart(tree)
-            if slot is not None and not self._fits(parts):
-                self._layers.give_back(slot)
-                slot = None
-        else:
-            tree = self._state.tree(self._version, self._state.early() if early is None else early)
-            parts = take_apart(tree)
-            if not self._fits(parts):
-                self._renew(tree, parts)
-            slot = self._layers.take(patience_s)
-        if slot is None:
-            self._pipeline.counts["skipped"] += 1
-            handle.skipped = True
-            handle.failed(CheckpointError(f"version {handle.version} was skipped: those before it are under way"))
-            return handle
-        self._last = handle
-        self._snapshot(handle, parts, slot)
-        took_s = time.perf_counter() - start
-        handle.stall_s, self._gate_s = handle.stall_s + took_s, self._gate_s + took_s
-        return handle
-
-    def _fits(self, parts: Parts) -> bool:
-        return self._plan is not None and parts.structure == self._plan.structure
-
-    def _agree(self, patience_s: float) -> bool:
-        """Take a slot if every rank can; all ranks save this version or none. Collective.
-
-        Raises:
-            CheckpointError: the ranks do not hold the same state.
-        """
-        self._disagreements += compare_replicas(self._ranks, self._seen)
-        self._seen = (0, 0, 0)
-        record = self._state.record()
-        parts = take_apart(self._state.tree(self._version, {RECORDS: self._records}))
-        renewed = not self._fits(parts)
-        if renewed:
-            bare = take_apart(self._state.tree(self._version, {})).structure
-            self._digest = int.from_bytes(hashlib.sha256(repr(bare).encode()).digest()[:7], "big")
-        slot = None if renewed else self._layers.take(patience_s)
-        told = [renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
-        ready, digest, other, size, agreed = self._ranks.least(told)
-        if digest != -other:
-            raise CheckpointError("the ranks hold different models, optimizers or extras; all must be built alike")
-        capacity = len(self._records[0]) if self._records else 0
-        if not agreed or capacity < -size + 8:
-            if slot is not None:
-                self._layers.give_back(slot)
-            # Room to grow: a layout costs more than a few bytes.
-            self._records = [
-                torch.zeros(-size + -size // 4 + 1024, dtype=torch.uint8) for _ in range(self._ranks.world)
-            ]
-            tree = self._state.tree(self._version, {RECORDS: self._records})
-            self._renew(tree, take_apart(tree))
-            slot = self._pipeline.take(patience_s)
-        elif not ready:
-            if slot is not None:
-                self._layers.give_back(slot)
-            self._pipeline.counts["skipped"] += 1
-            self._journal("skipped", version=self._version, error="a rank had no room")
-            return False
-        own = self._records[self._ranks.rank]
-        own.copy_(pack(record, len(own)))
-        self._reserved = slot
-        return slot is not None
-
-    def _renew(self, tree: Any, parts: Parts) -> None:
-        start = time.perf_counter()
-        self._layers.drop()
-        plan = self._plan = make_plan(tree, parts, self._state, self._ranks, self._records)
-        self._pipeline.renew(lambda: self._strategy.slot(plan.image, plan.layout, self._ranks.rank))
-        self._taken = 0  # a new layout is compared at once
-        self._plan_s = time.perf_counter() - start if plan.image.lasting else 0.0
-
-    def _snapshot(self, handle: Handle, parts: Parts, slot: Slot) -> None:
-        assert self._plan is not None
-        sources = self._bytes.of(parts.storages)
-        gated = self._state.gated()
-        free = {n for n, storage in enumerate(parts.storages) if storage._cdata in gated}
-        done, check = self._layers.done(parts.storages)
-        pending = free - done
-        later = [n for n, piece in enumerate(slot.pieces) if piece.storage in pending]
-        if not self._ranks.rank:
-            slot.image.write_numbers(slot.view, parts.numbers)
-        rank, layout = self._ranks.rank, self._plan.layout
-        shard = Shard(self.job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best)
-        self._taken += 1
-        compare = self._plan.compared(free) if self._taken % COMPARE_EVERY == 1 else []
-        now = [n for n, piece in enumerate(slot.pieces) if piece.storage not in free]
-        copying = self._copying = Copying(self._strategy, slot, sources, later, now, hold=bool(compare))
-
-        def also() -> None:
-            if compare:
-                own, neighbour = (checksum(sources, pieces) for pieces in compare)
-                self._seen = (handle.version, own, neighbour)
-
-        def copy(reached: Callable[[int], None]) -> None:
-            check()
-            copying.run(reached, also)
-
-        self._pipeline.send(slot, shard, handle, copy)
+            with aside():
+                self._look_ahead()

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 
 from deepvm.checkpoint.arena import Filling, Slot
 from deepvm.checkpoint.handle import Handle
+from deepvm.checkpoint.layout import Layout
 from deepvm.checkpoint.tiers.base import Shard, Tier
 from deepvm.errors import CheckpointError, TierBusyError
 
@@ -86,46 +87,51 @@ class Pipeline:
         # Slots of an earlier layout are memory as well until they are free.
         return self._under_way < self._most and (bool(self._free) or len(self._slots) < self._most)
 
-    def send(self, slot: Slot, shard: Shard, handle: Handle, copy: Callable[[Callable[[int], None]], None]) -> None:
-        """Fill a slot, and give it to every tier meanwhile; it is free again when all are done with it.
+    def fill(self, slot: Slot, layout: Layout, copy: Callable[[Callable[[int], None]], None]) -> Filling:
+        """Fill a slot in the background.
+
+        Args:
+            slot: memory for a version.
+            layout: of the version.
+            copy: called in the background with a function to which it tells how far it is.
+        """
+        # Of a file with several parts, each of another rank, whoever joins them fills in the checksums.
+        filling = Filling(slot.view, layout, shared=len(self.tiers) > 1 and layout.world == 1)
+
+        def work() -> None:
+            try:
+                copy(filling.reached)
+                filling.reached(len(slot.view))
+            except BaseException as error:
+                filling.failed(CheckpointError(f"the state could not be copied: {error}"))
+
+        self.background(work)
+        return filling
+
+    def send(self, slot: Slot, shard: Shard, handle: Handle, filling: Filling) -> None:
+        """Give a slot to every tier while it is being filled; it is free again when all are done with it.
 
         Args:
             slot: the memory of ``shard``.
             shard: what the tiers get.
             handle: is told how far the version has come.
-            copy: fills the slot; called in the background with a function to which it tells how far it is.
+            filling: what :meth:`fill` gave for the slot.
         """
-        self._start()
         self._sent.append(handle)
         with self._change:
             self._under_way += 1
-        # Of a file with several parts, each of another rank, whoever joins them fills in the checksums.
-        shared = len(self.tiers) > 1 and shard.layout.world == 1
-        filling = Filling(shard.image, shard.layout, shared=shared)
         shard = replace(shard, ready=filling.ready)
         state = _Sending(len(self.tiers) + 1)
-        self._queues[0].put(lambda: self._copy(copy, filling, slot, shard, handle, state))
+        self.background(lambda: self._copied(filling, slot, shard, handle, state))
         for number, tier in enumerate(self.tiers, start=1):
             told = replace(shard, lost=lambda reason, n=number: self._lost(state, handle, n, reason))  # type: ignore[misc]
             self._queues[number].put(lambda tier=tier, told=told: self._send_one(tier, slot, told, handle, state))  # type: ignore[misc]
 
-    def _copy(
-        self,
-        copy: Callable[[Callable[[int], None]], None],
-        filling: Filling,
-        slot: Slot,
-        shard: Shard,
-        handle: Handle,
-        state: _Sending,
-    ) -> None:
-        try:
-            copy(filling.reached)
-            filling.reached(shard.layout.size)
+    def _copied(self, filling: Filling, slot: Slot, shard: Shard, handle: Handle, state: _Sending) -> None:
+        if filling.error is None:
             handle.copied()
-        except BaseException as error:
-            failure = CheckpointError(f"version {shard.version} could not be copied: {error}")
-            filling.failed(failure)
-            handle.failed(failure)
+        else:
+            handle.failed(CheckpointError(f"version {shard.version}: {filling.error}"))
         self._done(state, slot, shard, handle)
 
     def _send_one(self, tier: Tier, slot: Slot, shard: Shard, handle: Handle, state: _Sending) -> None:

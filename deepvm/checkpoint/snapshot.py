@@ -24,6 +24,7 @@ from deepvm.checkpoint.format import Image
 from deepvm.checkpoint.layout import Layout
 from deepvm.checkpoint.points import point
 from deepvm.checkpoint.streams import CUDA, Cuda, Event, Stream
+from deepvm.errors import CheckpointError
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -34,6 +35,9 @@ _Made = TypeVar("_Made")
 
 class Copying:
     """One version's copy: begun by the thread that trains, done in the background, with the gate between the two.
+
+    The state must not change while it is copied. Whether it did since :meth:`watch` is asked once: when the copy has
+    ended, or by whoever passes the gate before that.
 
     Attributes:
         error: why :meth:`run` failed.
@@ -60,6 +64,8 @@ class Copying:
         """
         self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
         self.error: BaseException | None = None
+        self._asking, self._ended, self._change = threading.Lock(), not later, ""
+        self._changed: Callable[[], str] | None = None
         self._opened = threading.Event()
         if not later and not hold:
             self._opened.set()
@@ -77,12 +83,13 @@ class Copying:
     @property
     def open(self) -> bool:
         """Whether the gate is open, so that nobody need wait."""
-        return self._opened.is_set() and all(event.query() for _, event in self._gate)
+        return self._opened.is_set() and self._changed is None and all(event.query() for _, event in self._gate)
 
     def wait(self, limit_s: float) -> bool:
         """Until the state may be changed, by this thread or on the stream on which it works; whether that came."""
         if not self._opened.wait(limit_s):
             return False
+        self._ask()
         for device, event in self._gate:
             self._api.current(device).wait_event(event)
         return True
@@ -91,12 +98,17 @@ class Copying:
         """In the background: copy what only the optimizer changes, and open the gate.
 
         Args:
-            reached: is told the place in the file below which all is copied.
+            reached: is told the place in the file below which all is copied; of the last byte, by nobody here.
             also: what else must be done before the state changes.
         """
         try:
             point("snapshot.before-copy")
             sources = self._sources
+            last = len(self._slot.view) - 1  # whoever waits for the last byte gets it when all is known to be right
+
+            def partly(end: int) -> None:
+                reached(min(end, last))
+
             queued, plain = self._split(self._later)
             # On our stream: torch may hand out memory there that the training's stream has not done with.
             with self._api.within([*self._streams.values()]):
@@ -107,17 +119,20 @@ class Copying:
             groups = self._queue(sources, queued)
             if clones is None:
                 self._gate = [(device, event) for _, device, event in groups]
-                self._slot.copy(sources, plain, (lambda end: None) if queued else reached)
+                self._slot.copy(sources, plain, (lambda end: None) if queued else partly)
             with self._api.within([*self._streams.values()]):
                 also()
             self._opened.set()
             if clones is not None:
-                self._slot.copy(sources, plain, (lambda end: None) if queued else reached)
+                self._slot.copy(sources, plain, (lambda end: None) if queued else partly)
             for _, event in self._events:
                 event.synchronize()
             for number, (_, _, event) in enumerate(groups, start=1):
                 event.synchronize()
-                reached(groups[number][0] if number < len(groups) else len(self._slot.view))
+                partly(groups[number][0] if number < len(groups) else last)
+            self._ask(ended=True)
+            if self._change:
+                raise CheckpointError(self._change)
             point("snapshot.after-copy")
         except BaseException as error:
             self.error = error
@@ -125,6 +140,22 @@ class Copying:
         finally:
             self._sources = ()  # the training may give its memory back
             self._opened.set()
+
+    def watch(self, changed: Callable[[], str]) -> None:
+        """Fail if the state changes from now on, before its copy has ended.
+
+        Args:
+            changed: tells what has, empty when nothing has.
+        """
+        with self._asking:
+            if not self._ended:
+                self._changed = changed
+
+    def _ask(self, ended: bool = False) -> None:
+        with self._asking:
+            if self._changed is not None:
+                self._change, self._changed = self._changed(), None
+            self._ended = self._ended or ended
 
     def _split(self, which: Iterable[int]) -> tuple[list[int], list[int]]:
         """Pieces that a stream copies, and the others."""

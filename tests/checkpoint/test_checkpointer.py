@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint import Checkpointer, versions  # noqa: E402
 from deepvm.checkpoint.arena import Slot  # noqa: E402
 from deepvm.checkpoint.folder import VersionFolder  # noqa: E402
 from deepvm.checkpoint.manifest import Manifest  # noqa: E402
@@ -97,6 +97,9 @@ def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Slot, "copy", slow)
     assert all(values == {version} for version, values in fill_and_save(tmp_path / "gate", 40, 5).items())
     monkeypatch.setattr(Checkpointer, "_before_step", Checkpointer._before_forward)
+    refused = fill_and_save(tmp_path / "refused", 40, 5)
+    assert all(values == {version} for version, values in refused.items()) and len(refused) < 8
+    monkeypatch.setattr(versions, "changed_since", lambda seen: set())  # else they are not made, see the line before
     found = fill_and_save(tmp_path / "none", 40, 5)
     assert any(values != {version} for version, values in found.items())
 

@@ -1,0 +1,86 @@
+"""A version between its optimizer step and the next forward: its memory is being copied, its numbers are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from deepvm.checkpoint.arena import Filling, Slot
+from deepvm.checkpoint.handle import Handle
+from deepvm.checkpoint.snapshot import Copying
+from deepvm.checkpoint.tree import Parts, take_apart
+
+Seen = list[tuple[torch.Tensor, int]]
+CHANGED = (
+    "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
+    "on training waits for their copies"
+)
+
+
+@dataclass
+class Begun:
+    """A version that is not sent yet.
+
+    Attributes:
+        handle: of it. model: its state_dict as it was behind the step; the tensors are the model's own.
+        early: samplers, random states, or the records of the ranks, as they were then.
+        seen: the tensors of model and optimizers, and how often they had been changed.
+        parameters: those of the model, by the storage that they had.
+        slot, filling, copying: where it is copied to, and how far that is; None while nothing has begun.
+        storages: of the whole state, in the order of the file.
+        late: numbers of the storages that are copied last, by the thread that trains.
+    """
+
+    handle: Handle
+    model: Mapping[str, Any]
+    early: Mapping[str, Any]
+    seen: Seen = field(default_factory=list)
+    parameters: Mapping[int, torch.nn.Parameter] = field(default_factory=dict)
+    slot: Slot | None = None
+    filling: Filling | None = None
+    copying: Copying | None = None
+    storages: Sequence[torch.UntypedStorage] = ()
+    late: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Division:
+    """The storages of a version by when they are copied.
+
+    Attributes:
+        background: only an optimizer changes them. at_once: anything may, the next forward for instance.
+        late: what belongs to the step and moves behind it: schedulers, moving averages.
+    """
+
+    background: set[int]
+    at_once: set[int]
+    late: Sequence[int]
+
+    @classmethod
+    def of(cls, parts: Parts, begun: Begun, gated: Collection[int], restless: Collection[int]) -> Division:
+        """Divide.
+
+        Args:
+            parts: of the whole state.
+            begun: the version.
+            gated: storages that only an optimizer changes, by ``_cdata``.
+            restless: those of them that were found to change otherwise.
+        """
+        own = {s._cdata for s in take_apart({"model": begun.model, "early": begun.early}).storages}
+        cdata = [storage._cdata for storage in parts.storages]
+        background = {n for n, c in enumerate(cdata) if c in gated and c not in restless}
+        at_once = {n for n, c in enumerate(cdata) if n not in background and (c in own or c in gated)}
+        return cls(background, at_once, [n for n in range(len(cdata)) if n not in background and n not in at_once])
+
+
+def seen_now(parts: Parts, storages: Collection[int]) -> Seen:
+    """The tensors on these storages (by ``_cdata``), with their version counters."""
+    return [(t, t._version) for t in parts.tensors if not t.is_inference() and t.untyped_storage()._cdata in storages]
+
+
+def changed_since(seen: Seen) -> set[int]:
+    """The storages, by ``_cdata``, that were changed in place since then; ``.data`` goes unnoticed."""
+    return {tensor.untyped_storage()._cdata for tensor, version in seen if tensor._version != version}
