@@ -101,7 +101,7 @@ def plan_image(tree: Any, parts: Parts | None = None) -> Image:
         RequestError: the state holds something that torch would not load again.
     """
     parts = parts or take_apart(tree)
-    twins = [torch.UntypedStorage(s.nbytes()) for s in parts.storages]  # type: ignore[no-untyped-call]
+    twins = [torch.UntypedStorage(s.nbytes(), device="cpu") for s in parts.storages]  # type: ignore[no-untyped-call]
     template = _template(tree, parts, twins)
     sink = _Sink()
     from torch.utils.serialization import config
@@ -121,8 +121,10 @@ def _template(tree: Any, parts: Parts, twins: Sequence[torch.UntypedStorage]) ->
 
     def twin(tensor: torch.Tensor) -> torch.Tensor:
         storage = twins[index[tensor.untyped_storage()._cdata]]
-        made = torch.empty(0, dtype=tensor.dtype)
-        return made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        made = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        made = made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        made = made.conj() if tensor.is_conj() else made  # views: the file holds the bytes of what they look at
+        return torch._neg_view(made) if tensor.is_neg() else made
 
     def mark(value: int | float) -> int | float:
         nonlocal count

@@ -69,8 +69,8 @@ class TrainingState:
 
         These belong to the next batch, which moves them on before the next forward. Everything else belongs to the step
         although it moves after it, and is read when the next forward begins: schedulers, GradScalers, moving averages
-        and whatever else is no sampler of torch, has no ``__iter__``, or is a module. All ranks share the file's copy of
-        these; what each rank keeps for itself must be such a sampler or loader.
+        and whatever else is no sampler of torch, has no ``__iter__``, or is a module. Of these a file has one for all
+        ranks; what is each rank's own must be a sampler or loader.
         """
         found = {name: v.state_dict() for name, v in self.extra.items() if _is_early(v)}
         return {**_copied(found), RANDOM: random_state()}

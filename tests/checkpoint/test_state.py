@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from deepvm.checkpoint.state import RANDOM, TrainingState  # noqa: E402
+from deepvm.checkpoint.state import RANDOM, TrainingState, pack, unpack  # noqa: E402
 from deepvm.checkpoint.tree import put_together  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -232,3 +232,16 @@ def test_a_model_that_knows_older_names_may_take_them() -> None:
     state.model.register_load_state_dict_pre_hook(rename)
     assert state.restore(tree) == 5
     assert bits(state) == bits(job(1))
+
+
+def test_a_state_is_taken_whatever_the_default_device_is() -> None:
+    model, extra = torch.nn.Linear(2, 2), {"loader": Loader()}
+    state = TrainingState(model, torch.optim.SGD(model.parameters()), extra)
+    with torch.device("meta"):
+        found = state.early()
+        record = state.record()
+        assert unpack(pack(record, len(record) + 100))["early"]["loader"] == {"number": 0}
+        state.restore(state.tree(3, found))
+    tensors: list[Any] = []
+    put_together(found, tensors.append, lambda number: number)
+    assert len(tensors) >= 3 and all(t.device.type == "cpu" for t in tensors)
