@@ -180,7 +180,7 @@ class DeepVMWriter(StorageWriter):
             raise CheckpointError(f"{item.index.fqn}: a tensor without a size")
         key = item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes
         if key not in self._images:
-            self._images[key] = plan_image(torch.empty(key[1], dtype=key[0]))
+            self._images[key] = plan_image(torch.empty(key[1], dtype=key[0], device="cpu"))
         return self._images[key]
 
     def _room(self, size: int) -> memoryview:

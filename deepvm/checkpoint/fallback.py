@@ -1,4 +1,4 @@
-"""Where torch writes files in a way that is not understood here: ``torch.save`` into memory, anew for each version.
+"""Where a layout is not understood, or could not be tested: ``torch.save`` into memory, anew for each version.
 
 Slower, and training stands still meanwhile; but the file is whole, verified and restored like any other.
 """

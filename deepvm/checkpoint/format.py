@@ -13,7 +13,8 @@ import os
 import struct
 import tempfile
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
@@ -97,11 +98,12 @@ def plan_image(tree: Any, parts: Parts | None = None) -> Image:
         parts: the same taken apart, where that was done already.
 
     Raises:
-        CheckpointError: this release of torch writes files in a way that is not understood here.
+        CheckpointError: this release of torch writes files in a way that is not understood here, or there is no place
+            where it could be tested.
         RequestError: the state holds something that torch would not load again.
     """
     parts = parts or take_apart(tree)
-    twins = [torch.UntypedStorage(s.nbytes()) for s in parts.storages]  # type: ignore[no-untyped-call]
+    twins = [torch.UntypedStorage(s.nbytes(), device="cpu") for s in parts.storages]  # type: ignore[no-untyped-call]
     template = _template(tree, parts, twins)
     sink = _Sink()
     from torch.utils.serialization import config
@@ -121,8 +123,10 @@ def _template(tree: Any, parts: Parts, twins: Sequence[torch.UntypedStorage]) ->
 
     def twin(tensor: torch.Tensor) -> torch.Tensor:
         storage = twins[index[tensor.untyped_storage()._cdata]]
-        made = torch.empty(0, dtype=tensor.dtype)
-        return made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        made = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        made = made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        made = made.conj() if tensor.is_conj() else made  # views: the file holds the bytes of what they look at
+        return torch._neg_view(made) if tensor.is_neg() else made
 
     def mark(value: int | float) -> int | float:
         nonlocal count
@@ -271,19 +275,47 @@ def _test(image: Image, parts: Parts) -> None:
     """Write a mark into every storage of a sparse file, load it with torch, and find the marks where they belong.
 
     Raises:
-        CheckpointError: torch reads something else.
+        CheckpointError: torch reads something else, or there is no place for the file.
     """
     marks = [struct.pack("<Q", 0x5A00000000000000 + n)[: min(8, size)] for n, size in enumerate(image.sizes)]
-    with tempfile.NamedTemporaryFile(prefix="deepvm-", suffix=".pt") as file:
-        file.truncate(image.size)
+    with _sparse_file(image.size) as (descriptor, path):
         for offset, data in image.pieces:
-            os.pwrite(file.fileno(), data, offset)
+            os.pwrite(descriptor, data, offset)
         for offset, mark in zip(image.storages, marks, strict=True):
-            os.pwrite(file.fileno(), mark, offset)
+            os.pwrite(descriptor, mark, offset)
         try:
-            loaded = take_apart(torch.load(file.name, map_location="cpu", mmap=True, weights_only=True))
+            loaded = take_apart(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
         except Exception as error:
             raise CheckpointError(f"torch cannot load what it laid out itself: {error}") from error
     same = len(loaded.storages) == len(marks) and loaded.structure == parts.structure
     if not same or any(bytes(s[: len(m)]) != m for s, m in zip(loaded.storages, marks, strict=True)):
         raise CheckpointError("torch loads another state than the one it laid out")
+
+
+@contextmanager
+def _sparse_file(size: int) -> Iterator[tuple[int, str]]:
+    """An empty file of this size that goes away: in memory where the system has that, else in the temporary folder.
+
+    Raises:
+        CheckpointError: it cannot be made or written; names the folder.
+    """
+    place = "memory"
+    try:
+        with ExitStack() as stack:
+            try:
+                descriptor = os.memfd_create("deepvm-layout")
+                stack.callback(os.close, descriptor)
+                path = f"/proc/self/fd/{descriptor}"
+                os.stat(path)
+            except (AttributeError, OSError):  # not on Linux, forbidden, or no /proc
+                place = "the folder for temporary files (TMPDIR)"
+                place = tempfile.gettempdir()
+                file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="deepvm-", suffix=".pt"))
+                descriptor, path = file.fileno(), file.name
+            os.ftruncate(descriptor, size)
+            yield descriptor, path
+    except OSError as error:
+        raise CheckpointError(
+            f"{place}: a sparse file of {size} bytes, to see that torch reads this layout, cannot be written: "
+            f"{error.strerror or error}; make room there, name another folder in TMPDIR, or raise the file size limit"
+        ) from error

@@ -147,10 +147,10 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
     start, end = whole.size * (number - 1) // of, whole.size * number // of
     length, document = end - start, whole.to_json()
     tree = {
-        "about": torch.zeros(_ABOUT_BYTES, dtype=torch.uint8),
-        "marks": torch.zeros(MARK_BYTES * whole.world, dtype=torch.uint8),
-        "layout": torch.zeros(len(document), dtype=torch.uint8),
-        "part": torch.empty(length, dtype=torch.uint8),  # memory that nobody touches is not taken
+        "about": torch.zeros(_ABOUT_BYTES, dtype=torch.uint8, device="cpu"),
+        "marks": torch.zeros(MARK_BYTES * whole.world, dtype=torch.uint8, device="cpu"),
+        "layout": torch.zeros(len(document), dtype=torch.uint8, device="cpu"),
+        "part": torch.empty(length, dtype=torch.uint8, device="cpu"),  # memory that nobody touches is not taken
         "number": number,
         "of": of,
     }

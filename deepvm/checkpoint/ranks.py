@@ -35,7 +35,7 @@ class Ranks:
         """The least of each value over all ranks; collective."""
         if self.world == 1:
             return list(values)
-        told = torch.tensor(values, dtype=torch.int64)
+        told = torch.tensor(values, dtype=torch.int64, device="cpu")
         torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MIN, group=self._group)
         return [int(value) for value in told]
 
@@ -43,7 +43,7 @@ class Ranks:
         """The values of every rank; collective."""
         if self.world == 1:
             return [list(values)]
-        told = torch.tensor(values, dtype=torch.int64)
+        told = torch.tensor(values, dtype=torch.int64, device="cpu")
         found = [torch.empty_like(told) for _ in range(self.world)]
         torch.distributed.all_gather(found, told, group=self._group)
         return [[int(value) for value in row] for row in found]

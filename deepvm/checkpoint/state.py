@@ -1,4 +1,4 @@
-"""What a version holds: model, optimizer, the user's extras and the random states, and how they go back."""
+"""What a version holds: model, optimizers, the user's extras and the random states, and how they go back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import random
 import struct
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -17,6 +18,7 @@ from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
 """Place of the random states among the extras."""
+_NEXT = "build all as it was when the version was saved, or start anew"
 
 
 @runtime_checkable
@@ -31,7 +33,12 @@ class Stateful(Protocol):
 
 
 class TrainingState:
-    """The objects whose state is saved, by the user's names."""
+    """The objects whose state is saved, by the user's names.
+
+    Attributes:
+        model: without what it is wrapped in, so that the names in a file are those of the plain model.
+        optimizers: all of them, that of the model first; the others are among the extras.
+    """
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful] | None = None
@@ -39,14 +46,14 @@ class TrainingState:
         """Remember them.
 
         Args:
-            model: a module, also inside DistributedDataParallel, whose wrapping is left out of the file.
-            optimizer: of its parameters.
+            model: a module, also inside DistributedDataParallel, DataParallel or ``torch.compile``.
+            optimizer: of its parameters, or of some of them; more optimizers may be extras.
             extra: whatever has ``state_dict`` and ``load_state_dict``, by name.
 
         Raises:
             RequestError: an extra has no such methods, or the name of our own.
         """
-        self.model = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+        self.model: Any = unwrap(model)
         self.optimizer = optimizer
         self.extra = dict(extra or {})
         for name, value in self.extra.items():
@@ -55,13 +62,17 @@ class TrainingState:
             if not isinstance(value, Stateful):
                 raise RequestError(f"extra[{name!r}]", type(value).__name__, "objects with state_dict, load_state_dict")
 
-    def early(self) -> dict[str, Any]:
-        """What must be taken as soon as a step is done, copied: random states, and extras that the next batch moves on.
+        self.optimizers = (optimizer, *(v for v in self.extra.values() if isinstance(v, torch.optim.Optimizer)))
 
-        The rest is taken later, before the next forward: a scheduler, a GradScaler or a moving average belongs to the
-        step although it moves after it, while a sampler or the random numbers of the next batch belong to the next.
+    def early(self) -> dict[str, Any]:
+        """What must be taken as soon as a step is done, copied: random states, samplers and loaders.
+
+        These belong to the next batch, which moves them on before the next forward. Everything else belongs to the step
+        although it moves after it, and is read when the next forward begins: schedulers, GradScalers, moving averages
+        and whatever else is no sampler of torch, has no ``__iter__``, or is a module. Of these a file has one for all
+        ranks; what is each rank's own must be a sampler or loader.
         """
-        found = {name: v.state_dict() for name, v in self.extra.items() if not isinstance(v, _AFTER_STEP)}
+        found = {name: v.state_dict() for name, v in self.extra.items() if _is_early(v)}
         return {**_copied(found), RANDOM: random_state()}
 
     def tree(self, version: int, early: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +82,7 @@ class TrainingState:
             version: optimizer steps done.
             early: what :meth:`early` gave after the last of them; the records of all ranks where there are several.
         """
-        late = {name: v.state_dict() for name, v in self.extra.items() if isinstance(v, _AFTER_STEP)}
+        late = {name: v.state_dict() for name, v in self.extra.items() if not _is_early(v)}
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -96,12 +107,21 @@ class TrainingState:
         return [v for values in found for v in values.values() if isinstance(v, torch.Tensor)]
 
     def gated(self) -> set[int]:
-        """Storages that only ``optimizer.step`` changes: parameters and the optimizer's state. By ``_cdata``."""
-        found = {p.untyped_storage()._cdata for p in self.model.parameters()}
-        for values in self.optimizer.state.values():
-            if isinstance(values, Mapping):
-                found |= {v.untyped_storage()._cdata for v in values.values() if isinstance(v, torch.Tensor)}
-        return found
+        """Storages that only steps change: parameters, and what the optimizers keep for them. By ``_cdata``."""
+        found: list[torch.Tensor] = [*self.model.parameters(), *self._updated()]
+        for optimizer in self.optimizers:
+            found += _tensors(optimizer.state)
+        return {tensor.untyped_storage()._cdata for tensor in found}
+
+    def unknown_parameters(self) -> list[str]:
+        """Names of the trainable parameters of the model that none of the optimizers updates."""
+        known = set(self._updated())
+        return [name for name, p in self.model.named_parameters() if p.requires_grad and p not in known]
+
+    def _updated(self) -> Iterator[torch.Tensor]:
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
 
     def restore(self, tree: Mapping[str, Any], rank: int = 0, world: int = 1) -> int:
         """Give every object its state back; returns the version.
@@ -123,17 +143,52 @@ class TrainingState:
             raise CheckpointError(
                 f"the version has no state of extra {', '.join(missing)}; leave it out, or start anew"
             )
-        try:
-            self.model.load_state_dict(tree["model"])  # copies
-            # The others may keep what they are given, and that is a file in memory that somebody may remove.
-            self.optimizer.load_state_dict(_copied(tree["optimizer"]))
-            for name, value in self.extra.items():
-                value.load_state_dict(_copied(tree["extra"][name]))
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"the version is of another model, optimizer or extra: {error}") from error
-        if own:
-            restore_random(tree["extra"][RANDOM])
+        self._compare_optimizers(tree)
+        with ExitStack() as back:  # what was done, to be undone, the last first
+            try:
+                self._take(tree, back)
+                if own:
+                    restore_random(tree["extra"][RANDOM])
+            except Exception as error:  # load_state_dict of an extra is anybody's code
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                raise CheckpointError(
+                    f"the version is of another model, optimizer or extra: {reason}; {_NEXT}"
+                ) from error
+            back.pop_all()
         return int(tree["version"])
+
+    def _take(self, tree: Mapping[str, Any], back: ExitStack) -> None:
+        # All but the model may keep what they are given, and that is a file in memory that somebody may remove.
+        # The model comes last, because of it alone no copy is kept that would cost its memory once more.
+        for name, value in self.extra.items():
+            if not isinstance(value, torch.optim.Optimizer):
+                back.callback(value.load_state_dict, _on_cpu(value.state_dict()))
+                value.load_state_dict(_copied(tree["extra"][name]))
+        for optimizer, state in self._saved_optimizers(tree).values():
+            # Loading puts others in the place of these, and leaves them alone.
+            back.callback(optimizer.__dict__.update, state=optimizer.state, param_groups=optimizer.param_groups)
+            optimizer.load_state_dict(_copied(state))
+        present = self.model.state_dict()
+        if _shapes(present) != _shapes(tree["model"]):  # it will be refused, unless its hooks know what to do
+            back.callback(self.model.load_state_dict, _on_cpu(present))
+        self.model.load_state_dict(tree["model"])  # copies
+
+    def _saved_optimizers(self, tree: Mapping[str, Any]) -> dict[str, tuple[torch.optim.Optimizer, Any]]:
+        found = {"optimizer": (self.optimizer, tree["optimizer"])}
+        for name, value in self.extra.items():
+            if isinstance(value, torch.optim.Optimizer):
+                found[f"extra[{name!r}]"] = (value, tree["extra"][name])
+        return found
+
+    def _compare_optimizers(self, tree: Mapping[str, Any]) -> None:
+        for place, (optimizer, state) in self._saved_optimizers(tree).items():
+            groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
+            there, here = ([len(g["params"]) for g in found] for found in (groups, optimizer.param_groups))
+            if there != here:
+                raise CheckpointError(
+                    f"the version is of another model or optimizer: groups of its {place} have {_listed(there)} "
+                    f"parameters, here they have {_listed(here)}; {_NEXT}"
+                )
 
 
 RECORDS = "ranks"
@@ -142,7 +197,7 @@ RECORDS = "ranks"
 
 def pack(record: bytes, capacity: int) -> torch.Tensor:
     """A rank's record in a tensor of ``capacity`` bytes."""
-    tensor = torch.zeros(capacity, dtype=torch.uint8)
+    tensor = torch.zeros(capacity, dtype=torch.uint8, device="cpu")
     data = struct.pack("<Q", len(record)) + record
     tensor[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     return tensor
@@ -172,11 +227,44 @@ def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mappin
     return {**tree, "model": model, "extra": extra}, rank < len(records)
 
 
-_AFTER_STEP = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler, torch.nn.Module)
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """The plain model in DistributedDataParallel, DataParallel and what ``torch.compile`` makes, in any order."""
+    while True:
+        if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
+            model = model.module
+        elif isinstance(inner := model._modules.get("_orig_mod"), torch.nn.Module):  # its class is slow to import
+            model = inner
+        else:
+            return model
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers)) or "no"
+
+
+def _is_early(extra: Any) -> bool:
+    reads = isinstance(extra, torch.utils.data.Sampler) or hasattr(type(extra), "__iter__")
+    return reads and not isinstance(extra, torch.nn.Module)
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (Mapping, list, tuple)):
+        for value in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _tensors(value)
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v.shape if type(v) in (torch.Tensor, torch.nn.Parameter) else None for k, v in state.items()}
 
 
 def _copied(tree: Any) -> Any:
     return put_together(tree, lambda tensor: tensor.detach().clone(), lambda number: number)
+
+
+def _on_cpu(tree: Any) -> Any:
+    return put_together(tree, lambda tensor: tensor.detach().to("cpu", copy=True), lambda number: number)
 
 
 def random_state() -> dict[str, Any]:
@@ -184,9 +272,9 @@ def random_state() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     found: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "python": torch.tensor(words, dtype=torch.int64),
+        "python": torch.tensor(words, dtype=torch.int64, device="cpu"),
         # A tensor, because it comes and goes: None would change the layout of the file.
-        "python_gauss": torch.tensor(float("nan") if gauss is None else gauss, dtype=torch.float64),
+        "python_gauss": torch.tensor(float("nan") if gauss is None else gauss, dtype=torch.float64, device="cpu"),
         "python_version": version,
     }
     numpy = sys.modules.get("numpy")

@@ -35,7 +35,7 @@ class Parts:
     numbers: list[int | float] = field(default_factory=list)
     storages: list[torch.UntypedStorage] = field(default_factory=list)
     _known: dict[int, int] = field(default_factory=dict)
-    _dtypes: list[torch.dtype] = field(default_factory=list)
+    _first: list[tuple[torch.dtype, str]] = field(default_factory=list)
 
 
 def take_apart(tree: Any) -> Parts:
@@ -96,20 +96,41 @@ def _visit(tree: Any, parts: Parts, place: str) -> None:
 
 
 def _visit_tensor(tensor: torch.Tensor, parts: Parts, place: str) -> None:
-    if tensor.layout is not torch.strided or tensor.is_quantized or type(tensor) not in _TENSORS or tensor.is_meta:
-        raise RequestError(place or "state", type(tensor).__name__, f"dense tensors with data; at {_at(place)}")
+    problem = _problem(tensor)
+    if problem is not None:
+        raise RequestError(place or "state", problem[0], f"dense tensors with memory; at {_at(place)}: {problem[1]}")
     storage = tensor.untyped_storage()
     key = storage._cdata
     index = parts._known.get(key)
     if index is None:
         index = parts._known[key] = len(parts.storages)
         parts.storages.append(storage)
-        parts._dtypes.append(tensor.dtype)
-    elif parts._dtypes[index] is not tensor.dtype:
-        raise RequestError(place, str(tensor.dtype), f"one type for one memory; at {_at(place)}")
-    shape, stride = tuple(tensor.shape), tensor.stride()
-    parts.structure.append((tensor.dtype, shape, stride, tensor.storage_offset(), index, storage.nbytes()))
+        parts._first.append((tensor.dtype, place))
+    dtype, first = parts._first[index]
+    if dtype is not tensor.dtype:
+        raise RequestError(
+            place,
+            f"{tensor.dtype} in the memory of {dtype}",
+            f"one type for one memory; {_at(place)} is a view of {_at(first)}: .clone() gives it a memory of its own",
+        )
+    shape, stride, views = tuple(tensor.shape), tensor.stride(), (tensor.is_conj(), tensor.is_neg())
+    parts.structure.append((tensor.dtype, shape, stride, tensor.storage_offset(), index, storage.nbytes(), *views))
     parts.tensors.append(tensor)
+
+
+def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
+    """What a tensor is that cannot be saved as it is, and what to do about it."""
+    if type(tensor) not in _TENSORS:
+        return type(tensor).__name__, "a state_dict that gives plain tensors"
+    if tensor.is_meta:
+        return "a tensor on the device meta", "to_empty(device=...) and values, or a buffer with persistent=False"
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout), ".to_dense() makes one of it"
+    if tensor.is_quantized:
+        return str(tensor.dtype), ".int_repr() with scale and zero point beside it, or .dequantize()"
+    if tensor._is_zerotensor():
+        return "a tensor of zeros without memory", "torch.zeros(...) makes one of it"
+    return None
 
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)

@@ -169,8 +169,8 @@ class Strange:
     [
         (Strange(), "Strange"),
         ({1, 2}, "set"),
-        (torch.eye(3).to_sparse(), "dense tensors"),
-        (torch.empty(3, device="meta"), "with data"),
+        (torch.eye(3).to_sparse(), "torch.sparse_coo"),
+        (torch.empty(3, device="meta"), "device meta"),
         ([torch.ones(3), (memory := torch.ones(3)), memory.view(torch.int32)][1:], "one type for one memory"),
         ({2.5: 1}, "keys that are texts or whole numbers"),
     ],

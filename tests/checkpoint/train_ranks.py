@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Iterator
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +27,10 @@ class Sampler:
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         self.position = int(str(state["position"]))
+
+    def __iter__(self) -> Iterator[int]:
+        """Makes it one that is read behind the step, and kept for each rank."""
+        yield self.position
 
 
 def bits(tensors: list[torch.Tensor]) -> str:
