@@ -113,6 +113,11 @@ class TrainingState:
             found += _tensors(optimizer.state)
         return {tensor.untyped_storage()._cdata for tensor in found}
 
+    def updated(self) -> set[int]:
+        """Storages that steps change: as :meth:`gated`, without parameters that no optimizer has."""
+        found = [*self._updated(), *(t for optimizer in self.optimizers for t in _tensors(optimizer.state))]
+        return {tensor.untyped_storage()._cdata for tensor in found}
+
     def unknown_parameters(self) -> list[str]:
         """Names of the trainable parameters of the model that none of the optimizers updates."""
         known = set(self._updated())

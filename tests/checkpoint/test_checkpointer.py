@@ -284,7 +284,7 @@ def test_loading_a_state_waits_for_the_copy(tmp_path: Path, monkeypatch: pytest.
     state = {k: v + 1 for k, v in job.model.state_dict().items()}
     job.saver.save()
     job.model.load_state_dict(state)
-    assert len(ended) == 2  # what may change at any time, and what only the optimizer changes
+    assert len(ended) >= 2  # what may change at any time, and what only the optimizer changes
     job.saver.close()
 
 
