@@ -229,11 +229,13 @@ class DeepVMReader(StorageReader):
         self._path = Path(path)
         self._places: Mapping[Any, _StorageInfo] = {}
         self._crcs: Mapping[tuple[str, int, int], int] = {}
+        self._metadata: Metadata | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """See :class:`StorageReader`."""
         if checkpoint_id:
             self._path = Path(checkpoint_id)
+        self._places, self._crcs, self._metadata = {}, {}, None
 
     def read_metadata(self, *args: Any, **_: Any) -> Metadata:
         """See :class:`StorageReader`.
@@ -248,13 +250,13 @@ class DeepVMReader(StorageReader):
             raise DamagedError(f"{self._path}: it has no {METADATA}: no save here was completed") from None
         except OSError as error:
             raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
-        metadata, self._crcs = unseal(data, path)
-        return metadata
+        self._metadata, self._crcs = unseal(data, path)
+        return self._metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **_: Any) -> None:
         """See :class:`StorageReader`; the metadata may come from another rank, the checksums are read here."""
         self._places = metadata.storage_data
-        if not self._crcs:
+        if metadata is not self._metadata:
             self.read_metadata()
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:

@@ -17,7 +17,7 @@ What this needs, all else being refused:
   of its own, or another communication hook.
 
 What is done to the gradients after backward is noticed by the next ``optimizer.step()``, which raises: the update that
-had to be refused has then been made, and the training must go back to its last version.
+had to be refused has then been made, and the training must go back to its last version (``restore_latest``).
 
 Worth having where a copy takes longer than forward and backward. Else it gains nothing: on 2 cores ResNet-18 stood
 still for 10 ms a version as with strategy C (8 ms), and steps took longer (479 ms, 406), as copies slow backward down.
@@ -25,6 +25,7 @@ still for 10 ms a version as with strategy C (8 ms), and steps took longer (479 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 import threading
@@ -76,6 +77,8 @@ class LayerUpdates:
         self._fired: set[torch.nn.Parameter] = set()
         self._updated: dict[torch.nn.Parameter, tuple[torch.Tensor | None, int]] = {}
         self._options: list[dict[str, Any]] = []
+        self._reducing: list[torch.futures.Future[torch.Tensor]] = []
+        self._closed = False
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -100,8 +103,25 @@ class LayerUpdates:
         """Whether some layers are a step ahead of the others."""
         return bool(self._fired)
 
+    def reset(self) -> None:
+        """Forget what an unfinished step has updated: parameters and states are others now, those of a version.
+
+        Called behind an error in backward or ``optimizer.step()``, before the version is loaded.
+        """
+        for future in self._reducing:  # an update that has begun must not come behind the loading
+            with contextlib.suppress(Exception):  # it belongs to the step that failed
+                future.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._fired, self._updated, self._options, self._reducing = set(), {}, [], []
+
     def close(self) -> None:
-        """Let go of backward: ``optimizer.step()`` does it all again, but in DistributedDataParallel."""
+        """Let go of backward: ``optimizer.step()`` does it all again.
+
+        The hook in DistributedDataParallel cannot be taken out; from now on it averages gradients and nothing else.
+        """
+        self._closed = True
         for hook in self._hooks:
             hook.remove()
 
@@ -139,7 +159,8 @@ class LayerUpdates:
         """Average a bucket, and update its parameters when that is done; in a thread of the communication."""
         parameters, gradients = bucket.parameters(), bucket.gradients()
         buffer: torch.Tensor = bucket.buffer()
-        if bucket.is_last():
+        closed = self._closed
+        if bucket.is_last() and not closed:
             # Only when DDP has copied the averages into the gradients may they not change any more. It does so at the
             # end of backward, and what a callback queues there comes last. Libraries have used this call for years.
             engine: Any = torch.autograd.Variable._execution_engine
@@ -149,6 +170,8 @@ class LayerUpdates:
 
         def update(future: torch.futures.Future[Any]) -> torch.Tensor:
             future.wait()
+            if closed:
+                return buffer
             own = [p.grad for p in parameters]
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
@@ -160,6 +183,7 @@ class LayerUpdates:
             return buffer
 
         found: torch.futures.Future[torch.Tensor] = work.get_future().then(update)
+        self._reducing += [] if closed else [found]
         return found
 
     def _update(self, layer: Any) -> None:
@@ -214,7 +238,7 @@ class LayerUpdates:
     def _after_step(self, *_: Any) -> None:
         for p, (gradient, _version) in self._updated.items():
             p.grad = gradient
-        self._fired, self._updated, self._options = set(), {}, []
+        self._forget()
 
 
 def _scaled() -> bool:

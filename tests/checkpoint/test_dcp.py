@@ -313,3 +313,22 @@ def test_two_ranks_of_which_one_is_killed_anywhere(what: str, when: str, tmp_pat
     # Behind the rename of the metadata the new one is there, before it the old one.
     assert found["step"] == (2 if (what, when) == ("metadata", "before-folder-sync") else 1)
     assert all(torch.equal(v, single(found["step"])[k]) for k, v in found.items() if k != "step")
+
+
+def test_a_reader_serves_again_and_elsewhere(tmp_path: Path) -> None:
+    """Also where the metadata came from another rank."""
+    reader = DeepVMReader(tmp_path / "a")
+    for value, folder in ((1.0, "a"), (2.0, "a"), (3.0, "b")):
+        dcp.save({"w": torch.full((4,), value)}, storage_writer=DeepVMWriter(tmp_path / folder))
+        metadata = DeepVMReader(tmp_path / folder).read_metadata()
+        reader.reset(tmp_path / folder)
+        reader.set_up_storage_reader(metadata, False)
+        (place,) = metadata.storage_data.values()
+        assert reader._read(place.relative_path, place.offset, place.length, "w")
+    state = {"w": torch.zeros(4)}
+    dcp.load(state, storage_reader=reader)
+    assert state["w"].tolist() == [3.0] * 4
+    dcp.save({"w": torch.full((4,), 4.0)}, storage_writer=DeepVMWriter(tmp_path / "b"))
+    reader.set_up_storage_reader(DeepVMReader(tmp_path / "b").read_metadata(), False)  # without a reset
+    dcp.load(state, storage_reader=reader)
+    assert state["w"].tolist() == [4.0] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -428,3 +429,45 @@ def test_the_whole_optimizer_is_what_is_divided() -> None:
     optimizer.step()
     assert not updates.begun
     assert torch.allclose(before - model.weight, torch.full((3, 3), optimizer.param_groups[0]["lr"]))
+
+
+@pytest.mark.parametrize("failure", ["backward", "clip"])
+def test_an_unfinished_step_can_be_forgotten(failure: str) -> None:
+    """As when a version was restored behind an error: the next step is a whole one, of the restored numbers."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    updates = LayerUpdates(model, optimizer, lambda layer: None, lambda layer: None, 1)
+    x, kept = torch.randn(2, 4), copy.deepcopy(model.state_dict())
+
+    def step(clip: bool = False) -> None:
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.001)
+        optimizer.step()
+
+    def fail(gradient: Any) -> None:
+        raise ArithmeticError("in backward")
+
+    if failure == "backward":
+        handle = model[0].weight.register_hook(fail)
+        with pytest.raises(ArithmeticError):
+            step()
+        handle.remove()
+    else:
+        with pytest.raises(RequestError, match="clipping"):
+            step(clip=True)
+    assert updates.begun and not torch.equal(kept["1.weight"], model[1].weight)
+    model.load_state_dict(kept)
+    optimizer.state.clear()
+    updates.reset()
+    assert not updates.begun
+    step()
+    assert not updates.begun
+    other = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    other.load_state_dict(kept)
+    plain = torch.optim.Adam(other.parameters(), lr=0.1)
+    other(x).square().sum().backward()
+    plain.step()
+    assert_same(model.state_dict(), other.state_dict())
