@@ -86,7 +86,7 @@ class Room:
             version.flushed = True
             here = self.jobs.get(version.job)
             if here is not None:
-                if here.session is not None and here.session.name == version.session:
+                if here.session is not None and here.session.name == version.session and not version.superseded:
                     here.session.durable.add(version.number)
                 here.sequence += 1
             if version in self.queue:

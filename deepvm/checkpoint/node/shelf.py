@@ -124,15 +124,6 @@ class Shelf(Room):
         for version in here.partial.values():
             version.senders.discard(owner)
 
-    def hear(self, job: str, session: str) -> None:
-        """Note a sign of life.
-
-        Raises:
-            Refused: the session is over.
-        """
-        with self.changed:
-            self._current(job, session)[1].heard = self._clock()
-
     def reserve(
         self,
         owner: Owner,
@@ -193,6 +184,10 @@ class Shelf(Room):
                     return Busy(1.0, "the node is stopping" if self.stopping else self._why())
                 version = Version(job, number, session, plan, found, self._clock())
                 here.partial[number] = version
+                run.complete.discard(number)
+                run.durable.discard(number)
+                if number in here.complete:
+                    here.complete[number].superseded = True
                 here.sequence += 1
             elif version.plan.layout.digest != digest:
                 raise Refused("layout", f"the ranks hold different layouts of version {number}")

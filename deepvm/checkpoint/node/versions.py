@@ -91,6 +91,7 @@ class Version:
         claims: ranges being written. pins: threads that read the slot.
         senders: connections that were given credit for it last. heard: when one last came, monotonic.
         manifest: once complete. flushed: it is on disk as well. best: so far, says the training.
+        superseded: the same run saves its number anew; what becomes of this one is nobody's answer any more.
     """
 
     job: str
@@ -110,6 +111,7 @@ class Version:
     manifest: Manifest | None = None
     flushed: bool = False
     best: bool = False
+    superseded: bool = False
 
     @property
     def image(self) -> memoryview:
@@ -151,6 +153,10 @@ class Remembered:
         if len(self._numbers) > REMEMBERED:
             self._numbers.popitem(last=False)
 
+    def discard(self, number: int) -> None:
+        """Forget a number."""
+        self._numbers.pop(number, None)
+
     def __contains__(self, number: object) -> bool:
         """Whether it is remembered."""
         return number in self._numbers
@@ -167,7 +173,7 @@ class Session:
         name: its random id. owners: its connections. heard: when one of them last said something, monotonic.
         reserved: the newest version that each rank began. skipped: versions for which there was no room, and who was
             told: all ranks get the same answer, or the parts of some would wait in vain for the others.
-        complete, durable: versions that it was, or would have been, told of.
+        complete, durable: versions that it was, or would have been, told of; of a number, the one begun last.
     """
 
     def __init__(self, name: str, now: float) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,7 @@ class TcpTier(Tier):
                     links = self._links(shard, deadline)
                     pending.expect(persists=bool(links[0].welcome.get("persists")))
                     watcher = self._watcher(shard)
-                    watcher.add(pending)  # before the commit: completeness may be known before its answer is here
-                    answer = self._transfer(links, shard, attempt_id, deadline, step)
+                    answer = self._transfer(links, shard, attempt_id, deadline, step, partial(watcher.add, pending))
                     break
                 except OSError as error:
                     if attempt == _TRIES - 1 or time.monotonic() + _PAUSE_S > deadline:
@@ -272,11 +272,16 @@ class TcpTier(Tier):
         return links
 
     def _transfer(
-        self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None
+        self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None, begun: Callable[[], None]
     ) -> Mapping[str, Any]:
-        """Send what the node lacks over these connections, which go back to the pool or are closed."""
+        """Send what the node lacks over these connections, which go back to the pool or are closed.
+
+        ``begun`` is called when the node has room, before it can know that the version is complete.
+        """
         try:
-            answer = self._send(links, shard, put, deadline, step)
+            received = self._room(links, shard, put, deadline, step)
+            begun()
+            answer = self._send(links, shard, received, deadline, step)
         except TierBusyError:
             self._keep(links)
             raise
@@ -295,12 +300,17 @@ class TcpTier(Tier):
         for link in links:
             link.close()
 
-    def _send(self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None) -> Mapping[str, Any]:
+    def _room(self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None) -> Ranges:
+        """Get leave to send on all connections; returns what is there already."""
         point("sender.before-reserve")
         question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best}
         if step is not None and step.hold is not None:
             question["hold"] = step.hold
-        received = Ranges(_pairs([self._reserve(link, question, deadline) for link in links][0]))
+        return Ranges(_pairs([self._reserve(link, question, deadline) for link in links][0]))
+
+    def _send(
+        self, links: list[Link], shard: Shard, received: Ranges, deadline: float, step: Step | None
+    ) -> Mapping[str, Any]:
         if step is not None:
             step.wait("room")
         cells = [
