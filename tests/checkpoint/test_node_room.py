@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from checkpoint.memory_nodes import Acks, finished, make_image, make_layout, put, put_all, running, tier, until
+from checkpoint.memory_nodes import MIB, Acks, finished, make_image, make_layout, put, put_all, running, tier, until
 
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.node import watcher
 from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.tiers.base import Level
+from deepvm.errors import TierBusyError
 
 
 def gate(node: Node, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
@@ -98,3 +100,78 @@ def test_who_waits_is_told_at_once() -> None:
             assert time.monotonic() - begin < 3
         for one in tiers:
             one.close()
+
+
+# --- room --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persists", [True, False])
+def test_a_run_that_begins_below_the_old_maximum_has_room(tmp_path: Path, persists: bool) -> None:
+    """In a node with room for two versions, the least that it may have."""
+    layout = make_layout(MIB)
+    level = Level.DURABLE if persists else Level.REMOTE
+    with running(2 * MIB, tmp_path / "p" if persists else None) as node:
+        for session, versions in (("one", (100, 200, 300)), ("two", (110, 120, 130, 300, 310, 320, 130, 140, 150))):
+            to = tier(node, session)
+            for version in versions:
+                assert put(to, version, layout, make_image(layout, version)).wait(level), version
+                assert version in [m.version for m in to.versions("job")]
+            to.close()
+
+
+def test_what_a_run_before_completed_stays_until_this_one_has_completed_something(tmp_path: Path) -> None:
+    layout = make_layout(MIB, world=2)
+    with running(2 * MIB) as node:
+        tiers = [tier(node, "one"), tier(node, "one")]
+        for version in (100, 200):
+            put_all(tiers, version, layout, make_image(layout, version))
+        for one in tiers:
+            one.close()
+        tiers = [tier(node, "two"), tier(node, "two")]
+        for version in (110, 120):  # rank 1 dies before it has sent its part
+            with contextlib.suppress(TierBusyError):
+                put(tiers[0], version, layout, make_image(layout, version))
+            manifest = tiers[0].versions("job")[0]
+            path = tiers[0].fetch(manifest, tmp_path)
+            assert path.read_bytes() == finished(make_image(layout, 200), layout)
+        for one in tiers:
+            one.close()
+
+
+def test_living_jobs_do_not_starve_each_other(tmp_path: Path) -> None:
+    """In memory for two versions, and all of it is on the disk: that need not be in memory as well."""
+    layout = make_layout(MIB)
+    with running(2 * MIB, tmp_path / "p") as node:
+        tiers = {job: tier(node, job) for job in "abc"}
+        for version in range(1, 5):
+            for job, to in tiers.items():
+                assert put(to, version, layout, make_image(layout, version), job=job).wait(Level.DURABLE)
+        for job, to in tiers.items():
+            newest = to.versions(job)[0]
+            assert to.fetch(newest, tmp_path / job).read_bytes() == finished(make_image(layout, 4), layout)
+            to.close()
+
+
+def test_the_own_newest_goes_before_that_of_others(tmp_path: Path) -> None:
+    layout = make_layout(MIB)
+    with running(2 * MIB, tmp_path / "p") as node:
+        one, two = tier(node, "one"), tier(node, "two")
+        assert put(one, 1, layout, make_image(layout, 1), job="a").wait(Level.DURABLE)
+        for version in (1, 2, 3):
+            assert put(two, version, layout, make_image(layout, version), job="b").wait(Level.DURABLE)
+            newest = node.shelf.jobs["b"].complete[version]
+            assert until(lambda v=newest: not v.used)  # type: ignore[misc]
+        assert [m.version for m in node.shelf.manifests("a")] == [1]
+        one.close()
+        two.close()
+
+
+def test_no_room_names_the_option() -> None:
+    layout = make_layout(MIB)
+    with running(2 * MIB) as node:
+        to = tier(node)
+        for job in "ab":
+            put(to, 1, layout, make_image(layout, 1), job=job)
+        with pytest.raises(TierBusyError, match=r"no room for version 1: all 2097152 bytes .*--memory"):
+            put(to, 1, layout, make_image(layout, 1), job="c")
+        to.close()

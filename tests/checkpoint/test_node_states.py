@@ -357,7 +357,8 @@ class Protocol(RuleBasedStateMachine):
         if not self.acknowledged:
             return
         memory = {v.number: self.seen[v] for v in self.complete()}
-        for number in {max(self.acknowledged), next(reversed(self.acknowledged))}:
+        # Where memory is all, and little, what a run went back behind may go.
+        for number in {max(self.acknowledged) if self.persists else 0, next(reversed(self.acknowledged))} - {0}:
             if memory.get(number) != self.acknowledged[number]:
                 path = self.folder.file("job", number)
                 verify(path)
@@ -441,11 +442,11 @@ def unverified_counts(self: Shelf, claim: Claim, verified: object) -> None:
     settle(self, claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
 
 
-def always_flushed(self: Room, size: int) -> object:
+def always_flushed(self: Room, here: Job, size: int) -> object:
     for job in self.jobs.values():
         for version in job.complete.values():
             version.flushed = True
-    return take(self, size)
+    return take(self, here, size)
 
 
 settle, take = Shelf.settle, Room._slot

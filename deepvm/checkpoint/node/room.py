@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.slots import Pool, Slot
@@ -151,7 +152,7 @@ class Room:
             self.pool.give(version.slot)
             version.slot = None
 
-    def _slot(self, size: int) -> Slot | None:
+    def _slot(self, here: Job, size: int) -> Slot | None:
         slot = self.pool.used(size)
         if slot is not None:
             return slot
@@ -160,7 +161,7 @@ class Room:
         if plenty is not None:
             self._drop(plenty)
         while (slot := self.pool.take(size)) is None:
-            victim = next(self._victims(), None)
+            victim = next(chain(self._victims(), self._last_resort(here)), None)
             if victim is None:
                 return None
             self._drop(victim)
@@ -178,10 +179,14 @@ class Room:
                 if not version.used and (version.flushed or not self.persists) and not job.keeps(version):
                     yield version
 
-        # Nobody sends to this job any more, and the disk has it: it need not keep another job out.
-        for job in self.jobs.values():
-            if job.session is None or not job.session.alive(now, self.lease_s):
-                yield from (v for v in job.complete.values() if v.flushed and not v.used)
+    def _last_resort(self, here: Job) -> Iterator[Version]:
+        """Versions of which a job may have the slots before it gets none."""
+        if not self.persists:  # its run went back to before this one, and has completed another since
+            yield from (v for v in here.complete.values() if not v.used and v is not here.last)
+        # What the disk has need not keep anybody out; what nobody sends to any more goes first, then the job's own.
+        now = self._clock()
+        for job in sorted(self.jobs.values(), key=lambda j: (j.alive(now, self.lease_s), j is not here)):
+            yield from (v for v in job.complete.values() if v.flushed and not v.used)
 
     def _given_up(self, job: Job, version: Version, now: float) -> bool:
         """Whether nobody will send the rest of a version."""
@@ -196,5 +201,5 @@ class Room:
         """Why there is no slot, in words."""
         return (
             f"all {self.pool.allocated} bytes of {self.pool.limit} are in use; {len(self.queue)} complete versions "
-            "wait for the disk"
+            "wait for the disk; if it stays so, give the node more --memory"
         )

@@ -98,7 +98,7 @@ class Shelf(Room):
     def _make_room(self, here: Job, document: int) -> None:
         """Forget layouts, those of runs that are over first, until one more fits; who needs one again says it again."""
         now = self._clock()
-        over = [j for j in self.jobs.values() if j.session is None or not j.session.alive(now, self.lease_s)]
+        over = [j for j in self.jobs.values() if not j.alive(now, self.lease_s)]
         for job in (*over, here):
             while job.plans and self._documents() + document > _MOST_DOCUMENTS * self.most_document:
                 job.plans.popitem(last=False)
@@ -177,7 +177,7 @@ class Shelf(Room):
             if version is None:
                 if run.skips(number, rank):
                     return Busy(1.0, "there was no room for this version")
-                found = None if self.stopping else self._slot(plan.layout.size)
+                found = None if self.stopping else self._slot(here, plan.layout.size)
                 if found is None:
                     self.counts["busy"] += 1
                     run.skipped[number] = {rank}

@@ -219,11 +219,23 @@ class Job:
         self.sequence = 0
         self.hold: int | None = None
 
-    def keeps(self, version: Version) -> bool:
-        """Whether a complete version is the newest, by its number or by the time of its completion.
+    def alive(self, now: float, lease_s: float) -> bool:
+        """Whether somebody may still send to it."""
+        return self.session is not None and self.session.alive(now, lease_s)
 
-        They differ when a run starts again from an earlier version.
+    def keeps(self, version: Version) -> bool:
+        """Whether a complete version is the newest of this run, by its number or by the time of its completion.
+
+        They differ when a run goes back to an earlier version. What earlier runs have completed counts as long as this
+        one has completed nothing.
         """
-        return bool(self.complete) and (
-            version.number == max(self.complete) or version is next(reversed(self.complete.values()))
-        )
+        return version is self.last or version.number == max(v.number for v in self._newest())
+
+    @property
+    def last(self) -> Version | None:
+        """The version that this run, or else one before it, has completed last."""
+        return next(reversed(self._newest()), None)
+
+    def _newest(self) -> list[Version]:
+        session = self.session.name if self.session is not None else ""
+        return [v for v in self.complete.values() if v.session == session] or [*self.complete.values()]
