@@ -175,3 +175,42 @@ def test_no_room_names_the_option() -> None:
         with pytest.raises(TierBusyError, match=r"no room for version 1: all 2097152 bytes .*--memory"):
             put(to, 1, layout, make_image(layout, 1), job="c")
         to.close()
+
+
+# --- the disk ----------------------------------------------------------------------------------------------------
+
+
+def test_a_version_that_cannot_be_written_stops_no_other_job(tmp_path: Path) -> None:
+    layout = make_layout(100_000)
+    (tmp_path / "bad-000000000001.pt").mkdir()
+    with running(persist=tmp_path) as node:
+        bad, good = tier(node, "bad"), tier(node, "good")
+        stuck = put(bad, 1, layout, make_image(layout, 1), job="bad")
+        behind = put(bad, 2, layout, make_image(layout, 2), job="bad")
+        assert until(lambda: node.metrics()["flush"]["failed"] == 3)  # the pause after that is 2 s
+        begin = time.monotonic()
+        for version in range(1, 6):
+            assert put(good, version, layout, make_image(layout, version), job="good").wait(Level.DURABLE)
+        assert time.monotonic() - begin < 1.5
+        assert until(lambda: bool(node.shelf.jobs["bad"].trouble)) and not node.shelf.jobs["good"].trouble
+        assert stuck.levels == behind.levels == [Level.REMOTE]  # one after the other, as they came
+        (tmp_path / "bad-000000000001.pt").rmdir()
+        assert until(lambda: [v["durable"] for v in node.metrics()["versions"] if v["job"] == "bad"] == [True, True])
+        assert not node.shelf.jobs["bad"].trouble
+        bad.close()
+        good.close()
+
+
+def test_the_flusher_outlives_what_it_does_not_expect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = make_layout(100_000)
+
+    def fail(job: str) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with running(persist=tmp_path) as node:
+        to = tier(node)
+        monkeypatch.setattr(node.store, "manifests", fail)
+        assert put(to, 1, layout, make_image(layout, 1)).wait(Level.DURABLE)
+        monkeypatch.undo()
+        assert put(to, 2, layout, make_image(layout, 2)).wait(Level.DURABLE)
+        to.close()

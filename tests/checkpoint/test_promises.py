@@ -81,7 +81,7 @@ def test_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         handle = saver.save(block=True)
         assert "no space left" in why_not_durable(handle)
         full[0] = False
-        assert until(lambda: not node.shelf.trouble)
+        assert until(lambda: not any(job.trouble for job in node.shelf.jobs.values()))
         saver._version += 1  # a step
         assert saver.save(block=True).durable.result(SOON_S) == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import chain
 
 from deepvm.checkpoint.manifest import Manifest
@@ -22,7 +22,7 @@ class Room:
     Attributes:
         changed: the one lock; notified with every change. jobs: by name. pool: the memory.
         queue: complete versions that are not on disk yet, oldest first. stopping: no new versions are taken.
-        closed: no version becomes complete any more. counts: since the start. trouble: why the disk takes nothing.
+        closed: no version becomes complete any more. counts: since the start.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class Room:
         self.closed = self.stopping = False
         self._blocked = 0
         self._reading = threading.Lock()
-        self.trouble = ""
         self.persists, self.lease_s = persists, lease_s
         self.counts = dict.fromkeys(_COUNTS, 0)
         self._clock = clock
@@ -71,15 +70,25 @@ class Room:
                 self._reuse(version)
             self.changed.notify_all()
 
-    def next_flush(self, limit_s: float) -> Version | None:
-        """The version that waits longest for the disk, pinned; None when there is none within the time."""
+    def next_flush(self, limit_s: float, resting: Container[str] = ()) -> Version | None:
+        """The version that waits longest for the disk, pinned; None when there is none within the time.
+
+        Args:
+            limit_s: the time.
+            resting: jobs whose versions are not tried now.
+        """
+
+        def find() -> Version | None:
+            return next((v for v in self.queue if v.job not in resting), None)
+
         with self.changed:
-            if not self.queue and not self.closed:
+            version = find()
+            if version is None and not self.closed:
                 self.changed.wait(limit_s)
-            if not self.queue:
-                return None
-            self.queue[0].pins += 1
-            return self.queue[0]
+                version = find()
+            if version is not None:
+                version.pins += 1
+            return version
 
     def flushed(self, version: Version) -> None:
         """Note that a version is on disk, and take it off the queue."""
@@ -94,15 +103,14 @@ class Room:
                 self.queue.remove(version)
             self.changed.notify_all()
 
-    def disk_fails(self, why: str) -> None:
-        """Let those who wait for the disk know that it takes nothing; empty: it does again."""
+    def disk_fails(self, job: str, why: str) -> None:
+        """Let those who wait for the disk know that it takes nothing of a job; empty: it does again."""
         with self.changed:
-            if why == self.trouble:
-                return
-            self.trouble = why
-            for job in self.jobs.values():
-                job.sequence += 1
-            self.changed.notify_all()
+            here = self.jobs.get(job)
+            if here is not None:
+                here.trouble = why
+                here.sequence += 1
+                self.changed.notify_all()
 
     def held(self, job: str) -> int | None:
         """The oldest version of a job that its trainer wants to stay on disk, None when it leaves that to the node."""

@@ -334,13 +334,13 @@ class Shelf(Room):
                 run.heard = self._clock()
                 left = deadline - time.monotonic()
                 if here.sequence != sequence or left <= 0 or self.closed:
-                    stuck = [v for v in self.queue if v.job == job and v.session == session] if self.trouble else []
+                    stuck = [v for v in self.queue if v.job == job and v.session == session] if here.trouble else []
                     return Fate(
                         here.sequence,
                         tuple(here.partial),
                         tuple(run.complete),
                         tuple(run.durable),
-                        tuple((v.number, self.trouble) for v in stuck),
+                        tuple((v.number, here.trouble) for v in stuck),
                     )
                 self.changed.wait(left)
 

@@ -206,7 +206,7 @@ class Job:
     Attributes:
         partial, complete: versions by number. ``complete`` in the order of completion.
         sequence: changes with every change of a version's state, for those who wait.
-        hold: versions from this number on stay on disk; None: the newest alone.
+        hold: versions from this number on stay on disk; None: the newest alone. trouble: why the disk takes nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -218,6 +218,7 @@ class Job:
         self.complete: dict[int, Version] = {}
         self.sequence = 0
         self.hold: int | None = None
+        self.trouble = ""
 
     def alive(self, now: float, lease_s: float) -> bool:
         """Whether somebody may still send to it."""
