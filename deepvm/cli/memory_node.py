@@ -167,6 +167,8 @@ def _table(found: Any) -> str:
         ("store", found["persist"] or "none: versions live in memory only"),
     ]
     if found["persist"]:
+        if found["volatile"]:
+            rows.append(("", "it lies in that machine's memory: nothing there is durable"))
         rows.append(("written", f"{flush['flushed']}, the last in {flush['last_s']:.3f} s; {flush['waiting']} waiting"))
         if flush["last_error"]:
             rows.append(("failed", f"{flush['failed']} times, the last: {flush['last_error']}"))

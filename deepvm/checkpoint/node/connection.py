@@ -148,7 +148,12 @@ class Connection:
             known = self._shelf.enter(self, self._job, self._session, self._world, self._rank, self._digest)
         self._channel.send(
             Kind.WELCOME,
-            {"layout": known, "persists": self._shelf.persists, "lease_s": self._shelf.lease_s},
+            {
+                "layout": known,
+                "persists": self._shelf.persists and not self._shelf.lacks,
+                "lacks": self._shelf.lacks,
+                "lease_s": self._shelf.lease_s,
+            },
         )
 
     def _layout(self, frame: Frame) -> None:

@@ -23,16 +23,24 @@ class Room:
         changed: the one lock; notified with every change. jobs: by name. pool: the memory.
         queue: complete versions that are not on disk yet, oldest first. stopping: no new versions are taken.
         closed: no version becomes complete any more. counts: since the start.
+        lacks: why what was flushed is not durable, and what to do about it; empty: it is.
     """
 
     def __init__(
-        self, limit: int, *, persists: bool, lease_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+        self,
+        limit: int,
+        *,
+        persists: bool,
+        lacks: str = "",
+        lease_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start empty.
 
         Args:
             limit: bytes of all slots together.
             persists: complete versions are to be flushed.
+            lacks: see the attributes.
             lease_s: how long a silent sender's session and unfinished versions are kept.
             clock: for tests.
         """
@@ -43,7 +51,7 @@ class Room:
         self.closed = self.stopping = False
         self._blocked = 0
         self._reading = threading.Lock()
-        self.persists, self.lease_s = persists, lease_s
+        self.persists, self.lacks, self.lease_s = persists, lacks, lease_s
         self.counts = dict.fromkeys(_COUNTS, 0)
         self._clock = clock
 
@@ -96,12 +104,17 @@ class Room:
             version.flushed = True
             here = self.jobs.get(version.job)
             if here is not None:
-                if here.session is not None and here.session.name == version.session and not version.superseded:
-                    here.session.durable.add(version.number)
+                run = here.session
+                if run is not None and run.name == version.session and not version.superseded and not self.lacks:
+                    run.durable.add(version.number)
                 here.sequence += 1
             if version in self.queue:
                 self.queue.remove(version)
             self.changed.notify_all()
+
+    def durable(self, version: Version) -> bool:
+        """Whether a version survives the loss of this machine."""
+        return version.flushed and not self.lacks
 
     def disk_fails(self, job: str, why: str) -> None:
         """Let those who wait for the disk know that it takes nothing of a job; empty: it does again."""

@@ -81,7 +81,14 @@ class Node:
         """Make it; nothing is opened yet."""
         self.settings = settings
         self.store = open_store(settings.persist, direct=settings.direct, shared=settings.shared)
-        self.shelf = Shelf(settings.memory_bytes, persists=self.store is not None, lease_s=settings.lease_s)
+        lacks = ""
+        if self.store is None:
+            lacks = "start it with --persist to have versions on its disk too"
+        elif self.store.volatile:
+            lacks = f"{self.store.url} lies in that machine's memory too; start it with --persist on a disk"
+        self.shelf = Shelf(
+            settings.memory_bytes, persists=self.store is not None, lacks=lacks, lease_s=settings.lease_s
+        )
         self.flusher = None
         if self.store is not None:
             self.flusher = Flusher(self.shelf, self.store, keep=settings.keep, every=settings.keep_every)
@@ -165,7 +172,7 @@ class Node:
                     "state": v.state.value,
                     "bytes": v.plan.layout.size,
                     "received_bytes": sum(r.total for r in v.received.values()),
-                    "durable": v.flushed,
+                    "durable": shelf.durable(v),
                 }
                 for j in shelf.jobs.values()
                 for v in (*j.partial.values(), *j.complete.values())
@@ -187,6 +194,7 @@ class Node:
             "counts": counts,
             "flush": {"waiting": waiting, **(self.flusher.times if self.flusher is not None else {})},
             "persist": self.store.url if self.store is not None else "",
+            "volatile": self.store is None or self.store.volatile,
             **network,
         }
 

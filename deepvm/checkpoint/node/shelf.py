@@ -282,7 +282,7 @@ class Shelf(Room):
         if last:
             self._finish(self.jobs[version.job], version)
         with self.changed:
-            return Receipt((), version.state is State.COMPLETE, version.flushed)
+            return Receipt((), version.state is State.COMPLETE, self.durable(version))
 
     def _valid(self, ticket: Ticket) -> Session:
         version = ticket.version

@@ -19,7 +19,6 @@ _LOG = logging.getLogger(__name__)
 _POLL_S = 5.0
 _AGAIN_S = 0.5
 _SLOWEST_S = 10.0
-_NO_DISK = "start it with --persist to have versions on its disk too"
 
 
 @dataclass(eq=False)
@@ -31,7 +30,7 @@ class Pending:
         wanted: levels not reached; None until it is known which ones can be.
         lost: called once with the reason when nothing more will be acknowledged.
         sent: this rank's part is verified; until then the node need not know of it.
-        persists: the node has a disk. since: monotonic.
+        lacks: why they will never be durable, empty where they will. since: monotonic.
     """
 
     version: int
@@ -39,24 +38,24 @@ class Pending:
     lost: Callable[[CheckpointError], None] = lambda reason: None
     wanted: list[Level] | None = None
     sent: bool = False
-    persists: bool = True
+    lacks: str = ""
     since: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def expect(self, *, persists: bool) -> None:
-        """Say which levels can be reached; the first word counts."""
+    def expect(self, lacks: str) -> None:
+        """Say which levels can be reached, and why no more; the first word counts."""
         with self.lock:
             if self.wanted is None:
-                self.wanted = [Level.REMOTE, Level.DURABLE] if persists else [Level.REMOTE]
-                self.persists = persists
+                self.wanted = [Level.REMOTE] if lacks else [Level.REMOTE, Level.DURABLE]
+                self.lacks = lacks
 
     def reached(self, level: Level) -> bool:
         """Tell of a level, and of those below it, unless that was done; returns whether nothing more is awaited."""
         with self.lock:
             while self.wanted and (self.wanted[0] is level or level is Level.DURABLE):
                 self.acknowledged(self.wanted.pop(0))
-                if not self.wanted and not self.persists:
-                    self.lost(CheckpointError(f"version {self.version} is in the node's memory only: {_NO_DISK}"))
+                if not self.wanted and self.lacks:
+                    self.lost(CheckpointError(f"version {self.version} is in the node's memory only: {self.lacks}"))
             return not self.wanted
 
 

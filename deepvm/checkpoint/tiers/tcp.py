@@ -110,7 +110,8 @@ class TcpTier(Tier):
             for attempt in range(_TRIES):
                 try:
                     links = self._links(shard, deadline)
-                    pending.expect(persists=bool(links[0].welcome.get("persists")))
+                    welcome = links[0].welcome
+                    pending.expect("" if welcome.get("persists") else str(welcome.get("lacks") or "it has no disk"))
                     watcher = self._watcher(shard)
                     answer = self._transfer(links, shard, attempt_id, deadline, step, partial(watcher.add, pending))
                     break
