@@ -48,7 +48,7 @@ def serve(
     keep_every: Annotated[
         int, typer.Option("--keep-every", metavar="STEPS", help="Also keep one version for each so many steps.")
     ] = 0,
-    connections: Annotated[int, typer.Option("--connections", help="The most at a time; a rank has 3.")] = 64,
+    connections: Annotated[int, typer.Option("--connections", help="The most at a time; a rank has 3.")] = 512,
     drain_timeout: Annotated[
         float, typer.Option("--drain-timeout", metavar="SECONDS", help="At the end, the longest wait for the disk.")
     ] = 60.0,

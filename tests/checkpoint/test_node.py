@@ -306,10 +306,10 @@ def test_a_commit_twice_is_one(tmp_path: Path) -> None:
         link = raw_sender(node, layout)
         for _ in range(2):  # the answer to the first was lost
             assert link.call(Kind.RESERVE, {"version": 2, "put": "p"}).kind is Kind.CREDIT
-            link.channel.send_data(0, image[:1000], label="test")
+            link.channel.send_data(0, image[:5000], label="test")
         received = link.call(Kind.RESERVE, {"version": 2, "put": "p"}).body["received"]
-        assert received == [[0, 1000]]
-        for start in range(1000, layout.size, 2**20):
+        assert received == [[0, 5000]]
+        for start in range(5000, layout.size, 2**20):
             for offset, length in runs(layout.shards[0]):
                 end = min(start + 2**20, offset + length)
                 link.channel.send_data(start, image[start:end], label="test")
@@ -369,7 +369,7 @@ def test_an_attempt_with_another_layout(tmp_path: Path) -> None:
     with running() as node:
         link = raw_sender(node, layout)
         assert link.call(Kind.RESERVE, {"version": 1, "put": "one"}).kind is Kind.CREDIT
-        link.channel.send_data(0, make_image(layout, 1)[:1000], label="test")
+        link.channel.send_data(0, make_image(layout, 1)[:5000], label="test")
         to = tier(node)
         assert put(to, 1, other, make_image(other, 2)).levels == [Level.REMOTE]
         path = to.fetch(to.versions("job")[0], tmp_path)

@@ -11,10 +11,10 @@ import pytest
 from checkpoint.memory_nodes import MIB, Acks, finished, make_image, make_layout, put, put_all, running, tier, until
 
 from deepvm.checkpoint.folder import VersionFolder
-from deepvm.checkpoint.node import watcher
+from deepvm.checkpoint.node import shelf, watcher
 from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.tiers.base import Level
-from deepvm.errors import TierBusyError
+from deepvm.errors import CheckpointError, TierBusyError
 
 
 def gate(node: Node, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
@@ -175,6 +175,26 @@ def test_no_room_names_the_option() -> None:
         with pytest.raises(TierBusyError, match=r"no room for version 1: all 2097152 bytes .*--memory"):
             put(to, 1, layout, make_image(layout, 1), job="c")
         to.close()
+
+
+def test_jobs_that_are_over_make_room_for_new_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "_MOST_JOBS", 5)
+    layout = make_layout(1000)
+    with running(persist=tmp_path) as node:
+        for number in range(12):
+            to = tier(node, f"s{number}")
+            assert put(to, 1, layout, make_image(layout, number), job=f"job-{number}").wait(Level.DURABLE)
+            to.close()
+        assert len(node.shelf.jobs) <= 5
+        for job in ("job-0", "job-11"):
+            assert [m.version for m in tier(node).versions(job)] == [1]
+    with running() as node:
+        tiers = [tier(node, f"s{number}") for number in range(6)]
+        for number, to in enumerate(tiers[:5]):
+            put(to, 1, layout, make_image(layout, number), job=f"job-{number}")
+            to.close()
+        with pytest.raises(CheckpointError, match="knows 5 jobs already"):  # their versions are nowhere else
+            put(tiers[5], 1, layout, make_image(layout, 1), job="job-5")
 
 
 # --- the disk ----------------------------------------------------------------------------------------------------

@@ -412,6 +412,7 @@ class ThreeRanks(Protocol):
 def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread plays all: who would wait for another's bytes is refused at once."""
     monkeypatch.setattr(rules, "_ABORT_S", 0.0)
+    monkeypatch.setattr(rules, "LEAST_PIECE", 1)
 
 
 MACHINES = [Protocol, OneRank, MemoryOnly, ThreeRanks]

@@ -143,7 +143,8 @@ class Connection:
             self._shelf.leave(self)
             self._job, self._session = _text(body, "job", 64), _text(body, "session", 64)
             self._digest = _text(body, "layout", 64)
-            self._world, self._rank = _whole(body, "world", 1, 4096), _whole(body, "rank", 0, 4095)
+            self._world = _whole(body, "world", 1, 4096)
+            self._rank = _whole(body, "rank", 0, self._world - 1)
             self._ticket = None
             known = self._shelf.enter(self, self._job, self._session, self._world, self._rank, self._digest)
         self._channel.send(

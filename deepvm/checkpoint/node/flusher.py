@@ -16,6 +16,7 @@ from deepvm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 30.0
+_MOST_JOBS = 10_000
 _STUCK = 3
 """Failures in a row after which nobody of a job is left to wait for the disk."""
 
@@ -136,6 +137,8 @@ class Flusher:
         slowest of them has on its disk must not go either.
         """
         recent = self._recent.setdefault(version.job, [])
+        if len(self._recent) > _MOST_JOBS:  # of the first of them nobody is in the middle any more
+            del self._recent[next(iter(self._recent))]
         if version.number in recent:
             recent.remove(version.number)
         recent.append(version.number)

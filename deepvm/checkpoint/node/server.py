@@ -23,8 +23,6 @@ from deepvm.checkpoint.retention import kept
 from deepvm.errors import RequestError
 
 _LOG = logging.getLogger(__name__)
-_MOST_STRANGERS = 32
-"""Connections without proof; with more, the oldest is ended, so that silent ones cannot keep others out."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,8 @@ class NodeSettings:
         listen: where; port 0 picks one. token: what its peers must know.
         memory_bytes: for all versions together. persist: URL of the place for complete versions, empty for memory only.
         keep, keep_every: versions of each job that stay there, see :func:`deepvm.checkpoint.retention.kept`.
-        connections: the most at a time.
+        connections: the most at a time, and as many again that have not proved the token yet; with more of those, the
+            oldest is ended, so that silent ones cannot keep others out.
         drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.
         certificate, key: files for TLS, both or none. direct: write past the page cache where possible.
         shared: other nodes that say so too may write into the folder; no two of them the versions of one job.
@@ -47,7 +46,7 @@ class NodeSettings:
     persist: str = ""
     keep: int = 2
     keep_every: int = 0
-    connections: int = 64
+    connections: int = 512
     drain_s: float = 60.0
     lease_s: float = 30.0
     certificate: Path | None = None
@@ -208,7 +207,11 @@ class Node:
             self._strangers.pop(connection, None)
             if len(self._connections) >= self.settings.connections:
                 self._refused["full"] += 1
-                raise Refused("full", f"the node has {self.settings.connections} connections already")
+                raise Refused(
+                    "full",
+                    f"the node has {self.settings.connections} connections already; start it with --connections N, "
+                    "3 for each rank",
+                )
             self._connections[connection] = None
             self._served += 1
 
@@ -255,7 +258,7 @@ class Node:
         connection = Connection(Channel(sock), self, self.settings.token, peer)
         with self._lock:
             self._strangers[connection] = None
-            oldest = next(iter(self._strangers)) if len(self._strangers) > _MOST_STRANGERS else None
+            oldest = next(iter(self._strangers)) if len(self._strangers) > self.settings.connections else None
             if oldest is not None:
                 del self._strangers[oldest]
                 self._refused["unproven"] += 1

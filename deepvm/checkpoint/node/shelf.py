@@ -22,6 +22,8 @@ _LEAST_DOCUMENT = 2**20
 _MOST_DOCUMENTS = 2
 """Layouts of the most bytes that are kept at a time; most are much smaller."""
 _MOST_JOBS = 1000
+LEAST_PIECE = 4096
+"""Bytes of a piece that does not end a run: each is remembered until its version is complete."""
 _ABORT_S = 5.0
 
 
@@ -40,8 +42,8 @@ class Shelf(Room):
         check_job(job)
         with self.changed:
             now = self._clock()
-            if job not in self.jobs and len(self.jobs) >= _MOST_JOBS:
-                raise Refused("full", f"the node knows {_MOST_JOBS} jobs already")
+            if job not in self.jobs and len(self.jobs) >= _MOST_JOBS and not self._forget(now):
+                raise Refused("full", f"the node knows {_MOST_JOBS} jobs already, none of which it may forget")
             here = self.jobs.setdefault(job, Job(job))
             current = here.session
             if current is not None and current.name != session:
@@ -218,6 +220,10 @@ class Shelf(Room):
                 if arrived.covers(start, end):
                     self.counts["duplicates"] += 1
                     return None
+                if end - start < LEAST_PIECE and not version.plan.ends(rank, end):
+                    raise Refused(
+                        "request", f"{end - start} bytes at {start}; pieces have {LEAST_PIECE} or end their run"
+                    )
                 if version.state is not State.RECEIVING or arrived.touches(start, end):
                     raise Refused("request", f"bytes {start} to {end - 1} are here in part; ask what is missing")
                 other = next((c for c in version.claims if c.start < end and start < c.end), None)
@@ -349,6 +355,19 @@ class Shelf(Room):
         if here is None or here.session is None or here.session.name != session:
             raise Refused("stale", f"this training run of {job!r} is over here: another one has taken its name")
         return here, here.session
+
+    def _forget(self, now: float) -> bool:
+        """Forget a job that nobody sends to any more and that is all on the disk; returns whether there is one."""
+        for here in self.jobs.values():
+            held = [*here.partial.values(), *here.complete.values()]
+            kept = all(v.flushed for v in here.complete.values()) and not any(v.used for v in held)
+            if kept and not here.alive(now, self.lease_s):
+                self._end(here)
+                for version in list(here.complete.values()):
+                    self._drop(version)
+                del self.jobs[here.name]
+                return True
+        return False
 
     def _end(self, here: Job) -> None:
         """End a job's session: its unfinished versions will never be finished."""

@@ -76,9 +76,19 @@ class Plan:
 
     def allows(self, rank: int, start: int, end: int) -> bool:
         """Whether a range is inside one run of a rank."""
+        run = self._run(rank, start)
+        return run is not None and end <= run.offset + run.length
+
+    def ends(self, rank: int, end: int) -> bool:
+        """Whether a run of a rank ends there."""
+        run = self._run(rank, end - 1)
+        return run is not None and end == run.offset + run.length
+
+    def _run(self, rank: int, place: int) -> Segment | None:
+        """The last run of a rank that begins at a place or before it."""
         own = self.runs[rank]
-        at = bisect_right(own, Segment(start, self.layout.size)) - 1
-        return at >= 0 and end <= own[at].offset + own[at].length
+        at = bisect_right(own, Segment(place, self.layout.size)) - 1
+        return own[at] if at >= 0 else None
 
 
 @dataclass(eq=False)
