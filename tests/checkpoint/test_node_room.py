@@ -8,11 +8,25 @@ import time
 from pathlib import Path
 
 import pytest
-from checkpoint.memory_nodes import MIB, Acks, finished, make_image, make_layout, put, put_all, running, tier, until
+from checkpoint.memory_nodes import (
+    MIB,
+    TOKEN,
+    Acks,
+    finished,
+    make_image,
+    make_layout,
+    put,
+    put_all,
+    running,
+    tier,
+    until,
+)
 
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.node import shelf, watcher
+from deepvm.checkpoint.node.client import Link
 from deepvm.checkpoint.node.server import Node
+from deepvm.checkpoint.protocol import Kind
 from deepvm.checkpoint.tiers.base import Level
 from deepvm.errors import CheckpointError, TierBusyError
 
@@ -195,6 +209,36 @@ def test_jobs_that_are_over_make_room_for_new_names(tmp_path: Path, monkeypatch:
             to.close()
         with pytest.raises(CheckpointError, match="knows 5 jobs already"):  # their versions are nowhere else
             put(tiers[5], 1, layout, make_image(layout, 1), job="job-5")
+
+
+@pytest.mark.parametrize("keep", [9, 1])
+def test_a_slow_reader_keeps_no_slot(tmp_path: Path, keep: int) -> None:
+    """It gets the rest from the disk; where the disk has it no more it is told."""
+    layout = make_layout(20 * MIB)
+    image = make_image(layout, 1)
+    with running(40 * MIB, tmp_path / "p", keep=keep) as node:
+        to = tier(node)
+        assert put(to, 1, layout, image).wait(Level.DURABLE)
+        reader = Link(node.address, TOKEN)  # type: ignore[attr-defined]
+        reader.hello({"role": "reader"})
+        assert reader.call(Kind.GET, {"job": "job", "version": 1}).kind is Kind.MANIFEST
+        time.sleep(0.3)  # all buffers on the way are full
+        for version in (2, 3, 4):
+            assert put(to, version, layout, image).wait(Level.DURABLE)
+        found = bytearray()
+        while (head := reader.channel.header(idle_s=5))[0] is Kind.DATA:
+            piece = reader.channel.piece(head[1])
+            assert piece.offset == len(found)
+            data = memoryview(bytearray(piece.length))
+            reader.channel.read_into(data, limit_s=5)
+            found += data
+        if keep == 9:
+            assert head[0] is Kind.END and found == finished(image, layout)
+        else:
+            assert head[0] is Kind.ERROR and 0 < len(found) < layout.size
+            assert b"version 1 of 'job' is not here" in reader.channel.rest(*head).raw
+        reader.close()
+        to.close()
 
 
 # --- the disk ----------------------------------------------------------------------------------------------------

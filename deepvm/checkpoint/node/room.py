@@ -76,7 +76,18 @@ class Room:
             version.pins -= 1
             if version.state is State.DROPPED:
                 self._reuse(version)
-            self.changed.notify_all()
+
+    def copy(self, version: Version, start: int, into: memoryview) -> bool:
+        """Fill ``into`` with a version's bytes from ``start`` on; returns whether they are still here."""
+        with self.changed:
+            if version.state is State.DROPPED:
+                return False
+            version.pins += 1
+        try:
+            into[:] = version.image[start : start + len(into)]
+        finally:
+            self.unpin(version)
+        return True
 
     def next_flush(self, limit_s: float, resting: Container[str] = ()) -> Version | None:
         """The version that waits longest for the disk, pinned; None when there is none within the time.
