@@ -35,8 +35,9 @@ from checkpoint.memory_nodes import (
 from deepvm.checkpoint import protocol
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.client import Link
-from deepvm.checkpoint.protocol import Channel, Kind, Refused, introduce
+from deepvm.checkpoint.protocol import Channel, Kind, Refused, admit, introduce
 from deepvm.checkpoint.tiers import tcp
 from deepvm.checkpoint.tiers.base import Level
 from deepvm.errors import CheckpointError, TierBusyError
@@ -355,6 +356,44 @@ def test_a_strange_layout(raw: bytes) -> None:
         with pytest.raises(Refused):
             link.call(Kind.LAYOUT, raw)
         link.close()
+
+
+OTHER = make_layout(1000)
+
+
+@pytest.mark.parametrize(
+    ("count", "manifest", "words"),
+    [
+        ("x", b"", "a count that is none"),
+        (None, b"", "a count that is none"),
+        (-1, b"", "a count that is none"),
+        (True, b"", "a count that is none"),
+        (1, b"{}", "no commit record"),
+        (1, b"[" * 5000, "no commit record"),
+        (1, Manifest.of("other", 1, OTHER, (1,)).to_json(), "versions of another job"),
+    ],
+)
+def test_a_node_that_talks_nonsense(count: object, manifest: bytes, words: str) -> None:
+    """Whoever knows the token may still be wrong: the trainer gets an error that it knows, and goes on without."""
+
+    def serve(listening: socket.socket) -> None:
+        channel = Channel(listening.accept()[0])
+        admit(channel, TOKEN)
+        channel.receive(idle_s=5)
+        channel.send(Kind.WELCOME, {})
+        channel.receive(idle_s=5)
+        channel.send(Kind.VERSIONS, {"count": count})
+        channel.send(Kind.MANIFEST, manifest)
+        channel.part()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        to = tier(f"tcp://127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(CheckpointError, match=words):
+            to.versions("job")
+        thread.join(5)
+        to.close()
 
 
 def test_words_out_of_order() -> None:

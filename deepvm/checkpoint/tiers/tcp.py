@@ -110,8 +110,7 @@ class TcpTier(Tier):
             for attempt in range(_TRIES):
                 try:
                     links = self._links(shard, deadline)
-                    welcome = links[0].welcome
-                    pending.expect("" if welcome.get("persists") else str(welcome.get("lacks") or "it has no disk"))
+                    pending.expect(links[0].lacks)
                     watcher = self._watcher(shard)
                     answer = self._transfer(links, shard, attempt_id, deadline, step, partial(watcher.add, pending))
                     break
@@ -138,8 +137,13 @@ class TcpTier(Tier):
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
         with self._reader() as link:
-            count = link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})).body.get("count", 0)
-            return tuple(_manifest(link.expect(Kind.MANIFEST, link.answer(most=MOST_DOCUMENT))) for _ in range(count))
+            count = link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})).body.get("count")
+            if type(count) is not int or count < 0:
+                raise BrokenError("a count that is none")
+            found = [_manifest(link.expect(Kind.MANIFEST, link.answer(most=MOST_DOCUMENT))) for _ in range(count)]
+            if any(manifest.job != job for manifest in found):
+                raise BrokenError("versions of another job")
+            return tuple(found)
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; the file is a new one in ``folder``, without a commit record."""
@@ -275,9 +279,9 @@ class TcpTier(Tier):
     def _transfer(
         self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None, begun: Callable[[], None]
     ) -> Mapping[str, Any]:
-        """Send what the node lacks over these connections, which go back to the pool or are closed.
+        """Send what the node lacks; ``begun`` is called when it has room, before the version can be complete there.
 
-        ``begun`` is called when the node has room, before it can know that the version is complete.
+        The connections go back to the pool or are closed.
         """
         try:
             received = self._room(links, shard, put, deadline, step)
@@ -377,7 +381,9 @@ class TcpTier(Tier):
 
 
 def _manifest(frame: Frame) -> Manifest:
-    return Manifest.from_json(frame.raw)
+    with contextlib.suppress(RequestError):
+        return Manifest.from_json(frame.raw)
+    raise BrokenError("no commit record, where one was due")
 
 
 def _pairs(value: Any) -> list[tuple[int, int]]:
