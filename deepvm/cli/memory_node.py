@@ -19,6 +19,11 @@ app = typer.Typer(
     help="Keep checkpoints in the memory of a machine that stays, and write them to disk behind it.",
 )
 _LOOK_S = 0.25
+_LEAST_TOKEN = 16
+"""Bytes of a token below which there is a warning."""
+_MOST_SHARE = 0.8
+"""Share of the machine's memory above which there is a warning."""
+_OTHER_FILES = 64
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _UNITS |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})", re.ASCII)
@@ -48,7 +53,7 @@ def serve(
     keep_every: Annotated[
         int, typer.Option("--keep-every", metavar="STEPS", help="Also keep one version for each so many steps.")
     ] = 0,
-    connections: Annotated[int, typer.Option("--connections", help="The most at a time; a rank has 3.")] = 64,
+    connections: Annotated[int, typer.Option("--connections", help="The most at a time; a rank has 3.")] = 512,
     drain_timeout: Annotated[
         float, typer.Option("--drain-timeout", metavar="SECONDS", help="At the end, the longest wait for the disk.")
     ] = 60.0,
@@ -64,7 +69,7 @@ def serve(
     """
     import logging
 
-    from deepvm.checkpoint.node.client import Address, read_token
+    from deepvm.checkpoint.node.client import Address
     from deepvm.checkpoint.node.server import Node, NodeSettings
     from deepvm.errors import RequestError
 
@@ -79,10 +84,11 @@ def serve(
         place = address = Address.parse(listen, "listen")
         if listen != str(address):
             raise RequestError("listen", listen, "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = NodeSettings(
         listen=place,
-        token=read_token(token_file),
-        memory_bytes=_bytes(memory),
+        token=_token(token_file),
+        memory_bytes=_memory(memory),
         persist=persist,
         keep=keep,
         keep_every=keep_every,
@@ -92,8 +98,9 @@ def serve(
         key=Path(tls_key) if tls_key else None,
         shared=shared,
     )
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    _serve(Node(settings))
+    node = Node(settings)
+    _allow_files(connections)
+    _serve(node)
 
 
 @app.command("status")
@@ -147,6 +154,53 @@ def _serve(node: Node) -> None:
         raise CheckpointError(f"{left} complete versions had not reached the disk when the time for it was over")
 
 
+def _token(file: str) -> bytes:
+    """The token; a warning for one that can be guessed."""
+    import logging
+
+    from deepvm.checkpoint.node.client import read_token
+
+    token = read_token(file)
+    if len(token) < _LEAST_TOKEN:
+        logging.getLogger(__name__).warning(
+            "the token in %s has %d bytes, which may be guessed; make one with: openssl rand -hex 32", file, len(token)
+        )
+    return token
+
+
+def _memory(text: str) -> int:
+    """Bytes for versions, which this machine must have: what it has not would be found out by killing the node."""
+    import logging
+
+    from deepvm.checkpoint.node.slots import machine_memory
+    from deepvm.errors import RequestError
+
+    size, most = _bytes(text), machine_memory()
+    if most is not None and size > most:
+        raise RequestError("memory", text, f"at most {_mib(most)}, all that this machine or its control group has")
+    if most is not None and size > _MOST_SHARE * most:
+        logging.getLogger(__name__).warning(
+            "--memory %s is %.0f %% of the %s that this machine or its control group has; the node and the system need "
+            "some as well",
+            text,
+            100 * size / most,
+            _mib(most),
+        )
+    return size
+
+
+def _allow_files(connections: int) -> None:
+    """Let this process have as many open files as its connections may need, where the system lets it."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = 2 * connections + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        need = min(need, hard)
+    if soft != resource.RLIM_INFINITY and soft < need:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
+
+
 def _bytes(text: str) -> int:
     from deepvm.errors import RequestError
 
@@ -167,6 +221,8 @@ def _table(found: Any) -> str:
         ("store", found["persist"] or "none: versions live in memory only"),
     ]
     if found["persist"]:
+        if found.get("volatile"):
+            rows.append(("", "it lies in that machine's memory: nothing there is durable"))
         rows.append(("written", f"{flush['flushed']}, the last in {flush['last_s']:.3f} s; {flush['waiting']} waiting"))
         if flush["last_error"]:
             rows.append(("failed", f"{flush['failed']} times, the last: {flush['last_error']}"))

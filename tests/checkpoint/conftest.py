@@ -10,12 +10,24 @@ import pytest
 
 from deepvm.checkpoint import disk
 
+_VOLATILE = disk.Medium.volatile
+
 
 @pytest.fixture(autouse=True)
 def temporary_folders_count_as_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where /tmp lies in memory, nothing written there is durable, which most tests ask for."""
     if disk.medium(Path(tempfile.gettempdir())).volatile:
         monkeypatch.setattr(disk.Medium, "volatile", False)
+
+
+@pytest.fixture
+def memory_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in memory (tmpfs), known as one."""
+    if disk.medium(Path("/dev/shm")).kind != "tmpfs":
+        pytest.skip("no tmpfs here")
+    monkeypatch.setattr(disk.Medium, "volatile", _VOLATILE)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -76,6 +76,11 @@ def test_the_memory_node_methods(tiny: None, tmp_path: Path) -> None:
     assert dict(os.environ) == before
 
 
+def test_the_memory_node_methods_in_memory(tiny: None, memory_folder: Path) -> None:
+    """Nothing is durable there; what the node can promise is measured."""
+    assert list(bench(memory_folder, "deepvm-memory-durable").methods) == ["torch.save", "deepvm-memory-durable"]
+
+
 class Slow(Method):
     """Stands still for 20 ms, is safe after 40 ms."""
 

@@ -306,10 +306,10 @@ def test_a_commit_twice_is_one(tmp_path: Path) -> None:
         link = raw_sender(node, layout)
         for _ in range(2):  # the answer to the first was lost
             assert link.call(Kind.RESERVE, {"version": 2, "put": "p"}).kind is Kind.CREDIT
-            link.channel.send_data(0, image[:1000], label="test")
+            link.channel.send_data(0, image[:5000], label="test")
         received = link.call(Kind.RESERVE, {"version": 2, "put": "p"}).body["received"]
-        assert received == [[0, 1000]]
-        for start in range(1000, layout.size, 2**20):
+        assert received == [[0, 5000]]
+        for start in range(5000, layout.size, 2**20):
             for offset, length in runs(layout.shards[0]):
                 end = min(start + 2**20, offset + length)
                 link.channel.send_data(start, image[start:end], label="test")
@@ -369,7 +369,7 @@ def test_an_attempt_with_another_layout(tmp_path: Path) -> None:
     with running() as node:
         link = raw_sender(node, layout)
         assert link.call(Kind.RESERVE, {"version": 1, "put": "one"}).kind is Kind.CREDIT
-        link.channel.send_data(0, make_image(layout, 1)[:1000], label="test")
+        link.channel.send_data(0, make_image(layout, 1)[:5000], label="test")
         to = tier(node)
         assert put(to, 1, other, make_image(other, 2)).levels == [Level.REMOTE]
         path = to.fetch(to.versions("job")[0], tmp_path)
@@ -459,8 +459,11 @@ def test_addresses_and_tokens(tmp_path: Path) -> None:
 def test_nobody_listens() -> None:
     to = tier("tcp://127.0.0.1:9")
     layout = make_layout(1000)
-    with pytest.raises(CheckpointError, match=r"tcp://127.0.0.1:9: Connection refused; is a memory node running"):
+    with pytest.raises(
+        CheckpointError, match=r"tcp://127.0.0.1:9: Connection refused; is a memory node running"
+    ) as error:
         put(to, 1, layout, make_image(layout, 1))
+    assert "memory-node status" not in str(error.value)  # that would say the same
     with pytest.raises(CheckpointError, match="Connection refused"):
         to.versions("job")
     to.close()
@@ -502,10 +505,15 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         to = tier(node)
         assert put(to, 1, layout, image).levels == [Level.REMOTE]
         assert to.fetch(to.versions("job")[0], tmp_path / "f").read_bytes() == finished(image, layout)
-        with pytest.raises(CheckpointError):
-            put(tier(node.url.replace("tcps", "tcp"), limit_s=2), 2, layout, image)  # type: ignore[attr-defined]
+        plain = node.url.replace("tcps", "tcp")  # type: ignore[attr-defined]
+        with pytest.raises(CheckpointError, match=f"if it speaks TLS, it is {node.url}"):  # type: ignore[attr-defined]
+            put(tier(plain, limit_s=2), 2, layout, image)
         to.close()
         stranger.close()
+    with running() as node:
+        secure = node.url.replace("tcp", "tcps")  # type: ignore[attr-defined]
+        with pytest.raises(CheckpointError, match=f"does not speak TLS.*without it is {node.url}"):  # type: ignore[attr-defined]
+            tier(secure, limit_s=2).versions("job")
 
 
 def test_the_node_needs_neither_torch_nor_numpy() -> None:

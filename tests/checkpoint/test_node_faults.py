@@ -35,9 +35,10 @@ from checkpoint.memory_nodes import (
 from deepvm.checkpoint import protocol
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.layout import ChecksumField, Layout, Segment
-from deepvm.checkpoint.node import server
+from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.client import Link
-from deepvm.checkpoint.protocol import Channel, Kind, Refused, introduce
+from deepvm.checkpoint.protocol import Channel, Kind, Refused, admit, introduce
+from deepvm.checkpoint.tiers import tcp
 from deepvm.checkpoint.tiers.base import Level
 from deepvm.errors import CheckpointError, TierBusyError
 
@@ -160,10 +161,9 @@ def test_garbage_of_a_stranger(data: bytes) -> None:
         assert tier(node).versions("job") == ()
 
 
-def test_silent_strangers_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_MOST_STRANGERS", 4)
+def test_silent_strangers_keep_nobody_out() -> None:
     layout = make_layout(1000)
-    with running() as node, contextlib.ExitStack() as stack:
+    with running(connections=4) as node, contextlib.ExitStack() as stack:
         address = node.address  # type: ignore[attr-defined]
         for _ in range(30):
             stack.enter_context(socket.create_connection((address.host, address.port)))
@@ -197,7 +197,9 @@ def test_too_many_connections() -> None:
         links = [Link(node.address, TOKEN) for _ in range(2)]  # type: ignore[attr-defined]
         assert until(lambda: node.metrics()["connections"] == 2)
         late = Link(node.address, TOKEN)  # type: ignore[attr-defined]
-        with pytest.raises((Refused, OSError), match="2 connections already|closed|reset|Broken pipe"):
+        with pytest.raises(
+            (Refused, OSError), match="2 connections already.*--connections N, 3 for each rank|closed|reset|Broken pipe"
+        ):
             late.hello({"role": "status"})
         late.close()
         links.pop().close()
@@ -206,6 +208,21 @@ def test_too_many_connections() -> None:
         links[-1].hello({"role": "status"})
         for link in links:
             link.close()
+
+
+def test_many_ranks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with three connections, as many as a rank ever has, and with the settings that nobody gave."""
+    monkeypatch.setattr(tcp, "_WORTH_TWO", 1)
+    world = 40
+    layout = make_layout(400 * 1024, world)
+    with running() as node:
+        tiers = [tier(node) for _ in range(world)]
+        for version in (1, 2):
+            acks = put_all(tiers, version, layout, make_image(layout, version))
+            assert all(isinstance(a, Acks) and a.wait(Level.REMOTE) for a in acks), acks
+        assert not node.metrics()["refused"] and node.metrics()["connections"] > 2 * world
+        for one in tiers:
+            one.close()
 
 
 def sender(node: object, layout: Layout, version: int = 1) -> Link:
@@ -252,9 +269,24 @@ def test_duplicates_are_thrown_away_and_overlaps_refused() -> None:
         version = node.shelf.jobs["job"].complete[1]
         assert bytes(version.image) == bytes(image)
         assert link.call(Kind.RESERVE, {"version": 2, "put": "p"}).kind is Kind.CREDIT
-        link.channel.send_data(0, image[:1000], label="test")
+        link.channel.send_data(0, image[:5000], label="test")
         with pytest.raises(Refused, match="here in part"):
-            link.channel.send_data(500, image[500:1500], label="test")
+            link.channel.send_data(500, image[500:5500], label="test")
+            link.answer()
+        link.close()
+
+
+def test_tiny_pieces_are_refused() -> None:
+    """What the node remembers of each would be more than the piece."""
+    layout = Layout(3 * MIB, ((Segment(0, MIB), Segment(2 * MIB, 100), Segment(2 * MIB + 200, MIB - 200)),
+                              (Segment(MIB, MIB), Segment(2 * MIB + 100, 100))))  # fmt: skip
+    with running() as node:
+        link = sender(node, layout)
+        link.channel.send_data(2 * MIB, memoryview(bytes(100)), label="test")  # a run of its own
+        link.channel.send_data(MIB - 10, memoryview(bytes(10)), label="test")  # the end of one
+        assert link.call(Kind.PING).kind is Kind.PONG
+        with pytest.raises(Refused, match="4095 bytes at 0; pieces have 4096 or end their run"):
+            link.channel.send_data(0, memoryview(bytes(4095)), label="test")
             link.answer()
         link.close()
 
@@ -294,6 +326,8 @@ def test_damaged_bytes_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.M
         ({"world": 2**40}, "world"),
         ({"rank": -1}, "rank"),
         ({"rank": True}, "rank"),
+        ({"rank": 1}, "rank"),
+        ({"rank": 8, "world": 8}, "rank"),
         ({"session": None}, "session"),
         ({"role": "root"}, "role"),
         ({"layout": "x" * 65}, "layout"),
@@ -322,6 +356,44 @@ def test_a_strange_layout(raw: bytes) -> None:
         with pytest.raises(Refused):
             link.call(Kind.LAYOUT, raw)
         link.close()
+
+
+OTHER = make_layout(1000)
+
+
+@pytest.mark.parametrize(
+    ("count", "manifest", "words"),
+    [
+        ("x", b"", "a count that is none"),
+        (None, b"", "a count that is none"),
+        (-1, b"", "a count that is none"),
+        (True, b"", "a count that is none"),
+        (1, b"{}", "no commit record"),
+        (1, b"[" * 5000, "no commit record"),
+        (1, Manifest.of("other", 1, OTHER, (1,)).to_json(), "versions of another job"),
+    ],
+)
+def test_a_node_that_talks_nonsense(count: object, manifest: bytes, words: str) -> None:
+    """Whoever knows the token may still be wrong: the trainer gets an error that it knows, and goes on without."""
+
+    def serve(listening: socket.socket) -> None:
+        channel = Channel(listening.accept()[0])
+        admit(channel, TOKEN)
+        channel.receive(idle_s=5)
+        channel.send(Kind.WELCOME, {})
+        channel.receive(idle_s=5)
+        channel.send(Kind.VERSIONS, {"count": count})
+        channel.send(Kind.MANIFEST, manifest)
+        channel.part()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        to = tier(f"tcp://127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(CheckpointError, match=words):
+            to.versions("job")
+        thread.join(5)
+        to.close()
 
 
 def test_words_out_of_order() -> None:

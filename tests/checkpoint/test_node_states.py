@@ -33,7 +33,7 @@ from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.shelf import Shelf
 from deepvm.checkpoint.node.slots import Slot
 from deepvm.checkpoint.node.store import FolderStore
-from deepvm.checkpoint.node.versions import Claim, Job, Session, State, Version
+from deepvm.checkpoint.node.versions import Claim, Job, Remembered, Session, State, Version
 from deepvm.checkpoint.protocol import Refused
 from deepvm.errors import CheckpointError, DamagedError
 
@@ -92,6 +92,7 @@ class Protocol(RuleBasedStateMachine):
         self.committed: dict[tuple[Version, int], int] = {}
         self.borrowed: list[tuple[Version, bytes]] = []
         self.in_use: dict[object, Slot] = {}
+        self.begun: dict[int, Version] = {}
         if not hasattr(self, "acknowledged"):
             self.acknowledged: dict[int, bytes] = {}
             self.durable: dict[int, bytes] = {}
@@ -185,6 +186,7 @@ class Protocol(RuleBasedStateMachine):
         assert sender.run == self.current()
         if not isinstance(answer, Busy):
             sender.ticket = answer
+            self.begun[number] = answer.version
 
     def pieces(self, sender: Sender) -> list[tuple[int, int]]:
         return [
@@ -355,11 +357,21 @@ class Protocol(RuleBasedStateMachine):
         if not self.acknowledged:
             return
         memory = {v.number: self.seen[v] for v in self.complete()}
-        for number in {max(self.acknowledged), next(reversed(self.acknowledged))}:
+        # Where memory is all, and little, what a run went back behind may go.
+        for number in {max(self.acknowledged) if self.persists else 0, next(reversed(self.acknowledged))} - {0}:
             if memory.get(number) != self.acknowledged[number]:
                 path = self.folder.file("job", number)
                 verify(path)
                 assert path.read_bytes() == self.acknowledged[number]
+
+    @invariant()
+    def who_asks_is_told_of_the_last_attempt(self) -> None:
+        job = self.shelf.jobs.get("job")
+        run = job.session if job is not None else None
+        for number in run.complete if run is not None else ():
+            assert self.begun[number] in self.seen, f"version {number} was complete in an earlier attempt"
+        for number in run.durable if run is not None else ():
+            assert self.begun[number].flushed, f"version {number} was durable in an earlier attempt"
 
     @invariant()
     def the_disk_has_what_was_sent(self) -> None:
@@ -400,6 +412,7 @@ class ThreeRanks(Protocol):
 def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread plays all: who would wait for another's bytes is refused at once."""
     monkeypatch.setattr(rules, "_ABORT_S", 0.0)
+    monkeypatch.setattr(rules, "LEAST_PIECE", 1)
 
 
 MACHINES = [Protocol, OneRank, MemoryOnly, ThreeRanks]
@@ -430,11 +443,11 @@ def unverified_counts(self: Shelf, claim: Claim, verified: object) -> None:
     settle(self, claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
 
 
-def always_flushed(self: Room, size: int) -> object:
+def always_flushed(self: Room, here: Job, size: int) -> object:
     for job in self.jobs.values():
         for version in job.complete.values():
             version.flushed = True
-    return take(self, size)
+    return take(self, here, size)
 
 
 settle, take = Shelf.settle, Room._slot
@@ -447,6 +460,7 @@ MUTATIONS = {
     "a slot that is read is used again": (Version, "used", property(lambda self: bool(self.claims))),
     "a slot that is written is used again": (Version, "used", property(lambda self: self.pins > 0)),
     "the disk keeps the newest only": (Flusher, "_retain", newest_only),
+    "a word on an earlier attempt stands for the next": (Remembered, "discard", lambda self, number: None),
     "what is not on the disk goes": (Room, "_slot", always_flushed),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,23 @@ def test_a_node_without_a_disk() -> None:
         assert handle.snapshot_done.result(SOON_S) == 0
 
 
+def test_a_node_whose_folder_is_in_memory(memory_folder: Path) -> None:
+    """It writes there, and finds it again after its own end; durable it is not."""
+    with running(persist=memory_folder) as node, saver_of(tier(node)) as saver:
+        handle = saver.save(block=True)
+        assert handle.remote_done.result(0) == 0
+        assert re.search(f"{memory_folder} lies in that machine's memory too.*--persist", why_not_durable(handle))
+        assert until(lambda: node.metrics()["flush"]["flushed"] == 1)
+        assert node.metrics()["volatile"] and not node.metrics()["versions"][0]["durable"]
+        link = tier(node)  # and who asks late is told no more
+        acks = Acks()
+        layout = make_layout(10_000)
+        link.put(Shard("other", 1, 0, layout, make_image(layout, 1)), acks)
+        assert link.settle(SOON_S) and acks.levels == [Level.REMOTE]
+        link.close()
+    assert list(memory_folder.glob("*.pt"))
+
+
 def test_a_folder_beside_it_makes_it_durable(tmp_path: Path) -> None:
     with running() as node, saver_of(tier(node), FileTier(tmp_path)) as saver:
         assert saver.save(block=True).durable.result(SOON_S) == 0
@@ -81,7 +99,7 @@ def test_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         handle = saver.save(block=True)
         assert "no space left" in why_not_durable(handle)
         full[0] = False
-        assert until(lambda: not node.shelf.trouble)
+        assert until(lambda: not any(job.trouble for job in node.shelf.jobs.values()))
         saver._version += 1  # a step
         assert saver.save(block=True).durable.result(SOON_S) == 1
 

@@ -13,8 +13,10 @@ from typing import cast
 
 import pytest
 
+from deepvm.checkpoint.node import slots
 from deepvm.checkpoint.node.client import Address, token_from_environment
 from deepvm.checkpoint.node.store import BucketStore, FolderStore, open_store
+from deepvm.cli import memory_node
 from deepvm.cli.main import main
 from deepvm.cli.memory_node import _bytes
 from deepvm.errors import RequestError
@@ -95,6 +97,46 @@ def test_bad_values(capsys: pytest.CaptureFixture[str], token: Path, words: list
 def test_the_token_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "serve")
     assert code == 2 and "--token-file" in err
+
+
+def test_more_memory_than_the_machine_has(
+    capsys: pytest.CaptureFixture[str], token: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ["serve", "--token-file", str(token), "--listen", "127.0.0.1:0", "--memory"]
+    code, out, err = run(capsys, *words, "900TiB")
+    assert (code, out) == (2, "") and "--memory" in err and "all that this machine or its control group has" in err
+    monkeypatch.setattr(slots, "machine_memory", lambda: 2**30)
+    monkeypatch.setattr(memory_node, "_serve", lambda node: None)
+    for size, warned in (("1024MiB", True), ("900MiB", True), ("800MiB", False)):
+        caplog.clear()
+        assert run(capsys, *words, size)[0] == 0
+        assert (f"--memory {size} is" in caplog.text) == warned
+    code, _, err = run(capsys, *words, "1025MiB")
+    assert code == 2 and "at most 1024.0 MiB" in err
+    monkeypatch.setattr(slots, "machine_memory", lambda: None)
+    assert run(capsys, *words, "900TiB")[0] == 0
+
+
+def test_a_short_token_is_warned_about(
+    capsys: pytest.CaptureFixture[str], token: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory_node, "_serve", lambda node: None)
+    for text, warned in (("x" * 15, True), ("x" * 16, False)):
+        caplog.clear()
+        token.write_text(text)
+        assert run(capsys, "serve", "--token-file", str(token), "--listen", "127.0.0.1:0")[0] == 0
+        assert ("openssl rand" in caplog.text) == warned and text not in caplog.text
+
+
+def test_files_for_all_connections() -> None:
+    code = (
+        "import resource as r; from deepvm.cli.memory_node import _allow_files; hard = r.getrlimit(r.RLIMIT_NOFILE)[1];"
+        "r.setrlimit(r.RLIMIT_NOFILE, (100, min(hard, 1000) if hard > 0 else 1000)); "
+        "_allow_files(200); print(r.getrlimit(r.RLIMIT_NOFILE)[0]); _allow_files(9000);"
+        "print(r.getrlimit(r.RLIMIT_NOFILE)[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["464", "1000"], done.stderr
 
 
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str], token: Path) -> None:

@@ -237,8 +237,9 @@ class DeepVMNode(DeepVM):
         """Start the node."""
         # Room for a version that is sent, one that is complete, and one that is being flushed.
         self._node = Node(place.folder, 3 * place.state_bytes + 2**28, persist=persist)
+        durable = persist and not medium(place.folder).volatile
         try:
-            super().__init__(place, self._node.tier(), "durable" if persist else "remote_done")
+            super().__init__(place, self._node.tier(), "durable" if durable else "remote_done")
         except BaseException:
             self._node.close()
             raise

@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -63,7 +63,7 @@ class Address:
     @property
     def advice(self) -> str:
         """See :class:`~deepvm.checkpoint.node.place.Place`."""
-        return "is a memory node running there? deepvm memory-node status says so"
+        return "is a memory node running there (deepvm memory-node serve), and may it be reached from here?"
 
     def open(self, limit_s: float) -> socket.socket:
         """See :class:`~deepvm.checkpoint.node.place.Place`."""
@@ -76,6 +76,13 @@ class Address:
             raise CheckpointError(
                 f"its certificate is not trusted: {error.verify_message}; name the authority's file in {CA_VARIABLE}"
             ) from None
+        except ssl.SSLEOFError:
+            sock.close()
+            raise
+        except ssl.SSLError as error:
+            sock.close()
+            plain = replace(self, secure=False).url
+            raise BrokenError(f"it does not speak TLS ({error.reason}); a node without it is {plain}") from None
         except BaseException:
             sock.close()
             raise
@@ -147,6 +154,12 @@ class Link:
             try:
                 self.channel = Channel(sock)
                 introduce(self.channel, token, limit_s=limit_s)
+            except TimeoutError:  # each side waits for the other's first word
+                sock.close()
+                if not address.url.startswith("tcp:"):
+                    raise
+                secure = address.url.replace("tcp:", "tcps:", 1)
+                raise TimeoutError(f"it says nothing; if it speaks TLS, it is {secure}") from None
             except BaseException:
                 sock.close()
                 raise
@@ -202,6 +215,11 @@ class Link:
             self.welcome = self.expect(Kind.WELCOME, self.call(Kind.HELLO, body, limit_s=limit_s)).body
             self.greeting = dict(body)
         return self.welcome
+
+    @property
+    def lacks(self) -> str:
+        """Why nothing that the node has will be durable, empty where it will; known once it was greeted."""
+        return "" if self.welcome.get("persists") else str(self.welcome.get("lacks") or "it has no disk")
 
     def close(self) -> None:
         """Close the connection; also from another thread, whose wait then ends."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from deepvm.checkpoint.folder import check_job
-from deepvm.checkpoint.layout import CHUNK_BYTES
+from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.answers import Busy, Ticket
 from deepvm.checkpoint.node.shelf import Shelf
 from deepvm.checkpoint.node.store import Store
@@ -29,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 _IDLE_S = 900.0
 _LONGEST_POLL_S = 60.0
 _SINK_BYTES = 2**16
+_READ_BYTES = 2**20
 _MOST_MISSING = 1000
 """Ranges in one answer. A sender that is not told of a range sends it again, and it is discarded."""
 _ROLES = {
@@ -143,12 +144,18 @@ class Connection:
             self._shelf.leave(self)
             self._job, self._session = _text(body, "job", 64), _text(body, "session", 64)
             self._digest = _text(body, "layout", 64)
-            self._world, self._rank = _whole(body, "world", 1, 4096), _whole(body, "rank", 0, 4095)
+            self._world = _whole(body, "world", 1, 4096)
+            self._rank = _whole(body, "rank", 0, self._world - 1)
             self._ticket = None
             known = self._shelf.enter(self, self._job, self._session, self._world, self._rank, self._digest)
         self._channel.send(
             Kind.WELCOME,
-            {"layout": known, "persists": self._shelf.persists, "lease_s": self._shelf.lease_s},
+            {
+                "layout": known,
+                "persists": self._shelf.persists and not self._shelf.lacks,
+                "lacks": self._shelf.lacks,
+                "lease_s": self._shelf.lease_s,
+            },
         )
 
     def _layout(self, frame: Frame) -> None:
@@ -244,30 +251,43 @@ class Connection:
         job, number = check_job(_text(frame.body, "job", 64)), _whole(frame.body, "version", 0, 2**63 - 1)
         version = self._shelf.borrow(job, number)
         if version is None:
-            self._get_from_store(job, number)
-            return
-        try:
-            assert version.manifest is not None
-            self._channel.send(Kind.MANIFEST, version.manifest.to_json())
-            for start in range(0, len(version.image), CHUNK_BYTES):
-                self._channel.send_data(start, version.image[start : start + CHUNK_BYTES], label="node.mid-send")
-        finally:
+            manifest, chunks = self._stored(job, number)
+            self._channel.send(Kind.MANIFEST, manifest.to_json())
+            self._send_chunks(chunks, 0)
+        else:
+            known = version.manifest
             self._shelf.unpin(version)
+            assert known is not None
+            self._channel.send(Kind.MANIFEST, known.to_json())
+            # Pieces are copied: a reader that takes hours must not keep others from the slot. It gets the rest from
+            # the disk then.
+            start, buffer = 0, memoryview(bytearray(min(_READ_BYTES, known.size)))
+            while start < known.size and self._shelf.copy(version, start, piece := buffer[: known.size - start]):
+                self._channel.send_data(start, piece, label="node.mid-send")
+                start += len(piece)
+            if start < known.size:
+                manifest, chunks = self._stored(job, number)
+                if manifest != known:
+                    raise Refused("gone", f"version {number} of {job!r} is another one by now")
+                self._send_chunks(chunks, start)
         self._channel.send(Kind.END)
 
-    def _get_from_store(self, job: str, number: int) -> None:
-        if self._house.store is None:
-            raise Refused("gone", f"version {number} of {job!r} is not here")
+    def _stored(self, job: str, number: int) -> tuple[Manifest, Iterator[memoryview]]:
         try:
-            manifest, chunks = self._house.store.read(job, number)
+            if self._house.store is not None:
+                return self._house.store.read(job, number)
         except FileNotFoundError:
-            raise Refused("gone", f"version {number} of {job!r} is not here") from None
-        self._channel.send(Kind.MANIFEST, manifest.to_json())
-        start = 0
+            pass
+        raise Refused("gone", f"version {number} of {job!r} is not here")
+
+    def _send_chunks(self, chunks: Iterator[memoryview], start: int) -> None:
+        """Send a file's chunks from a byte on."""
+        at = 0
         for data in chunks:
-            self._channel.send_data(start, data, label="node.mid-send")
-            start += len(data)
-        self._channel.send(Kind.END)
+            if at + len(data) > start:
+                skip = max(start - at, 0)
+                self._channel.send_data(at + skip, data[skip:], label="node.mid-send")
+            at += len(data)
 
 
 def _text(body: Mapping[str, Any], name: str, most: int) -> str:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.store import Store
@@ -16,8 +16,9 @@ from deepvm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 30.0
+_MOST_JOBS = 10_000
 _STUCK = 3
-"""Failures in a row after which nobody is left to wait for the disk."""
+"""Failures in a row after which nobody of a job is left to wait for the disk."""
 
 
 @dataclass
@@ -32,8 +33,17 @@ class FlushTimes:
     last_error: str = ""
 
 
+@dataclass
+class _Rest:
+    """A job whose version could not be written. ``since``, monotonic, for ``pause_s``; ``failures`` in a row."""
+
+    since: float
+    pause_s: float
+    failures: int = 1
+
+
 class Flusher:
-    """One thread; a version that cannot be written stays in memory, and is tried again."""
+    """One thread; a version that cannot be written stays in memory, and is tried again, other jobs' before it."""
 
     def __init__(self, room: Room, store: Store, *, keep: int, every: int = 0) -> None:
         """Wait for ``start``.
@@ -46,6 +56,7 @@ class Flusher:
         """
         self._room, self._store, self._keep, self._every = room, store, keep, every
         self._recent: dict[str, list[int]] = {}
+        self._rests: dict[str, _Rest] = {}
         self._times = FlushTimes()
         self._thread = threading.Thread(target=self._run, name="deepvm-flusher", daemon=True)
 
@@ -63,9 +74,11 @@ class Flusher:
         return asdict(self._times)
 
     def _run(self) -> None:
-        retry_s, failures = _FIRST_RETRY_S, 0
         while True:
-            version = self._room.next_flush(1.0)
+            now = time.monotonic()
+            left = {job: self._end(rest) - now for job, rest in self._rests.items()}
+            resting = {job: left_s for job, left_s in left.items() if left_s > 0}
+            version = self._room.next_flush(min([1.0, *resting.values()]), resting)
             if version is None:
                 if self._room.closed:
                     return
@@ -74,16 +87,25 @@ class Flusher:
                 done = self._write(version)
             finally:
                 self._room.unpin(version)
-            failures = 0 if done else failures + 1
-            if done or failures == _STUCK:  # once may be an accident; what is tried again may work after all
-                self._room.disk_fails("" if done else self._times.last_error[:300])
-            if done:
-                retry_s = _FIRST_RETRY_S
-                continue
-            if self._room.closed:
-                return
-            self._pause(retry_s)
-            retry_s = min(2 * retry_s, _LAST_RETRY_S)
+            self._note(version.job, done)
+
+    def _note(self, job: str, done: bool) -> None:
+        """Let a job rest whose version could not be written, longer each time."""
+        before = self._rests.pop(job, None)
+        if done:
+            if before is not None and before.failures >= _STUCK:
+                self._room.disk_fails(job, "")
+            return
+        rest = _Rest(time.monotonic(), _FIRST_RETRY_S)
+        if before is not None:
+            rest = replace(rest, pause_s=min(2 * before.pause_s, _LAST_RETRY_S), failures=before.failures + 1)
+        self._rests[job] = rest
+        if rest.failures == _STUCK:  # once may be an accident; what is tried again may work after all
+            self._room.disk_fails(job, self._times.last_error[:300])
+
+    def _end(self, rest: _Rest) -> float:
+        """When a job is tried again; sooner once the node is stopping."""
+        return rest.since + (min(rest.pause_s, _FIRST_RETRY_S) if self._room.stopping else rest.pause_s)
 
     def _write(self, version: Version) -> bool:
         assert version.manifest is not None
@@ -107,17 +129,6 @@ class Flusher:
         self._retain(version)
         return True
 
-    def _pause(self, retry_s: float) -> None:
-        """Wait before another try; shorter once the node is stopping."""
-        deadline = time.monotonic() + retry_s
-        with self._room.changed:
-            while (left := deadline - time.monotonic()) > 0 and not self._room.closed:
-                if self._room.stopping:
-                    left = min(left, deadline - retry_s + _FIRST_RETRY_S - time.monotonic())
-                    if left <= 0:
-                        return
-                self._room.changed.wait(left)
-
     def _retain(self, version: Version) -> None:
         """Delete old versions of a job: all but what the policy keeps, and the last that were written.
 
@@ -126,6 +137,8 @@ class Flusher:
         slowest of them has on its disk must not go either.
         """
         recent = self._recent.setdefault(version.job, [])
+        if len(self._recent) > _MOST_JOBS:  # of the first of them nobody is in the middle any more
+            del self._recent[next(iter(self._recent))]
         if version.number in recent:
             recent.remove(version.number)
         recent.append(version.number)
@@ -136,5 +149,6 @@ class Flusher:
             for number in {m.version for m in found} - kept_of(found, self._keep, self._every) - set(recent):
                 if hold is None or number < hold:
                     self._store.delete(version.job, number)
-        except CheckpointError as error:
-            _LOG.warning("old versions of %s stay: %s", version.job, error)
+        except Exception as error:  # whatever it is, those behind it must be written all the same
+            expected = isinstance(error, CheckpointError)
+            _LOG.warning("old versions of %s stay: %s", version.job, error, exc_info=not expected)

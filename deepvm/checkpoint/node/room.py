@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import chain
 
 from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.slots import Pool, Slot
@@ -21,17 +22,25 @@ class Room:
     Attributes:
         changed: the one lock; notified with every change. jobs: by name. pool: the memory.
         queue: complete versions that are not on disk yet, oldest first. stopping: no new versions are taken.
-        closed: no version becomes complete any more. counts: since the start. trouble: why the disk takes nothing.
+        closed: no version becomes complete any more. counts: since the start.
+        lacks: why what was flushed is not durable, and what to do about it; empty: it is.
     """
 
     def __init__(
-        self, limit: int, *, persists: bool, lease_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+        self,
+        limit: int,
+        *,
+        persists: bool,
+        lacks: str = "",
+        lease_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start empty.
 
         Args:
             limit: bytes of all slots together.
             persists: complete versions are to be flushed.
+            lacks: see the attributes.
             lease_s: how long a silent sender's session and unfinished versions are kept.
             clock: for tests.
         """
@@ -42,8 +51,7 @@ class Room:
         self.closed = self.stopping = False
         self._blocked = 0
         self._reading = threading.Lock()
-        self.trouble = ""
-        self.persists, self.lease_s = persists, lease_s
+        self.persists, self.lacks, self.lease_s = persists, lacks, lease_s
         self.counts = dict.fromkeys(_COUNTS, 0)
         self._clock = clock
 
@@ -68,17 +76,38 @@ class Room:
             version.pins -= 1
             if version.state is State.DROPPED:
                 self._reuse(version)
-            self.changed.notify_all()
 
-    def next_flush(self, limit_s: float) -> Version | None:
-        """The version that waits longest for the disk, pinned; None when there is none within the time."""
+    def copy(self, version: Version, start: int, into: memoryview) -> bool:
+        """Fill ``into`` with a version's bytes from ``start`` on; returns whether they are still here."""
         with self.changed:
-            if not self.queue and not self.closed:
+            if version.state is State.DROPPED:
+                return False
+            version.pins += 1
+        try:
+            into[:] = version.image[start : start + len(into)]
+        finally:
+            self.unpin(version)
+        return True
+
+    def next_flush(self, limit_s: float, resting: Container[str] = ()) -> Version | None:
+        """The version that waits longest for the disk, pinned; None when there is none within the time.
+
+        Args:
+            limit_s: the time.
+            resting: jobs whose versions are not tried now.
+        """
+
+        def find() -> Version | None:
+            return next((v for v in self.queue if v.job not in resting), None)
+
+        with self.changed:
+            version = find()
+            if version is None and not self.closed:
                 self.changed.wait(limit_s)
-            if not self.queue:
-                return None
-            self.queue[0].pins += 1
-            return self.queue[0]
+                version = find()
+            if version is not None:
+                version.pins += 1
+            return version
 
     def flushed(self, version: Version) -> None:
         """Note that a version is on disk, and take it off the queue."""
@@ -86,22 +115,26 @@ class Room:
             version.flushed = True
             here = self.jobs.get(version.job)
             if here is not None:
-                if here.session is not None and here.session.name == version.session:
-                    here.session.durable.add(version.number)
+                run = here.session
+                if run is not None and run.name == version.session and not version.superseded and not self.lacks:
+                    run.durable.add(version.number)
                 here.sequence += 1
             if version in self.queue:
                 self.queue.remove(version)
             self.changed.notify_all()
 
-    def disk_fails(self, why: str) -> None:
-        """Let those who wait for the disk know that it takes nothing; empty: it does again."""
+    def durable(self, version: Version) -> bool:
+        """Whether a version survives the loss of this machine."""
+        return version.flushed and not self.lacks
+
+    def disk_fails(self, job: str, why: str) -> None:
+        """Let those who wait for the disk know that it takes nothing of a job; empty: it does again."""
         with self.changed:
-            if why == self.trouble:
-                return
-            self.trouble = why
-            for job in self.jobs.values():
-                job.sequence += 1
-            self.changed.notify_all()
+            here = self.jobs.get(job)
+            if here is not None:
+                here.trouble = why
+                here.sequence += 1
+                self.changed.notify_all()
 
     def held(self, job: str) -> int | None:
         """The oldest version of a job that its trainer wants to stay on disk, None when it leaves that to the node."""
@@ -151,7 +184,7 @@ class Room:
             self.pool.give(version.slot)
             version.slot = None
 
-    def _slot(self, size: int) -> Slot | None:
+    def _slot(self, here: Job, size: int) -> Slot | None:
         slot = self.pool.used(size)
         if slot is not None:
             return slot
@@ -160,7 +193,7 @@ class Room:
         if plenty is not None:
             self._drop(plenty)
         while (slot := self.pool.take(size)) is None:
-            victim = next(self._victims(), None)
+            victim = next(chain(self._victims(), self._last_resort(here)), None)
             if victim is None:
                 return None
             self._drop(victim)
@@ -178,10 +211,14 @@ class Room:
                 if not version.used and (version.flushed or not self.persists) and not job.keeps(version):
                     yield version
 
-        # Nobody sends to this job any more, and the disk has it: it need not keep another job out.
-        for job in self.jobs.values():
-            if job.session is None or not job.session.alive(now, self.lease_s):
-                yield from (v for v in job.complete.values() if v.flushed and not v.used)
+    def _last_resort(self, here: Job) -> Iterator[Version]:
+        """Versions of which a job may have the slots before it gets none."""
+        if not self.persists:  # its run went back to before this one, and has completed another since
+            yield from (v for v in here.complete.values() if not v.used and v is not here.last)
+        # What the disk has need not keep anybody out; what nobody sends to any more goes first, then the job's own.
+        now = self._clock()
+        for job in sorted(self.jobs.values(), key=lambda j: (j.alive(now, self.lease_s), j is not here)):
+            yield from (v for v in job.complete.values() if v.flushed and not v.used)
 
     def _given_up(self, job: Job, version: Version, now: float) -> bool:
         """Whether nobody will send the rest of a version."""
@@ -196,5 +233,5 @@ class Room:
         """Why there is no slot, in words."""
         return (
             f"all {self.pool.allocated} bytes of {self.pool.limit} are in use; {len(self.queue)} complete versions "
-            "wait for the disk"
+            "wait for the disk; if it stays so, give the node more --memory"
         )

@@ -23,8 +23,6 @@ from deepvm.checkpoint.retention import kept
 from deepvm.errors import RequestError
 
 _LOG = logging.getLogger(__name__)
-_MOST_STRANGERS = 32
-"""Connections without proof; with more, the oldest is ended, so that silent ones cannot keep others out."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,8 @@ class NodeSettings:
         listen: where; port 0 picks one. token: what its peers must know.
         memory_bytes: for all versions together. persist: URL of the place for complete versions, empty for memory only.
         keep, keep_every: versions of each job that stay there, see :func:`deepvm.checkpoint.retention.kept`.
-        connections: the most at a time.
+        connections: the most at a time, and as many again that have not proved the token yet; with more of those, the
+            oldest is ended, so that silent ones cannot keep others out.
         drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.
         certificate, key: files for TLS, both or none. direct: write past the page cache where possible.
         shared: other nodes that say so too may write into the folder; no two of them the versions of one job.
@@ -47,7 +46,7 @@ class NodeSettings:
     persist: str = ""
     keep: int = 2
     keep_every: int = 0
-    connections: int = 64
+    connections: int = 512
     drain_s: float = 60.0
     lease_s: float = 30.0
     certificate: Path | None = None
@@ -81,7 +80,14 @@ class Node:
         """Make it; nothing is opened yet."""
         self.settings = settings
         self.store = open_store(settings.persist, direct=settings.direct, shared=settings.shared)
-        self.shelf = Shelf(settings.memory_bytes, persists=self.store is not None, lease_s=settings.lease_s)
+        lacks = ""
+        if self.store is None:
+            lacks = "start it with --persist to have versions on its disk too"
+        elif self.store.volatile:
+            lacks = f"{self.store.url} lies in that machine's memory too; start it with --persist on a disk"
+        self.shelf = Shelf(
+            settings.memory_bytes, persists=self.store is not None, lacks=lacks, lease_s=settings.lease_s
+        )
         self.flusher = None
         if self.store is not None:
             self.flusher = Flusher(self.shelf, self.store, keep=settings.keep, every=settings.keep_every)
@@ -165,7 +171,7 @@ class Node:
                     "state": v.state.value,
                     "bytes": v.plan.layout.size,
                     "received_bytes": sum(r.total for r in v.received.values()),
-                    "durable": v.flushed,
+                    "durable": shelf.durable(v),
                 }
                 for j in shelf.jobs.values()
                 for v in (*j.partial.values(), *j.complete.values())
@@ -187,6 +193,7 @@ class Node:
             "counts": counts,
             "flush": {"waiting": waiting, **(self.flusher.times if self.flusher is not None else {})},
             "persist": self.store.url if self.store is not None else "",
+            "volatile": self.store is None or self.store.volatile,
             **network,
         }
 
@@ -200,7 +207,11 @@ class Node:
             self._strangers.pop(connection, None)
             if len(self._connections) >= self.settings.connections:
                 self._refused["full"] += 1
-                raise Refused("full", f"the node has {self.settings.connections} connections already")
+                raise Refused(
+                    "full",
+                    f"the node has {self.settings.connections} connections already; start it with --connections N, "
+                    "3 for each rank",
+                )
             self._connections[connection] = None
             self._served += 1
 
@@ -247,7 +258,7 @@ class Node:
         connection = Connection(Channel(sock), self, self.settings.token, peer)
         with self._lock:
             self._strangers[connection] = None
-            oldest = next(iter(self._strangers)) if len(self._strangers) > _MOST_STRANGERS else None
+            oldest = next(iter(self._strangers)) if len(self._strangers) > self.settings.connections else None
             if oldest is not None:
                 del self._strangers[oldest]
                 self._refused["unproven"] += 1

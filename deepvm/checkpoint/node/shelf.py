@@ -22,6 +22,8 @@ _LEAST_DOCUMENT = 2**20
 _MOST_DOCUMENTS = 2
 """Layouts of the most bytes that are kept at a time; most are much smaller."""
 _MOST_JOBS = 1000
+LEAST_PIECE = 4096
+"""Bytes of a piece that does not end a run: each is remembered until its version is complete."""
 _ABORT_S = 5.0
 
 
@@ -40,8 +42,8 @@ class Shelf(Room):
         check_job(job)
         with self.changed:
             now = self._clock()
-            if job not in self.jobs and len(self.jobs) >= _MOST_JOBS:
-                raise Refused("full", f"the node knows {_MOST_JOBS} jobs already")
+            if job not in self.jobs and len(self.jobs) >= _MOST_JOBS and not self._forget(now):
+                raise Refused("full", f"the node knows {_MOST_JOBS} jobs already, none of which it may forget")
             here = self.jobs.setdefault(job, Job(job))
             current = here.session
             if current is not None and current.name != session:
@@ -98,7 +100,7 @@ class Shelf(Room):
     def _make_room(self, here: Job, document: int) -> None:
         """Forget layouts, those of runs that are over first, until one more fits; who needs one again says it again."""
         now = self._clock()
-        over = [j for j in self.jobs.values() if j.session is None or not j.session.alive(now, self.lease_s)]
+        over = [j for j in self.jobs.values() if not j.alive(now, self.lease_s)]
         for job in (*over, here):
             while job.plans and self._documents() + document > _MOST_DOCUMENTS * self.most_document:
                 job.plans.popitem(last=False)
@@ -123,15 +125,6 @@ class Shelf(Room):
     def _leave_versions(owner: Owner, here: Job) -> None:
         for version in here.partial.values():
             version.senders.discard(owner)
-
-    def hear(self, job: str, session: str) -> None:
-        """Note a sign of life.
-
-        Raises:
-            Refused: the session is over.
-        """
-        with self.changed:
-            self._current(job, session)[1].heard = self._clock()
 
     def reserve(
         self,
@@ -186,13 +179,17 @@ class Shelf(Room):
             if version is None:
                 if run.skips(number, rank):
                     return Busy(1.0, "there was no room for this version")
-                found = None if self.stopping else self._slot(plan.layout.size)
+                found = None if self.stopping else self._slot(here, plan.layout.size)
                 if found is None:
                     self.counts["busy"] += 1
                     run.skipped[number] = {rank}
                     return Busy(1.0, "the node is stopping" if self.stopping else self._why())
                 version = Version(job, number, session, plan, found, self._clock())
                 here.partial[number] = version
+                run.complete.discard(number)
+                run.durable.discard(number)
+                if number in here.complete:
+                    here.complete[number].superseded = True
                 here.sequence += 1
             elif version.plan.layout.digest != digest:
                 raise Refused("layout", f"the ranks hold different layouts of version {number}")
@@ -223,6 +220,10 @@ class Shelf(Room):
                 if arrived.covers(start, end):
                     self.counts["duplicates"] += 1
                     return None
+                if end - start < LEAST_PIECE and not version.plan.ends(rank, end):
+                    raise Refused(
+                        "request", f"{end - start} bytes at {start}; pieces have {LEAST_PIECE} or end their run"
+                    )
                 if version.state is not State.RECEIVING or arrived.touches(start, end):
                     raise Refused("request", f"bytes {start} to {end - 1} are here in part; ask what is missing")
                 other = next((c for c in version.claims if c.start < end and start < c.end), None)
@@ -287,7 +288,7 @@ class Shelf(Room):
         if last:
             self._finish(self.jobs[version.job], version)
         with self.changed:
-            return Receipt((), version.state is State.COMPLETE, version.flushed)
+            return Receipt((), version.state is State.COMPLETE, self.durable(version))
 
     def _valid(self, ticket: Ticket) -> Session:
         version = ticket.version
@@ -339,13 +340,13 @@ class Shelf(Room):
                 run.heard = self._clock()
                 left = deadline - time.monotonic()
                 if here.sequence != sequence or left <= 0 or self.closed:
-                    stuck = [v for v in self.queue if v.job == job and v.session == session] if self.trouble else []
+                    stuck = [v for v in self.queue if v.job == job and v.session == session] if here.trouble else []
                     return Fate(
                         here.sequence,
                         tuple(here.partial),
                         tuple(run.complete),
                         tuple(run.durable),
-                        tuple((v.number, self.trouble) for v in stuck),
+                        tuple((v.number, here.trouble) for v in stuck),
                     )
                 self.changed.wait(left)
 
@@ -354,6 +355,19 @@ class Shelf(Room):
         if here is None or here.session is None or here.session.name != session:
             raise Refused("stale", f"this training run of {job!r} is over here: another one has taken its name")
         return here, here.session
+
+    def _forget(self, now: float) -> bool:
+        """Forget a job that nobody sends to any more and that is all on the disk; returns whether there is one."""
+        for here in self.jobs.values():
+            held = [*here.partial.values(), *here.complete.values()]
+            kept = all(v.flushed for v in here.complete.values()) and not any(v.used for v in held)
+            if kept and not here.alive(now, self.lease_s):
+                self._end(here)
+                for version in list(here.complete.values()):
+                    self._drop(version)
+                del self.jobs[here.name]
+                return True
+        return False
 
     def _end(self, here: Job) -> None:
         """End a job's session: its unfinished versions will never be finished."""

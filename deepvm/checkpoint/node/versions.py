@@ -76,9 +76,19 @@ class Plan:
 
     def allows(self, rank: int, start: int, end: int) -> bool:
         """Whether a range is inside one run of a rank."""
+        run = self._run(rank, start)
+        return run is not None and end <= run.offset + run.length
+
+    def ends(self, rank: int, end: int) -> bool:
+        """Whether a run of a rank ends there."""
+        run = self._run(rank, end - 1)
+        return run is not None and end == run.offset + run.length
+
+    def _run(self, rank: int, place: int) -> Segment | None:
+        """The last run of a rank that begins at a place or before it."""
         own = self.runs[rank]
-        at = bisect_right(own, Segment(start, self.layout.size)) - 1
-        return at >= 0 and end <= own[at].offset + own[at].length
+        at = bisect_right(own, Segment(place, self.layout.size)) - 1
+        return own[at] if at >= 0 else None
 
 
 @dataclass(eq=False)
@@ -91,6 +101,7 @@ class Version:
         claims: ranges being written. pins: threads that read the slot.
         senders: connections that were given credit for it last. heard: when one last came, monotonic.
         manifest: once complete. flushed: it is on disk as well. best: so far, says the training.
+        superseded: the same run saves its number anew; what becomes of this one is nobody's answer any more.
     """
 
     job: str
@@ -110,6 +121,7 @@ class Version:
     manifest: Manifest | None = None
     flushed: bool = False
     best: bool = False
+    superseded: bool = False
 
     @property
     def image(self) -> memoryview:
@@ -151,6 +163,10 @@ class Remembered:
         if len(self._numbers) > REMEMBERED:
             self._numbers.popitem(last=False)
 
+    def discard(self, number: int) -> None:
+        """Forget a number."""
+        self._numbers.pop(number, None)
+
     def __contains__(self, number: object) -> bool:
         """Whether it is remembered."""
         return number in self._numbers
@@ -167,7 +183,7 @@ class Session:
         name: its random id. owners: its connections. heard: when one of them last said something, monotonic.
         reserved: the newest version that each rank began. skipped: versions for which there was no room, and who was
             told: all ranks get the same answer, or the parts of some would wait in vain for the others.
-        complete, durable: versions that it was, or would have been, told of.
+        complete, durable: versions that it was, or would have been, told of; of a number, the one begun last.
     """
 
     def __init__(self, name: str, now: float) -> None:
@@ -200,7 +216,7 @@ class Job:
     Attributes:
         partial, complete: versions by number. ``complete`` in the order of completion.
         sequence: changes with every change of a version's state, for those who wait.
-        hold: versions from this number on stay on disk; None: the newest alone.
+        hold: versions from this number on stay on disk; None: the newest alone. trouble: why the disk takes nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -212,12 +228,25 @@ class Job:
         self.complete: dict[int, Version] = {}
         self.sequence = 0
         self.hold: int | None = None
+        self.trouble = ""
+
+    def alive(self, now: float, lease_s: float) -> bool:
+        """Whether somebody may still send to it."""
+        return self.session is not None and self.session.alive(now, lease_s)
 
     def keeps(self, version: Version) -> bool:
-        """Whether a complete version is the newest, by its number or by the time of its completion.
+        """Whether a complete version is the newest of this run, by its number or by the time of its completion.
 
-        They differ when a run starts again from an earlier version.
+        They differ when a run goes back to an earlier version. What earlier runs have completed counts as long as this
+        one has completed nothing.
         """
-        return bool(self.complete) and (
-            version.number == max(self.complete) or version is next(reversed(self.complete.values()))
-        )
+        return version is self.last or version.number == max(v.number for v in self._newest())
+
+    @property
+    def last(self) -> Version | None:
+        """The version that this run, or else one before it, has completed last."""
+        return next(reversed(self._newest()), None)
+
+    def _newest(self) -> list[Version]:
+        session = self.session.name if self.session is not None else ""
+        return [v for v in self.complete.values() if v.session == session] or [*self.complete.values()]

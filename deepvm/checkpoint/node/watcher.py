@@ -19,19 +19,18 @@ _LOG = logging.getLogger(__name__)
 _POLL_S = 5.0
 _AGAIN_S = 0.5
 _SLOWEST_S = 10.0
-_NO_DISK = "start it with --persist to have versions on its disk too"
 
 
 @dataclass(eq=False)
 class Pending:
-    """A version whose levels are awaited.
+    """A version whose levels are awaited, from when the node has given it room: what it says of the number is of this.
 
     Attributes:
         version: its number. acknowledged: called once for each level, the weakest first.
         wanted: levels not reached; None until it is known which ones can be.
         lost: called once with the reason when nothing more will be acknowledged.
         sent: this rank's part is verified; until then the node need not know of it.
-        persists: the node has a disk. since: monotonic.
+        lacks: why they will never be durable, empty where they will. since: monotonic.
     """
 
     version: int
@@ -39,24 +38,24 @@ class Pending:
     lost: Callable[[CheckpointError], None] = lambda reason: None
     wanted: list[Level] | None = None
     sent: bool = False
-    persists: bool = True
+    lacks: str = ""
     since: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def expect(self, *, persists: bool) -> None:
-        """Say which levels can be reached; the first word counts."""
+    def expect(self, lacks: str) -> None:
+        """Say which levels can be reached, and why no more; the first word counts."""
         with self.lock:
             if self.wanted is None:
-                self.wanted = [Level.REMOTE, Level.DURABLE] if persists else [Level.REMOTE]
-                self.persists = persists
+                self.wanted = [Level.REMOTE] if lacks else [Level.REMOTE, Level.DURABLE]
+                self.lacks = lacks
 
     def reached(self, level: Level) -> bool:
         """Tell of a level, and of those below it, unless that was done; returns whether nothing more is awaited."""
         with self.lock:
             while self.wanted and (self.wanted[0] is level or level is Level.DURABLE):
                 self.acknowledged(self.wanted.pop(0))
-                if not self.wanted and not self.persists:
-                    self.lost(CheckpointError(f"version {self.version} is in the node's memory only: {_NO_DISK}"))
+                if not self.wanted and self.lacks:
+                    self.lost(CheckpointError(f"version {self.version} is in the node's memory only: {self.lacks}"))
             return not self.wanted
 
 
@@ -119,15 +118,16 @@ class Watcher:
                         self._link = link
                     link.hello(self._greeting)
                     sequence = -1
-                with self._lock:  # those that the node knows when it is asked
-                    known = {p for p in self._pending if p.sent}
+                with self._lock:  # an answer is of those that the node knew when it was asked
+                    asked = {p: p.sent for p in self._pending}
                 question = {"sequence": sequence, "limit_ms": int(_POLL_S * 1000)}
                 fate = self._link.expect(
                     Kind.STATE, self._link.call(Kind.WAIT, question, limit_s=_POLL_S + _SLOWEST_S)
                 ).body
                 sequence, pause_s = int(fate["sequence"]), _AGAIN_S
                 stuck = {int(number): str(why) for number, why in fate.get("stuck", ())}
-                self._tell(known, fate["receiving"], fate["complete"], fate["durable"], stuck)
+                if self._tell(asked, fate["receiving"], fate["complete"], fate["durable"], stuck):
+                    sequence = -1  # the word may be of a version that came meanwhile: asked again, it is
             except Exception as error:  # anything: the trainer must not lose its watcher to a node's nonsense
                 self._part(error)
                 if self._closed.wait(pause_s):
@@ -153,15 +153,16 @@ class Watcher:
 
     def _tell(
         self,
-        known: set[Pending],
+        asked: Mapping[Pending, bool],
         receiving: Container[int],
         complete: Container[int],
         durable: Container[int],
         stuck: Mapping[int, str],
-    ) -> None:
+    ) -> bool:
+        """Pass an answer on; ``asked``: whose it is, and whether their part was sent. Returns whether others wait."""
         with self._lock:
             awaited = sorted(self._pending, key=lambda p: p.version)
-        for pending in awaited:
+        for pending in (p for p in awaited if p in asked):
             done = False
             # A callback that fails is the trainer's affair, and must not cost the other versions their word.
             with contextlib.suppress(Exception):
@@ -171,10 +172,11 @@ class Watcher:
                     done = pending.reached(Level.REMOTE)
                     if pending.version in stuck and not done:
                         self._give_up(pending, f"the node's disk takes it not: {stuck[pending.version]}")
-                elif pending in known and pending.version not in receiving:
+                elif asked[pending] and pending.version not in receiving:
                     self._give_up(pending, "the memory node gave it up")
             if done:
                 self.discard(pending)
+        return any(p.version in complete or p.version in durable for p in awaited if p not in asked)
 
     def _expire(self) -> None:
         limit = time.monotonic() - self._limit_s

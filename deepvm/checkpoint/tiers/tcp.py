@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,9 @@ class TcpTier(Tier):
             for attempt in range(_TRIES):
                 try:
                     links = self._links(shard, deadline)
-                    pending.expect(persists=bool(links[0].welcome.get("persists")))
+                    pending.expect(links[0].lacks)
                     watcher = self._watcher(shard)
-                    watcher.add(pending)  # before the commit: completeness may be known before its answer is here
-                    answer = self._transfer(links, shard, attempt_id, deadline, step)
+                    answer = self._transfer(links, shard, attempt_id, deadline, step, partial(watcher.add, pending))
                     break
                 except OSError as error:
                     if attempt == _TRIES - 1 or time.monotonic() + _PAUSE_S > deadline:
@@ -137,8 +137,13 @@ class TcpTier(Tier):
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
         with self._reader() as link:
-            count = link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})).body.get("count", 0)
-            return tuple(_manifest(link.expect(Kind.MANIFEST, link.answer(most=MOST_DOCUMENT))) for _ in range(count))
+            count = link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})).body.get("count")
+            if type(count) is not int or count < 0:
+                raise BrokenError("a count that is none")
+            found = [_manifest(link.expect(Kind.MANIFEST, link.answer(most=MOST_DOCUMENT))) for _ in range(count)]
+            if any(manifest.job != job for manifest in found):
+                raise BrokenError("versions of another job")
+            return tuple(found)
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; the file is a new one in ``folder``, without a commit record."""
@@ -272,11 +277,16 @@ class TcpTier(Tier):
         return links
 
     def _transfer(
-        self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None
+        self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None, begun: Callable[[], None]
     ) -> Mapping[str, Any]:
-        """Send what the node lacks over these connections, which go back to the pool or are closed."""
+        """Send what the node lacks; ``begun`` is called when it has room, before the version can be complete there.
+
+        The connections go back to the pool or are closed.
+        """
         try:
-            answer = self._send(links, shard, put, deadline, step)
+            received = self._room(links, shard, put, deadline, step)
+            begun()
+            answer = self._send(links, shard, received, deadline, step)
         except TierBusyError:
             self._keep(links)
             raise
@@ -295,12 +305,17 @@ class TcpTier(Tier):
         for link in links:
             link.close()
 
-    def _send(self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None) -> Mapping[str, Any]:
+    def _room(self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None) -> Ranges:
+        """Get leave to send on all connections; returns what is there already."""
         point("sender.before-reserve")
         question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best}
         if step is not None and step.hold is not None:
             question["hold"] = step.hold
-        received = Ranges(_pairs([self._reserve(link, question, deadline) for link in links][0]))
+        return Ranges(_pairs([self._reserve(link, question, deadline) for link in links][0]))
+
+    def _send(
+        self, links: list[Link], shard: Shard, received: Ranges, deadline: float, step: Step | None
+    ) -> Mapping[str, Any]:
         if step is not None:
             step.wait("room")
         cells = [
@@ -366,7 +381,9 @@ class TcpTier(Tier):
 
 
 def _manifest(frame: Frame) -> Manifest:
-    return Manifest.from_json(frame.raw)
+    with contextlib.suppress(RequestError):
+        return Manifest.from_json(frame.raw)
+    raise BrokenError("no commit record, where one was due")
 
 
 def _pairs(value: Any) -> list[tuple[int, int]]:
