@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint.images import manifest_of, names, noise
-from checkpoint.object_store import BUCKET, running
+from checkpoint.object_store import BUCKET, CREDENTIALS, running
 
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.manifest import SUFFIX
@@ -99,6 +99,29 @@ class TestLs:
         code, _, err = run("ls", place)
         assert code == 2
         assert place in err
+
+    @pytest.mark.parametrize("url", ["file://{}#1", "file://{}?x=1", "s3://bucket/run#1", "s3://bucket/run?x=1"])
+    @pytest.mark.parametrize("command", [["ls"], ["restore", "--to", "x"]])
+    def test_what_would_be_another_place_is_refused(self, folder: Path, run: Run, url: str, command: list[str]) -> None:
+        code, out, err = run(command[0], url.format(folder), *command[1:])
+        assert (code, out) == (2, "") and err.startswith("Error: PLACE:") and "without ? and #" in err
+
+    @pytest.mark.parametrize("place", ["s3://", "s3:///x", "tcp://h:99999", "tcp://a:1,a:1", "mpi://0", "tcp://h"])
+    def test_errors_name_what_was_given(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+    ) -> None:
+        (tmp_path / "token").write_text("open sesame")
+        monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
+        code, _, err = run("ls", place)
+        assert code == 2 and err.startswith(f"Error: PLACE: '{place}'")
+
+    def test_an_endpoint_that_is_no_url(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("boto3")
+        for name, value in CREDENTIALS.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "garbage")
+        code, _, err = run("ls", "s3://bucket/x")
+        assert code == 1 and "garbage" in err and "AWS_ENDPOINT_URL_S3" in err
 
     def test_a_file_is_no_folder(self, folder: Path, run: Run) -> None:
         assert run("ls", folder / "job-000000000001.pt")[0] == 2
@@ -298,6 +321,35 @@ class TestRestore:
         assert "job, other" in err
         assert run("restore", folder, "--to", target, "--job", "other")[0] == 0
         assert target.read_bytes() == noise(1000, 8)
+
+    def test_the_job_of_the_environment(
+        self, folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(folder, 8, job="other")
+        target = tmp_path / "model.pt"
+        monkeypatch.setenv("DEEPVM_JOB", "other")
+        assert run("restore", folder, "--to", target)[:2] == (0, f"{target}: version 8 of other\n")
+        assert run("restore", folder, "--to", target, "--job", "job")[0] == 0
+        assert target.read_bytes() == noise(1000, 3)
+        monkeypatch.setenv("DEEPVM_JOB", "third")
+        code, _, err = run("restore", folder, "--to", target)
+        assert code == 4 and "job third" in err
+
+    def test_a_file_of_another_job(self, folder: Path, run: Run, tmp_path: Path) -> None:
+        words = ("restore", folder / "job-000000000002.pt", "--to", tmp_path / "model.pt", "--job")
+        code, _, err = run(*words, "other")
+        assert code == 2 and err.startswith("Error: --job: 'other'") and not (tmp_path / "model.pt").exists()
+        assert run(*words, "job")[0] == 0
+
+    @pytest.mark.parametrize("name", ["j.part-1-of-99999999", "j.part-3-of-2", "j.part-0-of-2", "j.part-01-of-2"])
+    def test_a_job_that_happens_to_be_called_like_a_part(
+        self, folder: Path, run: Run, tmp_path: Path, name: str
+    ) -> None:
+        put(folder, 5, job=name)
+        target = tmp_path / "model.pt"
+        assert run("restore", folder, "--to", target, "--job", "j")[0] == 4
+        assert run("restore", folder, "--to", target, "--job", name)[:2] == (0, f"{target}: version 5 of {name}\n")
+        assert run("gc", folder, "--keep", 1, "--job", name)[:2] == (0, "")
 
     @pytest.mark.parametrize("to", [".", "nowhere/x"])
     def test_targets_that_cannot_be(self, folder: Path, run: Run, tmp_path: Path, to: str) -> None:
