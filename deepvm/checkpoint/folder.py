@@ -191,7 +191,10 @@ class VersionFolder:
             try:
                 self._rename(upcoming, record, "replaced")
             except FileNotFoundError:  # another writer of this version took it for that of a killed one
-                self._commit(record, manifest())
+                try:
+                    verify(target)  # it may have replaced our bytes as well, and vouched for its own
+                except DamagedError:
+                    self._commit(record, manifest())
             self._sync("replaced")
         else:
             self._commit(record, manifest())

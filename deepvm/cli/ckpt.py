@@ -159,6 +159,7 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
             raise RequestError("job", job, f"{manifest.job}, whose version this file holds")
         return where, manifest
     if isinstance(where, Path):
+        from deepvm.checkpoint.parts import whole_job
         from deepvm.checkpoint.tiers.gather import GatherTier, jobs_in
 
         places = [open_folder(path) for path in (where, *more)]
@@ -183,7 +184,7 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
         tier.close()
     what = "no good version" if found else "no complete version"
     hint = ""
-    if isinstance(where, Path) and any(f.job.startswith(f"{job}.part-") for p in places for f in p.found()):
+    if isinstance(where, Path) and any((whole_job(f.job) or ("",))[0] == job for p in places for f in p.found()):
         hint = "; not all its parts are here, name the folders of the other memory nodes with --parts"
     raise DataError(f"{tier.url}: {what}{'' if version is None else f' {version}'} of job {job}{hint}")
 

@@ -197,21 +197,31 @@ class TestSweeping:
         assert mine.read_bytes() == b"mine"
 
 
-def test_two_writers_of_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other", ["begins", "ends"])
+@pytest.mark.parametrize("label", ["data.before-rename", "replaced.before-rename"])
+def test_two_writers_of_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str, other: str) -> None:
     """The second takes the record that the first has ready for what a killed writer left."""
-    tier = FileTier(tmp_path)
+    tier, second = FileTier(tmp_path), FileTier(tmp_path)
     put(tier, 1)
 
-    def other_begins(label: str) -> None:
-        if label == "data.before-rename":
+    def between(here: str) -> None:
+        if here != label:
+            return
+        patch.undo()
+        if other == "begins":
             settle(tier.folder.file("job", 1))
+        else:
+            put(second, 1, seed=3)
 
     with monkeypatch.context() as patch:
-        patch.setattr(folder_module, "point", other_begins)
+        patch.setattr(folder_module, "point", between)
         assert put(tier, 1, seed=2) == [tier._level]
-    assert verify(tier.folder.file("job", 1)).crcs == manifest_of(noise(1000, 2)).crcs
+    stays = 3 if (label, other) == ("replaced.before-rename", "ends") else 2  # the last to give its file the name
+    assert verify(tier.folder.file("job", 1)).crcs == manifest_of(noise(1000, stays)).crcs
     assert [m.version for m in tier.versions("job")] == [1]
+    assert names(tmp_path) == ["job-000000000001.pt", "job-000000000001.pt.json"]
     tier.close()
+    second.close()
 
 
 class TestOtherTrainings:

@@ -347,7 +347,8 @@ class TestRestore:
     ) -> None:
         put(folder, 5, job=name)
         target = tmp_path / "model.pt"
-        assert run("restore", folder, "--to", target, "--job", "j")[0] == 4
+        code, _, err = run("restore", folder, "--to", target, "--job", "j")
+        assert code == 4 and "--parts" not in err
         assert run("restore", folder, "--to", target, "--job", name)[:2] == (0, f"{target}: version 5 of {name}\n")
         assert run("gc", folder, "--keep", 1, "--job", name)[:2] == (0, "")
 
