@@ -89,7 +89,7 @@ class FolderStore(Store):
             raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
         # What another node or a trainer is writing now must not be taken for what a killed one left.
         with self._folder.presence.alone() as alone:
-            self._folder.sweep(0 if alone else YOUNG_S)
+            self._folder.sweep(0 if alone and not self._shared else YOUNG_S)
 
     def write(self, image: memoryview, manifest: Manifest) -> None:
         """See :class:`Store`."""
