@@ -25,6 +25,7 @@ from pathlib import Path
 from deepvm.checkpoint import disk
 from deepvm.checkpoint.manifest import SUFFIX, Manifest
 from deepvm.checkpoint.points import point
+from deepvm.checkpoint.presence import Presence
 from deepvm.checkpoint.record import UPCOMING, record_of, settle, upcoming_of
 from deepvm.checkpoint.record import read_manifest as read_manifest  # who has a folder reads and verifies its versions
 from deepvm.checkpoint.record import verify as verify
@@ -35,6 +36,9 @@ _NAME = re.compile(rf"(?P<job>{_JOB.pattern})-(?P<version>[0-9]{{12,19}})\.pt", 
 _HIDDEN = re.compile(rf"\.({_NAME.pattern}({re.escape(SUFFIX)})?\.[0-9a-f]{{8}}|{_JOB.pattern}\.spare)\.tmp", re.ASCII)
 UNCOMMITTED = "it has no commit record: it was never completed"
 """What is the matter with a file whose writer was killed; the other problems are damage."""
+
+YOUNG_S = 3600.0
+"""Seconds for which a file that nobody vouches for may belong to a writer at work."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -95,6 +99,7 @@ class VersionFolder:
         """
         self.path, self._direct = path, direct
         self._told: set[tuple[Path, str]] = set()
+        self.presence = Presence(path)
 
     def file(self, job: str, version: int) -> Path:
         """Where a version is, or would be."""
@@ -137,9 +142,14 @@ class VersionFolder:
             raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
         return target
 
+    def enter(self) -> None:
+        """Make the folder, and have it known that this process writes there, until ``presence.leave()``."""
+        disk.make_folder(self.path)
+        self.presence.enter()
+
     def reserve(self, job: str, version: int = 0) -> Path:
         """Name of a hidden file for :meth:`adopt`; it is there if there was a spare that nobody reads, else not."""
-        disk.make_folder(self.path)
+        self.enter()
         hidden = self._hidden(self.file(job, version))
         self._claim_spare(job, hidden)
         return hidden
@@ -178,7 +188,13 @@ class VersionFolder:
             raise
         self._sync("data")
         if replaces:
-            self._rename(upcoming, record, "replaced")
+            try:
+                self._rename(upcoming, record, "replaced")
+            except FileNotFoundError:  # another writer of this version took it for that of a killed one
+                try:
+                    verify(target)  # it may have replaced our bytes as well, and vouched for its own
+                except DamagedError:
+                    self._commit(record, manifest())
             self._sync("replaced")
         else:
             self._commit(record, manifest())
@@ -324,34 +340,53 @@ class VersionFolder:
             self._spare(job).unlink()
 
     def leftovers(self, older_than_s: float = 0) -> tuple[Path, ...]:
-        """Spares, and the hidden files that killed writers left."""
+        """Spares, and what killed writers left: hidden files, and records that were to take the place of others."""
         try:
-            names = sorted(n for n in os.listdir(self.path) if _HIDDEN.fullmatch(n))
+            names = sorted(n for n in os.listdir(self.path) if _HIDDEN.fullmatch(n) or _replaced(n))
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}") from error
         return tuple(p for n in names if age_s(p := self.path / n) >= older_than_s)
 
+    def clear(self, left: Path) -> None:
+        """End what one of :meth:`leftovers` was for: a replacement is settled, another file removed. Raises OSError."""
+        name = _replaced(left.name)
+        if name:
+            settle(self.path / name)
+        else:
+            left.unlink(missing_ok=True)
+
+    def uncommitted(self, job: str = "") -> tuple[Found, ...]:
+        """Files whose writer was killed more than :data:`YOUNG_S` ago, before it could commit them; of a job or all."""
+        old = (f for f in self.found(job) if f.problem == UNCOMMITTED and age_s(f.path) >= YOUNG_S)
+        return tuple(f for f in old if not os.path.lexists(upcoming_of(f.path)))  # that may yet vouch for it
+
     def sweep(self, older_than_s: float = 0) -> int:
-        """Remove what :meth:`leftovers` lists; returns how many. Without an age only where nobody writes now."""
-        count = self._settle(older_than_s)
+        """Remove what :meth:`leftovers` and :meth:`uncommitted` list; returns how many.
+
+        Without an age only where nobody writes now.
+        """
+        count = 0
         for path in self.leftovers(older_than_s):
             with contextlib.suppress(OSError):
-                path.unlink()
+                self.clear(path)
                 count += 1
-        return count
+        return count + self.drop_uncommitted()
 
-    def _settle(self, older_than_s: float) -> int:
-        """End replacements that killed writers left; returns how many."""
-        count = 0
-        with contextlib.suppress(OSError):
-            for name in os.listdir(self.path):
-                path = self.path / name.removeprefix(".").removesuffix(SUFFIX + UPCOMING)
-                if upcoming_of(path).name == name and parse_name(path.name) and age_s(self.path / name) >= older_than_s:
-                    settle(path)
-                    count += 1
-        return count
+    def drop_uncommitted(self, job: str = "") -> int:
+        """Remove what :meth:`uncommitted` lists; returns how many. Raises CheckpointError."""
+        rows = self.uncommitted(job)
+        for row in rows:
+            log.info("%s is removed: %s", row.path, row.problem)
+            self.delete(row.job, row.version)
+        return len(rows)
+
+
+def _replaced(name: str) -> str:
+    """The version's file whose record a hidden file of this name was to replace; empty when that is none."""
+    file = name.removeprefix(".").removesuffix(SUFFIX + UPCOMING)
+    return file if parse_name(file) is not None and upcoming_of(Path(file)).name == name else ""
 
 
 def age_s(path: Path) -> float:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deepvm.checkpoint import disk
 from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.image import seal
@@ -48,7 +47,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
     parts = [_name(target, SUFFIX, session, rank) for rank in range(shard.layout.world)]
     deadline = time.monotonic() + limit_s
     try:
-        disk.make_folder(folder.path)
+        folder.enter()
         _write_part(hidden, shard)
         point("joint.before-part")
         _say(parts[shard.rank], _checksums(shard))

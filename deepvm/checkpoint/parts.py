@@ -32,7 +32,7 @@ _ABOUT_BYTES = 512
 _BEGIN = b'{"schema_version": "deepvm.part/'
 _MOST_BEGIN = 2**16
 """Bytes within which a part's description begins: the zip's first header and the pickle stand before it."""
-_NAME = re.compile(r"(?P<job>.+)\.part-(?P<number>[0-9]+)-of-(?P<of>[0-9]+)", re.ASCII)
+_NAME = re.compile(r"(?P<job>.+)\.part-(?P<number>[1-9][0-9]?)-of-(?P<of>[1-9][0-9]?)", re.ASCII)
 
 
 def part_job(job: str, number: int, of: int) -> str:
@@ -50,7 +50,9 @@ def part_job(job: str, number: int, of: int) -> str:
 def whole_job(name: str) -> tuple[str, int, int] | None:
     """Job, number and count of a name that :func:`part_job` made, None for others."""
     match = _NAME.fullmatch(name)
-    return None if match is None else (match["job"], int(match["number"]), int(match["of"]))
+    if match is None or not 1 <= int(match["number"]) <= int(match["of"]) <= MOST_PARTS:
+        return None  # a job that happens to be called so
+    return match["job"], int(match["number"]), int(match["of"])
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import io
 import mmap
+import os
 import random
 import zipfile
+from pathlib import Path
 
 from deepvm.checkpoint.image import chunk_crcs
 from deepvm.checkpoint.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
 from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.presence import WRITERS
 from deepvm.checkpoint.tiers.base import Shard
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder, hidden files too, but for the lock of those who write there."""
+    return sorted(name for name in os.listdir(folder) if name != WRITERS)
 
 
 def noise(size: int, seed: int = 0) -> bytearray:

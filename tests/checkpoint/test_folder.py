@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from checkpoint.images import manifest_of, noise
+from checkpoint.images import manifest_of, names, noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +58,7 @@ def test_what_is_written_is_listed_and_read(tmp_path_factory: pytest.TempPathFac
         assert version not in versions(folder, job)
     assert not folder.found()
     folder.sweep()
-    assert not os.listdir(folder.path)
+    assert not names(folder.path)
 
 
 @given(JOBS, VERSIONS)
@@ -98,14 +98,14 @@ def test_other_numbers_than_bytes(tmp_path: Path) -> None:
 def test_an_image_that_is_not_that_of_its_manifest(tmp_path: Path) -> None:
     with pytest.raises(RequestError):
         VersionFolder(tmp_path).write(memoryview(b"abc"), manifest_of(b"abcd"))
-    assert not os.listdir(tmp_path)
+    assert not names(tmp_path)
 
 
 def test_an_image_that_is_not_filled_to_its_end(tmp_path: Path) -> None:
     data = noise(2 * PIECE)
     with pytest.raises(ValueError, match="filled"):
         VersionFolder(tmp_path).write_filling(memoryview(data), "job", 1, [PIECE], lambda: manifest_of(data))
-    assert not os.listdir(tmp_path)
+    assert not names(tmp_path)
 
 
 def test_bytes_are_written_only_when_they_are_final(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_version_written_again_is_the_new_one(tmp_path: Path) -> None:
     write(folder, b"old" * 100)
     write(folder, b"newer" * 100)
     assert verify(folder.file("job", 1)).size == 500
-    assert len(os.listdir(tmp_path)) == 2
+    assert len(names(tmp_path)) == 2
 
 
 def test_folders_are_made_on_the_way(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ class TestSpares:
         assert folder.file("job", 2).stat().st_ino == inode
         assert answers == [True]
         assert verify(folder.file("job", 2)).size == size
-        assert len(os.listdir(folder.path)) == 2
+        assert len(names(folder.path)) == 2
 
     @pytest.mark.parametrize("how", ["open", "mapped", "linked"])
     def test_not_while_somebody_has_it(self, folder: VersionFolder, how: str) -> None:
@@ -194,7 +194,7 @@ class TestSpares:
         monkeypatch.setattr(disk, "can_reuse", lambda _: False)
         other = VersionFolder(folder.path)
         other.delete("job", 1, spare=True)
-        assert not os.listdir(folder.path)
+        assert not names(folder.path)
 
     def test_one_job_leaves_the_other_alone(self, folder: VersionFolder) -> None:
         folder.delete("job", 1, spare=True)
@@ -298,7 +298,7 @@ def test_leftovers_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         os.utime(tmp_path / hidden[1], (now + 100, now + 100))
         assert folder.sweep(older_than_s=100) == 2
     assert folder.sweep() == 1
-    assert len(os.listdir(tmp_path)) == 3
+    assert len(names(tmp_path)) == 3
 
 
 def test_a_record_without_its_file_is_seen(tmp_path: Path) -> None:
@@ -310,4 +310,4 @@ def test_a_record_without_its_file_is_seen(tmp_path: Path) -> None:
     assert "the file is not" in found.problem
     assert versions(folder) == [1]
     folder.delete("job", 2)
-    assert len(os.listdir(tmp_path)) == 2
+    assert len(names(tmp_path)) == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint.images import aligned, manifest_of, noise
+from checkpoint.images import aligned, manifest_of, names, noise
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,7 +99,7 @@ def check(path: Path, acknowledged: list[int], tried: int, size: int) -> None:
     verify(folder.file("job", tried))
     folder.sweep()
     allowed = {f.path.name for f in folder.found()}
-    assert set(os.listdir(path)) <= allowed | {name + SUFFIX for name in allowed}
+    assert set(names(path)) <= allowed | {name + SUFFIX for name in allowed}
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -139,7 +139,7 @@ def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str)
     check()
     folder.sweep()
     check()
-    assert sorted(os.listdir(tmp_path)) == sorted(f.path.name + s for f in folder.found() for s in ("", SUFFIX))
+    assert names(tmp_path) == sorted(f.path.name + s for f in folder.found() for s in ("", SUFFIX))
     assert killed_writer(tmp_path, "", 3, 1, size) == [3]
     new = True
     check()
@@ -279,14 +279,14 @@ def folder(tmp_path: Path) -> VersionFolder:
 
 
 def must_fail(folder: VersionFolder, version: int = 2, match: str = "cannot be written") -> None:
-    before = sorted(os.listdir(folder.path))
+    before = names(folder.path)
     data = noise(6 * PIECE + 77, 2)
     with pytest.raises(CheckpointError, match=match):
         folder.write(aligned(data), manifest_of(data, version=version))
     verify(folder.file("job", 1), manifest_of(noise(6 * PIECE + 77, 1)))
     assert [m.version for m in folder.manifests("job")] == [1]
     if version != 1:
-        after = [n for n in os.listdir(folder.path) if not n.startswith(folder.file("job", 2).name)]
+        after = [n for n in names(folder.path) if not n.startswith(folder.file("job", 2).name)]
         assert sorted(after) == before, "something hidden was left"
 
 
@@ -353,7 +353,7 @@ def test_a_full_disk(small_disk: Path) -> None:
     with pytest.raises(CheckpointError, match="No space left"):
         folder.write(memoryview(data), manifest_of(data, version=3))
     assert [m.version for m in folder.manifests("job")] == [2, 1]
-    assert len(os.listdir(small_disk)) == 4
+    assert len(names(small_disk)) == 4
     for version in (1, 2):
         verify(folder.file("job", version))
     folder.delete("job", 1, spare=True)

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from checkpoint.images import names
 
 from deepvm.checkpoint import joint
 from deepvm.checkpoint.folder import VersionFolder, verify
@@ -69,7 +70,7 @@ def test_ranks_write_one_file(world: int, tmp_path: Path) -> None:
         assert path.read_bytes() == whole
         assert verify(path).world == world
     assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [3, 2]  # keep=2
-    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".") and "spare" not in p.name) == []
+    assert [n for n in names(tmp_path) if n.startswith(".") and "spare" not in n] == []
 
 
 @pytest.mark.parametrize("missing", [0, 1])

@@ -14,7 +14,8 @@ from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.store import Store, open_store
 from deepvm.checkpoint.tiers.base import Level, Shard
-from deepvm.errors import CheckpointError
+from deepvm.checkpoint.tiers.open import open_tier
+from deepvm.errors import CheckpointError, RequestError
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -113,6 +114,56 @@ def test_a_bucket_that_is_not_there_is_said_at_the_start() -> None:
         patch.setenv("AWS_ENDPOINT_URL", server.url)
         with pytest.raises(CheckpointError, match="make the bucket first"), running(persist="s3://nobodys-bucket/x"):
             pass
+
+
+def test_a_bucket_that_cannot_be_written_is_said_at_the_start() -> None:
+    with object_store.running() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", server.url)
+        store = open_store(f"s3://{object_store.BUCKET}/run")
+        assert store is not None
+        server.trouble = lambda method, path: None if method == "GET" else "403 Access Denied"
+        with pytest.raises(CheckpointError, match="s3:GetObject, PutObject"):
+            store.take()
+        server.trouble = lambda method, path: None
+        store.take()
+        assert server.uploads() == server.keys() == [], "nothing is left of the proof"
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("file:///mnt/a%20b%23", "file:///mnt/a b#"),
+        ("file://localhost/mnt/a", "file:///mnt/a"),
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/a%20b/c/", "s3://bucket/a%20b/c"),
+        ("s3://bucket/a b", "s3://bucket/a b"),
+    ],
+)
+def test_trainers_and_nodes_read_urls_alike(url: str, where: str) -> None:
+    store = open_store(url)
+    assert store is not None and store.url == open_tier(url, "s").url == where
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "file:///mnt/run#1",
+            "file:///mnt/run?x",
+            "s3://bucket/run#1",
+            "s3://bucket/run?x",
+            "s3://bucket#",
+            "s3:///x",
+        ),
+        *("s3://", "file://", "file://host/x", "file:relative", "file:///a%00", "/mnt/x", "http://x/y", ""),
+    ],
+)
+def test_urls_that_mean_no_place(url: str) -> None:
+    with pytest.raises(RequestError, match="tiers"):
+        open_tier(url, "s")
+    if url:
+        with pytest.raises(RequestError, match="persist"):
+            open_store(url)
 
 
 def test_the_command_with_a_bucket(tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkpoint.images import manifest_of, noise
-from checkpoint.object_store import BUCKET, running
+from checkpoint.images import manifest_of, names, noise
+from checkpoint.object_store import BUCKET, CREDENTIALS, running
 
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.manifest import SUFFIX
+from deepvm.checkpoint.record import UPCOMING
 from deepvm.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -36,9 +38,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return call
 
 
-def put(folder: Path, version: int, size: int = 1000, job: str = "job") -> Path:
+def put(folder: Path, version: int, size: int = 1000, job: str = "job", *, best: bool = False) -> Path:
     data = noise(size, version)
-    return VersionFolder(folder).write(memoryview(data), manifest_of(data, job, version))
+    return VersionFolder(folder).write(memoryview(data), replace(manifest_of(data, job, version), best=best))
 
 
 def flip(path: Path, offset: int) -> None:
@@ -97,6 +99,29 @@ class TestLs:
         code, _, err = run("ls", place)
         assert code == 2
         assert place in err
+
+    @pytest.mark.parametrize("url", ["file://{}#1", "file://{}?x=1", "s3://bucket/run#1", "s3://bucket/run?x=1"])
+    @pytest.mark.parametrize("command", [["ls"], ["restore", "--to", "x"]])
+    def test_what_would_be_another_place_is_refused(self, folder: Path, run: Run, url: str, command: list[str]) -> None:
+        code, out, err = run(command[0], url.format(folder), *command[1:])
+        assert (code, out) == (2, "") and err.startswith("Error: PLACE:") and "without ? and #" in err
+
+    @pytest.mark.parametrize("place", ["s3://", "s3:///x", "tcp://h:99999", "tcp://a:1,a:1", "mpi://0", "tcp://h"])
+    def test_errors_name_what_was_given(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+    ) -> None:
+        (tmp_path / "token").write_text("open sesame")
+        monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
+        code, _, err = run("ls", place)
+        assert code == 2 and err.startswith(f"Error: PLACE: '{place}'")
+
+    def test_an_endpoint_that_is_no_url(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("boto3")
+        for name, value in CREDENTIALS.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "garbage")
+        code, _, err = run("ls", "s3://bucket/x")
+        assert code == 1 and "garbage" in err and "AWS_ENDPOINT_URL_S3" in err
 
     def test_a_file_is_no_folder(self, folder: Path, run: Run) -> None:
         assert run("ls", folder / "job-000000000001.pt")[0] == 2
@@ -158,7 +183,7 @@ class TestGc:
         assert run("gc", folder, "--keep", 2)[0] == 0
         assert left(folder) == [6, 5]
         assert run("gc", folder, "--keep", 1)[1] == f"removed {folder / 'job-000000000005.pt'}\n"
-        assert len(os.listdir(folder)) == 2
+        assert len(names(folder)) == 2
 
     def test_every_and_best(self, folder: Path, run: Run) -> None:
         assert run("gc", folder, "--keep", 1, "--every", 3, "--best", 2)[0] == 0
@@ -204,6 +229,45 @@ class TestGc:
         assert "job-000000000005.pt: stays" in err
         assert left(folder) == [5, 4, 3, 2, 1]
         assert mine.exists()
+
+    def test_the_newest_best_one_stays(self, folder: Path, run: Run) -> None:
+        for version in (1, 2):
+            put(folder, version, best=True)
+        assert run("gc", folder, "--keep", 2)[0] == 0
+        assert left(folder) == [6, 5, 2]
+
+    @pytest.mark.parametrize("more", [["--every", 3], ["--best", 3]])
+    def test_what_stays_for_another_reason_is_verified_too(self, folder: Path, run: Run, more: list[object]) -> None:
+        flip(folder / "job-000000000003.pt", 9)
+        code, _, err = run("gc", folder, "--keep", 1, *more)
+        assert code == 0 and "does not count" in err
+        assert left(folder) == ([6, 4, 3] if more[0] == "--every" else [6, 3])
+
+    def test_the_damaged_best_one_does_not_count(self, folder: Path, run: Run) -> None:
+        for version in (1, 2):
+            put(folder, version, best=True)
+        flip(folder / "job-000000000002.pt", 9)
+        assert run("gc", folder, "--keep", 1)[0] == 0
+        assert left(folder) == [6, 2, 1]
+
+    def test_a_best_one_that_is_not_there(self, folder: Path, run: Run) -> None:
+        code, out, err = run("gc", folder, "--keep", 1, "--best", 2, "--best", 20000)
+        assert (code, out) == (2, "") and "--best: 20000" in err and "6, 5, 4, 3, 2, 1" in err
+        assert len(left(folder)) == 6
+
+    def test_stray_upcoming_records_go(self, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of a version that is complete, and of one that is gone."""
+        strays = [folder / f".job-{version:012d}.pt{SUFFIX}{UPCOMING}" for version in (5, 9)]
+        for stray in strays:
+            stray.write_bytes((folder / f"job-000000000006.pt{SUFFIX}").read_bytes())
+        assert run("gc", folder, "--keep", 9)[1] == ""
+        later = time.time() + 3700
+        monkeypatch.setattr(time, "time", lambda: later)
+        assert run("gc", folder, "--keep", 9, "--dry-run")[1] == "".join(f"would remove {s}\n" for s in strays)
+        assert all(s.exists() for s in strays)
+        assert run("gc", folder, "--keep", 9)[1] == "".join(f"removed {s}\n" for s in strays)
+        assert not any(s.exists() for s in strays)
+        assert left(folder) == [6, 5, 4, 3, 2, 1] and run("verify", folder)[0] == 0
 
     @pytest.mark.parametrize("words", [["--keep", "0"], ["--keep", "-1"], ["--every", "-1"], ["--keep", "x"]])
     def test_policies_that_cannot_be(self, folder: Path, run: Run, words: list[str]) -> None:
@@ -257,6 +321,36 @@ class TestRestore:
         assert "job, other" in err
         assert run("restore", folder, "--to", target, "--job", "other")[0] == 0
         assert target.read_bytes() == noise(1000, 8)
+
+    def test_the_job_of_the_environment(
+        self, folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(folder, 8, job="other")
+        target = tmp_path / "model.pt"
+        monkeypatch.setenv("DEEPVM_JOB", "other")
+        assert run("restore", folder, "--to", target)[:2] == (0, f"{target}: version 8 of other\n")
+        assert run("restore", folder, "--to", target, "--job", "job")[0] == 0
+        assert target.read_bytes() == noise(1000, 3)
+        monkeypatch.setenv("DEEPVM_JOB", "third")
+        code, _, err = run("restore", folder, "--to", target)
+        assert code == 4 and "job third" in err
+
+    def test_a_file_of_another_job(self, folder: Path, run: Run, tmp_path: Path) -> None:
+        words = ("restore", folder / "job-000000000002.pt", "--to", tmp_path / "model.pt", "--job")
+        code, _, err = run(*words, "other")
+        assert code == 2 and err.startswith("Error: --job: 'other'") and not (tmp_path / "model.pt").exists()
+        assert run(*words, "job")[0] == 0
+
+    @pytest.mark.parametrize("name", ["j.part-1-of-99999999", "j.part-3-of-2", "j.part-0-of-2", "j.part-01-of-2"])
+    def test_a_job_that_happens_to_be_called_like_a_part(
+        self, folder: Path, run: Run, tmp_path: Path, name: str
+    ) -> None:
+        put(folder, 5, job=name)
+        target = tmp_path / "model.pt"
+        code, _, err = run("restore", folder, "--to", target, "--job", "j")
+        assert code == 4 and "--parts" not in err
+        assert run("restore", folder, "--to", target, "--job", name)[:2] == (0, f"{target}: version 5 of {name}\n")
+        assert run("gc", folder, "--keep", 1, "--job", name)[:2] == (0, "")
 
     @pytest.mark.parametrize("to", [".", "nowhere/x"])
     def test_targets_that_cannot_be(self, folder: Path, run: Run, tmp_path: Path, to: str) -> None:
@@ -364,6 +458,18 @@ def test_nothing_slow_is_loaded(folder: Path, command: str) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def put_part(folder: Path, version: int, number: int, mark: int) -> None:
+    """Part ``number`` of two."""
+    from checkpoint.images import plain_shard
+
+    from deepvm.checkpoint.parts import part_job, plan_part
+
+    shard = plain_shard(noise(5000, version), version)
+    plan = plan_part(shard.layout, number, 2)
+    data = bytearray(plan.shard(shard, bytes([mark] * 16)).image[0 : plan.layout.size])
+    VersionFolder(folder).write(memoryview(data), manifest_of(data, part_job("job", number, 2), version))
+
+
 class TestParts:
     """What several memory nodes have kept."""
 
@@ -371,18 +477,10 @@ class TestParts:
     def folders(self, tmp_path: Path) -> list[Path]:
         """Versions 1 and 2 in two parts, each in a folder of its own."""
         pytest.importorskip("torch")
-        from checkpoint.images import plain_shard
-
-        from deepvm.checkpoint.parts import part_job, plan_part
-
         folders = [tmp_path / "node 1", tmp_path / "node 2"]
         for version in (1, 2):
-            shard = plain_shard(noise(5000, version), version)
             for number, folder in enumerate(folders, start=1):
-                plan = plan_part(shard.layout, number, 2)
-                data = bytearray(plan.shard(shard, bytes([version] * 16)).image[0 : plan.layout.size])
-                manifest = manifest_of(data, part_job("job", number, 2), version)
-                VersionFolder(folder).write(memoryview(data), manifest)
+                put_part(folder, version, number, version)
         return folders
 
     def test_they_are_joined(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
@@ -446,3 +544,47 @@ class TestParts:
         code, out, err = run("gc", folders[0], "--keep", "1")
         assert (code, out) == (0, "") and "does not count" in err
         assert len(VersionFolder(folders[0]).found()) == 4
+
+    def test_parts_of_different_attempts_are_no_good_version(
+        self, run: Run, folders: list[Path], tmp_path: Path
+    ) -> None:
+        """The trainer has sent version 2 twice, and one node's write of the second was lost."""
+        for path in folders[1].iterdir():
+            path.rename(folders[0] / path.name)
+        put_part(folders[0], 2, 1, mark=9)
+        code, out, err = run("verify", folders[0])
+        assert (code, out) == (1, "") and "not sent together" in err and "000000000002.pt" in err
+        for more in ([], ["--trust"]):
+            code, out, err = run("gc", folders[0], "--keep", "1", *more)
+            assert (code, out) == (0, "") and "not sent together" in err and "does not count" in err
+        to = tmp_path / "out.pt"
+        assert run("restore", folders[0], "--to", to)[:2] == (0, f"{to}: version 1 of job\n")
+
+    def test_where_parts_are_elsewhere_all_stay(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+        """The other node is behind: what this folder has newest cannot be joined."""
+        VersionFolder(folders[1]).delete("job.part-2-of-2", 2)
+        before = [sorted(p.name for p in f.iterdir()) for f in folders]
+        code, out, err = run("gc", folders[0], "--keep", "1")
+        assert (code, out) == (0, "") and "job.part-1-of-2: all stay" in err and "--parts" in err
+        code, out, _ = run("gc", folders[0], "--parts", folders[1], "--keep", "1")
+        assert (code, out) == (0, "")
+        assert [sorted(p.name for p in f.iterdir()) for f in folders] == before
+        to = tmp_path / "out.pt"
+        assert run("restore", folders[0], "--parts", folders[1], "--to", to)[1] == f"{to}: version 1 of job\n"
+
+    def test_folders_of_parts_are_thinned_out_together(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
+        put(folders[1], 1)
+        put(folders[1], 2)
+        words = ("gc", folders[0], "--parts", folders[1], "--keep", "1")
+        old = [folder / f"job.part-{n}-of-2-000000000001.pt" for n, folder in enumerate(folders, start=1)]
+        assert run(*words, "--dry-run")[:2] == (0, "".join(f"would remove {p}\n" for p in old))
+        assert run(*words)[:2] == (0, "".join(f"removed {p}\n" for p in old))
+        assert sorted(left(folders[1])) == [1, 2, 2]  # of the other folder only the parts are looked at
+        to = tmp_path / "out.pt"
+        assert run("restore", folders[0], "--parts", folders[1], "--to", to)[1] == f"{to}: version 2 of job\n"
+        assert run("gc", folders[0], "--parts", tmp_path / "nowhere")[0] == 4
+
+    def test_the_folder_itself_among_the_others(self, run: Run, folders: list[Path]) -> None:
+        """It is one folder, not two copies."""
+        code, out, err = run("gc", folders[0], "--parts", folders[1], "--parts", folders[0], "--keep", "1")
+        assert code == 0 and err == "" and out.count("removed") == 2

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from deepvm.checkpoint import disk
-from deepvm.checkpoint.folder import VersionFolder, read_manifest
+from deepvm.checkpoint.folder import YOUNG_S, VersionFolder, read_manifest
 from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.manifest import Manifest
-from deepvm.errors import CheckpointError, DamagedError, RequestError
-
-_YOUNG_S = 3600.0
+from deepvm.checkpoint.places import Bucket, parse_place
+from deepvm.checkpoint.presence import NODE, FileLock
+from deepvm.errors import CheckpointError, DamagedError
 
 
 class Store(ABC):
@@ -74,25 +72,24 @@ class FolderStore(Store):
         self._folder, self._shared = VersionFolder(folder, direct=direct), shared
         self.url = f"file://{folder}"
         self.volatile = disk.medium(folder).volatile
-        self._guard = -1
+        self._lock = FileLock(folder / NODE)
 
     def take(self) -> None:
         """See :class:`Store`."""
         path = self._folder.path
         try:
             disk.make_folder(path)
-            self._guard = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._guard, (fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(
-                f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
-            ) from None
+            if not self._lock.take(shared=self._shared):
+                raise CheckpointError(
+                    f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
+                )
         except OSError as error:
             raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
         if not os.access(path, os.W_OK):
             raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
-        # What another node is writing now must not be taken for what a killed one left.
-        self._folder.sweep(_YOUNG_S if self._shared else 0)
+        # What another node or a trainer is writing now must not be taken for what a killed one left.
+        with self._folder.presence.alone() as alone:
+            self._folder.sweep(0 if alone and not self._shared else YOUNG_S)
 
     def write(self, image: memoryview, manifest: Manifest) -> None:
         """See :class:`Store`."""
@@ -128,9 +125,8 @@ class FolderStore(Store):
 
     def release(self) -> None:
         """See :class:`Store`."""
-        if self._guard >= 0:
-            os.close(self._guard)
-            self._guard = -1
+        self._folder.presence.leave()
+        self._lock.release()
 
 
 class BucketStore(Store):
@@ -146,6 +142,7 @@ class BucketStore(Store):
     def take(self) -> None:
         """See :class:`Store`; a wrong name or a missing permission is said now, not with the first version."""
         self._tier.versions("job")
+        self._tier.prove()
 
     def write(self, image: memoryview, manifest: Manifest) -> None:
         """See :class:`Store`."""
@@ -180,13 +177,7 @@ def open_store(url: str, *, direct: bool = True, shared: bool = False) -> Store 
     """
     if not url:
         return None
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        parts = urlsplit("")
-    path = unquote(parts.path)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost") and path.startswith("/") and "\0" not in path:
-        return FolderStore(Path(path), direct=direct, shared=shared)
-    if parts.scheme == "s3" and parts.netloc:
-        return BucketStore(parts.netloc, path.strip("/"))
-    raise RequestError("persist", url, "file:///folder, with three slashes, or s3://bucket/prefix")
+    place = parse_place(url, "persist")
+    if isinstance(place, Bucket):
+        return BucketStore(place.name, place.prefix)
+    return FolderStore(place, direct=direct, shared=shared)

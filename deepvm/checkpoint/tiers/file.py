@@ -21,6 +21,8 @@ from deepvm.checkpoint.retention import kept, kept_of
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.errors import CheckpointError, RequestError
 
+_MOST_SHOWN = 5
+
 log = logging.getLogger("deepvm.checkpoint")
 
 
@@ -48,7 +50,8 @@ class FileTier(Tier):
             log.warning("%s is %s", self.url, medium)
         self._level = Level.LOCAL if self.volatile else Level.DURABLE
         self._keep, self._every, self._session = keep, every, session
-        self._jobs: set[str] = set()
+        self._jobs, self._warned = set[str](), set[str]()
+        self._known: dict[str, set[int]] = {}
         self._writing = threading.RLock()
 
     @property
@@ -101,13 +104,32 @@ class FileTier(Tier):
     def _prune(self, job: str, newest: int) -> None:
         """Remove what the policy lets go; the version that was just written is durable and stays."""
         try:
+            there = self.folder.manifests(job)
+            self._heed_others(job, newest, {m.version for m in there})
             # Versions behind it are from a run that went further, before it was started anew from an older one.
-            rows = [m for m in self.folder.manifests(job) if m.version <= newest]
+            rows = [m for m in there if m.version <= newest]
             for version in {m.version for m in rows} - kept_of(rows, self._keep, self._every) - {newest}:
                 # Only where this tier alone writes the next one; several ranks make a new file.
                 self.folder.delete(job, version, spare=job in self._jobs)
+            self.folder.drop_uncommitted(job)
         except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
             log.warning("old versions stay: %s", error)
+
+    def _heed_others(self, job: str, newest: int, there: set[int]) -> None:
+        """Say it once if another training seems to write versions of this job here: each removes the other's."""
+        known = self._known.get(job)
+        others = {v for v in there if v > newest} if known is None else there - known - {newest}
+        self._known[job] = there
+        if others and job not in self._warned:
+            self._warned.add(job)
+            numbers = ", ".join(map(str, sorted(others)[:_MOST_SHOWN]))
+            log.warning(
+                "%s: versions of %s that this run has not written: %s; of two trainings that write here at the same "
+                "time each removes versions of the other: give them different names in DEEPVM_JOB",
+                self.url,
+                job,
+                numbers,
+            )
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
@@ -124,3 +146,4 @@ class FileTier(Tier):
         with self._writing:
             for job in self._jobs:
                 self.folder.drop_spare(job)
+            self.folder.presence.leave()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
-
+from deepvm.checkpoint.places import Bucket, parse_place
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.errors import RequestError
 
 
-def open_tier(url: str, session: str, keep: int = 2, every: int = 0) -> Tier:
+def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str = "tiers") -> Tier:
     """The tier that a URL means.
 
     Args:
@@ -18,35 +16,40 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0) -> Tier:
         session: one random text for all tiers and ranks of this run.
         keep: how many versions a place keeps where the trainer decides that.
         every: also one for each so many steps; 0 for none.
+        option: what errors call the URL.
 
     Raises:
         RequestError: no such kind of place.
         CheckpointError: the token of a memory node cannot be read.
     """
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        from deepvm.checkpoint.tiers.file import FileTier
-
-        if parts.netloc not in ("", "localhost") or not parts.path:
-            raise RequestError("tiers", url, "file:///folder, with three slashes")
-        return FileTier(Path(unquote(parts.path)), keep=keep, every=every, session=session)
-    if parts.scheme in ("tcp", "tcps", "mpi"):
-        from deepvm.checkpoint.node.client import token_from_environment
+    scheme, _, rest = url.partition("://")
+    if scheme in ("tcp", "tcps", "mpi"):
+        from deepvm.checkpoint.node.client import Address, token_from_environment
         from deepvm.checkpoint.tiers.mpi import MpiPlace
         from deepvm.checkpoint.tiers.tcp import TcpTier
 
         token = token_from_environment()
-        urls = [f"{parts.scheme}://{place}" for place in url.partition("://")[2].split(",")]
-        nodes = [TcpTier(MpiPlace.parse(u) if parts.scheme == "mpi" else u, session, token) for u in urls]
+        urls = [f"{scheme}://{place}" for place in rest.split(",")]
+        nodes = [
+            TcpTier(MpiPlace.parse(u) if scheme == "mpi" else Address.parse(u, option), session, token) for u in urls
+        ]
         if len(nodes) == 1:
             return nodes[0]
         from deepvm.checkpoint.tiers.split import SplitTier
 
-        return SplitTier(nodes)
-    if parts.scheme == "s3":
+        try:
+            return SplitTier(nodes)
+        except RequestError as error:
+            raise RequestError(option, url, error.allowed) from None
+    if not url.lower().startswith(("file:", "s3:")):
+        raise RequestError(
+            option, url, "file:///folder, tcp://host:port, tcps://host:port, mpi://rank or s3://bucket/prefix"
+        )
+    place = parse_place(url, option)
+    if isinstance(place, Bucket):
         from deepvm.checkpoint.tiers.s3 import S3Tier
 
-        return S3Tier(parts.netloc, parts.path.strip("/"), keep=keep, every=every)
-    raise RequestError(
-        "tiers", url, "file:///folder, tcp://host:port, tcps://host:port, mpi://rank or s3://bucket/prefix"
-    )
+        return S3Tier(place.name, place.prefix, keep=keep, every=every)
+    from deepvm.checkpoint.tiers.file import FileTier
+
+    return FileTier(place, keep=keep, every=every, session=session)

@@ -97,7 +97,10 @@ class S3Tier(Tier):
             retries={"mode": "standard", "total_max_attempts": self._attempts},
         )
         session = boto3.session.Session()
-        return session.client("s3", region_name=self._region, endpoint_url=self._endpoint, config=config)
+        try:
+            return session.client("s3", region_name=self._region, endpoint_url=self._endpoint, config=config)
+        except ValueError as error:  # botocore has no class of its own for it
+            raise CheckpointError(f"{self.url}: {error}; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL") from None
 
     @property
     def _s3(self) -> Any:
@@ -132,6 +135,13 @@ class S3Tier(Tier):
         with self._writing:
             self._upload(key, image, iter([len(image)]))
             self._commit(key, manifest)
+
+    def prove(self) -> None:
+        """Make sure that versions can be written, by an upload that is given up at once. Raises CheckpointError."""
+        where = {"Bucket": self._bucket, "Key": f"{self._prefix}.deepvm-proof"}
+        with self._told("write there"):
+            upload = self._s3.create_multipart_upload(**where)["UploadId"]
+            self._s3.abort_multipart_upload(**where, UploadId=upload)
 
     def _commit(self, key: str, manifest: Manifest) -> None:
         record = manifest.to_json()
