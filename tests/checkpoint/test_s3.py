@@ -285,128 +285,141 @@ def test_the_last_save_of_a_program_that_forgets_to_close(store: Store) -> None:
     assert (ended.stdout, ended.returncode) == ("[2]\n", 0), ended.stderr
 
 
-OLD, NEW = noise(BIG, 1), noise(BIG, 2)
-AGAIN = {"start": is_start, "part": is_part, "end": is_end, "removal": lambda method, path: method == "DELETE",
-         "upcoming": lambda method, path: method == "PUT" and ".json.next" in path,
-         "record": lambda method, path: is_record(method, path) and ".json.next" not in path,
-         "list": lambda method, path: method == "GET" and "list-type" in path}  # fmt: skip
+SIZE = 3000
+OLD, NEW = noise(SIZE, 1), noise(SIZE, 2)
+AGAIN: dict[str, Callable[[str, str], bool]] = {
+    "start": is_start,
+    "part": lambda method, path: "partNumber=1" in path,
+    "list": lambda method, path: method == "GET" and "list-type" in path,
+    "upcoming": lambda method, path: method == "PUT" and ".json.next" in path,
+    "end": is_end,
+    "record": lambda method, path: is_record(method, path) and ".json.next" not in path,
+    "removal": lambda method, path: method == "DELETE",
+}
 
 
-def write(store: Store, data: bytearray, *, best: bool = False, attempts: int = 1) -> None:
-    S3Tier(BUCKET, "run", endpoint=store.url, attempts=attempts).put(
-        replace(plain_shard(data, 1), best=best), lambda level: None
-    )
+def write(tier: S3Tier, data: bytearray, *, best: bool = False) -> list[Level]:
+    acknowledged: list[Level] = []
+    tier.put(replace(plain_shard(data, 1), best=best), acknowledged.append)
+    return acknowledged
 
 
-def there(store: Store, folder: Path) -> bytes:
-    """The bytes of the only version, as another trainer finds them: verified."""
-    tier = S3Tier(BUCKET, "run", endpoint=store.url)
+def there(tier: S3Tier, folder: Path) -> bytes:
+    """The bytes of the only version, verified, read in all ways that there are."""
     (manifest,) = tier.versions("job")
-    assert b"".join(tier.chunks(manifest)) == tier.fetch(manifest, folder).read_bytes()
+    data = tier.fetch(manifest, folder).read_bytes()
+    assert b"".join(map(bytes, tier.chunks(manifest))) == data
     assert tier.manifest("job", 1) == manifest
-    return tier.fetch(manifest, folder).read_bytes()
+    return data
+
+
+@pytest.fixture
+def once(store: Store) -> S3Tier:
+    """One that tries each request once."""
+    return S3Tier(BUCKET, "run", endpoint=store.url, attempts=1)
 
 
 class TestTheSameNumberAgain:
     """At every moment the old version or the new one is there and complete: never none, never a mixture."""
 
     @pytest.mark.parametrize("step", AGAIN)
-    @pytest.mark.parametrize("answer", ["503 Slow Down", "403 Access Denied", "cut"])
-    @pytest.mark.parametrize("data", [NEW, OLD, noise(3000, 3)], ids=["other bytes", "the same bytes", "another size"])
-    def test_a_request_that_fails(self, store: Store, tmp_path: Path, step: str, answer: str, data: bytearray) -> None:
-        write(store, OLD)
+    @pytest.mark.parametrize("answer", ["503 Slow Down", "cut"])
+    @pytest.mark.parametrize("data", [NEW, OLD, noise(2000, 3)], ids=["other bytes", "the same bytes", "another size"])
+    def test_a_request_that_fails(
+        self, store: Store, once: S3Tier, tmp_path: Path, step: str, answer: str, data: bytearray
+    ) -> None:
+        write(once, OLD)
         store.trouble = lambda method, path: answer if AGAIN[step](method, path) else None
         acknowledged: list[Level] = []
         with contextlib.suppress(CheckpointError):
-            S3Tier(BUCKET, "run", endpoint=store.url, attempts=1).put(plain_shard(data, 1), acknowledged.append)
+            acknowledged = write(once, data)
         store.trouble = lambda method, path: None
-        found = there(store, tmp_path)
+        found = there(once, tmp_path)
         assert found in (OLD, data)
         if acknowledged:
             assert found == data
-        for last in (noise(BIG, 4), OLD):  # whatever was left behind is no harm to those that come
-            write(store, last)
-            assert there(store, tmp_path) == last
+        for last in (noise(SIZE, 4), OLD):  # whatever was left behind is no harm to those that come
+            write(once, last)
+            assert there(once, tmp_path) == last
             assert store.keys() == [NAME, NAME + SUFFIX]
 
-    def test_a_trainer_that_is_killed_at_any_request(self, store: Store, tmp_path: Path) -> None:
+    def test_a_trainer_that_is_killed_at_any_request(self, store: Store, once: S3Tier, tmp_path: Path) -> None:
+        """Of two chunks only the second is another one: the first tells nothing."""
+        old, new = (bytes(CHUNK_BYTES) + noise(SIZE, seed) for seed in (1, 2))
         found = []
         for after in itertools.count():
             store.begin()
-            write(store, OLD)
-            store.seen.clear()
+            write(once, bytearray(old))
             ended = killed(store, after)
-            store.trouble = lambda method, path: None
-            found.append(there(store, tmp_path))
+            found.append(there(once, tmp_path))
             if not ended:
                 break
-            write(store, noise(BIG, 4))
-            assert there(store, tmp_path) == noise(BIG, 4)
+            write(once, NEW)
+            assert there(once, tmp_path) == NEW
             assert store.keys() == [NAME, NAME + SUFFIX]
-        assert len(found) > 8  # start, three parts, list, record, upcoming, end, record, removal
-        turn = found.index(NEW)
-        assert found == [OLD] * turn + [NEW] * (len(found) - turn) and 0 < turn < len(found) - 1
+        assert len(found) == 10  # two parts; and start, list, record, upcoming, end, record, removal; and none
+        assert found == [old] * 7 + [new] * 3
 
-    def test_a_writer_that_was_killed_and_one_that_fails_after_it(self, store: Store, tmp_path: Path) -> None:
+    def test_a_writer_that_was_killed_and_one_that_fails_after_it(
+        self, store: Store, once: S3Tier, tmp_path: Path
+    ) -> None:
         """The upcoming record of the first one is the only one that fits when the second one begins."""
-        write(store, OLD)
+        write(once, OLD)
         store.trouble = lambda method, path: "503 Slow Down" if AGAIN["record"](method, path) else None
-        write(store, NEW)
-        assert there(store, tmp_path) == NEW
+        write(once, NEW)
+        assert there(once, tmp_path) == NEW
         for step in AGAIN:
             store.trouble = lambda method, path, step=step: "503 No" if AGAIN[step](method, path) else None  # type: ignore[misc]
             with contextlib.suppress(CheckpointError):
-                write(store, noise(BIG, 5))
+                write(once, noise(SIZE, 5))
             store.trouble = lambda method, path: None
-            assert there(store, tmp_path) in (NEW, noise(BIG, 5))
+            assert there(once, tmp_path) in (NEW, noise(SIZE, 5))
 
-    def test_the_same_bytes_leave_the_object_alone(self, store: Store, tmp_path: Path) -> None:
-        write(store, OLD)
+    def test_the_same_bytes_leave_the_object_alone(self, store: Store, once: S3Tier, tmp_path: Path) -> None:
+        write(once, OLD)
         before, record = store.client().head_object(Bucket=BUCKET, Key=NAME), store.read(NAME + SUFFIX)
         store.seen.clear()
-        write(store, OLD)
+        write(once, OLD)
         assert not any(is_end(*request) or is_record(*request) for request in store.seen)
         assert store.read(NAME + SUFFIX) == record
-        write(store, OLD, best=True)
+        write(once, OLD, best=True)
         assert store.client().head_object(Bucket=BUCKET, Key=NAME)["LastModified"] == before["LastModified"]
         assert store.uploads() == []
-        assert [m.best for m in S3Tier(BUCKET, "run", endpoint=store.url).versions("job")] == [True]
-        write(store, OLD)  # they were called the best, and still are what they were
-        assert [m.best for m in S3Tier(BUCKET, "run", endpoint=store.url).versions("job")] == [True]
-        assert there(store, tmp_path) == OLD
+        assert [m.best for m in once.versions("job")] == [True]
+        write(once, OLD)  # they were called the best, and still are what they were
+        assert [m.best for m in once.versions("job")] == [True]
+        assert there(once, tmp_path) == OLD
 
-    def test_an_object_that_somebody_damaged_is_made_anew(self, store: Store, tmp_path: Path) -> None:
+    def test_an_object_that_somebody_damaged_is_made_anew(self, store: Store, once: S3Tier, tmp_path: Path) -> None:
         """Its record says that the bytes are there already; the store's own checksum does not."""
-        write(store, OLD)
-        store.client().put_object(Bucket=BUCKET, Key=NAME, Body=bytes(noise(BIG, 9)))
-        write(store, OLD)
-        assert there(store, tmp_path) == OLD
+        write(once, OLD)
+        store.client().put_object(Bucket=BUCKET, Key=NAME, Body=bytes(noise(SIZE, 9)))
+        write(once, OLD)
+        assert there(once, tmp_path) == OLD
 
     def test_a_store_that_keeps_no_checksums(
-        self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, once: S3Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        tier = S3Tier(BUCKET, "run", endpoint=store.url)
-        real = tier._bucket.s3.head_object
-        monkeypatch.setattr(tier._bucket.s3, "head_object", lambda ChecksumMode="", **words: real(**words))
+        real = once._bucket.s3.head_object
+        monkeypatch.setattr(once._bucket.s3, "head_object", lambda ChecksumMode="", **words: real(**words))
         for _ in range(2):
-            tier.put(plain_shard(OLD, 1), lambda level: None)
-            assert there(store, tmp_path) == OLD
+            write(once, OLD)
+            assert there(once, tmp_path) == OLD
         assert sum(is_end(*request) for request in store.seen) == 2
 
-    def test_removal_in_the_middle_of_a_replacement(self, store: Store) -> None:
-        write(store, OLD)
+    def test_removal_in_the_middle_of_a_replacement(self, store: Store, once: S3Tier) -> None:
+        write(once, OLD)
         store.trouble = lambda method, path: "503 Slow Down" if is_end(method, path) else None
         with pytest.raises(CheckpointError):
-            write(store, NEW)
+            write(once, NEW)
         assert store.keys() == [NAME, NAME + SUFFIX, f"{NAME}{SUFFIX}.next"]
-        tier = S3Tier(BUCKET, "run", endpoint=store.url, attempts=1)
         for left in (2, 1):
             store.trouble = fail_at("DELETE", left)
             with pytest.raises(CheckpointError):
-                tier.delete("job", 1)
-            assert tier.versions("job") == ()
+                once.delete("job", 1)
+            assert once.versions("job") == ()
         store.trouble = lambda method, path: None
-        tier.delete("job", 1)
+        once.delete("job", 1)
         assert store.keys() == []
 
     def test_a_training_that_saves_what_it_began_from(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,7 +460,7 @@ def killed(store: Store, after: int) -> bool:
         "from checkpoint.images import noise, plain_shard\n"
         "from deepvm.checkpoint.tiers.s3 import S3Tier\n"
         "tier = S3Tier(sys.argv[1], 'run', threads=1, attempts=1, endpoint=sys.argv[2])\n"
-        f"data = noise({BIG}, 2)\n"
+        f"data = bytearray({CHUNK_BYTES}) + noise({SIZE}, 2)\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "tier.put(plain_shard(data, 1), lambda level: None)\n"
     )
@@ -467,4 +480,5 @@ def killed(store: Store, after: int) -> bool:
 
         store.trouble = trouble
         child.communicate(b"go\n", timeout=60)
+        store.trouble = lambda method, path: None
     return child.returncode == -signal.SIGKILL
