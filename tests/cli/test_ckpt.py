@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -466,7 +467,7 @@ def put_part(folder: Path, version: int, number: int, mark: int) -> None:
 
     shard = plain_shard(noise(5000, version), version)
     plan = plan_part(shard.layout, number, 2)
-    data = bytearray(plan.shard(shard, bytes([mark] * 16)).image[0 : plan.layout.size])
+    data = bytearray(plan.shard(shard, partial(bytes, [mark] * 16)).image[0 : plan.layout.size])
     VersionFolder(folder).write(memoryview(data), manifest_of(data, part_job("job", number, 2), version))
 
 
