@@ -30,7 +30,7 @@ class Begun:
         seen: the tensors of model and optimizers, and how often they had been changed.
         parameters: those of the model, by the storage that they had.
         slot, filling, copying: where it is copied to, and how far that is; None while nothing has begun.
-        storages: of the whole state, in the order of the file.
+        storages: of the whole state, in the order of the file. still: those that were copied at once, by ``_cdata``.
         late: numbers of the storages that are copied last, by the thread that trains.
     """
 
@@ -43,6 +43,7 @@ class Begun:
     filling: Filling | None = None
     copying: Copying | None = None
     storages: Sequence[torch.UntypedStorage] = ()
+    still: Collection[int] = ()
     late: Sequence[int] = ()
 
 

@@ -138,6 +138,10 @@ class Versions:
         except RequestError as error:  # an extra has become something that cannot be saved
             return self._failed(handle, error)
         # Without a plan that fits it is made when the next forward begins: until then more may change than numbers.
+        # That forward may not be seen, and buffers are those of the step.
+        if begun.slot is None:
+            own = self._state.buffers()
+            begun.model = type(tree["model"])((k, v.clone() if _is_on(v, own) else v) for k, v in tree["model"].items())
         self.begun, self.last = begun, handle
         took_s = time.perf_counter() - start
         handle.stall_s, self.stall_s = handle.stall_s + took_s, self.stall_s + took_s
@@ -170,6 +174,7 @@ class Versions:
                 copying.run(reached, also)
 
             begun.slot, begun.late, begun.copying, begun.storages = slot, division.late, copying, parts.storages
+            begun.still = {parts.storages[n]._cdata for n in division.at_once}
             begun.filling = self._pipeline.fill(slot, self.plan.layout, copy)
         except BaseException:
             self._layers.give_back(slot)
@@ -195,9 +200,16 @@ class Versions:
                 if begun.slot is not None:
                     self._copy_again(begun, in_step)
                     self._send(begun, parts)
-            except (RequestError, CheckpointError) as error:
+            except Exception as error:
+                if not in_step and not isinstance(error, (RequestError, CheckpointError)):
+                    raise  # something odd is going on in forward: before the step it is over
                 self._drop(begun)
                 self._failed(handle, error)
+            except BaseException as error:  # whoever interrupts this may save again at once
+                self.begun = None
+                self._drop(begun)
+                handle.failed(CheckpointError(f"version {handle.version} was interrupted: {type(error).__name__}"))
+                raise
         self.begun = None
         took_s = time.perf_counter() - start
         handle.stall_s, self.stall_s = handle.stall_s + took_s, self.stall_s + took_s
@@ -217,7 +229,7 @@ class Versions:
         now = {c: p.untyped_storage() for c, p in begun.parameters.items()}
         found = changed_since(begun.seen) | {c for c, storage in now.items() if storage._cdata != c}
         if in_step and found:
-            found -= self._state.buffers()  # these were copied at once, and forward has changed them since
+            found -= set(begun.still)  # what forward has changed since belongs to the next version
             stray = found - self._state.updated()
             if stray:
                 self._restless |= stray
@@ -227,11 +239,11 @@ class Versions:
             sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in begun.storages]
             again = [n for n, piece in enumerate(begun.slot.pieces) if sources[piece.storage] is not None]
             begun.slot.copy(sources, again)
-        seen = [(t, t._version) for t, _ in begun.seen]
-        buffers = self._state.buffers()
+        still = self._state.buffers().union(begun.still)
+        seen = [(t, t._version) for t, _ in begun.seen if t.untyped_storage()._cdata not in still]
 
         def changed() -> str:
-            strange = changed_since(seen) - buffers
+            strange = changed_since(seen)
             self._restless |= strange
             return CHANGED.format(len(strange)) if strange else ""
 
@@ -248,7 +260,7 @@ class Versions:
         shard = Shard(self._job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best)
         self._pipeline.send(slot, shard, handle, begun.filling)
         begun.slot = None
-        self._print = self._printed(parts, begun.early)
+        self._print = self._printed(parts, begun)
 
     def _drop(self, begun: Begun) -> None:
         slot, begun.slot = begun.slot, None
@@ -256,13 +268,14 @@ class Versions:
             self.gate()
             self._layers.give_back(slot)
 
-    def _printed(self, parts: Parts, early: Mapping[str, Any]) -> Any:
+    def _printed(self, parts: Parts, begun: Begun) -> Any:
         """What two equal states have in common; None where it cannot be told without reading all of it."""
-        gated = self._state.gated() | self._state.buffers()
-        own = {s._cdata for s in take_apart(early).storages}
-        if any(s._cdata not in gated and s._cdata not in own for s in parts.storages):
+        buffers = self._state.buffers()
+        known = self._state.gated() | buffers
+        known |= {s._cdata for s in take_apart({"model": begun.model, "early": begun.early}).storages}
+        if any(s._cdata not in known for s in parts.storages):
             return None
-        return parts.structure, parts.numbers, seen_now(parts, gated)
+        return parts.structure, parts.numbers, [(t, v if _is_on(t, buffers) else t._version) for t, v in begun.seen]
 
     def same(self, version: int) -> bool:
         """Whether the state is that of the last version, so that it need not be saved again."""
@@ -341,3 +354,7 @@ class Versions:
         self._pipeline.renew(lambda: self._strategy.slot(plan.image, plan.layout, self._ranks.rank))
         self.taken = 0  # a new layout is compared at once
         self.plan_s = time.perf_counter() - start if plan.image.lasting else 0.0
+
+
+def _is_on(value: Any, storages: set[int]) -> bool:
+    return isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in storages

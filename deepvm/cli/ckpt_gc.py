@@ -62,11 +62,15 @@ def collect_garbage(
     from deepvm.checkpoint.retention import kept
 
     kept((), keep, every)  # refuse what cannot be used before anything is read
+
+    def wanted(row: Found) -> bool:
+        return job in ("", row.job, (whole_job(row.job) or ("",))[0])
+
     versions = open_folder(local(folder))
     named = {f.path.resolve(): f for f in map(open_folder, map(local, parts))}
     others = [f for path, f in named.items() if path != versions.path.resolve()]
-    rows = [f for f in versions.found() if job in ("", f.job)]
-    away = [f for other in others for f in other.found() if whole_job(f.job) and job in ("", f.job)]
+    rows = [f for f in versions.found() if wanted(f)]
+    away = [f for other in others for f in other.found() if whole_job(f.job) and wanted(f)]
     _check_best(best, [f for f in (*rows, *away) if f.problem != UNCOMMITTED])
     done = "would remove" if dry_run else "removed"
 
@@ -84,7 +88,7 @@ def collect_garbage(
         old += [row for row in halves if stay and row.version < min(stay) and row.version not in best]
         for row in old:
             remove(row)
-    for row in versions.uncommitted(job):
+    for row in filter(wanted, versions.uncommitted()):
         remove(row)
     for row in rows:
         if row.problem not in ("", UNCOMMITTED):

@@ -576,7 +576,7 @@ class TestParts:
     def test_folders_of_parts_are_thinned_out_together(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
         put(folders[1], 1)
         put(folders[1], 2)
-        words = ("gc", folders[0], "--parts", folders[1], "--keep", "1")
+        words = ("gc", folders[0], "--parts", folders[1], "--keep", "1", "--job", "job")
         old = [folder / f"job.part-{n}-of-2-000000000001.pt" for n, folder in enumerate(folders, start=1)]
         assert run(*words, "--dry-run")[:2] == (0, "".join(f"would remove {p}\n" for p in old))
         assert run(*words)[:2] == (0, "".join(f"removed {p}\n" for p in old))

@@ -15,6 +15,7 @@ import pytest
 
 from deepvm.checkpoint.node import slots
 from deepvm.checkpoint.node.client import Address, token_from_environment
+from deepvm.checkpoint.node.server import NodeSettings
 from deepvm.checkpoint.node.store import BucketStore, FolderStore, open_store
 from deepvm.cli import memory_node
 from deepvm.cli.main import main
@@ -210,3 +211,12 @@ def test_the_units_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"--token-file", "--persist", "--listen", "--memory"} <= used
     assert all(option in out for option in used)
     assert os.access(UNIT, os.R_OK) and "KillSignal=SIGTERM" in text
+
+
+def test_the_unit_knows_how_the_node_ends() -> None:
+    lines = UNIT.read_text().splitlines()
+    facts = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    wrong_request = RequestError("memory", "plenty", "less").exit_code  # starting it again would change nothing
+    assert facts["RestartPreventExitStatus"] == str(wrong_request) and facts["Restart"] == "on-failure"
+    assert float(facts["TimeoutStopSec"]) > NodeSettings(Address("", 0), b"x", 1).drain_s
+    assert int(facts["LimitNOFILE"]) > 2 * NodeSettings(Address("", 0), b"x", 1).connections
