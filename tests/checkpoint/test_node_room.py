@@ -292,6 +292,24 @@ def test_a_version_that_cannot_be_written_stops_no_other_job(tmp_path: Path) -> 
         good.close()
 
 
+def test_a_job_that_cannot_be_written_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """Whoever waited for its disk was told; what it has completed last stays."""
+    layout = make_layout(100_000)
+    (tmp_path / "bad-000000000001.pt").mkdir()
+    with running(3 * 102_400, tmp_path) as node:
+        bad, good = tier(node, "bad"), tier(node, "good")
+        for version in (1, 2, 3):
+            put(bad, version, layout, make_image(layout, version), job="bad")
+        with pytest.raises(TierBusyError):
+            put(good, 1, layout, make_image(layout, 1), job="good")
+        assert until(lambda: bool(node.shelf.jobs["bad"].trouble))
+        for version in (2, 3, 4):
+            assert put(good, version, layout, make_image(layout, version), job="good").wait(Level.DURABLE)
+        assert 3 in [m.version for m in bad.versions("bad")]
+        bad.close()
+        good.close()
+
+
 def test_the_flusher_outlives_what_it_does_not_expect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = make_layout(100_000)
 

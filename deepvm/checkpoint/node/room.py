@@ -219,6 +219,10 @@ class Room:
         now = self._clock()
         for job in sorted(self.jobs.values(), key=lambda j: (j.alive(now, self.lease_s), j is not here)):
             yield from (v for v in job.complete.values() if v.flushed and not v.used)
+        # And what the disk does not take, of which whoever waits has been told, beside the newest.
+        for job in self.jobs.values():
+            if job.trouble:
+                yield from (v for v in job.complete.values() if not v.used and not job.keeps(v))
 
     def _given_up(self, job: Job, version: Version, now: float) -> bool:
         """Whether nobody will send the rest of a version."""
