@@ -33,8 +33,8 @@ PLACES = {
     # library: the only places (files or folders below deepvm/) that may import it
     "pulp": ["planner/solver.py"],
     "highspy": ["planner/solver.py"],
-    "boto3": ["catalog/aws.py", "checkpoint/tiers/s3.py"],
-    "botocore": ["catalog/aws.py", "checkpoint/tiers/s3.py"],
+    "boto3": ["catalog/aws.py", "checkpoint/tiers/bucket.py"],
+    "botocore": ["catalog/aws.py", "checkpoint/tiers/bucket.py"],
     "torch": ["checkpoint/", "profiling/", "lab/"],
     "safetensors": ["checkpoint/export.py"],
     "torchsnapshot": ["checkpoint/bench/"],

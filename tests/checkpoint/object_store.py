@@ -75,6 +75,9 @@ class Store:
     def keys(self) -> list[str]:
         return [o["Key"] for o in self.client().list_objects_v2(Bucket=BUCKET).get("Contents", ())]
 
+    def read(self, key: str) -> bytes:
+        return bytes(self.client().get_object(Bucket=BUCKET, Key=key)["Body"].read())
+
     def uploads(self) -> list[str]:
         return [u["Key"] for u in self.client().list_multipart_uploads(Bucket=BUCKET).get("Uploads", ())]
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,8 @@ from checkpoint.object_store import BUCKET, Store, running
 from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.manifest import SUFFIX, Manifest
 from deepvm.checkpoint.tiers import s3
+from deepvm.checkpoint.tiers.base import Level
+from deepvm.checkpoint.tiers.bucket import checksum
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
@@ -84,13 +90,13 @@ def test_the_record_comes_last(tier: S3Tier, store: Store) -> None:
 
 
 def test_the_store_compares_each_part(tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = tier._s3.upload_part
+    real = tier._bucket.s3.upload_part
     sent = []
-    monkeypatch.setattr(tier._s3, "upload_part", lambda **words: sent.append(words) or real(**words))
+    monkeypatch.setattr(tier._bucket.s3, "upload_part", lambda **words: sent.append(words) or real(**words))
     data = noise(BIG, 1)
     put(tier, BIG)
     checksums = {w["PartNumber"]: w["ChecksumCRC32"] for w in sent}
-    assert checksums == {n: s3._checksum(c) for n, c in enumerate(manifest_of(data).crcs, start=1)}
+    assert checksums == {n: checksum(c) for n, c in enumerate(manifest_of(data).crcs, start=1)}
 
 
 @pytest.mark.parametrize("prefix", ["", "/", "run", "/run/", "a/b"])
@@ -193,14 +199,14 @@ def test_an_object_that_changes_while_it_is_read(tier: S3Tier, store: Store, tmp
     (manifest,) = tier.versions("job")
     client = store.client()
 
-    real = tier._s3.head_object
+    real = tier._bucket.s3.head_object
 
     def head(**words: str) -> object:
         reply = real(**words)
         client.put_object(Bucket=BUCKET, Key=NAME, Body=bytes(noise(BIG, 9)))
         return reply
 
-    tier._s3.head_object = head
+    tier._bucket.s3.head_object = head
     with pytest.raises(CheckpointError, match="PreconditionFailed|damaged"):
         tier.fetch(manifest, tmp_path)
     assert os.listdir(tmp_path) == []
@@ -277,3 +283,202 @@ def test_the_last_save_of_a_program_that_forgets_to_close(store: Store) -> None:
     path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     ended = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **path}, timeout=120)
     assert (ended.stdout, ended.returncode) == ("[2]\n", 0), ended.stderr
+
+
+SIZE = 3000
+OLD, NEW = noise(SIZE, 1), noise(SIZE, 2)
+AGAIN: dict[str, Callable[[str, str], bool]] = {
+    "start": is_start,
+    "part": lambda method, path: "partNumber=1" in path,
+    "list": lambda method, path: method == "GET" and "list-type" in path,
+    "upcoming": lambda method, path: method == "PUT" and ".json.next" in path,
+    "end": is_end,
+    "record": lambda method, path: is_record(method, path) and ".json.next" not in path,
+    "removal": lambda method, path: method == "DELETE",
+}
+
+
+def write(tier: S3Tier, data: bytearray, *, best: bool = False) -> list[Level]:
+    acknowledged: list[Level] = []
+    tier.put(replace(plain_shard(data, 1), best=best), acknowledged.append)
+    return acknowledged
+
+
+def there(tier: S3Tier, folder: Path) -> bytes:
+    """The bytes of the only version, verified, read in all ways that there are."""
+    (manifest,) = tier.versions("job")
+    data = tier.fetch(manifest, folder).read_bytes()
+    assert b"".join(map(bytes, tier.chunks(manifest))) == data
+    assert tier.manifest("job", 1) == manifest
+    return data
+
+
+@pytest.fixture
+def once(store: Store) -> S3Tier:
+    """One that tries each request once."""
+    return S3Tier(BUCKET, "run", endpoint=store.url, attempts=1)
+
+
+class TestTheSameNumberAgain:
+    """At every moment the old version or the new one is there and complete: never none, never a mixture."""
+
+    @pytest.mark.parametrize("step", AGAIN)
+    @pytest.mark.parametrize("answer", ["503 Slow Down", "cut"])
+    @pytest.mark.parametrize("data", [NEW, OLD, noise(2000, 3)], ids=["other bytes", "the same bytes", "another size"])
+    def test_a_request_that_fails(
+        self, store: Store, once: S3Tier, tmp_path: Path, step: str, answer: str, data: bytearray
+    ) -> None:
+        write(once, OLD)
+        store.trouble = lambda method, path: answer if AGAIN[step](method, path) else None
+        acknowledged: list[Level] = []
+        with contextlib.suppress(CheckpointError):
+            acknowledged = write(once, data)
+        store.trouble = lambda method, path: None
+        found = there(once, tmp_path)
+        assert found in (OLD, data)
+        if acknowledged:
+            assert found == data
+        for last in (noise(SIZE, 4), OLD):  # whatever was left behind is no harm to those that come
+            write(once, last)
+            assert there(once, tmp_path) == last
+            assert store.keys() == [NAME, NAME + SUFFIX]
+
+    def test_a_trainer_that_is_killed_at_any_request(self, store: Store, once: S3Tier, tmp_path: Path) -> None:
+        """Of two chunks only the second is another one: the first tells nothing."""
+        old, new = (bytes(CHUNK_BYTES) + noise(SIZE, seed) for seed in (1, 2))
+        found = []
+        for after in itertools.count():
+            store.begin()
+            write(once, bytearray(old))
+            ended = killed(store, after)
+            found.append(there(once, tmp_path))
+            if not ended:
+                break
+            write(once, NEW)
+            assert there(once, tmp_path) == NEW
+            assert store.keys() == [NAME, NAME + SUFFIX]
+        assert len(found) == 10  # two parts; and start, list, record, upcoming, end, record, removal; and none
+        assert found == [old] * 7 + [new] * 3
+
+    def test_a_writer_that_was_killed_and_one_that_fails_after_it(
+        self, store: Store, once: S3Tier, tmp_path: Path
+    ) -> None:
+        """The upcoming record of the first one is the only one that fits when the second one begins."""
+        write(once, OLD)
+        store.trouble = lambda method, path: "503 Slow Down" if AGAIN["record"](method, path) else None
+        write(once, NEW)
+        assert there(once, tmp_path) == NEW
+        for step in AGAIN:
+            store.trouble = lambda method, path, step=step: "503 No" if AGAIN[step](method, path) else None  # type: ignore[misc]
+            with contextlib.suppress(CheckpointError):
+                write(once, noise(SIZE, 5))
+            store.trouble = lambda method, path: None
+            assert there(once, tmp_path) in (NEW, noise(SIZE, 5))
+
+    def test_the_same_bytes_leave_the_object_alone(self, store: Store, once: S3Tier, tmp_path: Path) -> None:
+        write(once, OLD)
+        before, record = store.client().head_object(Bucket=BUCKET, Key=NAME), store.read(NAME + SUFFIX)
+        store.seen.clear()
+        write(once, OLD)
+        assert not any(is_end(*request) or is_record(*request) for request in store.seen)
+        assert store.read(NAME + SUFFIX) == record
+        write(once, OLD, best=True)
+        assert store.client().head_object(Bucket=BUCKET, Key=NAME)["LastModified"] == before["LastModified"]
+        assert store.uploads() == []
+        assert [m.best for m in once.versions("job")] == [True]
+        write(once, OLD)  # they were called the best, and still are what they were
+        assert [m.best for m in once.versions("job")] == [True]
+        assert there(once, tmp_path) == OLD
+
+    def test_an_object_that_somebody_damaged_is_made_anew(self, store: Store, once: S3Tier, tmp_path: Path) -> None:
+        """Its record says that the bytes are there already; the store's own checksum does not."""
+        write(once, OLD)
+        store.client().put_object(Bucket=BUCKET, Key=NAME, Body=bytes(noise(SIZE, 9)))
+        write(once, OLD)
+        assert there(once, tmp_path) == OLD
+
+    def test_a_store_that_keeps_no_checksums(
+        self, store: Store, once: S3Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = once._bucket.s3.head_object
+        monkeypatch.setattr(once._bucket.s3, "head_object", lambda ChecksumMode="", **words: real(**words))
+        for _ in range(2):
+            write(once, OLD)
+            assert there(once, tmp_path) == OLD
+        assert sum(is_end(*request) for request in store.seen) == 2
+
+    def test_removal_in_the_middle_of_a_replacement(self, store: Store, once: S3Tier) -> None:
+        write(once, OLD)
+        store.trouble = lambda method, path: "503 Slow Down" if is_end(method, path) else None
+        with pytest.raises(CheckpointError):
+            write(once, NEW)
+        assert store.keys() == [NAME, NAME + SUFFIX, f"{NAME}{SUFFIX}.next"]
+        for left in (2, 1):
+            store.trouble = fail_at("DELETE", left)
+            with pytest.raises(CheckpointError):
+                once.delete("job", 1)
+            assert once.versions("job") == ()
+        store.trouble = lambda method, path: None
+        once.delete("job", 1)
+        assert store.keys() == []
+
+    def test_a_training_that_saves_what_it_began_from(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The notice of an interruption comes before the first step: the same number, and the same bytes."""
+        torch = pytest.importorskip("torch")
+        from deepvm.checkpoint import Checkpointer
+
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
+
+        def train(steps: int) -> int:
+            torch.manual_seed(0)
+            model = torch.nn.Linear(30, 30)
+            optimizer = torch.optim.Adam(model.parameters())
+            with Checkpointer(model=model, optimizer=optimizer, tiers=[f"s3://{BUCKET}/run"], every=100) as saver:
+                start = saver.restore_latest()
+                for _ in range(steps):
+                    model(torch.randn(4, 30)).square().mean().backward()
+                    optimizer.step()
+                saver.save(block=True).durable.result(30)
+            return start
+
+        train(1)
+        store.seen.clear()
+        assert train(0) == 1
+        assert not any(is_end(*request) for request in store.seen)
+
+
+def fail_at(wanted: str, number: int) -> Callable[[str, str], str | None]:
+    """Trouble for the request of a method with this number, from 1, and those behind it."""
+    count = itertools.count(1)
+    return lambda method, path: "503 Slow Down" if method == wanted and next(count) >= number else None
+
+
+def killed(store: Store, after: int) -> bool:
+    """Another trainer saves version 1; it is killed when the store has done so many requests. Whether it was."""
+    code = (
+        "import sys\n"
+        "from checkpoint.images import noise, plain_shard\n"
+        "from deepvm.checkpoint.tiers.s3 import S3Tier\n"
+        "tier = S3Tier(sys.argv[1], 'run', threads=1, attempts=1, endpoint=sys.argv[2])\n"
+        f"data = bytearray({CHUNK_BYTES}) + noise({SIZE}, 2)\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "tier.put(plain_shard(data, 1), lambda level: None)\n"
+    )
+    path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    words = [sys.executable, "-c", code, BUCKET, store.url]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **path})
+    assert child.stdin is not None and child.stdout is not None
+    with child:
+        assert child.stdout.readline() == b"ready\n"
+        count = itertools.count()
+
+        def trouble(method: str, path: str) -> str | None:
+            if next(count) < after:
+                return None
+            child.kill()
+            return "503 Slow Down"  # one that the store never got
+
+        store.trouble = trouble
+        child.communicate(b"go\n", timeout=60)
+        store.trouble = lambda method, path: None
+    return child.returncode == -signal.SIGKILL

@@ -3,6 +3,11 @@
 A version is an object that plain ``torch.load`` reads once it is downloaded, and a commit record beside it, which is
 written when the object is complete: whoever sees a record may rely on the bytes. A trainer that is killed while it
 uploads leaves parts that cost money and that nobody lists: let a lifecycle rule of the bucket abort them after a day.
+
+A version that takes the place of one with the same number has a second record, the *upcoming* one, from before its
+object is completed until its usual record is there. An object changes at once or not at all, and so at each moment one
+of the two records fits it; which one it is, a chunk in which they differ tells (an object's ETag says nothing of its
+bytes where they are encrypted). The same bytes again leave the object as it is.
 """
 
 from __future__ import annotations
@@ -14,9 +19,9 @@ import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,16 +32,12 @@ from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.manifest import SUFFIX, Manifest
 from deepvm.checkpoint.retention import kept, kept_of
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
+from deepvm.checkpoint.tiers.bucket import Bucket, checksum
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
+_UPCOMING = SUFFIX + ".next"
+"""Added to an object's name: the record that is about to take the place of an older one; beside one alone it counts."""
 _MOST_PARTS = 10_000
-_CONNECT_S, _READ_S = 10, 60
-_READS = 3
-_ADVICE = {
-    "NoSuchBucket": "make the bucket first, or correct its name",
-    "AccessDenied": "the credentials need s3:GetObject, PutObject, DeleteObject, AbortMultipartUpload and ListBucket",
-    "NoCredentialsError": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the VM's role",
-}
 
 log = logging.getLogger("deepvm.checkpoint")
 _T = TypeVar("_T")
@@ -75,34 +76,16 @@ class S3Tier(Tier):
             kept((), keep, every)
         if not bucket:
             raise RequestError("bucket", bucket, "the name of a bucket, as in s3://bucket/prefix")
-        self._bucket, self._prefix = bucket, prefix.strip("/") + "/" if prefix.strip("/") else ""
-        self._keep, self._every, self._threads, self._attempts = keep, every, threads, attempts
-        self._endpoint, self._region = endpoint or None, region or None
-        self._writing, self._opening = threading.RLock(), threading.Lock()
+        self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        self._keep, self._every, self._threads = keep, every, threads
+        url = f"s3://{bucket}/{self._prefix}".rstrip("/")
+        self._bucket = Bucket(bucket, url, threads=threads, attempts=attempts, endpoint=endpoint, region=region)
+        self._writing = threading.RLock()
 
     @property
     def url(self) -> str:
         """See :class:`Tier`."""
-        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
-
-    @cached_property
-    def _made(self) -> Any:
-        import boto3
-        from botocore.config import Config
-
-        config = Config(
-            connect_timeout=_CONNECT_S,
-            read_timeout=_READ_S,
-            max_pool_connections=self._threads + 2,
-            retries={"mode": "standard", "total_max_attempts": self._attempts},
-        )
-        session = boto3.session.Session()
-        return session.client("s3", region_name=self._region, endpoint_url=self._endpoint, config=config)
-
-    @property
-    def _s3(self) -> Any:
-        with self._opening:  # the client may be used by several threads, but not be made by several
-            return self._made
+        return self._bucket.url
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""
@@ -113,11 +96,10 @@ class S3Tier(Tier):
             )
         if len(shard.image) != layout.size:
             raise RequestError("image", f"{len(shard.image)} bytes", f"the {layout.size} bytes of its layout")
-        key = self._key(shard.job, shard.version)
         crcs: list[int] = []
         with self._writing:
-            self._upload(key, shard.image, seal(shard.image, layout, crcs, ready=shard.ready))
-            self._commit(key, shard.manifest(crcs))
+            final = seal(shard.image, layout, crcs, ready=shard.ready)
+            self._store(shard.job, shard.version, shard.image, final, lambda: shard.manifest(crcs))
             acknowledged(Level.DURABLE)
             if self._keep:
                 self._prune(shard.job, shard.version)
@@ -126,40 +108,85 @@ class S3Tier(Tier):
         """Write a version whose checksums are known, and its commit record.
 
         Raises:
-            CheckpointError: it could not be written; nothing of it is visible.
+            CheckpointError: it could not be written; what was complete under its number before still is, or it is.
         """
-        key = self._key(manifest.job, manifest.version)
         with self._writing:
-            self._upload(key, image, iter([len(image)]))
-            self._commit(key, manifest)
+            self._store(manifest.job, manifest.version, image, iter([len(image)]), lambda: manifest)
 
-    def _commit(self, key: str, manifest: Manifest) -> None:
-        record = manifest.to_json()
-        with self._told(f"write {key}{SUFFIX}"):
-            self._s3.put_object(
-                Bucket=self._bucket, Key=key + SUFFIX, Body=record, ChecksumCRC32=_checksum(crc32(record))
-            )
+    def _commit(self, record: str, manifest: Manifest) -> None:
+        with self._bucket.told(f"write {record}"):
+            self._bucket.write(record, manifest.to_json())
 
     def _key(self, job: str, version: int) -> str:
         return self._prefix + file_name(job, version)
 
-    def _upload(self, key: str, image: memoryview, final: Iterator[int]) -> None:
-        """Make the object, whole or not at all; S3 compares each part with its checksum."""
-        where = {"Bucket": self._bucket, "Key": key}
-        with self._told(f"write {key}"):
-            upload = self._s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")["UploadId"]
+    def _store(
+        self, job: str, version: int, image: memoryview, final: Iterator[int], manifest: Callable[[], Manifest]
+    ) -> None:
+        """Make the object, whole or not at all, and its record; S3 compares each part with its checksum."""
+        key = self._key(job, version)
+        where = {"Bucket": self._bucket.name, "Key": key}
+        with self._bucket.told(f"write {key}"):
+            begun = self._bucket.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
+            upload = {**where, "UploadId": begun["UploadId"]}
             try:
-                parts = self._send_parts({**where, "UploadId": upload}, image, final)
-                # The same version of an earlier run: its record must not vouch for other bytes.
-                if key + SUFFIX in self._sizes(key + SUFFIX):
-                    self._s3.delete_object(Bucket=self._bucket, Key=key + SUFFIX)
-                self._s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": parts})
+                parts = self._send_parts(upload, image, final)
+                new, old = manifest(), self._settled(job, version)
+                same = old is not None and self._is(key, old, new, parts)
+                if old is not None and not same:
+                    self._commit(key + _UPCOMING, new)
+                if not same:
+                    self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
             except BaseException:
-                try:
-                    self._s3.abort_multipart_upload(**where, UploadId=upload)
-                except Exception as error:
-                    log.warning("%s: parts of %s stay behind: %s", self.url, key, error)
+                self._abort(upload)
                 raise
+        if old is None:
+            self._commit(key + SUFFIX, new)
+        elif same:
+            self._abort(upload)
+            new = replace(new, created=old.created, best=old.best or new.best)
+            if new != old:
+                self._commit(key + SUFFIX, new)
+        else:
+            try:
+                self._end_replacement(key, new)
+            except CheckpointError as error:  # the version is complete by its upcoming record
+                log.warning("%s keeps two records until it is saved again: %s", key, error)
+
+    def _abort(self, upload: dict[str, str]) -> None:
+        try:
+            self._bucket.s3.abort_multipart_upload(**upload)
+        except Exception as error:
+            log.warning("%s: parts of %s stay behind: %s", self.url, upload["Key"], error)
+
+    def _end_replacement(self, key: str, manifest: Manifest) -> None:
+        self._commit(key + SUFFIX, manifest)
+        with self._bucket.told(f"remove {key}{_UPCOMING}"):
+            self._bucket.remove(key + _UPCOMING)
+
+    def _settled(self, job: str, version: int) -> Manifest | None:
+        """The one record of what is complete under this number; those that fit nothing go, None is left then."""
+        key = self._key(job, version)
+        sizes = self._bucket.sizes(key)
+        whole = key in sizes and key + SUFFIX in sizes
+        old = self._record(job, version, sizes[key], key + _UPCOMING in sizes) if whole else None
+        if old is None:
+            # They must not vouch for other bytes.
+            self._bucket.remove(*(record for record in (key + SUFFIX, key + _UPCOMING) if record in sizes))
+        elif key + _UPCOMING in sizes:
+            self._end_replacement(key, old)
+        return old
+
+    def _is(self, key: str, old: Manifest, new: Manifest, parts: Sequence[dict[str, Any]]) -> bool:
+        """Whether the object has the bytes already that were sent in these parts, by its record and by the store.
+
+        A store that keeps the checksums of parts tells one made of them, a *composite* one, and mostly their number.
+        """
+        if (old.size, old.chunk_bytes, old.crcs) != (new.size, new.chunk_bytes, new.crcs):
+            return False
+        sums = b"".join(base64.b64decode(part["ChecksumCRC32"]) for part in parts)
+        head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=key, ChecksumMode="ENABLED")
+        return str(head.get("ChecksumCRC32")).partition("-")[0] == checksum(crc32(sums))
 
     def _send_parts(self, upload: dict[str, str], image: memoryview, final: Iterator[int]) -> list[dict[str, Any]]:
         chunks = -(-len(image) // CHUNK_BYTES)
@@ -167,9 +194,9 @@ class S3Tier(Tier):
 
         def send(number: int, start: int) -> dict[str, Any]:
             data = bytes(image[start : start + size])
-            checksum = _checksum(crc32(data))
-            reply = self._s3.upload_part(**upload, PartNumber=number, Body=data, ChecksumCRC32=checksum)
-            return {"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32": checksum}
+            total = checksum(crc32(data))
+            reply = self._bucket.s3.upload_part(**upload, PartNumber=number, Body=data, ChecksumCRC32=total)
+            return {"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32": total}
 
         with ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool:
             sent: list[Future[dict[str, Any]]] = []
@@ -182,19 +209,15 @@ class S3Tier(Tier):
                 pool.shutdown(cancel_futures=True)  # no part may arrive after the upload was aborted
                 raise
 
-    def _sizes(self, prefix: str) -> dict[str, int]:
-        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
-        return {o["Key"]: o["Size"] for page in pages for o in page.get("Contents", ())}
-
-    def _found(self, job: str) -> dict[int, int]:
-        """Bytes of each version of a job that has a record."""
-        with self._told("list its objects"):
-            sizes = self._sizes(f"{self._prefix}{check_job(job)}-")
+    def _found(self, job: str) -> dict[int, tuple[int, bool]]:
+        """Bytes of each version of a job that has a record, and whether there is an upcoming one."""
+        with self._bucket.told("list its objects"):
+            sizes = self._bucket.sizes(f"{self._prefix}{check_job(job)}-")
         found = {}
         for key, size in sizes.items():
             name = parse_name(key[len(self._prefix) :])
             if name is not None and name[0] == job and key + SUFFIX in sizes:
-                found[name[1]] = size
+                found[name[1]] = size, key + _UPCOMING in sizes
         return found
 
     def _prune(self, job: str, newest: int) -> None:
@@ -209,32 +232,34 @@ class S3Tier(Tier):
     def delete(self, job: str, version: int) -> None:
         """Remove a version, first its record; nothing happens when it is not there. Raises CheckpointError."""
         key = self._key(job, version)
-        with self._told(f"remove {key}"):
-            self._s3.delete_object(Bucket=self._bucket, Key=key + SUFFIX)
-            self._s3.delete_object(Bucket=self._bucket, Key=key)
+        with self._bucket.told(f"remove {key}"):
+            self._bucket.remove(key + SUFFIX, key + _UPCOMING, key)
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
         found = self._found(job)
         with ThreadPoolExecutor(self._threads) as pool:
-            asked = [_submit(pool, self._record, job, v, found[v]) for v in sorted(found, reverse=True)]
+            asked = [_submit(pool, self._record, job, v, *found[v]) for v in sorted(found, reverse=True)]
         return tuple(r for a in asked if (r := a.result()) is not None)
 
     def manifest(self, job: str, version: int) -> Manifest | None:
         """The commit record of a complete version, None where there is none. Raises CheckpointError."""
         found = self._found(job)
-        return self._record(job, version, found[version]) if version in found else None
+        return self._record(job, version, *found[version]) if version in found else None
 
     def chunks(self, manifest: Manifest) -> Iterator[memoryview]:
         """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError."""
         key = self._key(manifest.job, manifest.version)
         starts = range(0, manifest.size, manifest.chunk_bytes)
-        with self._told(f"read {key}"), ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool:
+        with (
+            self._bucket.told(f"read {key}"),
+            ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool,
+        ):
             etag, ahead = self._head(key, manifest), deque[Future[bytes]]()
             try:
                 for start in starts:
                     end = min(start + manifest.chunk_bytes, manifest.size)
-                    ahead.append(pool.submit(self._range, key, etag, start, end))
+                    ahead.append(pool.submit(self._range, key, start, end, IfMatch=etag))
                     if len(ahead) > self._threads:
                         yield memoryview(ahead.popleft().result())
                 while ahead:
@@ -243,31 +268,48 @@ class S3Tier(Tier):
                 pool.shutdown(cancel_futures=True)
 
     def _head(self, key: str, manifest: Manifest) -> str:
-        head = self._s3.head_object(Bucket=self._bucket, Key=key)
+        head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=key)
         if head["ContentLength"] != manifest.size:
             raise DamagedError(f"{self.url}: {key} has {head['ContentLength']} bytes in place of {manifest.size}")
         return str(head["ETag"])
 
-    def _record(self, job: str, version: int, size: int) -> Manifest | None:
-        from botocore.exceptions import ClientError
-
+    def _record(self, job: str, version: int, size: int, replaced: bool) -> Manifest | None:
         key = self._key(job, version)
+        # In this order: the upcoming record goes when the usual one says the same.
+        upcoming = self._read(key, _UPCOMING) if replaced else None
+        found = self._read(key, SUFFIX)
+        if found is not None and upcoming is not None and self._fits(key, size, upcoming, found):
+            found = upcoming
+        if found is not None and (found.job, found.version, found.size) != (job, version, size):
+            log.warning("%s/%s is not complete: its commit record is that of another file", self.url, key)
+            return None
+        return found
+
+    def _fits(self, key: str, size: int, upcoming: Manifest, found: Manifest) -> bool:
+        """Whether the object is what the upcoming record says, and not what the usual one does."""
+        if found.size != upcoming.size:
+            return upcoming.size == size
+        alike = found.chunk_bytes == upcoming.chunk_bytes
+        differ = [n for n, crc in enumerate(upcoming.crcs) if not alike or found.crcs[n] != crc]
+        for number in differ[:1] if alike else differ:
+            start = number * upcoming.chunk_bytes
+            with self._bucket.told(f"read {key}"):
+                data = self._range(key, start, min(start + upcoming.chunk_bytes, upcoming.size))
+            if crc32(data) != upcoming.crcs[number]:
+                return False
+        return True
+
+    def _read(self, key: str, suffix: str) -> Manifest | None:
+        with self._bucket.told(f"read {key}{suffix}"):
+            data = self._bucket.read_if_there(key + suffix)
         try:
-            with self._told(f"read {key}{SUFFIX}"):
-                data = self._s3.get_object(Bucket=self._bucket, Key=key + SUFFIX)["Body"].read()
-            manifest = Manifest.from_json(data)
+            return None if data is None else Manifest.from_json(data)  # it may have been removed meanwhile
         except RequestError as error:
             log.warning("%s/%s is not complete: %s", self.url, key, error)
             return None
-        except CheckpointError as error:
-            cause = error.__cause__
-            if isinstance(cause, ClientError) and cause.response["Error"]["Code"] in ("NoSuchKey", "404"):
-                return None  # it was removed meanwhile
-            raise
-        if (manifest.job, manifest.version, manifest.size) != (job, version, size):
-            log.warning("%s/%s is not complete: its commit record is that of another file", self.url, key)
-            return None
-        return manifest
+
+    def _range(self, key: str, start: int, end: int, **options: str) -> bytes:
+        return self._bucket.read(key, Range=f"bytes={start}-{end - 1}", **options)
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
@@ -277,7 +319,7 @@ class S3Tier(Tier):
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
-                with self._told(f"read {self._prefix}{name}"):
+                with self._bucket.told(f"read {self._prefix}{name}"):
                     self._download(manifest, descriptor)
             finally:
                 os.close(descriptor)
@@ -296,7 +338,7 @@ class S3Tier(Tier):
         def receive(number: int) -> None:
             start = number * manifest.chunk_bytes
             end = min(start + manifest.chunk_bytes, manifest.size)
-            data = self._range(key, etag, start, end)
+            data = self._range(key, start, end, IfMatch=etag)
             if crc32(data) != manifest.crcs[number]:
                 raise DamagedError(f"{self.url}: {key}: bytes {start} to {end - 1} are damaged")
             view, done = memoryview(data), 0
@@ -311,37 +353,6 @@ class S3Tier(Tier):
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _range(self, key: str, etag: str, start: int, end: int) -> bytes:
-        from botocore.exceptions import BotoCoreError
-
-        for left in reversed(range(_READS)):
-            try:
-                reply = self._s3.get_object(
-                    Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}", IfMatch=etag
-                )
-                return bytes(reply["Body"].read())
-            except BotoCoreError:  # botocore tries a request again, but not a reply that breaks off
-                if not left:
-                    raise
-        raise AssertionError
-
-    @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """Errors of the cloud's library as ours."""
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            yield
-        except ClientError as error:
-            code, text = (error.response.get("Error", {}).get(k, "") for k in ("Code", "Message"))
-            raise self._failure(what, code, f"{code}: {text}") from error
-        except BotoCoreError as error:
-            raise self._failure(what, type(error).__name__, str(error)) from error
-
-    def _failure(self, what: str, name: str, text: str) -> CheckpointError:
-        advice = _ADVICE.get(name, "")
-        return CheckpointError(f"{self.url}: cannot {what}: {text}" + (f"; {advice}" if advice else ""))
-
 
 def _submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
     try:
@@ -353,7 +364,3 @@ def _submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) 
         except Exception as error:
             done.set_exception(error)
         return done
-
-
-def _checksum(crc: int) -> str:
-    return base64.b64encode(crc.to_bytes(4, "big")).decode()
