@@ -1,14 +1,15 @@
 """A version in parts, each a plain torch file of its own: what several memory nodes keep (ACUTE's Check-Trans).
 
 Part k of K holds the k-th of K near-equal ranges of the version's file, cut anywhere, and in front of it what is needed
-to put the file together again: where the range belongs, the layout of the whole, and a mark of each rank. A rank draws
-its mark anew whenever it sends a version; parts belong together when all their marks are equal, and a version that was
-sent twice under one number is never joined from parts of both.
+to put the file together again: where the range belongs, the layout of the whole, and a mark of each rank. It is made
+of the rank's bytes in all parts; parts belong together when all their marks are equal, so that a version that was sent
+twice under one number is never joined from parts of both, unless they are the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import mmap
 import os
@@ -18,9 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.image import finish
-from deepvm.checkpoint.layout import Layout, Segment
+from deepvm.checkpoint.layout import CHUNK_BYTES, Layout, Segment
 from deepvm.checkpoint.node.ranges import runs
 from deepvm.checkpoint.tiers.base import Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError
@@ -86,23 +88,26 @@ class PartPlan:
     marks: int
     tail: bytes
 
-    def shard(self, shard: Shard, mark: bytes) -> Shard:
+    def shard(self, shard: Shard, mark: Callable[[], bytes]) -> Shard:
         """A rank's part of this part.
 
         Args:
             shard: its part of the whole.
-            mark: random, the same for all parts of one :meth:`~deepvm.checkpoint.tiers.base.Tier.put`.
+            mark: :func:`mark_of` that; asked when the bytes around it are read, not before.
         """
         part = self.part
         head = bytearray(self.head)
         at = self.marks + shard.rank * MARK_BYTES
-        head[at : at + MARK_BYTES] = mark
+
+        def fill() -> None:
+            head[at : at + MARK_BYTES] = mark()
 
         def ready(end: int) -> None:
             if end > part.offset and part.length:
                 shard.ready(part.start + min(end - part.offset, part.length))
 
-        window = _Window(memoryview(head), shard.image[part.start :][: part.length], memoryview(self.tail))
+        pieces = memoryview(head), shard.image[part.start :][: part.length], memoryview(self.tail)
+        window = _Window(pieces, (at, at + MARK_BYTES), fill)
         return replace(
             shard,
             job=part_job(shard.job, part.number, part.of),
@@ -113,10 +118,13 @@ class PartPlan:
 
 
 class _Window:
-    """A file in three pieces of memory, of which slices are taken without copying the large one."""
+    """A file in three pieces of memory, of which slices are taken without copying the large one.
 
-    def __init__(self, *pieces: memoryview) -> None:
-        self._pieces = pieces
+    One range is filled in when it is read.
+    """
+
+    def __init__(self, pieces: Sequence[memoryview], late: tuple[int, int], fill: Callable[[], None]) -> None:
+        self._pieces, self._late, self._fill = pieces, late, fill
         self._size = sum(map(len, pieces))
 
     def __len__(self) -> int:
@@ -124,12 +132,31 @@ class _Window:
 
     def __getitem__(self, wanted: slice) -> memoryview:
         start, end, _ = wanted.indices(self._size)
+        if start < self._late[1] and self._late[0] < end:
+            self._fill()
         found, at = [], 0
         for piece in self._pieces:
             found.append(piece[max(start - at, 0) : max(end - at, 0)])
             at += len(piece)
         found = [f for f in found if len(f)]
         return found[0] if len(found) == 1 else memoryview(b"".join(found))
+
+
+def mark_of(shard: Shard) -> bytes:
+    """What tells a rank's bytes from others, a digest of the checksums of their chunks; waits until all are there.
+
+    As good as those: two versions that differ in one chunk alone have the same mark once in 2**32 times.
+
+    Raises:
+        CheckpointError: they will never be there.
+    """
+    digest = hashlib.blake2b(digest_size=MARK_BYTES)
+    for offset, length in runs(shard.layout.shards[shard.rank]):
+        for start in range(offset, offset + length, CHUNK_BYTES):
+            end = min(start + CHUNK_BYTES, offset + length)
+            shard.ready(end)
+            digest.update(crc32(shard.image[start:end]).to_bytes(4, "big"))
+    return digest.digest()
 
 
 def plan_part(whole: Layout, number: int, of: int) -> PartPlan:

@@ -7,6 +7,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.parts import (  # noqa: E402
     belong_together,
     join,
+    mark_of,
     part_job,
     plan_part,
     read_part,
@@ -195,6 +197,92 @@ def test_what_is_durable_everywhere_stays_until_something_newer_is(tmp_path: Pat
         assert until(lambda: [m.version for m in on_disk.manifests("job.part-1-of-2")] == [8, 7])
 
 
+def test_the_same_version_again_while_one_disk_hangs(tmp_path: Path) -> None:
+    """A run saves what it began from; one node's part is replaced on its disk, the other's is not; memory is lost."""
+    folders = tmp_path / "a", tmp_path / "b"
+    data = noise(3 * MIB, 5)
+    with nodes(*folders) as two, split(*two) as tier:
+        assert put(tier, 5, data).wait(Level.DURABLE)
+    with nodes(*folders) as two, split(*two, session="s2") as tier:
+        hanging = True
+
+        def write(*words: object, real: object = two[1].store.write) -> None:  # type: ignore[union-attr]
+            if hanging:
+                raise CheckpointError("the disk hangs")
+            real(*words)  # type: ignore[operator]
+
+        two[1].store.write = write  # type: ignore[union-attr,method-assign,assignment]
+        again = put(tier, 5, data)
+        assert again.wait(Level.REMOTE)
+        assert until(lambda: two[0].flusher.times["flushed"] == 1)  # type: ignore[union-attr]
+        assert Level.DURABLE not in again.levels
+        with nodes(*(link(folder) for folder in folders)) as others, split(*others, session="s3") as after:
+            assert newest(after, tmp_path / "restored") == (5, bytes(data))
+        with nodes(folders[1].with_name("b-copy")) as (other,), split(two[0], other, session="s2") as after:
+            assert newest(after, tmp_path / "restored") == (5, bytes(data))  # one node's new part, another's old one
+        hanging = False
+        assert again.wait(Level.DURABLE)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_the_same_bytes_make_the_same_parts(world: int) -> None:
+    layout = make_layout(5000, world, 1, records=1)
+
+    def parts(seed: int, version: int) -> list[bytes]:
+        image = make_image(layout, seed)
+        made = []
+        for plan in (plan_part(layout, number, 2) for number in (1, 2)):
+            data = bytearray(plan.layout.size)
+            for rank in range(world):
+                whole = Shard("job", version, rank, layout, image)
+                shard = plan.shard(whole, lambda whole=whole: mark_of(whole))  # type: ignore[misc]
+                for offset, length in plan.layout.shards[rank]:
+                    data[offset : offset + length] = shard.image[offset : offset + length]
+            made.append(bytes(data))
+        return made
+
+    assert parts(1, 5) == parts(1, 5)
+    mixed = [read_part(parts(1, 5)[0]), read_part(parts(2, 5)[1])]
+    assert "not sent together" in belong_together(mixed)  # type: ignore[arg-type]
+
+
+def test_all_but_the_mark_is_sent_while_the_rest_is_copied() -> None:
+    size, copied = 16 * MIB, threading.Event()
+    data = noise(size, 1)
+
+    def ready(end: int) -> None:
+        if end > size - MIB and not copied.wait(20):
+            raise CheckpointError("the copy hangs")
+
+    with nodes(None, None) as two, split(*two) as tier:
+        acks = Acks()
+        thread = threading.Thread(target=tier.put, args=(replace(plain_shard(data), ready=ready), acks))
+        thread.start()
+        try:
+            received = lambda: two[0].metrics()["counts"]["received_bytes"]  # noqa: E731
+            assert until(lambda: received() >= size // 2 - 2 * MIB)
+            assert received() < size // 2 and not acks.levels
+        finally:
+            copied.set()
+            thread.join(30)
+        assert acks.wait(Level.REMOTE)
+        (manifest,) = tier.versions("job")
+        assert manifest.version == 1
+
+
+def test_a_copy_that_fails() -> None:
+    """The mark, which waits for all of it, fails as well: nothing hangs, and nothing is there."""
+
+    def ready(end: int) -> None:
+        if end > 2 * MIB:
+            raise CheckpointError("the copy failed")
+
+    with nodes(None, None) as two, split(*two) as tier:
+        with pytest.raises(CheckpointError, match="the copy failed"):
+            tier.put(replace(plain_shard(noise(4 * MIB)), ready=ready), Acks())
+        assert tier.versions("job") == ()
+
+
 def link(folder: Path) -> Path:
     """A copy of a folder, as another machine would find it."""
     copy = folder.with_name(folder.name + "-copy")
@@ -221,7 +309,7 @@ def test_parts_of_two_attempts_are_never_joined(tmp_path: Path, caplog: pytest.L
     one, two = noise(MIB, 1), noise(MIB, 2)
     with nodes(None, None) as pair, split(*pair) as tier:
         assert put(tier, 1, one).wait(Level.REMOTE)
-        half = plan_part(plain_shard(two).layout, 1, 2).shard(plain_shard(two), b"another mark 16b")
+        half = plan_part(plain_shard(two).layout, 1, 2).shard(plain_shard(two), lambda: b"another mark 16b")
         tier._nodes[0].put(half, Acks())
         assert tier.versions("job") == ()
         assert "not sent together" in caplog.text
@@ -286,6 +374,9 @@ def test_a_training_on_two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with nodes(tmp_path / "a", tmp_path / "b") as two:
         url = ",".join([two[0].url, str(two[1].address)])  # type: ignore[attr-defined]
         assert train(3, url)[0] == 0
+        crcs = [VersionFolder(tmp_path / n).found()[0].manifest.crcs for n in "ab"]  # type: ignore[union-attr]
+        assert train(3, url)[0] == 3  # it saves what it began from, to the bit
+        assert crcs == [VersionFolder(tmp_path / n).found()[0].manifest.crcs for n in "ab"]  # type: ignore[union-attr]
         start, cut = train(6, url)
         assert start == 3
     with nodes(tmp_path / "c", tmp_path / "d") as two:
@@ -321,7 +412,7 @@ def test_any_file_any_ranks_any_parts(size: int, world: int, of: int, seed: int)
     whole, parts = bytearray(), []
     for number in range(1, of + 1):
         plan = plan_part(layout, number, of)
-        ranks = [plan.shard(Shard("job", 1, r, layout, image), bytes([r] * 16)) for r in range(world)]
+        ranks = [plan.shard(Shard("job", 1, r, layout, image), lambda r=r: bytes([r] * 16)) for r in range(world)]
         data = bytearray(plan.layout.size)
         for rank, shard in enumerate(ranks):
             assert len(shard.image) == plan.layout.size
@@ -339,7 +430,7 @@ def test_a_part_waits_for_what_it_reads_and_no_more() -> None:
     layout = Layout(1000, ((Segment(0, 1000),),))
     shard = Shard("job", 1, 0, layout, memoryview(bytearray(1000)), asked.append)
     plan = plan_part(layout, 2, 4)
-    part = plan.shard(shard, bytes(16))
+    part = plan.shard(shard, lambda: bytes(16))
     for end in (1, plan.part.offset, plan.part.offset + 1, plan.part.offset + 250, plan.layout.size):
         part.ready(end)
     assert asked == [251, 500, 500]
@@ -351,7 +442,7 @@ class TestJoin:
         for number in range(1, of + 1):
             plan = plan_part(plain_shard(data).layout, number, of)
             made.append(folder / f"{number}-{mark[0]}")
-            made[-1].write_bytes(plan.shard(plain_shard(data), mark).image[0 : plan.layout.size])
+            made[-1].write_bytes(plan.shard(plain_shard(data), lambda: mark).image[0 : plan.layout.size])
         return made
 
     def test_what_does_not_belong_together(self, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -380,7 +381,7 @@ class TestParts:
             shard = plain_shard(noise(5000, version), version)
             for number, folder in enumerate(folders, start=1):
                 plan = plan_part(shard.layout, number, 2)
-                data = bytearray(plan.shard(shard, bytes([version] * 16)).image[0 : plan.layout.size])
+                data = bytearray(plan.shard(shard, partial(bytes, [version] * 16)).image[0 : plan.layout.size])
                 manifest = manifest_of(data, part_job("job", number, 2), version)
                 VersionFolder(folder).write(memoryview(data), manifest)
         return folders

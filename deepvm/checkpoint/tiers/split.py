@@ -2,17 +2,23 @@
 
 Every rank sends to all nodes at once; a version counts when each node has its part. The loss of one node's memory is
 the loss of the versions that were not on its disk yet: parts do not stand in for each other.
+
+A version that is sent again under its number, as when a run saves what it began from, takes the place of the old one on
+one node after the other. That does no harm while the bytes are the same, since then the parts are (their marks are made
+of the bytes). With other bytes there is a time, from when the first node has written its new part until the last one
+has, in which the loss of a node's memory costs both; a run's last version of another number that all nodes have on
+their disks stays (``hold``), but one that begins with such a version has none.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,12 +26,12 @@ from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.layout import Layout
 from deepvm.checkpoint.manifest import JoinedManifest, Manifest
 from deepvm.checkpoint.parts import (
-    MARK_BYTES,
     MOST_PARTS,
     Part,
     PartPlan,
     belong_together,
     join,
+    mark_of,
     part_job,
     plan_part,
     read_part,
@@ -70,8 +76,8 @@ class SplitTier(Tier):
         if len(shard.image) != shard.layout.size:
             raise RequestError("image", f"{len(shard.image)} bytes", f"the {shard.layout.size} bytes of its layout")
         plans = self._planned(shard.layout)
-        mark = secrets.token_bytes(MARK_BYTES)
-        parts = [plan.shard(shard, mark) for plan in plans]
+        mark: Future[bytes] = Future()
+        parts = [plan.shard(shard, mark.result) for plan in plans]
         step = Step(len(parts), self._hold(shard.job), _PUT_S)
         levels = _Levels(len(parts), lambda level: self._reached(shard, level, acknowledged))
 
@@ -81,7 +87,11 @@ class SplitTier(Tier):
             except BaseException as error:
                 step.fail(error)
 
+        # Beside the sending: the mark goes last, see TcpTier, and is then there.
+        marking = threading.Thread(target=_make, args=(mark, shard), name="deepvm-mark", daemon=True)
+        marking.start()
         _all(send, self._nodes, parts)
+        marking.join()  # until then it reads the shard's memory; the copy into that has its time limit
         if step.error is not None:
             raise step.error
 
@@ -180,6 +190,13 @@ class _Levels:
             self._left[level] -= 1
             if not self._left[level]:
                 self._acknowledged(level)
+
+
+def _make(mark: Future[bytes], shard: Shard) -> None:
+    try:
+        mark.set_result(mark_of(shard))
+    except BaseException as error:
+        mark.set_exception(error)
 
 
 def _head(node: TcpTier, manifest: Manifest) -> Part:

@@ -309,6 +309,8 @@ class TcpTier(Tier):
             for start in range(offset, offset + length, self._wire_bytes)
         ]
         missing = deque(c for c in cells if not received.covers(*c))
+        if step is not None:  # what a part has in front is known when the bytes behind it are
+            missing.rotate(-1)
         for _ in range(_ROUNDS):
             self._flow(links, shard, missing, deadline)
             if step is not None:
