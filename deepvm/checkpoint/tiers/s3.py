@@ -7,7 +7,8 @@ uploads leaves parts that cost money and that nobody lists: let a lifecycle rule
 A version that takes the place of one with the same number has a second record, the *upcoming* one, from before its
 object is completed until its usual record is there. An object changes at once or not at all, and so at each moment one
 of the two records fits it; which one it is, a chunk in which they differ tells (an object's ETag says nothing of its
-bytes where they are encrypted). The same bytes again leave the object as it is.
+bytes where they are encrypted). The same bytes again leave the object as it is. One writer is assumed: a completion
+that the store carries out when its sender is dead, and another one has saved the same number since, is not noticed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from deepvm.checkpoint.tiers.bucket import Bucket, checksum
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _UPCOMING = SUFFIX + ".next"
-"""Added to an object's name: the record that is about to take the place of an older one; beside one alone it counts."""
+"""Added to an object's name: a record that is about to take the place of an older one, and counts only beside that."""
 _MOST_PARTS = 10_000
 
 log = logging.getLogger("deepvm.checkpoint")
