@@ -141,7 +141,8 @@ class Versions:
         # That forward may not be seen, and buffers are those of the step.
         if begun.slot is None:
             own = self._state.buffers()
-            begun.model = type(tree["model"])((k, v.clone() if _is_on(v, own) else v) for k, v in tree["model"].items())
+            kept = {k: v.clone() for k, v in tree["model"].items() if _is_on(v, own)}
+            tree["model"].update(kept)  # it is ours: only its tensors are the model's
         self.begun, self.last = begun, handle
         took_s = time.perf_counter() - start
         handle.stall_s, self.stall_s = handle.stall_s + took_s, self.stall_s + took_s

@@ -35,9 +35,7 @@ WIRE_BYTES = 2**20
 """Bytes of one message: small enough to be hashed while they are in the processor's cache."""
 _ANSWERS = {Level.REMOTE: "complete", Level.DURABLE: "durable"}
 _WORTH_TWO = 16 * 2**20
-_TRIES = 3
-_ROUNDS = 3
-_PAUSE_S = 0.1
+_TRIES, _ROUNDS, _PAUSE_S = 3, 3, 0.1
 
 
 class TcpTier(Tier):
