@@ -27,6 +27,7 @@ class Begun:
     Attributes:
         handle: of it. model: its state_dict as it was behind the step; the tensors are the model's own.
         early: samplers, random states, or the records of the ranks, as they were then.
+        patience_s: how long it may wait for a slot.
         seen: the tensors of model and optimizers, and how often they had been changed.
         parameters: those of the model, by the storage that they had.
         slot, filling, copying: where it is copied to, and how far that is; None while nothing has begun.
@@ -37,6 +38,7 @@ class Begun:
     handle: Handle
     model: Mapping[str, Any]
     early: Mapping[str, Any]
+    patience_s: float = 0.0
     seen: Seen = field(default_factory=list)
     parameters: Mapping[int, torch.nn.Parameter] = field(default_factory=dict)
     slot: Slot | None = None

@@ -130,7 +130,7 @@ class Versions:
             early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
             tree = self._state.tree(version, early)
             parts = take_apart(tree)
-            begun = Begun(handle, tree["model"], early)
+            begun = Begun(handle, tree["model"], early, patience_s)
             begun.seen = seen_now(parts, self._state.gated() | self._state.buffers())
             begun.parameters = {p.untyped_storage()._cdata: p for p in self._state.model.parameters()}
             if self._fits(parts) and not self._copy(begun, parts, patience_s):
@@ -217,11 +217,12 @@ class Versions:
 
     def _start_again(self, begun: Begun, tree: Any, parts: Parts) -> None:
         """The layout is another one than the step knew, or it knew none."""
+        patience_s = begun.patience_s if begun.slot is None else RENEW_S  # its own slot is free at once
         self._drop(begun)
         if self._ranks.world > 1:  # another layout is for all ranks to agree on, which they do in the next step
             raise CheckpointError("what is saved has changed behind the step")
         self._renew(tree, parts)
-        if not self._copy(begun, parts, RENEW_S):
+        if not self._copy(begun, parts, patience_s):
             self._skipped(begun.handle)
 
     def _copy_again(self, begun: Begun, in_step: bool) -> None:
@@ -236,7 +237,7 @@ class Versions:
                 self._restless |= stray
                 raise CheckpointError(CHANGED.format(len(stray)))
         if found:
-            self.gate()
+            self.gate(*self._layers.copies.values())
             sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in begun.storages]
             again = [n for n, piece in enumerate(begun.slot.pieces) if sources[piece.storage] is not None]
             begun.slot.copy(sources, again)

@@ -37,6 +37,8 @@ from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError
 
+# Folders may be in memory, for speed: here no machine is lost.
+disk.Medium.volatile = False  # type: ignore[method-assign,assignment]
 TOKEN = b"open sesame"
 MOST_S = 30.0
 """A process that lives longer ends itself: whoever forked it is gone or has forgotten it."""
@@ -121,9 +123,7 @@ def tiers(order: dict[str, Any]) -> list[Tier]:
     if order.get("url"):
         made.append(TcpTier(order["url"], session, TOKEN, wire_bytes=8192, limit_s=5.0))
     if order.get("folder"):
-        tier = FileTier(Path(order["folder"]), keep=order["keep"], session=session)
-        tier._level = Level.DURABLE  # the folder may be in memory, for speed: no machine is lost here
-        made.append(tier)
+        made.append(FileTier(Path(order["folder"]), keep=order["keep"], session=session))
     return made
 
 
@@ -263,11 +263,11 @@ def node_drops_what_is_not_flushed() -> None:
     """A slot is used again before a slow disk has its version."""
     take, write = Room._slot, Flusher._write
 
-    def hasty(self: Room, size: int) -> Any:
+    def hasty(self: Room, *wanted: Any) -> Any:
         for job in self.jobs.values():
             for version in [v for v in job.complete.values() if not v.used and not job.keeps(v)]:
                 self._drop(version)
-        return take(self, size)
+        return take(self, *wanted)
 
     def slow(self: Flusher, version: Any) -> bool:
         time.sleep(0.1)
