@@ -220,7 +220,7 @@ class Pipeline:
             self._threads.append(thread)
 
     def close(self, timeout_s: float) -> bool:
-        """Finish what is under way, then end; returns whether all of it was done in time, which is one for all tiers."""
+        """Finish what is under way, then end; returns whether all of it was done in that time, one for all tiers."""
         deadline = time.monotonic() + timeout_s
         self._closing = True
         for queue in self._queues[:1]:
