@@ -85,7 +85,7 @@ def test_a_forked_child_leaves_its_parents_files_alone(
     slots = [slot for slot in (saver._pipeline.take(30.0), saver._pipeline.take(30.0)) if slot is not None]
     assert len(slots) == 2
     before = sorted(mappable.iterdir())
-    ((call, *arguments),) = registered
+    ((call, *arguments),) = [r for r in registered if r[0] is exits._close]  # torch registers its own, too
 
     def end() -> None:
         call(*arguments)
