@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import weakref
 from collections.abc import Callable
 
@@ -15,12 +16,15 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 def close_at_exit(close: Callable[[float], None]) -> None:
-    """Call this method at the end of the program, if its object is still there; its argument is a limit in seconds."""
-    atexit.register(_close, weakref.WeakMethod(close))
+    """Call this method at the end of the program, if its object is still there; its argument is a limit in seconds.
+
+    In this process only: a forked child inherits the handler, but neither the threads nor the right to end them.
+    """
+    atexit.register(_close, weakref.WeakMethod(close), os.getpid())
 
 
-def _close(method: weakref.WeakMethod[Callable[[float], None]]) -> None:
-    close = method()
+def _close(method: weakref.WeakMethod[Callable[[float], None]], process: int) -> None:
+    close = method() if os.getpid() == process else None
     if close is not None:
         try:
             close(EXIT_S)

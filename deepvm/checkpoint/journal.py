@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,24 +25,24 @@ class Journal:
         """
         self._path = None if path is None else Path(path)
         self._facts = {"job": job, "rank": rank}
-        self._lock = threading.Lock()
 
     def __call__(self, event: str, **facts: object) -> None:
         """Add a line."""
-        if self._path is None:
+        path = self._path
+        if path is None:
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, "event": event, **self._facts, **facts}).encode() + b"\n"
-        with self._lock:
+        # One write of O_APPEND is whole without a lock, which a signal handler that logs, too, would wait for in vain.
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                try:
-                    os.write(descriptor, line)
-                finally:
-                    os.close(descriptor)
-            except OSError as error:
-                log.warning("%s: cannot be written: %s; no more is told there", self._path, error.strerror or error)
-                self._path = None
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            log.warning("%s: cannot be written: %s; no more is told there", path, error.strerror or error)
+            self._path = None
 
     def closed(self, counts: Mapping[str, float]) -> None:
         """Sum up, here and on the log."""

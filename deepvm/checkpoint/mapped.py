@@ -43,6 +43,7 @@ class IntoFile(Strategy):
         super().__init__()
         self._folder, self._job = folder, job
         self._files: set[Path] = set()
+        self._process = os.getpid()
         medium = disk.medium(folder.path)
         if not medium.mappable:
             raise RequestError(
@@ -75,9 +76,10 @@ class IntoFile(Strategy):
         return slot
 
     def close(self) -> None:
-        """Remove the files that no version came into."""
-        for path in self._files:
-            self._remove(path)
+        """Remove the files that no version came into, unless this is a forked child, whose files they are not."""
+        if os.getpid() == self._process:
+            for path in self._files:
+                self._remove(path)
 
     @staticmethod
     def _remove(path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -225,13 +226,14 @@ class Pipeline:
             self._threads.append(thread)
 
     def close(self, timeout_s: float) -> bool:
-        """Finish what is under way, then end; returns whether all of it was done in time."""
+        """Finish what is under way, then end; returns whether all of it was done in that time, one for all tiers."""
+        deadline = time.monotonic() + timeout_s
         self._closing = True
         for queue in self._queues[:1]:
             queue.put(None)
         done = True
         for number, thread in enumerate(self._threads):
-            thread.join(timeout_s)
+            thread.join(max(deadline - time.monotonic(), 0.0))
             done = done and not thread.is_alive()
             if not number:  # nothing more comes from the copies
                 for queue in self._queues[1:]:
@@ -242,7 +244,7 @@ class Pipeline:
         for slot in free:
             slot.release()
         for tier in self.tiers:
-            done = tier.settle(timeout_s) and done
+            done = tier.settle(max(deadline - time.monotonic(), 0.0)) and done
             tier.close()
         for handle in self._sent:
             handle.failed(CheckpointError(f"version {handle.version}: no tier has promised that"))
