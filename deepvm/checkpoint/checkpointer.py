@@ -110,6 +110,7 @@ class Checkpointer:
         self._requests = Requests(self._ranks)
         self._version = 0
         self._stepping = self._closed = False
+        self._process = os.getpid()  # a forked child has nothing to finish
         self._thread: threading.Thread | None = None
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
@@ -224,7 +225,7 @@ class Checkpointer:
         Raises:
             CheckpointError: it could not be finished in time.
         """
-        if self._closed:
+        if self._closed or os.getpid() != self._process:
             return
         self._closed = True
         try:

@@ -38,7 +38,8 @@ def export_safetensors(source: Path, target: Path) -> int:
         version, model = tree["version"], tree["model"]
     except Exception as error:  # torch has no error of its own for files that it cannot read
         raise CheckpointError(f"{source}: holds no model that can be read: {type(error).__name__}: {error}") from None
-    tensors = {name: value.detach().clone().contiguous() for name, value in _tensors(model, torch.Tensor)}
+    found = ((name, value.detach().resolve_conj().resolve_neg()) for name, value in _tensors(model, torch.Tensor))
+    tensors = {name: value.clone().contiguous() for name, value in found}
     if not tensors:
         raise CheckpointError(f"{source}: its model has no tensors")
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")

@@ -41,17 +41,17 @@ class Handle:
 
     def reached(self, level: Level) -> None:
         """Note that a tier has the version; durable is remote too, and both are local."""
+        self._told(level.value)  # before anybody who waits for it goes on
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
         if level is not Level.LOCAL:
             self._resolve("remote", self.remote_done)
         self._resolve("local", self.local_done)
-        self._told(level.value)
 
     def copied(self) -> None:
         """Note that the snapshot is whole."""
-        self._resolve("snapshot", self.snapshot_done)
         self._told("snapshot")
+        self._resolve("snapshot", self.snapshot_done)
 
     @property
     def lost(self) -> bool:

@@ -332,9 +332,8 @@ class Versions:
             if slot is not None:
                 self._layers.give_back(slot)
             # Room to grow: a layout costs more than a few bytes.
-            self._records = [
-                torch.zeros(-size + -size // 4 + 1024, dtype=torch.uint8) for _ in range(self._ranks.world)
-            ]
+            room = -size + -size // 4 + 1024
+            self._records = [torch.zeros(room, dtype=torch.uint8, device="cpu") for _ in range(self._ranks.world)]
             tree = self._state.tree(version, {RECORDS: self._records})
             self._renew(tree, take_apart(tree))
             slot = self._pipeline.take(patience_s)
