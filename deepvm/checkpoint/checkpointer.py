@@ -42,10 +42,13 @@ class Checkpointer:
     """Saves the state after every so many optimizer steps, in the background, and restores the newest good version.
 
     Version v is the state at the end of the iteration with optimizer step v (ACUTE IV-D, Check-Mem): random states and
-    samplers as the step left them, everything else as the next forward finds it, so schedulers, GradScalers and moving
-    averages that follow the step are in. The copy of parameters and optimizer state begins with that forward and runs
-    beside it; the next ``optimizer.step`` waits until it has ended (layer by layer it begins during backward). Whoever
-    changes parameters during forward or backward, otherwise than by the optimizer, calls :meth:`wait` first.
+    samplers as the step left them, everything else as the next forward in training mode finds it, so schedulers,
+    GradScalers, moving averages and clipped weights that follow the step are in. The copy of parameters and optimizer
+    state begins behind the step; the next one waits until it has ended (layer by layer it begins during backward).
+
+    Parameters that change in forward or backward, otherwise than by an optimizer, are noticed: that version is given up,
+    and from then on training waits for their copies. Changes through ``.data`` are not noticed: call :meth:`wait` before.
+    All methods but :meth:`request_save` are for the thread that trains.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class Checkpointer:
 
         Args:
             model: what is trained; inside DistributedDataParallel as well.
-            optimizer: of its parameters; any.
-            extra: schedulers, GradScaler, samplers ...: what has ``state_dict`` and ``load_state_dict``, by name.
+            optimizer: of its parameters; any. Of several the one that steps last in an iteration.
+            extra: schedulers, GradScaler, samplers, other optimizers ...: what has ``state_dict`` and
+                ``load_state_dict``, by name. Samplers, and what has ``__iter__``, are read behind the step, for each
+                rank; all others before the next forward, once for all ranks.
             tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (or several nodes that share each version:
                 ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays, for at most 3 % of the time (see
