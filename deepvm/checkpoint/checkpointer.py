@@ -46,8 +46,8 @@ class Checkpointer:
     GradScalers, moving averages and clipped weights that follow the step are in. The copy of parameters and optimizer
     state begins behind the step; the next one waits until it has ended (layer by layer it begins during backward).
 
-    Parameters that change in forward or backward, otherwise than by an optimizer, are noticed: that version is given up,
-    and from then on training waits for their copies. Changes through ``.data`` are not noticed: call :meth:`wait` before.
+    Parameters that change in forward or backward, otherwise than by an optimizer, are noticed: that version is given
+    up, and from then on training waits for their copies. Changes through ``.data`` are not: call :meth:`wait` before.
     All methods but :meth:`request_save` are for the thread that trains.
     """
 
