@@ -46,7 +46,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto $(COVERED)
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto -m 'not gpu and not aws'
+	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m 'not gpu and not aws'
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 
+from effort import examples
 from hypothesis import settings
 
 # Nothing of the machine's own reaches a test: no credentials, no settings, no cache; processes that tests start inherit
@@ -22,6 +23,6 @@ os.environ |= {
 
 # Times differ between machines, so no deadline; in CI the examples are the same in every run, so that a red build
 # means a change in the code. `print_blob` shows how to repeat a failing example elsewhere.
-settings.register_profile("local", deadline=None, print_blob=True)
-settings.register_profile("repeatable", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("local", deadline=None, print_blob=True, max_examples=examples(100))
+settings.register_profile("repeatable", parent=settings.get_profile("local"), derandomize=True)
 settings.load_profile("repeatable" if os.environ.get("CI") == "true" else "local")

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -176,7 +177,7 @@ def attempt(path):
             assert str(error) and error.exit_code == 4
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(data=st.binary(max_size=200), ending=st.sampled_from([".json", ".csv"]))
 def test_random_bytes(folder, data, ending):
     path = folder / f"fuzz{ending}"
@@ -203,7 +204,7 @@ ANY_JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(document=ANY_JSON)
 def test_random_json(folder, document):
     (folder / "fuzz.json").write_text(json.dumps(document))
@@ -222,7 +223,7 @@ PAPER = json.loads(format_catalog(load_catalog("paper"), ".json")[0])
 PLACES = sorted(paths_in(PAPER), key=str)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(["set", "del", "rename"]), ANY_JSON), max_size=4))
 def test_mutated_valid_documents(folder, mutations):
     document = json.loads(json.dumps(PAPER))
@@ -246,7 +247,7 @@ def test_mutated_valid_documents(folder, mutations):
 CSV_TEXT = format_catalog(load_catalog("paper"), ".csv")[0]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     st.lists(
         st.tuples(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from catalog.signals import DATA, KINDS, NOW, REGION, Cloud, Fake, after, denied, signal
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -537,7 +538,7 @@ def test_opposite_orders_do_not_block_each_other(cache):
 WHERE = st.sampled_from(["nothing", "fresh", "expired"])
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.fixed_dictionaries(
         {k: st.tuples(WHERE, st.booleans(), st.booleans()) for k in ("specs", "on-demand", "spot", "zones")}

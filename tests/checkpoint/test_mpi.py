@@ -66,6 +66,7 @@ def told(folder: Path, name: str) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
+@pytest.mark.slow
 def test_the_contract(mpirun: Any) -> None:
     """All of test_tiers.py, with the node in the process of the test, to which MPI can be spoken as to any other."""
     words = ["-m", "pytest", "-q", "-k", "mpi", "-p", "no:cacheprovider", "--color=no", HERE / "test_tiers.py"]

@@ -343,6 +343,7 @@ class TestTheSameNumberAgain:
             assert there(once, tmp_path) == last
             assert store.keys() == [NAME, NAME + SUFFIX]
 
+    @pytest.mark.slow
     def test_a_trainer_that_is_killed_at_any_request(self, store: Store, once: S3Tier, tmp_path: Path) -> None:
         """Of two chunks only the second is another one: the first tells nothing."""
         old, new = (bytes(CHUNK_BYTES) + noise(SIZE, seed) for seed in (1, 2))

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 
 import pytest
 import typer
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -148,7 +149,7 @@ def layers(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(layers(), st.booleans())
 def test_the_strongest_layer_wins(given_in: dict[str, dict[str, Any]], dashes: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

@@ -132,6 +132,7 @@ def test_a_zone_that_is_not_there(environment: dict[str, str]) -> None:
     assert "use1-az6 (us-east-1a)" in ended.stderr
 
 
+@pytest.mark.slow
 def test_the_price_of_bad_days(environment: dict[str, str]) -> None:
     found = plan(environment, "--price-basis", "p95", "--days", "30", "--gpu", "T4")
     best = found["configurations"][0]
@@ -143,6 +144,7 @@ def test_the_price_of_bad_days(environment: dict[str, str]) -> None:
     assert highest["configurations"][0]["gpu"]["spot_usd_per_hour"] == 0.6
 
 
+@pytest.mark.slow
 def test_placement_scores(aws: FakeAws, environment: dict[str, str]) -> None:
     found = plan(environment, "--placement-scores")
     assert found["placement"]["scores"] == [{"zone": "use1-az1", "score": 9}, {"zone": "use1-az6", "score": 7}]
@@ -202,6 +204,7 @@ def test_live_asks_for_prices_again(aws: FakeAws, environment: dict[str, str]) -
     assert "DescribeInstanceTypes" not in again
 
 
+@pytest.mark.slow
 def test_a_missing_permission_costs_one_signal(aws: FakeAws, environment: dict[str, str], tmp_path: Path) -> None:
     aws.denied = {"GetProducts"}
     try:

@@ -275,6 +275,7 @@ def test_two_regions_and_an_account(with_aws):
     assert statuses(other)["cache"]["account"] != statuses(with_aws)["cache"]["account"]
 
 
+@pytest.mark.slow
 def test_all_regions(with_aws):
     out, err = deepvm(with_aws, "refresh", "-r", "all", "--only", "zones")
     regions = [row["region"] for row in table(out)]

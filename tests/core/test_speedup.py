@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
@@ -179,7 +180,7 @@ class TestRing:
         found = RingSpeedup.fit([(2.0, 2.5), (4.0, 5.5)])
         assert (found.c, found.l) == (0, 0)
 
-    @settings(max_examples=150)
+    @settings(max_examples=examples(150))
     @given(
         points=st.dictionaries(st.integers(2, 64), st.floats(0.2, 40), min_size=1, max_size=6).map(
             lambda d: sorted((float(n), s) for n, s in d.items())

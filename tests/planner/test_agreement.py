@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import oracle
 import pytest
+from effort import examples
 from hypothesis import event, given, settings
 
 from deepvm.planner.formulation import SolveStatus
@@ -12,21 +13,21 @@ from planner.agreement import NumericalTrouble, assert_agree, blocks_for, by_fro
 from planner.strategies import Case, cases
 
 
-@settings(max_examples=1200)
+@settings(max_examples=examples(1200))
 @given(case=cases())
 def test_frontier_agrees_with_the_oracle(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
     assert_agree(by_frontier(blocks_for(case.catalog, case.request), case.request), expected, case.request)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(case=cases())
 def test_integer_program_agrees_with_the_oracle(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
     assert_agree(by_ilp(blocks_for(case.catalog, case.request), case.request), expected, case.request)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(case=cases())
 def test_cbc_agrees_with_the_oracle(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
@@ -46,13 +47,13 @@ def assert_right_or_in_doubt(case: Case) -> None:
         assert_agree(found, expected, case.request)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(case=cases("extreme"))
 def test_integer_program_is_right_or_in_doubt_at_extreme_prices(case: Case) -> None:
     assert_right_or_in_doubt(case)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(case=cases("absurd"))
 def test_recommend_is_right_where_solvers_are_not(case: Case) -> None:
     """At 100 000 $/h HiGHS is wrong now and then; the answer is right all the same, and says so."""
@@ -66,7 +67,7 @@ def test_recommend_is_right_where_solvers_are_not(case: Case) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=8000)
+@settings(max_examples=examples(8000))
 @given(case=cases())
 def test_integer_program_agrees_with_the_oracle_at_length(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
@@ -82,14 +83,14 @@ def test_frontier_agrees_with_the_oracle_at_length(case: Case) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=5000)
+@settings(max_examples=examples(5000))
 @given(case=cases("extreme"))
 def test_integer_program_is_right_or_in_doubt_at_extreme_prices_at_length(case: Case) -> None:
     assert_right_or_in_doubt(case)
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(case=cases())
 def test_cbc_agrees_with_the_oracle_at_length(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)

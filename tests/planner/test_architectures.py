@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 import pytest
 from builders import catalog, cpu_type, gpu_type, paper
+from effort import examples
 from hypothesis import given, settings
 
 from deepvm.core.instances import Catalog, Market, Quota, ZonePrice
@@ -137,7 +138,7 @@ def test_a_broken_constraint_is_named(name: str) -> None:
 
 
 @each
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=cases())
 def test_solver_frontier_and_oracle_agree(name: str, case: Case) -> None:
     request = replace(case.request, architectures=(name,))

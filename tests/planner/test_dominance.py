@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import oracle
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -35,13 +36,13 @@ def naive(costs: np.ndarray, depth: int) -> list[bool]:
     return kept
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(costs=tables, depth=st.integers(1, 4))
 def test_skyband_is_its_definition(costs: np.ndarray, depth: int) -> None:
     assert skyband(costs, depth).tolist() == naive(costs, depth)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(costs=tables, depth=st.integers(1, 3))
 def test_blocks_change_nothing(costs: np.ndarray, depth: int) -> None:
     with mock.patch.object(dominance, "_BLOCK", 2):
@@ -67,7 +68,7 @@ def test_price_order_is_the_place_in_a_stable_sort(values: list[int]) -> None:
     assert order == [sorted((v, i) for i, v in enumerate(values)).index((v, i)) for i, v in enumerate(values)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(case=cases())
 def test_the_tier_is_pruned_without_loss(case: Case) -> None:
     blocks = blocks_for(case.catalog, case.request)
@@ -77,7 +78,7 @@ def test_the_tier_is_pruned_without_loss(case: Case) -> None:
     assert pruned == whole
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(case=cases())
 def test_the_best_plans_survive_both_prunings(case: Case) -> None:
     request = replace(case.request, top=1)

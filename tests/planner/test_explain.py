@@ -9,6 +9,7 @@ from typing import Any
 import oracle
 import pytest
 from builders import PAPER_CPUS, catalog, cpu_type, gpu_type, paper
+from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -103,7 +104,7 @@ class TestBinding:
         found = ask(paper(), 3, policy=policy.value)[0].binding
         assert [b.constraint for b in found] == ["budget"]
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(case=cases())
     def test_it_names_every_limit_that_the_next_larger_and_better_cluster_breaks(self, case: Case) -> None:
         answer = plan(case.catalog, replace(case.request, top=1, solver=SolverName.FRONTIER))
@@ -328,7 +329,7 @@ class TestWhyNot:
         assert found.best is not None
         assert found.best.cluster.gpu.name == "g[1]"
 
-    @settings(max_examples=100)
+    @settings(max_examples=examples(100))
     @given(case=cases(), data=st.data())
     def test_it_answers_for_every_type(self, case: Case, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from([i.name for i in case.catalog]))
@@ -362,7 +363,7 @@ class TestWhyNot:
 
 
 class TestNextChange:
-    @settings(max_examples=100)
+    @settings(max_examples=examples(100))
     @given(case=cases())
     def test_it_is_the_next_budget_that_buys_something_better(self, case: Case) -> None:
         change = plan(case.catalog, replace(case.request, solver=SolverName.FRONTIER)).next_change
@@ -420,7 +421,7 @@ class TestAlternatives:
     def test_none_where_nothing_is_feasible(self) -> None:
         assert ask(paper(), 0).alternatives == ()
 
-    @settings(max_examples=100)
+    @settings(max_examples=examples(100))
     @given(case=cases())
     def test_the_oracle_agrees(self, case: Case) -> None:
         request = replace(case.request, top=1, solver=SolverName.FRONTIER)
@@ -516,7 +517,7 @@ class TestRejections:
         assert {r.instance_type: r.reason for r in found} == {"g5.xlarge": "budget"}
         assert found[0].detail == "its cheapest cluster costs 0.4682 $/h"
 
-    @settings(max_examples=100)
+    @settings(max_examples=examples(100))
     @given(case=cases())
     def test_every_gpu_type_is_in_a_feasible_cluster_or_rejected(self, case: Case) -> None:
         answer = plan(case.catalog, replace(case.request, solver=SolverName.FRONTIER))

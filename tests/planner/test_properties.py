@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import oracle
 from builders import paper, simulated
+from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -115,7 +116,7 @@ def assert_true(r: Recommendation, catalog: Catalog, request: PlanRequest) -> No
     assert any("lies beyond its measurements" in w for w in r.warnings) == beyond
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(case=cases())
 def test_every_cluster_is_feasible_and_every_amount_true(case: Case) -> None:
     answer = by_enumeration(case)
@@ -129,7 +130,7 @@ def test_every_cluster_is_feasible_and_every_amount_true(case: Case) -> None:
     assert bool(answer) == (answer.status is SolveStatus.OPTIMAL)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=cases())
 def test_every_cluster_of_the_integer_program_is_feasible(case: Case) -> None:
     answer = plan(case.catalog, case.request)
@@ -138,7 +139,7 @@ def test_every_cluster_of_the_integer_program_is_feasible(case: Case) -> None:
         assert_feasible(r.cluster, case.catalog, case.request)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(case=cases())
 def test_more_money_never_buys_less(case: Case) -> None:
     plans = oracle.plans(case.catalog, case.request)
@@ -168,7 +169,7 @@ def test_more_money_never_buys_less_in_the_sweeps_of_the_paper() -> None:
         assert work[-1] > 0
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(case=cases(), data=st.data())
 def test_a_dominated_gpu_type_never_wins(case: Case, data: st.DataObject) -> None:
     priced = [i for i in case.catalog if i.gpu and i.eflops and i.spot_usd_per_hour and i.on_demand_usd_per_hour]
@@ -190,7 +191,7 @@ def test_a_dominated_gpu_type_never_wins(case: Case, data: st.DataObject) -> Non
     assert clusters(Case(shop, case.request), top=1) == clusters(case, top=1)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(case=cases(), data=st.data())
 def test_a_dominated_memory_node_never_wins(case: Case, data: st.DataObject) -> None:
     priced = [i for i in case.catalog if i.gpu is None and i.on_demand_usd_per_hour]
@@ -208,7 +209,7 @@ def test_a_dominated_memory_node_never_wins(case: Case, data: st.DataObject) -> 
     assert clusters(Case(shop, case.request), top=1) == clusters(case, top=1)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(case=cases(), seed=st.integers(0, 1000))
 def test_the_order_of_the_catalogue_means_nothing(case: Case, seed: int) -> None:
     shuffled = list(case.catalog)
@@ -217,7 +218,7 @@ def test_the_order_of_the_catalogue_means_nothing(case: Case, seed: int) -> None
     assert clusters(case) == clusters(other)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(case=cases())
 def test_the_currency_means_nothing(case: Case) -> None:
     def dearer(price: Decimal | None) -> Decimal | None:
@@ -241,7 +242,7 @@ def test_the_currency_means_nothing(case: Case) -> None:
     assert shape(case) == shape(other)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(case=cases())
 def test_twins_with_later_names_change_nothing(case: Case) -> None:
     twins = tuple(replace(i, name=i.name + "~") for i in case.catalog)
@@ -250,7 +251,7 @@ def test_twins_with_later_names_change_nothing(case: Case) -> None:
     assert clusters(case, top=1) == clusters(other, top=1)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(case=cases())
 def test_sweep_and_recommend_give_the_same_best(case: Case) -> None:
     (row,) = sweep(

@@ -8,6 +8,7 @@ from decimal import Decimal
 import oracle
 import pytest
 from builders import catalog, cpu_type, gpu_type
+from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def test_equal_clusters_are_ordered_by_region() -> None:
     assert [p.answer.catalog.region for p in found.ranked] == ["a-1"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=cases(), cheaper=st.sampled_from([1, 2, 3]))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_it_is_the_brute_force_over_all_regions(case: object, cheaper: int) -> None:

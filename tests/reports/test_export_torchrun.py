@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plans import PLANS, single_anchor, spot_only, tiering
@@ -180,7 +181,7 @@ def test_only_tiering_has_a_store_of_its_own(tmp_path: Path) -> None:
 _WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12), min_size=1, max_size=4)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(_WORDS.filter(lambda w: w[0] not in ("python", "python3", "torchrun", "bash", "sh")))
 def test_any_command_reaches_torchrun(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
     folder = tmp_path_factory.mktemp("any")

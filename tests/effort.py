@@ -1,0 +1,10 @@
+"""How hard a suite tries: `make test` must be done in minutes, `make test-slow` need not."""
+
+import os
+
+THOROUGH = "THOROUGH_TESTS" in os.environ
+
+
+def examples(count: int) -> int:
+    """This many examples in the thorough suite, a third of them in the quick one, but not fewer than ten."""
+    return count if THOROUGH else max(min(count, 10), count // 3)
