@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from deepvm.checkpoint.arena import Filling, Slot
 from deepvm.checkpoint.handle import Handle
 from deepvm.checkpoint.snapshot import Copying
-from deepvm.checkpoint.tree import Parts, take_apart
+from deepvm.checkpoint.tree import Parts
 
 Seen = list[tuple[torch.Tensor, int]]
 CHANGED = (
@@ -27,7 +27,7 @@ class Begun:
     Attributes:
         handle: of it. model: its state_dict as it was behind the step; the tensors are the model's own.
         early: samplers, random states, or the records of the ranks, as they were then.
-        patience_s: how long it may wait for a slot.
+        patience_s: how long it may wait for a slot. parts: of the whole state, as it was behind the step.
         seen: the tensors of model and optimizers, and how often they had been changed.
         parameters: those of the model, by the storage that they had.
         slot, filling, copying: where it is copied to, and how far that is; None while nothing has begun.
@@ -39,6 +39,7 @@ class Begun:
     model: Mapping[str, Any]
     early: Mapping[str, Any]
     patience_s: float = 0.0
+    parts: Parts | None = None
     seen: Seen = field(default_factory=list)
     parameters: Mapping[int, torch.nn.Parameter] = field(default_factory=dict)
     slot: Slot | None = None
@@ -46,6 +47,12 @@ class Begun:
     copying: Copying | None = None
     storages: Sequence[torch.UntypedStorage] = ()
     still: Collection[int] = ()
+
+    @property
+    def own(self) -> set[int]:
+        """The storages of ``model`` and ``early``, by ``_cdata``."""
+        return set(_storages((self.model, self.early)))
+
     late: Sequence[int] = ()
 
 
@@ -72,11 +79,19 @@ class Division:
             gated: storages that only an optimizer changes, by ``_cdata``.
             restless: those of them that were found to change otherwise.
         """
-        own = {s._cdata for s in take_apart({"model": begun.model, "early": begun.early}).storages}
+        own = begun.own
         cdata = [storage._cdata for storage in parts.storages]
         background = {n for n, c in enumerate(cdata) if c in gated and c not in restless}
         at_once = {n for n, c in enumerate(cdata) if n not in background and (c in own or c in gated)}
         return cls(background, at_once, [n for n in range(len(cdata)) if n not in background and n not in at_once])
+
+
+def _storages(tree: Any) -> Iterator[int]:
+    if isinstance(tree, torch.Tensor):
+        yield tree.untyped_storage()._cdata
+    elif isinstance(tree, (Mapping, list, tuple)):
+        for value in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _storages(value)
 
 
 def seen_now(parts: Parts, storages: Collection[int]) -> Seen:

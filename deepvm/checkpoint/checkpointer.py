@@ -177,7 +177,7 @@ class Checkpointer:
                 if self._ranks.world > 1:
                     made.agree(self._version, patience_s)
                 handle = made.begin(self._version, patience_s, best)
-                made.finish()
+                made.finish(at_once=True)
         if block:
             handle.await_safe(all(tier.volatile for tier in self._pipeline.tiers), WAIT_S)
         return handle

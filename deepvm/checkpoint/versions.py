@@ -130,7 +130,7 @@ class Versions:
             early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
             tree = self._state.tree(version, early)
             parts = take_apart(tree)
-            begun = Begun(handle, tree["model"], early, patience_s)
+            begun = Begun(handle, tree["model"], early, patience_s, parts)
             begun.seen = seen_now(parts, self._state.gated() | self._state.buffers())
             begun.parameters = {p.untyped_storage()._cdata: p for p in self._state.model.parameters()}
             if self._fits(parts) and not self._copy(begun, parts, patience_s):
@@ -182,11 +182,12 @@ class Versions:
             raise
         return True
 
-    def finish(self, in_step: bool = False) -> None:
+    def finish(self, in_step: bool = False, at_once: bool = False) -> None:
         """Read what belongs to the step and moves behind it, and send the version.
 
         Args:
             in_step: the next forward has been; what it changes belongs to the next version.
+            at_once: nothing has happened since the version was begun.
         """
         begun = self.begun
         if begun is None:
@@ -194,10 +195,12 @@ class Versions:
         start, handle = time.perf_counter(), begun.handle
         with aside():
             try:
-                tree = {**self._state.tree(handle.version, begun.early), "model": begun.model}
-                parts = take_apart(tree)
-                if begun.slot is None or not self._fits(parts):
-                    self._start_again(begun, tree, parts)
+                parts = begun.parts
+                if parts is None or not at_once or begun.slot is None:
+                    tree = {**self._state.tree(handle.version, begun.early), "model": begun.model}
+                    parts = take_apart(tree)
+                    if begun.slot is None or not self._fits(parts):
+                        self._start_again(begun, tree, parts)
                 if begun.slot is not None:
                     self._copy_again(begun, in_step)
                     self._send(begun, parts)
@@ -274,7 +277,7 @@ class Versions:
         """What two equal states have in common; None where it cannot be told without reading all of it."""
         buffers = self._state.buffers()
         known = self._state.gated() | buffers
-        known |= {s._cdata for s in take_apart({"model": begun.model, "early": begun.early}).storages}
+        known |= begun.own
         if any(s._cdata not in known for s in parts.storages):
             return None
         return parts.structure, parts.numbers, [(t, v if _is_on(t, buffers) else t._version) for t, v in begun.seen]

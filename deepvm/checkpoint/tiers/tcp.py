@@ -35,7 +35,7 @@ WIRE_BYTES = 2**20
 """Bytes of one message: small enough to be hashed while they are in the processor's cache."""
 _ANSWERS = {Level.REMOTE: "complete", Level.DURABLE: "durable"}
 _WORTH_TWO = 16 * 2**20
-_TRIES, _ROUNDS, _PAUSE_S = 3, 3, 0.1
+_TRIES, _ROUNDS, _PAUSE_S = 5, 3, 0.1
 
 
 class TcpTier(Tier):
