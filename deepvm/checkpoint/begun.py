@@ -38,8 +38,8 @@ class Begun:
     handle: Handle
     model: Mapping[str, Any]
     early: Mapping[str, Any]
-    patience_s: float = 0.0
-    parts: Parts | None = None
+    patience_s: float
+    parts: Parts
     seen: Seen = field(default_factory=list)
     parameters: Mapping[int, torch.nn.Parameter] = field(default_factory=dict)
     slot: Slot | None = None

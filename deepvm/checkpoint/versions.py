@@ -151,7 +151,9 @@ class Versions:
     def _copy(self, begun: Begun, parts: Parts, patience_s: float) -> bool:
         """Begin the copy into a slot, if there is one."""
         assert self.plan is not None
-        slot, self._reserved = self._reserved or self._layers.take(patience_s), None
+        # Of several ranks none takes a slot alone: all save this version or none.
+        reserved, self._reserved = self._reserved, None
+        slot = self._layers.take(patience_s) if self._ranks.world == 1 else reserved
         if slot is None:
             return False
         try:
@@ -196,7 +198,7 @@ class Versions:
         with aside():
             try:
                 parts = begun.parts
-                if parts is None or not at_once or begun.slot is None:
+                if not at_once or begun.slot is None:
                     tree = {**self._state.tree(handle.version, begun.early), "model": begun.model}
                     parts = take_apart(tree)
                     if begun.slot is None or not self._fits(parts):
@@ -223,6 +225,9 @@ class Versions:
         patience_s = begun.patience_s if begun.slot is None else RENEW_S  # its own slot is free at once
         self._drop(begun)
         if self._ranks.world > 1:  # another layout is for all ranks to agree on, which they do in the next step
+            reserved, self._reserved = self._reserved, None
+            if reserved is not None:
+                self._layers.give_back(reserved)
             raise CheckpointError("what is saved has changed behind the step")
         self._renew(tree, parts)
         if not self._copy(begun, parts, patience_s):
@@ -276,8 +281,7 @@ class Versions:
     def _printed(self, parts: Parts, begun: Begun) -> Any:
         """What two equal states have in common; None where it cannot be told without reading all of it."""
         buffers = self._state.buffers()
-        known = self._state.gated() | buffers
-        known |= begun.own
+        known = self._state.gated() | buffers | begun.own
         if any(s._cdata not in known for s in parts.storages):
             return None
         return parts.structure, parts.numbers, [(t, v if _is_on(t, buffers) else t._version) for t, v in begun.seen]

@@ -21,6 +21,22 @@ def names(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name != WRITERS)
 
 
+FOLDER_LABELS = [
+    f"{what}.{place}"
+    for what in ("data", "record")
+    for place in (
+        "before-write",
+        "mid-write",
+        "before-sync",
+        "after-sync",
+        "before-rename",
+        "before-folder-sync",
+        "after-folder-sync",
+    )
+]
+"""The points at which a writer of a folder can be killed, see :mod:`deepvm.checkpoint.points`."""
+
+
 def noise(size: int, seed: int = 0) -> bytearray:
     """Bytes that look like weights: not two pages alike."""
     return bytearray(random.Random(seed).randbytes(size))

@@ -27,19 +27,6 @@ from deepvm.checkpoint.node.client import Address
 STEPS = 14
 WAIT_S = 25.0
 
-FOLDER = [
-    f"{what}.{place}"
-    for what in ("data", "record")
-    for place in (
-        "before-write",
-        "mid-write",
-        "before-sync",
-        "after-sync",
-        "before-rename",
-        "before-folder-sync",
-        "after-folder-sync",
-    )
-]
 SNAPSHOT = ["snapshot.before-copy", "snapshot.after-copy"]
 SENDER = ["sender.before-reserve", "sender.mid-chunk", "sender.before-commit"]
 NODE = ["node.before-credit", "node.mid-chunk", "node.before-ack", "node.after-ack"]

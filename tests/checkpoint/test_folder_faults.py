@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint.images import aligned, manifest_of, names, noise
+from checkpoint.images import FOLDER_LABELS, aligned, manifest_of, names, noise
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,19 +25,6 @@ from deepvm.checkpoint.manifest import SUFFIX, Manifest
 from deepvm.errors import CheckpointError, DamagedError
 
 PIECE = 65536
-LABELS = [
-    f"{what}.{place}"
-    for what in ("data", "record")
-    for place in (
-        "before-write",
-        "mid-write",
-        "before-sync",
-        "after-sync",
-        "before-rename",
-        "before-folder-sync",
-        "after-folder-sync",
-    )
-]
 # A trainer in small: it keeps two versions and says which are acknowledged.
 WRITER = """
 import mmap, random, sys
@@ -102,7 +89,7 @@ def check(path: Path, acknowledged: list[int], tried: int, size: int) -> None:
     assert set(names(path)) <= allowed | {name + SUFFIX for name in allowed}
 
 
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", FOLDER_LABELS)
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_writer_killed_at_a_point(tmp_path: Path, label: str, count: int) -> None:
     size = 5 * PIECE + 1234 + count
@@ -119,7 +106,7 @@ def test_a_writer_killed_at_a_point(tmp_path: Path, label: str, count: int) -> N
 REPLACED = [f"replaced.{place}" for place in ("before-rename", "before-folder-sync", "after-folder-sync")]
 
 
-@pytest.mark.parametrize("label", LABELS + REPLACED)
+@pytest.mark.parametrize("label", FOLDER_LABELS + REPLACED)
 def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str) -> None:
     """A job that was started anew writes a version that an earlier run has written with other bytes."""
     size = 5 * PIECE
@@ -212,7 +199,7 @@ def test_a_hundred_killed_writers(tmp_path: Path) -> None:
     version, kills = 1, 0
     while kills < 120:
         size = chance.randrange(1, 12 * PIECE)
-        at = f"{chance.choice(LABELS)}:{chance.randrange(1, 6)}"
+        at = f"{chance.choice(FOLDER_LABELS)}:{chance.randrange(1, 6)}"
         before = len(acknowledged)
         acknowledged += killed_writer(tmp_path, at, version, 8, size)
         kills += 1

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from checkpoint.images import FOLDER_LABELS
 from checkpoint.killing import (  # noqa: E402
-    FOLDER,
     JOINT,
     NODE,
     READER,
@@ -44,7 +44,7 @@ def test_every_label_in_the_code_is_in_the_campaigns() -> None:
         for label in re.findall(r'(?:point\(|label=)f?"([^"]+)"', path.read_text()):
             if path.name != "dcp.py" and not label.startswith("home."):  # killed in test_dcp.py and test_snapshot.py
                 found |= {label.replace("{what}", what) for what in ("data", "record")}
-    assert found == {*SNAPSHOT, *FOLDER, *SENDER, *NODE, *READER, *JOINT}
+    assert found == {*SNAPSHOT, *FOLDER_LABELS, *SENDER, *NODE, *READER, *JOINT}
 
 
 def test_a_sample(arena: Arena) -> None:  # noqa: F811
@@ -71,7 +71,7 @@ def test_a_sample(arena: Arena) -> None:  # noqa: F811
 @pytest.mark.parametrize("keep", [1000, 2])
 @pytest.mark.parametrize("version", [1, 2, 6])
 def test_trainers_with_a_folder(arena: Arena, version: int, keep: int) -> None:  # noqa: F811
-    run(arena, *[Case("file", keep=keep, trainer_at=at(label, version)) for label in (*SNAPSHOT, *FOLDER)])
+    run(arena, *[Case("file", keep=keep, trainer_at=at(label, version)) for label in (*SNAPSHOT, *FOLDER_LABELS)])
 
 
 @pytest.mark.slow
@@ -83,19 +83,19 @@ def test_trainers_with_a_node(arena: Arena, version: int) -> None:  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 4])
 def test_trainers_with_both(arena: Arena, version: int) -> None:  # noqa: F811
-    run(arena, *[Case("both", trainer_at=at(label, version)) for label in (*SNAPSHOT, *SENDER, *FOLDER)])
+    run(arena, *[Case("both", trainer_at=at(label, version)) for label in (*SNAPSHOT, *SENDER, *FOLDER_LABELS)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spared", [False, True])
 @pytest.mark.parametrize("version", [1, 2, 4])
 def test_nodes(arena: Arena, version: int, spared: bool) -> None:  # noqa: F811
-    run(arena, *[Case("tcp", node_at=at(label, version), spared=spared) for label in (*NODE, *FOLDER)])
+    run(arena, *[Case("tcp", node_at=at(label, version), spared=spared) for label in (*NODE, *FOLDER_LABELS)])
 
 
 @pytest.mark.slow
 def test_nodes_beside_a_folder(arena: Arena) -> None:  # noqa: F811
-    run(arena, *[Case("both", node_at=at(label, 2), spared=True) for label in (*NODE, *FOLDER)])
+    run(arena, *[Case("both", node_at=at(label, 2), spared=True) for label in (*NODE, *FOLDER_LABELS)])
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_nodes_that_die_while_a_run_restores(arena: Arena, piece: int) -> None: 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 3])
 def test_two_ranks_in_one_folder(arena: Arena, version: int) -> None:  # noqa: F811
-    labels = [*JOINT, *(label for label in FOLDER if label.startswith("record."))]
+    labels = [*JOINT, *(label for label in FOLDER_LABELS if label.startswith("record."))]
     run(arena, *[Case("file", world=2, trainer_at=at(label, version)) for label in labels])
 
 

@@ -19,8 +19,10 @@ torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.arena import Slot  # noqa: E402
+from deepvm.checkpoint.begun import Begun  # noqa: E402
 from deepvm.checkpoint.folder import VersionFolder  # noqa: E402
 from deepvm.checkpoint.handle import Handle  # noqa: E402
+from deepvm.checkpoint.tree import take_apart  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 
@@ -346,6 +348,24 @@ def test_two_optimizers(tmp_path: Path) -> None:
         assert all(torch.equal(tree["model"][n], value) for n, value in zip(names, digest[version], strict=True))
         for part in (tree["optimizer"], tree["extra"]["first"]):
             assert {float(values["step"]) for values in part["state"].values()} == {version}
+
+
+def test_of_several_ranks_none_takes_a_slot_alone(tmp_path: Path) -> None:
+    """Where they did not agree on one, a rank that has room must not save what another one skips."""
+    run = Run(tmp_path, every=None)
+    run.step()
+    run.saver.save(block=True)
+    made = run.saver._versions
+    made._ranks.world = 2
+    try:
+        early = made._state.early()
+        tree = made._state.tree(1, early)
+        parts = take_apart(tree)
+        assert made._fits(parts)
+        assert not made._copy(Begun(Handle(1), tree["model"], early, 0.0, parts), parts, 0.0)
+    finally:
+        made._ranks.world = 1
+    run.saver.close()
 
 
 def test_parameters_of_no_optimizer_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
