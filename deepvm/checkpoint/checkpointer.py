@@ -295,7 +295,8 @@ class Checkpointer:
         due = self._is_due()
         with aside():
             if self._ranks.world > 1:
-                if due and made.agree(self._version, 0.0):
+                if due:
+                    made.agree(self._version, 0.0)
                     made.begin(self._version, 0.0)
                 self._look_ahead()
             elif due:

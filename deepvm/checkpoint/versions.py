@@ -311,8 +311,8 @@ class Versions:
         handle.failed(CheckpointError(f"version {handle.version} is not saved: {error}"))
         return handle
 
-    def agree(self, version: int, patience_s: float) -> bool:
-        """Take a slot if every rank can; all ranks save this version or none. Collective.
+    def agree(self, version: int, patience_s: float) -> None:
+        """Take a slot for :meth:`begin` if every rank can; all ranks save this version or none. Collective.
 
         Args:
             version: its number.
@@ -347,13 +347,10 @@ class Versions:
         elif not ready:
             if slot is not None:
                 self._layers.give_back(slot)
-            self._pipeline.counts["skipped"] += 1
-            self._journal("skipped", version=version, error="a rank had no room")
-            return False
+            return
         own = self._records[self._ranks.rank]
         own.copy_(pack(record, len(own)))
         self._reserved = slot
-        return slot is not None
 
     def _renew(self, tree: Any, parts: Parts) -> None:
         start = time.perf_counter()

@@ -319,7 +319,7 @@ def test_an_interrupt_while_a_version_begins(tmp_path: Path, monkeypatch: pytest
     for _ in range(3):
         run.step()
         with pytest.raises(KeyboardInterrupt):
-            run.saver.save()
+            run.saver.save(block=True)  # the slot of the one before comes back in the background
     assert run.saver.save(block=True).version == 4
     run.saver.close()
     assert right(tmp_path) == [1, 4]
