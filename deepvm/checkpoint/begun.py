@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from deepvm.checkpoint.arena import Filling, Slot
 from deepvm.checkpoint.handle import Handle
 from deepvm.checkpoint.snapshot import Copying
+from deepvm.checkpoint.state import Owned, tensors_of
 from deepvm.checkpoint.tree import Parts
 
 Seen = list[tuple[torch.Tensor, int]]
@@ -29,7 +31,7 @@ class Begun:
         early: samplers, random states, or the records of the ranks, as they were then.
         patience_s: how long it may wait for a slot. parts: of the whole state, as it was behind the step.
         seen: the tensors of model and optimizers, and how often they had been changed.
-        parameters: those of the model, by the storage that they had.
+        owned: whose memory was whose behind the step.
         slot, filling, copying: where it is copied to, and how far that is; None while nothing has begun.
         storages: of the whole state, in the order of the file. still: those that were copied at once, by ``_cdata``.
         late: numbers of the storages that are copied last, by the thread that trains.
@@ -40,20 +42,19 @@ class Begun:
     early: Mapping[str, Any]
     patience_s: float
     parts: Parts
+    owned: Owned
     seen: Seen = field(default_factory=list)
-    parameters: Mapping[int, torch.nn.Parameter] = field(default_factory=dict)
     slot: Slot | None = None
     filling: Filling | None = None
     copying: Copying | None = None
     storages: Sequence[torch.UntypedStorage] = ()
     still: Collection[int] = ()
+    late: Sequence[int] = ()
 
-    @property
+    @cached_property
     def own(self) -> set[int]:
         """The storages of ``model`` and ``early``, by ``_cdata``."""
-        return set(_storages((self.model, self.early)))
-
-    late: Sequence[int] = ()
+        return {tensor.untyped_storage()._cdata for tensor in tensors_of((self.model, self.early))}
 
 
 @dataclass(frozen=True)
@@ -70,28 +71,19 @@ class Division:
     late: Sequence[int]
 
     @classmethod
-    def of(cls, parts: Parts, begun: Begun, gated: Collection[int], restless: Collection[int]) -> Division:
+    def of(cls, parts: Parts, begun: Begun, restless: Collection[int]) -> Division:
         """Divide.
 
         Args:
             parts: of the whole state.
             begun: the version.
-            gated: storages that only an optimizer changes, by ``_cdata``.
-            restless: those of them that were found to change otherwise.
+            restless: storages of which only an optimizer should change, but others do; by ``_cdata``.
         """
-        own = begun.own
+        own, gated = begun.own, begun.owned.gated
         cdata = [storage._cdata for storage in parts.storages]
         background = {n for n, c in enumerate(cdata) if c in gated and c not in restless}
         at_once = {n for n, c in enumerate(cdata) if n not in background and (c in own or c in gated)}
         return cls(background, at_once, [n for n in range(len(cdata)) if n not in background and n not in at_once])
-
-
-def _storages(tree: Any) -> Iterator[int]:
-    if isinstance(tree, torch.Tensor):
-        yield tree.untyped_storage()._cdata
-    elif isinstance(tree, (Mapping, list, tuple)):
-        for value in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _storages(value)
 
 
 def seen_now(parts: Parts, storages: Collection[int]) -> Seen:

@@ -20,9 +20,17 @@ def finish(image: memoryview, layout: Layout) -> None:
         pass
 
 
-def finish_filling(image: memoryview, layout: Layout, ready: Callable[[int], None]) -> Iterator[int]:
-    """:func:`finish` while the image is still being filled in; arguments and what it yields as for :func:`seal`."""
-    return _fill(image, layout, CHUNK_BYTES, ready=ready)
+def finish_filling(
+    image: memoryview,
+    layout: Layout,
+    ready: Callable[[int], None],
+    summed: Callable[[int, int], int] | None = None,
+) -> Iterator[int]:
+    """:func:`finish` while the image is still being filled in; arguments and what it yields as for :func:`seal`.
+
+    ``summed``: the CRC-32 of so many bytes (the second number) from a place on, from somebody who knows it.
+    """
+    return _fill(image, layout, CHUNK_BYTES, ready=ready, summed=summed)
 
 
 def chunk_crcs(image: memoryview, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, ...]:
@@ -58,7 +66,9 @@ def _fill(
     step: int,
     crcs: list[int] | None = None,
     ready: Callable[[int], None] | None = None,
+    summed: Callable[[int, int], int] | None = None,
 ) -> Iterator[int]:
+    summed = summed or (lambda offset, length: crc32(image[offset : offset + length]))
     fields = iter(sorted(layout.fields))
     field = next(fields, None)
     known: dict[tuple[int, int], int] = {}
@@ -73,7 +83,7 @@ def _fill(
             if (offset, length) not in known:
                 if ready is not None:
                     ready(offset + length)  # a checksum may stand before its record
-                known[offset, length] = crc32(image[offset : offset + length])
+                known[offset, length] = summed(offset, length)
             struct.pack_into("<I", image, position, known[offset, length])
             field = next(fields, None)
         if crcs is not None:

@@ -52,7 +52,7 @@ def make_plan(tree: Any, parts: Parts, state: TrainingState, ranks: Ranks, recor
         return Plan(parts.structure if image.lasting else [], image, image.layout())
     # Only rank 0's buffers and numbers count; a record only its rank can tell; the rest is shared out evenly.
     numbers = {storage._cdata: n for n, storage in enumerate(parts.storages)}
-    owners = {numbers[cdata]: 0 for cdata in state.buffers() if cdata in numbers}
+    owners = {numbers[cdata]: 0 for cdata in state.owned().buffers if cdata in numbers}
     owners |= {numbers[t.untyped_storage()._cdata]: r for r, t in enumerate(records)}
     owned = [(Segment(image.storages[n], image.sizes[n]), r) for n, r in owners.items()]
     layout = Layout(image.size, shards(image.size, ranks.world, [*owned, (image.pickle, 0)]), image.fields)

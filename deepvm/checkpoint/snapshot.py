@@ -202,18 +202,18 @@ class Bytes:
     def __init__(self) -> None:
         """Nothing is known yet."""
         self.storages: list[torch.UntypedStorage] = []
-        self._known: dict[int, torch.Tensor | None] = {}
+        self._known: dict[int, tuple[int, torch.Tensor | None]] = {}
 
     def of(self, storages: list[torch.UntypedStorage]) -> list[torch.Tensor | None]:
         """Each as a tensor of bytes that shares its memory, None where it is empty."""
-        found: list[torch.Tensor | None] = []
+        found = {}
         for storage in storages:
-            # The tensor keeps its storage alive: no other can have the same number.
-            known = self._known.get(storage._cdata)
-            found.append(known if known is not None and len(known) == storage.nbytes() else as_bytes(storage))
-        self.storages = storages
-        self._known = {storage._cdata: known for storage, known in zip(storages, found, strict=True)}
-        return found
+            # The tensor keeps its storage alive: no other can have the same number. But it may have grown.
+            number, size = storage._cdata, storage.nbytes()
+            known = self._known.get(number)
+            found[number] = known if known is not None and known[0] == size else (size, as_bytes(storage))
+        self.storages, self._known = storages, found
+        return [found[storage._cdata][1] for storage in storages]
 
     def forget(self) -> None:
         """What was kept may be replaced now."""
@@ -243,7 +243,8 @@ class Strategy:
 
     def streams(self, sources: Sources) -> dict[torch.device, Stream]:
         """The stream for each device, of those that have any, on which a source is."""
-        devices = {source.device for source in sources if source is not None and self.api.has(source.device)}
+        devices = {source.device for source in sources if source is not None}
+        devices = {device for device in devices if self.api.has(device)}
         for device in devices - self._streams.keys():
             self._streams[device] = self.api.stream(device)
         return {device: self._streams[device] for device in devices}

@@ -9,7 +9,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -19,6 +19,19 @@ from deepvm.errors import CheckpointError, RequestError
 RANDOM = "rng"
 """Place of the random states among the extras."""
 _NEXT = "build all as it was when the version was saved, or start anew"
+
+
+class Owned(NamedTuple):
+    """Storages by what they are for; all by ``_cdata``.
+
+    Attributes:
+        parameters: of the model, by their storage. buffers: storages of its buffers.
+        gated: storages that only steps change: parameters, and what the optimizers keep for them.
+    """
+
+    parameters: Mapping[int, torch.nn.Parameter]
+    buffers: set[int]
+    gated: set[int]
 
 
 @runtime_checkable
@@ -97,25 +110,21 @@ class TrainingState:
         torch.save({"early": self.early(), "buffers": buffers}, stream)
         return stream.getvalue()
 
-    def buffers(self) -> set[int]:
-        """Storages of the model's buffers, by ``_cdata``."""
-        return {b.untyped_storage()._cdata for b in self.model.buffers()}
-
     def optimizer_tensors(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """What the optimizer keeps for these parameters."""
         found = [self.optimizer.state[p] for p in parameters if p in self.optimizer.state]
         return [v for values in found for v in values.values() if isinstance(v, torch.Tensor)]
 
-    def gated(self) -> set[int]:
-        """Storages that only steps change: parameters, and what the optimizers keep for them. By ``_cdata``."""
-        found: list[torch.Tensor] = [*self.model.parameters(), *self._updated()]
-        for optimizer in self.optimizers:
-            found += _tensors(optimizer.state)
-        return {tensor.untyped_storage()._cdata for tensor in found}
+    def owned(self) -> Owned:
+        """Whose memory is whose at present; one walk, because every version needs all of it."""
+        modules = [*self.model.modules()]
+        parameters = {p.untyped_storage()._cdata: p for m in modules for p in m._parameters.values() if p is not None}
+        buffers = {b.untyped_storage()._cdata for m in modules for b in m._buffers.values() if b is not None}
+        return Owned(parameters, buffers, self.updated().union(parameters))
 
     def updated(self) -> set[int]:
-        """Storages that steps change: as :meth:`gated`, without parameters that no optimizer has."""
-        found = [*self._updated(), *(t for optimizer in self.optimizers for t in _tensors(optimizer.state))]
+        """Storages that steps change: parameters of the optimizers, and what these keep for them. By ``_cdata``."""
+        found = [*self._updated(), *(t for optimizer in self.optimizers for t in tensors_of(optimizer.state))]
         return {tensor.untyped_storage()._cdata for tensor in found}
 
     def unknown_parameters(self) -> list[str]:
@@ -252,12 +261,17 @@ def _is_early(extra: Any) -> bool:
     return reads and not isinstance(extra, torch.nn.Module)
 
 
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, (Mapping, list, tuple)):
-        for value in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _tensors(value)
+def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a tree of mappings, lists and tuples, in no particular order."""
+    ahead = [tree]
+    while ahead:
+        found = ahead.pop()
+        if isinstance(found, torch.Tensor):
+            yield found
+        elif isinstance(found, (dict, Mapping)):  # dict first: asking for Mapping is slow
+            ahead.extend(found.values())
+        elif isinstance(found, (list, tuple)):
+            ahead.extend(found)
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:

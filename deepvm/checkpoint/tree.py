@@ -35,7 +35,7 @@ class Parts:
     numbers: list[int | float] = field(default_factory=list)
     storages: list[torch.UntypedStorage] = field(default_factory=list)
     _known: dict[int, int] = field(default_factory=dict)
-    _first: list[tuple[torch.dtype, str]] = field(default_factory=list)
+    _first: list[tuple[torch.dtype, _Place]] = field(default_factory=list)
 
 
 def take_apart(tree: Any) -> Parts:
@@ -45,7 +45,7 @@ def take_apart(tree: Any) -> Parts:
         RequestError: something that torch would not load again safely; names the place.
     """
     parts = Parts()
-    _visit(tree, parts, "")
+    _visit(tree, parts, ())
     return parts
 
 
@@ -68,7 +68,10 @@ def put_together(tree: Any, tensor: Callable[[torch.Tensor], Any], number: Calla
     return tree
 
 
-def _visit(tree: Any, parts: Parts, place: str) -> None:
+_Place = tuple[Any, ...]  # (place of the container, key), () for the root: a text for each would be slow to make
+
+
+def _visit(tree: Any, parts: Parts, place: _Place) -> None:
     kind = type(tree)
     if isinstance(tree, torch.Tensor):
         _visit_tensor(tree, parts, place)
@@ -84,21 +87,24 @@ def _visit(tree: Any, parts: Parts, place: str) -> None:
         parts.structure.append((kind.__name__, len(tree), _metadata(tree)))
         for key, value in tree.items():
             if type(key) not in (str, int):
-                raise RequestError(place or "state", key, f"keys that are texts or whole numbers; at {_at(place)}")
+                raise RequestError(
+                    _path(place) or "state", key, f"keys that are texts or whole numbers; at {_at(place)}"
+                )
             parts.structure.append(key)
-            _visit(value, parts, f"{place}[{key!r}]")
+            _visit(value, parts, (place, key))
     elif kind in (list, tuple):
         parts.structure.append((kind.__name__, len(tree)))
         for number, value in enumerate(tree):
-            _visit(value, parts, f"{place}[{number}]")
+            _visit(value, parts, (place, number))
     else:
-        raise RequestError(place or "state", kind.__name__, _advice(tree, place))
+        raise RequestError(_path(place) or "state", kind.__name__, _advice(tree, place))
 
 
-def _visit_tensor(tensor: torch.Tensor, parts: Parts, place: str) -> None:
+def _visit_tensor(tensor: torch.Tensor, parts: Parts, place: _Place) -> None:
     problem = _problem(tensor)
     if problem is not None:
-        raise RequestError(place or "state", problem[0], f"dense tensors with memory; at {_at(place)}: {problem[1]}")
+        allowed = f"dense tensors with memory; at {_at(place)}: {problem[1]}"
+        raise RequestError(_path(place) or "state", problem[0], allowed)
     storage = tensor.untyped_storage()
     key = storage._cdata
     index = parts._known.get(key)
@@ -109,7 +115,7 @@ def _visit_tensor(tensor: torch.Tensor, parts: Parts, place: str) -> None:
     dtype, first = parts._first[index]
     if dtype is not tensor.dtype:
         raise RequestError(
-            place,
+            _path(place),
             f"{tensor.dtype} in the memory of {dtype}",
             f"one type for one memory; {_at(place)} is a view of {_at(first)}: .clone() gives it a memory of its own",
         )
@@ -141,11 +147,15 @@ def _metadata(tree: Mapping[Any, Any]) -> str:
     return "" if found is None else repr(found)
 
 
-def _at(place: str) -> str:
-    return f"state{place}"
+def _path(place: _Place) -> str:
+    return f"{_path(place[0])}[{place[1]!r}]" if place else ""
 
 
-def _advice(value: Any, place: str) -> str:
+def _at(place: _Place) -> str:
+    return f"state{_path(place)}"
+
+
+def _advice(value: Any, place: _Place) -> str:
     kind = type(value)
     if kind.__module__ == "numpy":
         hint = "torch.from_numpy(...)" if kind.__name__ == "ndarray" else ".item()"

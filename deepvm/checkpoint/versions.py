@@ -130,9 +130,9 @@ class Versions:
             early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
             tree = self._state.tree(version, early)
             parts = take_apart(tree)
-            begun = Begun(handle, tree["model"], early, patience_s, parts)
-            begun.seen = seen_now(parts, self._state.gated() | self._state.buffers())
-            begun.parameters = {p.untyped_storage()._cdata: p for p in self._state.model.parameters()}
+            owned = self._state.owned()
+            seen = seen_now(parts, owned.gated | owned.buffers)
+            begun = Begun(handle, tree["model"], early, patience_s, parts, owned, seen)
             if self._fits(parts) and not self._copy(begun, parts, patience_s):
                 return self._skipped(handle)
         except RequestError as error:  # an extra has become something that cannot be saved
@@ -140,8 +140,7 @@ class Versions:
         # Without a plan that fits it is made when the next forward begins: until then more may change than numbers.
         # That forward may not be seen, and buffers are those of the step.
         if begun.slot is None:
-            own = self._state.buffers()
-            kept = {k: v.clone() for k, v in tree["model"].items() if _is_on(v, own)}
+            kept = {k: v.clone() for k, v in tree["model"].items() if _is_on(v, begun.owned.buffers)}
             tree["model"].update(kept)  # it is ours: only its tensors are the model's
         self.begun, self.last = begun, handle
         took_s = time.perf_counter() - start
@@ -158,7 +157,7 @@ class Versions:
             return False
         try:
             sources = self.bytes.of(parts.storages)
-            division = Division.of(parts, begun, self._state.gated(), self._restless)
+            division = Division.of(parts, begun, self._restless)
             done, check = self._layers.done(parts.storages)
             pending = division.background - done
             later = [n for n, piece in enumerate(slot.pieces) if piece.storage in pending]
@@ -236,7 +235,7 @@ class Versions:
     def _copy_again(self, begun: Begun, in_step: bool) -> None:
         """What was changed between the step and now, such as weights that are clipped, is part of the version."""
         assert begun.slot is not None and begun.copying is not None
-        now = {c: p.untyped_storage() for c, p in begun.parameters.items()}
+        now = {c: p.untyped_storage() for c, p in begun.owned.parameters.items()}
         found = changed_since(begun.seen) | {c for c, storage in now.items() if storage._cdata != c}
         if in_step and found:
             found -= set(begun.still)  # what forward has changed since belongs to the next version
@@ -249,7 +248,7 @@ class Versions:
             sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in begun.storages]
             again = [n for n, piece in enumerate(begun.slot.pieces) if sources[piece.storage] is not None]
             begun.slot.copy(sources, again)
-        still = self._state.buffers().union(begun.still)
+        still = begun.owned.buffers.union(begun.still)
         seen = [(t, t._version) for t, _ in begun.seen if t.untyped_storage()._cdata not in still]
 
         def changed() -> str:
@@ -280,8 +279,8 @@ class Versions:
 
     def _printed(self, parts: Parts, begun: Begun) -> Any:
         """What two equal states have in common; None where it cannot be told without reading all of it."""
-        buffers = self._state.buffers()
-        known = self._state.gated() | buffers | begun.own
+        buffers = begun.owned.buffers
+        known = begun.owned.gated | buffers | begun.own
         if any(s._cdata not in known for s in parts.storages):
             return None
         return parts.structure, parts.numbers, [(t, v if _is_on(t, buffers) else t._version) for t, v in begun.seen]

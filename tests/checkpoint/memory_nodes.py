@@ -74,6 +74,7 @@ def running(memory: int = 64 * MIB, persist: Path | str | None = None, **setting
 
 def tier(where: object, session: str = "s1", token: bytes = TOKEN, **options: object) -> TcpTier:
     url = where if isinstance(where, str) else where.url  # type: ignore[attr-defined]
+    options.setdefault("flows", 2)  # also on a machine with two cores
     return TcpTier(url, session, token, **options)  # type: ignore[arg-type]
 
 

@@ -92,10 +92,10 @@ def test_every_optimizer_gates_what_it_changes() -> None:
     history = second.state[other.weight]["old_dirs"]
     assert history
     parameters = [*model.parameters(), *other.parameters(), loose]
-    assert {cdata(t) for t in (*parameters, *kept, *history)} <= state.gated()
+    assert {cdata(t) for t in (*parameters, *kept, *history)} <= state.owned().gated
     buffer = torch.zeros(1)
     model.register_buffer("seen", buffer)
-    assert cdata(buffer) not in state.gated()
+    assert cdata(buffer) not in state.owned().gated
 
 
 def test_wrappings_do_not_show_in_the_names() -> None:

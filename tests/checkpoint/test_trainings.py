@@ -362,7 +362,8 @@ def test_of_several_ranks_none_takes_a_slot_alone(tmp_path: Path) -> None:
         tree = made._state.tree(1, early)
         parts = take_apart(tree)
         assert made._fits(parts)
-        assert not made._copy(Begun(Handle(1), tree["model"], early, 0.0, parts), parts, 0.0)
+        begun = Begun(Handle(1), tree["model"], early, 0.0, parts, made._state.owned())
+        assert not made._copy(begun, parts, 0.0)
     finally:
         made._ranks.world = 1
     run.saver.close()

@@ -194,6 +194,7 @@ def resume(order: dict[str, Any], log: Log) -> None:
 def serve(order: dict[str, Any], log: Log) -> None:
     """A memory node until it is killed."""
     flusher._FIRST_RETRY_S = 0.05
+    flusher.LEAST_BYTES = 0  # also a small version is written while it comes
     node = Node(
         NodeSettings(
             Address("127.0.0.1", order.get("port", 0)),

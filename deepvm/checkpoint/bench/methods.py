@@ -59,7 +59,13 @@ class Place:
 
 
 class Method(ABC):
-    """One way to save. ``save`` and ``finish`` are called in turn, by the thread that trains."""
+    """One way to save. ``save`` and ``finish`` are called in turn, by the thread that trains.
+
+    Attributes:
+        blocks: training stands still until all is done, so that it makes no difference whether it goes on later.
+    """
+
+    blocks = False
 
     def __init__(self, place: Place) -> None:
         """Remember where; a subclass may start what it needs."""
@@ -84,6 +90,8 @@ class Method(ABC):
 class TorchSave(Method):
     """``torch.save`` into a new file, and fsync: what most trainings do, and the measure of all."""
 
+    blocks = True
+
     def save(self) -> None:
         """See :class:`Method`."""
         start = time.perf_counter()
@@ -101,6 +109,8 @@ class TorchSave(Method):
 
 class Dcp(Method):
     """``torch.distributed.checkpoint.save``."""
+
+    blocks = True
 
     def save(self) -> None:
         """See :class:`Method`."""

@@ -19,6 +19,7 @@ import torch
 from deepvm.checkpoint.bench.methods import METHODS, REFERENCE, Method, Place, Times, available
 from deepvm.checkpoint.bench.models import MODELS
 from deepvm.checkpoint.bench.training import Training
+from deepvm.checkpoint.machine import cores
 from deepvm.errors import CheckpointError, RequestError
 
 BENCH_VERSION = "deepvm.ckpt-bench/1"
@@ -96,12 +97,16 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Two saves: their times with and without training behind them, and those of the loops without and with one."""
+    """Two saves: their times with and without training behind them, and those of the loops without and with one.
+
+    ``blocks``: the method's, see :class:`~deepvm.checkpoint.bench.methods.Method`.
+    """
 
     times: Times
-    alone: Times
     bare_s: float
     loop_s: float
+    alone: Times
+    blocks: bool
 
 
 def run_bench(
@@ -178,9 +183,11 @@ def _measure(
     samples: dict[str, list[_Sample]] = {name: [] for name in ready}
     names = list(ready)
     for rep in range(1 - WARM_UPS, reps + 1):
-        # Another one is first each time, so that none always follows the same one.
-        for name in names[rep % len(names) :] + names[: rep % len(names)]:
-            sample = _sample(training, ready[name], steps if rep > 0 else 1)
+        # Another one is first each time, and none follows itself: the machine is as the others have left it.
+        order = names[rep % len(names) :] + names[: rep % len(names)]
+        looped = {name: _in_loop(training, ready[name], steps if rep > 0 else 1) for name in order}
+        for name in order:
+            sample = _Sample(*looped[name], alone=_alone(training, ready[name]), blocks=ready[name].blocks)
             say(
                 f"{f'{rep}/{reps}' if rep > 0 else 'warm-up':>8}  {name:<22}"
                 f"stall {sample.times.stall_s * 1e3:8.1f} ms  safe after {sample.alone.durable_s * 1e3:8.1f} ms, "
@@ -192,7 +199,7 @@ def _measure(
     return samples
 
 
-def _sample(training: Training, method: Method, steps: int) -> _Sample:
+def _in_loop(training: Training, method: Method, steps: int) -> tuple[Times, float, float]:
     # The loop without a checkpoint comes right before the one with it: what others do on the machine changes slowly.
     start = time.perf_counter()
     for _ in range(steps):
@@ -202,9 +209,13 @@ def _sample(training: Training, method: Method, steps: int) -> _Sample:
     for _ in range(steps):
         training.step()
     end = time.perf_counter()
-    times = method.finish()
+    return method.finish(), middle - start, end - middle
+
+
+def _alone(training: Training, method: Method) -> Times:
+    training.step()  # what no step has changed is not saved, and would be found in the processor's caches
     method.save()
-    return _Sample(times, method.finish(), middle - start, end - middle)
+    return method.finish()
 
 
 def _figures(samples: Mapping[str, Sequence[_Sample]]) -> dict[str, Figures]:
@@ -219,10 +230,13 @@ def _figures(samples: Mapping[str, Sequence[_Sample]]) -> dict[str, Figures]:
 
 
 def _seconds(own: Sequence[_Sample]) -> tuple[float, float, float, float]:
+    # What blocks does not know what comes behind it: all of its saves are alike, and twice as many tell more.
+    looped = [t for s in own for t in ((s.times, s.alone) if s.blocks else (s.times,))]
+    alone = [t for s in own for t in ((s.times, s.alone) if s.blocks else (s.alone,))]
     return (
-        median(s.times.stall_s for s in own),
-        median(s.alone.durable_s for s in own),
-        median(s.times.durable_s for s in own),
+        median(t.stall_s for t in looped),
+        median(t.durable_s for t in alone),
+        median(t.durable_s for t in looped),
         median(s.loop_s - s.bare_s for s in own),
     )
 
@@ -237,10 +251,9 @@ def _check_room(folder: Path, needed: int) -> None:
 
 
 def _machine(folder: Path) -> Machine:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(
         processor=_processor(),
-        cores=cores,
+        cores=cores(),
         threads=torch.get_num_threads(),
         file_system=_file_system(folder),
         kernel=f"{platform.system()} {platform.release()}",

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.node.arriving import LEAST_BYTES, Arriving, GivenUpError
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.store import Store
 from deepvm.checkpoint.node.versions import Version
@@ -78,7 +80,8 @@ class Flusher:
             now = time.monotonic()
             left = {job: self._end(rest) - now for job, rest in self._rests.items()}
             resting = {job: left_s for job, left_s in left.items() if left_s > 0}
-            version = self._room.next_flush(min([1.0, *resting.values()]), resting)
+            early = LEAST_BYTES if self._store.streams else None
+            version = self._room.next_flush(min([1.0, *resting.values()]), resting, early)
             if version is None:
                 if self._room.closed:
                     return
@@ -87,7 +90,8 @@ class Flusher:
                 done = self._write(version)
             finally:
                 self._room.unpin(version)
-            self._note(version.job, done)
+            if done is not None:
+                self._note(version.job, done)
 
     def _note(self, job: str, done: bool) -> None:
         """Let a job rest whose version could not be written, longer each time."""
@@ -107,11 +111,17 @@ class Flusher:
         """When a job is tried again; sooner once the node is stopping."""
         return rest.since + (min(rest.pause_s, _FIRST_RETRY_S) if self._room.stopping else rest.pause_s)
 
-    def _write(self, version: Version) -> bool:
-        assert version.manifest is not None
+    def _write(self, version: Version) -> bool | None:
+        """Write a version; returns whether that was done, None where it was given up for now."""
         begin = time.monotonic()
         try:
-            self._store.write(version.image, version.manifest)
+            if version.manifest is not None:
+                self._store.write(version.image, version.manifest)
+            else:
+                begin = self._write_early(version)
+        except GivenUpError as error:
+            _LOG.debug("version %d of %s is written later: %s", version.number, version.job, error)
+            return None
         except Exception as error:  # whatever it is, the next version may work, and nobody else would say it
             self._times.failed += 1
             self._times.last_error = str(error)
@@ -128,6 +138,17 @@ class Flusher:
         _LOG.info("version %d of %s is on disk, %.3f s", version.number, version.job, took)
         self._retain(version)
         return True
+
+    def _write_early(self, version: Version) -> float:
+        """Write a version while it comes; returns when it was complete, monotonic. Raises GivenUpError."""
+        arriving = Arriving(self._room, version)
+
+        def manifest() -> Manifest:
+            assert version.manifest is not None  # it is complete, or this is not asked
+            return version.manifest
+
+        self._store.write_filling(version.image, version.job, version.number, arriving.final(), manifest)
+        return arriving.complete_s
 
     def _retain(self, version: Version) -> None:
         """Delete old versions of a job: all but what the policy keeps, and the last that were written.

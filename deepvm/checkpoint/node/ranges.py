@@ -56,6 +56,11 @@ class Ranges:
         at = bisect_right(self._starts, start) - 1
         return start >= end or (at >= 0 and self._ends[at] >= end)
 
+    def reach(self, start: int) -> int:
+        """The end of the range that holds byte ``start``; ``start`` where none does."""
+        at = bisect_right(self._starts, start) - 1
+        return max(start, self._ends[at]) if at >= 0 else start
+
     def touches(self, start: int, end: int) -> bool:
         """Whether any byte of a range is in the set."""
         at = bisect_right(self._ends, start)

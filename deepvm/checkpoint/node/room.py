@@ -89,16 +89,24 @@ class Room:
             self.unpin(version)
         return True
 
-    def next_flush(self, limit_s: float, resting: Container[str] = ()) -> Version | None:
+    def next_flush(
+        self, limit_s: float, resting: Container[str] = (), early_bytes: int | None = None
+    ) -> Version | None:
         """The version that waits longest for the disk, pinned; None when there is none within the time.
 
         Args:
             limit_s: the time.
             resting: jobs whose versions are not tried now.
+            early_bytes: while none waits, one that is still being received will do, once, if it has as many bytes.
         """
 
         def find() -> Version | None:
-            return next((v for v in self.queue if v.job not in resting), None)
+            found = next((v for v in self.queue if v.job not in resting), None)
+            if found is None and early_bytes is not None and not (self.queue or self.stopping):
+                found = next((v for v in self._coming(resting) if v.plan.layout.size >= early_bytes), None)
+                if found is not None:
+                    found.early = True
+            return found
 
         with self.changed:
             version = find()
@@ -108,6 +116,12 @@ class Room:
             if version is not None:
                 version.pins += 1
             return version
+
+    def _coming(self, resting: Container[str]) -> Iterator[Version]:
+        for job in self.jobs.values():
+            for version in job.partial.values() if job.name not in resting else ():
+                if version.state is State.RECEIVING and not version.early:
+                    yield version
 
     def flushed(self, version: Version) -> None:
         """Note that a version is on disk, and take it off the queue."""

@@ -191,6 +191,7 @@ class Shelf(Room):
                 if number in here.complete:
                     here.complete[number].superseded = True
                 here.sequence += 1
+                self.changed.notify_all()
             elif version.plan.layout.digest != digest:
                 raise Refused("layout", f"the ranks hold different layouts of version {number}")
             version.forget(rank)

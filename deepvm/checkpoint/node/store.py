@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from deepvm.checkpoint import disk
@@ -21,10 +21,12 @@ class Store(ABC):
 
     Attributes:
         url: what the user calls it. volatile: it is lost with this machine.
+        streams: a version can be written while it is still coming, with :meth:`write_filling`.
     """
 
     url: str
     volatile: bool = False
+    streams: bool = False
 
     @abstractmethod
     def take(self) -> None:
@@ -37,6 +39,14 @@ class Store(ABC):
     @abstractmethod
     def write(self, image: memoryview, manifest: Manifest) -> None:
         """Write a version and its commit record. Raises CheckpointError; nothing of it is visible then."""
+
+    def write_filling(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+    ) -> None:
+        """:meth:`write` in the manner of :meth:`~deepvm.checkpoint.folder.VersionFolder.write_filling`."""
+        for _ in final:
+            pass
+        self.write(image, manifest())
 
     @abstractmethod
     def manifests(self, job: str) -> tuple[Manifest, ...]:
@@ -60,6 +70,8 @@ class Store(ABC):
 
 class FolderStore(Store):
     """A folder of a local or mounted file system."""
+
+    streams = True
 
     def __init__(self, folder: Path, *, direct: bool = True, shared: bool = False) -> None:
         """Remember where.
@@ -94,6 +106,12 @@ class FolderStore(Store):
     def write(self, image: memoryview, manifest: Manifest) -> None:
         """See :class:`Store`."""
         self._folder.write(image, manifest)
+
+    def write_filling(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+    ) -> None:
+        """See :class:`Store`."""
+        self._folder.write_filling(image, job, version, final, manifest)
 
     def manifests(self, job: str) -> tuple[Manifest, ...]:
         """See :class:`Store`."""

@@ -102,6 +102,7 @@ class Version:
         senders: connections that were given credit for it last. heard: when one last came, monotonic.
         manifest: once complete. flushed: it is on disk as well. best: so far, says the training.
         superseded: the same run saves its number anew; what becomes of this one is nobody's answer any more.
+        renewed: how often bytes that had come were to come again. early: somebody wrote it, or tried, before all came.
     """
 
     job: str
@@ -122,6 +123,8 @@ class Version:
     flushed: bool = False
     best: bool = False
     superseded: bool = False
+    renewed: int = 0
+    early: bool = False
 
     @property
     def image(self) -> memoryview:
@@ -138,9 +141,15 @@ class Version:
         """What of a rank's part is verified."""
         return self.received.setdefault(rank, Ranges())
 
+    def reach(self, start: int) -> int:
+        """The end of what is verified without a gap from ``start`` on."""
+        while (end := max((r.reach(start) for r in self.received.values()), default=start)) > start:
+            start = end
+        return start
+
     def forget(self, rank: int) -> None:
         """Nothing of a rank's part counts any more."""
-        self.received.pop(rank, None)
+        self.renewed += bool(self.received.pop(rank, None))
         self.committed.discard(rank)
         self.atoms = [a for a in self.atoms if not self.plan.allows(rank, a.start, a.end)]
 

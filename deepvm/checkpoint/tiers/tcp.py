@@ -1,8 +1,7 @@
 """``tcp://host:port``: the memory of a node that stays, and the disk behind it.
 
-A rank's part goes over up to two connections at once, because one does not fill the network; when the node has verified
-it, :meth:`TcpTier.put` returns. That the other ranks' parts came and that the version is on disk is learnt in the
-background.
+A rank's part goes over up to two connections at once, because one may not fill the network; when the node has verified
+it, :meth:`TcpTier.put` returns. The rest, that others' parts came and all is on disk, is learnt in the background.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any
 
 from deepvm.checkpoint.folder import VersionFolder, check_job, verify
 from deepvm.checkpoint.layout import CHUNK_BYTES
+from deepvm.checkpoint.machine import cores
 from deepvm.checkpoint.manifest import ChunkChecks, Manifest
 from deepvm.checkpoint.node.client import Address, Link, unreachable
 from deepvm.checkpoint.node.place import Place
@@ -49,7 +49,7 @@ class TcpTier(Tier):
         session: str,
         token: bytes | str,
         *,
-        flows: int = 2,
+        flows: int | None = None,
         wire_bytes: int = WIRE_BYTES,
         limit_s: float = 30.0,
         await_s: float = 300.0,
@@ -61,7 +61,7 @@ class TcpTier(Tier):
                 name the authority's file.
             session: a random id, the same on all ranks of one training run, another for the next run.
             token: what the node knows as well, see :func:`deepvm.checkpoint.node.client.token_from_environment`.
-            flows: connections for one part.
+            flows: connections for one part; two unless given, one where they would take two cores from each other.
             wire_bytes: bytes of one message.
             limit_s: the longest that ``put`` blocks.
             await_s: how long a level is awaited in the background.
@@ -74,6 +74,7 @@ class TcpTier(Tier):
             raise RequestError("session", session, "1 to 64 characters")
         if not token:
             raise RequestError("token", "", "the memory node's token")
+        flows = (2 if cores() > 2 else 1) if flows is None else flows
         if flows < 1 or not 4096 <= wire_bytes <= CHUNK_BYTES:
             raise RequestError("wire_bytes", wire_bytes, f"4096 to {CHUNK_BYTES}, over at least one flow")
         self._token = token.encode() if isinstance(token, str) else token
