@@ -5,6 +5,7 @@ The model is simple: the bytes that each attempt of each rank has sent, and what
 
 from __future__ import annotations
 
+import contextlib
 import random
 import tempfile
 from dataclasses import dataclass, field
@@ -24,10 +25,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from deepvm.checkpoint import image
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.layout import Layout
+from deepvm.checkpoint.node import arriving
 from deepvm.checkpoint.node import shelf as rules
 from deepvm.checkpoint.node.answers import Busy, Ticket
+from deepvm.checkpoint.node.arriving import Arriving, GivenUpError
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.shelf import Shelf
@@ -294,6 +298,32 @@ class Protocol(RuleBasedStateMachine):
             del self.store.write
         self.shelf.unpin(version)
 
+    @precondition(lambda self: self.persists)
+    @rule()
+    def look_early(self) -> None:
+        """The flusher writes what has come of a version so far; nothing more comes while it looks."""
+        version = self.shelf.next_flush(0, (), 0)
+        if version is None:
+            return
+        if version.state is State.RECEIVING:
+            version.early = False  # it may look again
+            whole = self.whole(version, {rank: int(put) for rank, put in version.puts.items()})
+            with contextlib.suppress(GivenUpError):
+                for end in Arriving(self.shelf, version).final():
+                    assert 0 < end < SIZE, "it is not complete"
+                    assert bytes(version.image[:end]) == whole[:end], "what goes to the disk will change"
+        self.shelf.unpin(version)
+
+    @staticmethod
+    def whole(version: Version, puts: dict[int, int]) -> bytes:
+        """The file that a version becomes of these attempts of the ranks."""
+        layout, image = version.plan.layout, bytearray(SIZE)
+        for rank, put in puts.items():
+            for offset, length in layout.shards[rank]:
+                part = sent(version.session, version.number, rank, put)[offset : offset + length]
+                image[offset : offset + length] = part
+        return finished(memoryview(image), layout)
+
     @staticmethod
     def _full(*_: object) -> None:
         raise CheckpointError("no space left")
@@ -329,16 +359,10 @@ class Protocol(RuleBasedStateMachine):
         for version in self.complete():
             if version in self.seen:
                 continue
-            layout, image = version.plan.layout, bytearray(SIZE)
-            for rank in range(self.world):
-                put = self.committed.get((version, rank))
-                assert put is not None, f"rank {rank} did not commit version {version.number}"
-                for offset, length in layout.shards[rank]:
-                    image[offset : offset + length] = sent(version.session, version.number, rank, put)[
-                        offset : offset + length
-                    ]
+            puts = {rank: self.committed.get((version, rank), 0) for rank in range(self.world)}
+            assert all(puts.values()), f"not all ranks committed version {version.number}: {puts}"
             self.acknowledged.pop(version.number, None)  # in the order in which they came
-            self.seen[version] = self.acknowledged[version.number] = finished(memoryview(image), layout)
+            self.seen[version] = self.acknowledged[version.number] = self.whole(version, puts)
             assert version.manifest is not None and version.manifest.crcs == chunk_crcs(version.image)
 
     def complete(self) -> list[Version]:
@@ -412,6 +436,8 @@ class ThreeRanks(Protocol):
 def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread plays all: who would wait for another's bytes is refused at once."""
     monkeypatch.setattr(rules, "_ABORT_S", 0.0)
+    monkeypatch.setattr(arriving, "_SILENCE_S", 0.0)
+    monkeypatch.setattr(image, "CHUNK_BYTES", 300)
     monkeypatch.setattr(rules, "LEAST_PIECE", 1)
 
 

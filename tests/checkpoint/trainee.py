@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch._dynamo  # the first optimizer loads it, which takes longer than all the rest
 
-from deepvm.checkpoint import Checkpointer, arena, checkpointer, disk, points, restore, versions
+from deepvm.checkpoint import Checkpointer, arena, checkpointer, disk, image, points, restore, versions
 from deepvm.checkpoint.arena import Slot
 from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.node.client import Address
@@ -194,7 +194,7 @@ def resume(order: dict[str, Any], log: Log) -> None:
 def serve(order: dict[str, Any], log: Log) -> None:
     """A memory node until it is killed."""
     flusher._FIRST_RETRY_S = 0.05
-    flusher.LEAST_BYTES = 0  # also a small version is written while it comes
+    flusher.LEAST_BYTES, image.CHUNK_BYTES = 0, 16384  # also a small version is written while it comes
     node = Node(
         NodeSettings(
             Address("127.0.0.1", order.get("port", 0)),

@@ -49,9 +49,10 @@ class Arriving:
             if end < size:
                 yield end
         with self._room.changed:
+            self._heed()
             while self._version.state is not State.COMPLETE:
-                self._heed()
                 self._room.changed.wait(_SILENCE_S)
+                self._heed()
         self.complete_s = time.monotonic()
         yield size
 
@@ -75,11 +76,13 @@ class Arriving:
 
     def _heed(self) -> None:
         version = self._version
+        if version.renewed != self._renewed:
+            raise GivenUpError(f"some of version {version.number} came anew")
         if version.state is State.COMPLETE:
             return
-        if version.state is State.DROPPED or version.renewed != self._renewed:
-            raise GivenUpError(f"version {version.number} is sent anew, or not at all")
-        if self._room.stopping or self._room.queue:
+        if version.state is State.DROPPED:
+            raise GivenUpError(f"version {version.number} will not be complete")
+        if self._room.queue:
             raise GivenUpError("complete versions go first")
 
     def _sum(self, offset: int, length: int) -> int:

@@ -57,8 +57,7 @@ class TcpTier(Tier):
         """Remember where; the first call connects.
 
         Args:
-            address: ``tcp://host:port``, or ``tcps://host:port`` for TLS; then the environment's ``DEEPVM_TLS_CA`` may
-                name the authority's file.
+            address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the authority's file.
             session: a random id, the same on all ranks of one training run, another for the next run.
             token: what the node knows as well, see :func:`deepvm.checkpoint.node.client.token_from_environment`.
             flows: connections for one part; two unless given, one where they would take two cores from each other.
@@ -74,11 +73,11 @@ class TcpTier(Tier):
             raise RequestError("session", session, "1 to 64 characters")
         if not token:
             raise RequestError("token", "", "the memory node's token")
-        flows = (2 if cores() > 2 else 1) if flows is None else flows
+        flows = flows if flows is not None else 2 if cores() > 2 else 1
         if flows < 1 or not 4096 <= wire_bytes <= CHUNK_BYTES:
             raise RequestError("wire_bytes", wire_bytes, f"4096 to {CHUNK_BYTES}, over at least one flow")
-        self._token = token.encode() if isinstance(token, str) else token
-        self._session, self._flows, self._wire_bytes = session, flows, wire_bytes
+        self._token, self._session = token.encode() if isinstance(token, str) else token, session
+        self._flows, self._wire_bytes = flows, wire_bytes
         self._limit_s, self._await_s = limit_s, await_s
         self._lock = threading.Lock()
         self._idle: list[Link] = []
@@ -361,8 +360,8 @@ class TcpTier(Tier):
                     except IndexError:
                         break
                     shard.ready(end)
-                    view = shard.image[start:end]
-                    link.channel.send_data(start, view, label="sender.mid-chunk", limit_s=_left(deadline))
+                    piece, limit_s = shard.image[start:end], _left(deadline)
+                    link.channel.send_data(start, piece, label="sender.mid-chunk", limit_s=limit_s)
                 if link is not links[0]:  # all of this connection is verified before the other one commits
                     link.expect(Kind.PONG, link.call(Kind.PING, limit_s=_left(deadline)))
             except BaseException as error:
