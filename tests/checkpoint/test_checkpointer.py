@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoint.slow_copies import slow_copy
 
 torch = pytest.importorskip("torch")
 
@@ -86,15 +87,7 @@ def test_a_version_holds_the_numbers_of_one_step(every: int, slots: int, tmp_pat
 
 def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutation: nobody waits for the copy, which is slowed down so that the next steps come meanwhile."""
-    copy = Slot.copy
-
-    def slow(self: Slot, sources: Any, which: Any, *reached: Any) -> None:
-        for number in which:
-            time.sleep(0.0005)
-            copy(self, sources, [number])
-        copy(self, sources, [], *reached)
-
-    monkeypatch.setattr(Slot, "copy", slow)
+    monkeypatch.setattr(Slot, "copy", slow_copy(0.0005))
     assert all(values == {version} for version, values in fill_and_save(tmp_path / "gate", 40, 5).items())
     monkeypatch.setattr(Checkpointer, "_before_step", Checkpointer._before_forward)
     refused = fill_and_save(tmp_path / "refused", 40, 5)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoint.slow_copies import slow_copy
 
 torch = pytest.importorskip("torch")
 
@@ -187,23 +188,11 @@ class Filling:
         self.optimizer.step()
 
 
-def slow_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = Slot.copy
-
-    def slow(self: Slot, sources: Any, which: Any, *reached: Any) -> None:
-        for number in which:
-            time.sleep(0.001)
-            copy(self, sources, [number])
-        copy(self, sources, [], *reached)
-
-    monkeypatch.setattr(Slot, "copy", slow)
-
-
 @pytest.mark.parametrize(("every", "slots"), [(1, 2), (3, 2), (2, 1)])
 def test_a_version_holds_the_numbers_of_one_step(
     every: int, slots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_copies(monkeypatch)
+    monkeypatch.setattr(Slot, "copy", slow_copy(0.001))
     copied, done = [0], Ahead.done
 
     def counted(self: Ahead, storages: Any) -> set[int]:
@@ -228,7 +217,7 @@ def test_a_version_holds_the_numbers_of_one_step(
 
 
 def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_copies(monkeypatch)
+    monkeypatch.setattr(Slot, "copy", slow_copy(0.001))
     monkeypatch.setattr(Checkpointer, "_before_layer", lambda self, copies: None)
     monkeypatch.setattr(versions, "changed_since", lambda seen: set())
     job = Filling(tmp_path, every=2)

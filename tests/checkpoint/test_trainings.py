@@ -8,12 +8,12 @@ import io
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoint.slow_copies import slow_copy
 
 torch = pytest.importorskip("torch")
 
@@ -94,18 +94,6 @@ class Run:
             last.local_done.exception(60)
 
 
-def slow_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    move = Slot.copy
-
-    def slow(self: Slot, sources: Any, which: Any, *reached: Any) -> None:
-        for number in which:
-            time.sleep(0.002)
-            move(self, sources, [number])
-        move(self, sources, [], *reached)
-
-    monkeypatch.setattr(Slot, "copy", slow)
-
-
 def test_validation_in_inference_mode(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for _ in range(4):
@@ -135,7 +123,7 @@ def test_training_forward_in_inference_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize("slow", [False, True])
 def test_validation_with_averaged_weights(tmp_path: Path, slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if slow:
-        slow_copies(monkeypatch)
+        monkeypatch.setattr(Slot, "copy", slow_copy(0.002))
     run = Run(tmp_path)
     for _ in range(4):
         run.step()
@@ -157,7 +145,7 @@ def test_validation_with_averaged_weights(tmp_path: Path, slow: bool, monkeypatc
 def test_weights_that_are_clipped_behind_the_step(tmp_path: Path, slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a Wasserstein GAN: what the next forward finds is what a cut run must go on with."""
     if slow:
-        slow_copies(monkeypatch)
+        monkeypatch.setattr(Slot, "copy", slow_copy(0.002))
     run = Run(tmp_path)
     for number in range(1, 5):
         run.step()
@@ -174,7 +162,7 @@ def test_weights_that_are_clipped_behind_the_step(tmp_path: Path, slow: bool, mo
 
 def test_a_momentum_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """MoCo: parameters of no optimizer change in forward. No version mixes steps; from the second on they are right."""
-    slow_copies(monkeypatch)
+    monkeypatch.setattr(Slot, "copy", slow_copy(0.002))
     caplog.set_level(logging.WARNING)
     run = Run(tmp_path, every=3)
     key = torch.nn.Linear(64, 64)

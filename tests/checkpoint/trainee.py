@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # the first optimizer loads it, which takes longer than all the rest
+from slow_copies import slow_copy  # beside this script
 
 from deepvm.checkpoint import Checkpointer, arena, checkpointer, disk, image, points, restore, versions
 from deepvm.checkpoint.arena import Slot
@@ -213,15 +214,7 @@ def serve(order: dict[str, Any], log: Log) -> None:
 
 def slow_copies() -> None:
     """As those of a large model: the next step comes while they run."""
-    copy = Slot.copy
-
-    def slow(self: Slot, sources: Any, which: Any, *reached: Any) -> None:
-        for number in which:
-            time.sleep(0.001)
-            copy(self, sources, [number])
-        copy(self, sources, [], *reached)
-
-    Slot.copy = slow  # type: ignore[method-assign]
+    Slot.copy = slow_copy(0.001)  # type: ignore[method-assign]
 
 
 def no_gate() -> None:
