@@ -44,6 +44,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "CHUNK_BYTES", 4096)
     monkeypatch.setattr(disk, "PIECE", 8192)
     monkeypatch.setattr(rules, "LEAST_PIECE", 1)
+    monkeypatch.setattr(arriving, "_SILENCE_S", 3.0)  # under load the test must see what is written before it goes
 
 
 @settings(max_examples=examples(60), deadline=None)
