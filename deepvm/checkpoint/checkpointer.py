@@ -26,7 +26,7 @@ from deepvm.checkpoint.requests import Requests
 from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.schedule import parse_every
 from deepvm.checkpoint.snapshot import Copying
-from deepvm.checkpoint.state import Stateful, TrainingState
+from deepvm.checkpoint.state import Stateful, TrainingState, changes
 from deepvm.checkpoint.strategies import choose
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.open import open_tier
@@ -57,7 +57,7 @@ class Checkpointer:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         extra: Mapping[str, Stateful] | None = None,
-        tiers: Sequence[str | Tier],
+        tiers: str | Sequence[str | Tier],
         every: int | str | None = None,
         job: str | None = None,
         keep: int = 2,
@@ -104,7 +104,10 @@ class Checkpointer:
             take_apart(self._state.tree(0, self._state.early()))
         self._schedule = parse_every(every)
         session = self._ranks.session()
+        tiers = [tiers] if isinstance(tiers, str) else tiers
         opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
+        for tier in opened:
+            tier.prove()
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
         self._strategy = choose(strategy, self._pipeline.tiers, self.job, self._ranks.world)
@@ -114,6 +117,7 @@ class Checkpointer:
         )
         self._requests = Requests(self._ranks)
         self._version = 0
+        self._still: int | None = changes(self._state.model)
         self._stepping = self._closed = False
         self._process = os.getpid()  # a forked child has nothing to finish
         self._thread: threading.Thread | None = None
@@ -165,6 +169,7 @@ class Checkpointer:
                 layer, between backward and step: :meth:`request_save` may be.
         """
         self._refuse_unless_still()
+        self._warn_unless_stepped()
         made = self._versions
         with aside():
             made.finish()
@@ -216,6 +221,7 @@ class Checkpointer:
             self._layers.updates.reset()
         self._version = restore_newest(self._state, self._pipeline.tiers, self.job, self._ranks)
         self._stepping = False
+        self._still = changes(self._state.model)
         self._versions.forget()
         self._requests.reset(self._version)
         self._journal("restored", version=self._version)
@@ -233,6 +239,7 @@ class Checkpointer:
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
+        self._warn_unless_stepped()
         try:
             self._versions.finish()
         finally:
@@ -269,6 +276,16 @@ class Checkpointer:
         if self._layers.updates is not None and self._layers.updates.begun:
             raise RequestError("save()", "between backward and step, when some layers are a step ahead", later)
 
+    def _warn_unless_stepped(self) -> None:
+        """Say it once if the training uses another optimizer than that whose steps make the versions."""
+        if self._still is not None and self._still != changes(self._state.model):
+            log.warning(
+                "the parameters change, but step() of the optimizer that the checkpointer was given is not called: no "
+                "version is saved by itself, and their number stays %d; give it the optimizer that steps",
+                self._version,
+            )
+            self._still = None
+
     def _before_load(self) -> None:
         """Something but the step changes the state: a version that was begun must be whole first."""
         self._versions.finish()
@@ -291,6 +308,7 @@ class Checkpointer:
         made = self._versions
         self._stepping = False
         self._version += 1
+        self._still = None
         self._layers.turn()
         due = self._is_due()
         with aside():

@@ -79,6 +79,8 @@ def _fill(
         # Layout sees to it that no range holds a checksum: the order in which they are filled in does not matter.
         while field is not None and field.position < end:
             position, offset, length = field
+            if ready is not None:
+                ready(min(position + 4, len(image)))  # what comes later must not come over the end of a checksum
             # Each record has its checksum twice in a zip file: behind its data and in the directory at the end.
             if (offset, length) not in known:
                 if ready is not None:

@@ -36,6 +36,8 @@ _MESSAGE = struct.Struct("!BI")
 _OPEN, _RESET_BY_OPENER, _RESET_BY_OTHER, _SERVE, _BYE = range(1, 6)
 _JOIN_S = 60.0
 _LINGER_S = 5.0
+_START_S = 20.0
+"""Seconds in which a memory node must have said that it serves; mpirun starts all processes at the same time."""
 _EAGER_S, _EAGER_ROUNDS = 50e-6, 100
 _KEEN_ROUNDS, _CALM_MS = 25, 20
 """After each so many rounds in vain the pause grows by 1 ms, to at most this."""
@@ -161,6 +163,7 @@ class Carrier:
         self._door: queue.SimpleQueue[tuple[socket.socket, int] | None] | None = None
         self._gone: set[int] = set()
         self._nodes: set[int] = set()
+        self._awaited = {self.rank}
         self._ended = threading.Event()
         self.memory, self.free = mpi.Alloc_mem, mpi.Free_mem
         self._control = self.memory(_MESSAGE.size)
@@ -169,15 +172,21 @@ class Carrier:
         self._thread.start()
 
     def connect(self, peer: int) -> socket.socket:
-        """Open a stream to another process; it ends at once when nobody serves there.
+        """Open a stream to another process, which may still be starting; it ends at once when nobody serves there.
 
         Raises:
             OSError: that process has ended or died, or this thread has.
         """
-        if peer in self._gone:
-            raise ConnectionRefusedError("that process has ended or died")
-        if not self._thread.is_alive():
-            raise ConnectionRefusedError("MPI has ended in this process")
+        deadline = time.monotonic() + (0.0 if peer in self._awaited else _START_S)
+        while True:
+            if peer in self._gone:
+                raise ConnectionRefusedError("that process has ended or died")
+            if not self._thread.is_alive():
+                raise ConnectionRefusedError("MPI has ended in this process")
+            if peer in self._nodes or time.monotonic() > deadline:
+                break
+            time.sleep(_PAUSE_S)
+        self._awaited.add(peer)  # once is enough: who serves says so when it begins
         near, far = socket.socketpair()
         with self._lock:
             self._number += 1

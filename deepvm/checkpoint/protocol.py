@@ -119,6 +119,11 @@ class Channel:
         self._socket = sock
         self._plain = not isinstance(sock, ssl.SSLSocket)
 
+    @property
+    def within_machine(self) -> bool:
+        """Whether the other side is on this machine."""
+        return within_machine(self._socket)
+
     def send(self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S) -> None:
         """Send a frame.
 
@@ -276,10 +281,18 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-    with contextlib.suppress(OSError):  # an end that is gone already is found by whoever uses it
-        if hasattr(socket, "TCP_CONGESTION") and sock.getsockname()[0] == sock.getpeername()[0]:
-            # Inside a machine no network is congested; where BBR is the default, its pacing would halve the speed.
+    if hasattr(socket, "TCP_CONGESTION") and within_machine(sock):
+        # There no network is congested; where BBR is the default, its pacing would halve the speed.
+        with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+
+
+def within_machine(sock: socket.socket) -> bool:
+    """Whether both ends have one address; False where the other one is gone."""
+    try:
+        return sock.family == socket.AF_UNIX or bool(sock.getsockname()[0] == sock.getpeername()[0])
+    except OSError:
+        return False
 
 
 def admit(channel: Channel, token: bytes) -> None:

@@ -38,14 +38,15 @@ def restore_newest(state: TrainingState, tiers: Sequence[Tier], job: str, ranks:
     if isinstance(found, CheckpointError):  # raised by all ranks: none must wait for another
         raise found
     withheld: CheckpointError | None = None
+    damaged = 0
     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
         for manifest, number in found:
             tier, path = tiers[number], None
             try:
                 path = tier.fetch(manifest, Path(folder))
             except CheckpointError as error:
-                if not isinstance(error, DamagedError):
-                    withheld = error
+                damaged += isinstance(error, DamagedError)
+                withheld = withheld if isinstance(error, DamagedError) else error
                 log.warning("version %d on %s is passed over: %s", manifest.version, tier.url, error)
             if not ranks.least([path is not None])[0]:  # all ranks restore it, or none
                 continue
@@ -57,6 +58,11 @@ def restore_newest(state: TrainingState, tiers: Sequence[Tier], job: str, ranks:
     # A node that dies meanwhile comes back with what it promised: a run that began anew would be the loss of all of it.
     if not ranks.least([withheld is None])[0]:
         raise CheckpointError(f"there are versions, and none can be had now; start again when it can: {withheld or ''}")
+    if not ranks.least([not damaged])[0]:
+        raise CheckpointError(
+            f"all versions of {job} are damaged, see the log; to start anew remove them, or give this training another "
+            "name in DEEPVM_JOB"
+        )
     return 0
 
 

@@ -241,6 +241,11 @@ def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mappin
     return {**tree, "model": model, "extra": extra}, rank < len(records)
 
 
+def changes(model: torch.nn.Module) -> int:
+    """How often parameters were changed in place, all together; what inference mode made does not count."""
+    return sum(p._version for p in model.parameters() if not p.is_inference())
+
+
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     """The plain model in DistributedDataParallel, DataParallel and what ``torch.compile`` makes, in any order."""
     while True:

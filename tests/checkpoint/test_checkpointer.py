@@ -171,6 +171,52 @@ def test_damaged_and_incomplete_versions_are_passed_over(tmp_path: Path, caplog:
     assert "version 4" in caplog.text and "bytes 0 to" in caplog.text
 
 
+def test_a_run_does_not_begin_anew_because_all_is_damaged(tmp_path: Path) -> None:
+    job = Job(tmp_path, every=None)
+    job.train(1)
+    job.saver.save(block=True)
+    job.saver.close()
+    path = VersionFolder(tmp_path).file("job", 1)
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(CheckpointError, match="all versions of job are damaged.*DEEPVM_JOB"):
+        Job(tmp_path).saver.restore_latest()
+
+
+def test_a_place_that_takes_nothing_is_told_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(CheckpointError, match="no version can be written there: .*file is no folder"):
+            Job(wrong)
+    assert Job(tmp_path / "not" / "yet" / "there").saver.restore_latest() == 0
+    monkeypatch.setattr(os, "access", lambda place, mode: False)  # root may do what it likes
+    with pytest.raises(CheckpointError, match=f"{tmp_path} is no folder that may be written to"):
+        Job(tmp_path / "new")
+
+
+def test_one_tier_needs_no_list(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Checkpointer(model=model, optimizer=optimizer, tiers=tmp_path.as_uri()) as saver:
+        saver.save(block=True)
+    assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [0]
+
+
+def test_steps_of_another_optimizer_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The one that was given is wrapped, or was replaced: its steps are not seen."""
+    model = torch.nn.Linear(2, 2)
+    given, used = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    saver = Checkpointer(model=model, optimizer=given, tiers=[tmp_path.as_uri()], every=2)
+    saver.restore_latest()
+    saver.save(block=True)
+    assert not caplog.records
+    for optimizer, told in ((used, 1), (used, 1), (given, 1)):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        saver.save(block=True)
+        assert caplog.text.count("give it the optimizer that steps") == told
+    saver.close()
+
+
 class Slow(Tier):
     """A place that takes what it is given when it is told to."""
 

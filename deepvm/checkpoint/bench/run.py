@@ -183,7 +183,7 @@ def _measure(
     samples: dict[str, list[_Sample]] = {name: [] for name in ready}
     names = list(ready)
     for rep in range(1 - WARM_UPS, reps + 1):
-        # Another one is first each time, and none follows itself: the machine is as the others have left it.
+        # Another one is first each time, and hardly one follows itself: the machine is as the others have left it.
         order = names[rep % len(names) :] + names[: rep % len(names)]
         looped = {name: _in_loop(training, ready[name], steps if rep > 0 else 1) for name in order}
         for name in order:

@@ -58,12 +58,10 @@ class Arriving:
 
     def _wait(self, end: int) -> None:
         """Until the bytes below ``end`` are verified."""
-        if self._here >= end:
-            return
         version, last = self._version, time.monotonic()
         with self._room.changed:
+            self._heed()
             while self._here < end:
-                self._heed()
                 here = version.plan.layout.size if version.state is State.COMPLETE else version.reach(self._here)
                 if here > self._here:
                     self._here, last = here, time.monotonic()
@@ -71,16 +69,18 @@ class Arriving:
                     raise GivenUpError(f"nothing comes of version {version.number}")
                 else:
                     self._room.changed.wait(_POLL_S)
+                    self._heed()
             self._atoms.update((atom.start, atom) for atom in version.atoms[self._taken :])
             self._taken = max(self._taken, len(version.atoms))
 
     def _heed(self) -> None:
+        """Raise GivenUpError if it is time to; the caller has the lock."""
         version = self._version
         if version.renewed != self._renewed:
             raise GivenUpError(f"some of version {version.number} came anew")
         if version.state is State.COMPLETE:
             return
-        if version.state is State.DROPPED:
+        if version.state is State.DROPPED or self._room.closed or self._room.given_up(version):
             raise GivenUpError(f"version {version.number} will not be complete")
         if self._room.queue:
             raise GivenUpError("complete versions go first")
@@ -88,7 +88,8 @@ class Arriving:
     def _sum(self, offset: int, length: int) -> int:
         """CRC-32 of verified bytes; of most it was computed when they came."""
         found, at = [], offset
-        while at < offset + length and (atom := self._atoms.get(at)) is not None:
-            found.append(atom)
-            at = atom.end
-        return total(found) if at == offset + length else crc32(self._version.image[offset : offset + length])
+        if self._version.plan.cuts.usable:  # else nobody could join them
+            while at < offset + length and (atom := self._atoms.get(at)) is not None:
+                found.append(atom)
+                at = atom.end
+        return total(found) if found and at == offset + length else crc32(self._version.image[offset : offset + length])

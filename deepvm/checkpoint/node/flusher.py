@@ -1,4 +1,7 @@
-"""Complete versions, oldest first, from memory to a folder or bucket; and what is kept there."""
+"""Complete versions, oldest first, from memory to a folder or bucket; and what is kept there.
+
+While none waits, a large one is written as it arrives, see :mod:`deepvm.checkpoint.node.arriving`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.arriving import LEAST_BYTES, Arriving, GivenUpError
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.store import Store
-from deepvm.checkpoint.node.versions import Version
+from deepvm.checkpoint.node.versions import State, Version
 from deepvm.checkpoint.retention import kept_of
 from deepvm.errors import CheckpointError
 
@@ -42,6 +45,10 @@ class _Rest:
     since: float
     pause_s: float
     failures: int = 1
+
+
+class _LaterError(CheckpointError):
+    """What was done for a version before it was complete came to nothing; that is no failure yet."""
 
 
 class Flusher:
@@ -115,12 +122,13 @@ class Flusher:
         """Write a version; returns whether that was done, None where it was given up for now."""
         begin = time.monotonic()
         try:
-            if version.manifest is not None:
-                self._store.write(version.image, version.manifest)
-            else:
+            if version.state is not State.COMPLETE:
                 begin = self._write_early(version)
-        except GivenUpError as error:
-            _LOG.debug("version %d of %s is written later: %s", version.number, version.job, error)
+            else:
+                assert version.manifest is not None
+                self._store.write(version.image, version.manifest)
+        except _LaterError as error:
+            _LOG.info("version %d of %s is written when it is complete: %s", version.number, version.job, error)
             return None
         except Exception as error:  # whatever it is, the next version may work, and nobody else would say it
             self._times.failed += 1
@@ -140,14 +148,23 @@ class Flusher:
         return True
 
     def _write_early(self, version: Version) -> float:
-        """Write a version while it comes; returns when it was complete, monotonic. Raises GivenUpError."""
+        """Write a version while it comes; returns when it was complete, monotonic.
+
+        Raises:
+            _LaterError: that was given up, or failed before it was complete.
+        """
         arriving = Arriving(self._room, version)
 
         def manifest() -> Manifest:
             assert version.manifest is not None  # it is complete, or this is not asked
             return version.manifest
 
-        self._store.write_filling(version.image, version.job, version.number, arriving.final(), manifest)
+        try:
+            self._store.write_filling(version.image, version.job, version.number, arriving.final(), manifest)
+        except Exception as error:
+            if isinstance(error, GivenUpError) or not arriving.complete_s:
+                raise _LaterError(str(error)) from error
+            raise
         return arriving.complete_s
 
     def _retain(self, version: Version) -> None:

@@ -119,7 +119,8 @@ class Room:
 
     def _coming(self, resting: Container[str]) -> Iterator[Version]:
         for job in self.jobs.values():
-            for version in job.partial.values() if job.name not in resting else ():
+            # Where others have parts of the versions, the first bytes are sent last: there is nothing to write early.
+            for version in job.partial.values() if job.name not in resting and job.hold is None else ():
                 if version.state is State.RECEIVING and not version.early:
                     yield version
 
@@ -237,6 +238,11 @@ class Room:
         for job in self.jobs.values():
             if job.trouble:
                 yield from (v for v in job.complete.values() if not v.used and not job.keeps(v))
+
+    def given_up(self, version: Version) -> bool:
+        """Whether nobody will send the rest of a version; the caller has the lock."""
+        job = self.jobs.get(version.job)
+        return job is None or self._given_up(job, version, self._clock())
 
     def _given_up(self, job: Job, version: Version, now: float) -> bool:
         """Whether nobody will send the rest of a version."""

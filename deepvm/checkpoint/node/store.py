@@ -44,9 +44,7 @@ class Store(ABC):
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
     ) -> None:
         """:meth:`write` in the manner of :meth:`~deepvm.checkpoint.folder.VersionFolder.write_filling`."""
-        for _ in final:
-            pass
-        self.write(image, manifest())
+        raise NotImplementedError("only of stores that stream")
 
     @abstractmethod
     def manifests(self, job: str) -> tuple[Manifest, ...]:

@@ -84,6 +84,9 @@ class Tier(ABC):
     def url(self) -> str:
         """What the user calls it, without secrets."""
 
+    def prove(self) -> None:  # noqa: B027  some places can only be tried
+        """Make sure that versions can be written, as far as that can be told now. Raises CheckpointError."""
+
     @abstractmethod
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """Take one rank's part of a version.

@@ -7,6 +7,7 @@ one in memory (``/dev/shm``, tmpfs) only the end of the process, which is all th
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -58,6 +59,17 @@ class FileTier(Tier):
     def url(self) -> str:
         """See :class:`Tier`."""
         return f"file://{self.folder.path}"
+
+    def prove(self) -> None:
+        """See :meth:`Tier.prove`."""
+        place = self.folder.path
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+            raise CheckpointError(
+                f"{self.url}: no version can be written there: {place} is no folder that may be written to; "
+                "mount it for writing, give this user the right, or name another one"
+            )
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""
@@ -124,8 +136,9 @@ class FileTier(Tier):
             self._warned.add(job)
             numbers = ", ".join(map(str, sorted(others)[:_MOST_SHOWN]))
             log.warning(
-                "%s: versions of %s that this run has not written: %s; of two trainings that write here at the same "
-                "time each removes versions of the other: give them different names in DEEPVM_JOB",
+                "%s: versions of %s that this run has not written: %s. If an earlier run went further, the next "
+                "restore takes its versions, unless you remove them; if another training writes here now, each removes "
+                "versions of the other: give one another name, in DEEPVM_JOB",
                 self.url,
                 job,
                 numbers,

@@ -115,7 +115,7 @@ class S3Tier(Tier):
             self._store(manifest.job, manifest.version, image, iter([len(image)]), lambda: manifest)
 
     def prove(self) -> None:
-        """Make sure that versions can be written, by an upload that is given up at once. Raises CheckpointError."""
+        """See :meth:`Tier.prove`: an upload that is given up at once."""
         where = {"Bucket": self._bucket.name, "Key": f"{self._prefix}.deepvm-proof"}
         with self._bucket.told("write there"):
             upload = self._bucket.s3.create_multipart_upload(**where)["UploadId"]

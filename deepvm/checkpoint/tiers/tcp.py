@@ -34,8 +34,7 @@ from deepvm.errors import CheckpointError, RequestError, TierBusyError
 WIRE_BYTES = 2**20
 """Bytes of one message: small enough to be hashed while they are in the processor's cache."""
 _ANSWERS = {Level.REMOTE: "complete", Level.DURABLE: "durable"}
-_WORTH_TWO = 16 * 2**20
-_TRIES, _ROUNDS, _PAUSE_S = 5, 3, 0.1
+_WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
 
 
 class TcpTier(Tier):
@@ -60,7 +59,7 @@ class TcpTier(Tier):
             address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the authority's file.
             session: a random id, the same on all ranks of one training run, another for the next run.
             token: what the node knows as well, see :func:`deepvm.checkpoint.node.client.token_from_environment`.
-            flows: connections for one part; two unless given, one where they would take two cores from each other.
+            flows: connections for one part; two unless given, one to a node with which this process shares two cores.
             wire_bytes: bytes of one message.
             limit_s: the longest that ``put`` blocks.
             await_s: how long a level is awaited in the background.
@@ -73,8 +72,7 @@ class TcpTier(Tier):
             raise RequestError("session", session, "1 to 64 characters")
         if not token:
             raise RequestError("token", "", "the memory node's token")
-        flows = flows if flows is not None else 2 if cores() > 2 else 1
-        if flows < 1 or not 4096 <= wire_bytes <= CHUNK_BYTES:
+        if flows is not None and flows < 1 or not 4096 <= wire_bytes <= CHUNK_BYTES:
             raise RequestError("wire_bytes", wire_bytes, f"4096 to {CHUNK_BYTES}, over at least one flow")
         self._token, self._session = token.encode() if isinstance(token, str) else token, session
         self._flows, self._wire_bytes = flows, wire_bytes
@@ -122,14 +120,14 @@ class TcpTier(Tier):
                 watcher.discard(pending)
             raise
         levels = [level for level, name in _ANSWERS.items() if answer.get(name)]
-        if levels and pending.reached(levels[-1]) and watcher is not None:
+        if levels and watcher is not None and pending.reached(levels[-1]):
             watcher.discard(pending)
 
     def settle(self, limit_s: float) -> bool:
         """Wait until every level that can be reached was acknowledged; returns whether that was so within the time."""
         deadline = time.monotonic() + limit_s
         with self._lock:
-            watchers = list(self._watchers.values())
+            watchers = [*self._watchers.values()]
         return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in watchers])
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
@@ -255,7 +253,9 @@ class TcpTier(Tier):
         size = sum(s.length for s in shard.layout.shards[shard.rank])
         links: list[Link] = []
         try:
-            for _ in range(self._flows if size >= _WORTH_TWO else 1):
+            while len(links) < (self._flows or 2 if size >= _WORTH_TWO else 1):
+                if links and not self._flows and cores() <= 2 and links[0].channel.within_machine:
+                    break
                 with self._lock:
                     link = self._idle.pop() if self._idle else None
                 if link is not None and not link.channel.idle():
