@@ -233,6 +233,15 @@ def test_table_and_bars(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert pictures.render(figure) == pictures.render(pictures.bench_figure(found))
 
 
+def test_saves_of_what_blocks_are_all_alike() -> None:
+    """With training behind them or not; of the others each kind is looked at by itself."""
+    samples = [run._Sample(Times(1.0, 3.0), 5.0, 7.0, Times(2.0, 9.0), blocks) for blocks in (True, False)]
+    assert run._seconds(samples[:1]) == (1.5, 6.0, 6.0, 2.0)
+    assert run._seconds(samples[1:]) == (1.0, 9.0, 3.0, 2.0)
+    kinds = {name for name, made in methods.METHODS.items() if getattr(made, "blocks", False)}
+    assert kinds == {"torch.save", "dcp"}
+
+
 LIMITS = {
     "deepvm-file": {"stall_ratio": 0.10, "durable_ratio": 0.50},
     "deepvm-memory": {"stall_ratio": 0.10, "durable_ratio": 0.30},

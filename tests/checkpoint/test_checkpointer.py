@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from checkpoint.slow_copies import slow_copy
 
@@ -103,6 +105,7 @@ class Job:
     def __init__(self, folder: Path, every: int | str | None = 1, **options: Any) -> None:
         torch.manual_seed(0)
         random.seed(0)
+        numpy.random.seed(0)
         self.model = torch.nn.Sequential(
             torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1)
         )
@@ -119,7 +122,7 @@ class Job:
 
     def train(self, until: int) -> None:
         while self.saver.version < until:
-            x = torch.randn(4, 8) * random.random()
+            x = torch.randn(4, 8) * random.random() * numpy.random.random()
             self.optimizer.zero_grad()
             self.model(x).square().mean().backward()
             self.optimizer.step()

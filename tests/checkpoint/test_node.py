@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -36,7 +37,8 @@ from deepvm.checkpoint.node.ranges import runs
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.node.sums import Cuts, seal_by_parts, total
-from deepvm.checkpoint.protocol import Kind, Refused
+from deepvm.checkpoint.protocol import Channel, Kind, Refused, tune, within_machine
+from deepvm.checkpoint.tiers import tcp
 from deepvm.checkpoint.tiers.base import Level
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
 
@@ -106,6 +108,32 @@ def test_checksums_of_parts_are_those_of_the_whole(size: int, seed: int, records
 def test_without_a_library_that_combines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "_combine", None)
     assert not Cuts.of(make_layout(50_000)).usable
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="this system has no congestion control to choose")
+def test_connections_inside_a_machine_are_not_paced() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        usual = door.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        for source, near in (("127.0.0.1", True), ("127.0.0.2", False)):
+            with socket.create_connection(door.getsockname(), source_address=(source, 0)) as sock:
+                tune(sock)
+                found = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                assert within_machine(sock) == near
+                assert found.rstrip(b"\0") == (b"reno" if near else usual.rstrip(b"\0"))
+
+
+@pytest.mark.parametrize(("cores", "near", "connections"), [(2, True, 2), (2, False, 3), (4, True, 3)])
+def test_a_second_flow_where_it_helps(
+    cores: int, near: bool, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp, "cores", lambda: cores)
+    monkeypatch.setattr(Channel, "within_machine", near)
+    layout = make_layout(17 * MIB)
+    with running(128 * MIB) as node:
+        to = tier(node, flows=None)
+        put(to, 1, layout, make_image(layout, 1))
+        assert node.metrics()["connections"] == connections  # one of them watches
+        to.close()
 
 
 def test_two_flows_and_more_than_a_chunk(tmp_path: Path) -> None:

@@ -66,13 +66,14 @@ def train(node: dict[str, str], world: int, until: int, job: str, *more: str, fa
     return [] if fails else [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(world)]
 
 
-def test_two_ranks_are_cut_and_go_on_bit_by_bit(node: dict[str, str]) -> None:
-    whole = train(node, 2, 12, "whole")
-    assert [r["start"] for r in whole] == [0, 0] and whole[0]["parameters"] == whole[1]["parameters"]
-    assert whole[0]["all"] != whole[1]["all"]  # buffers that are not broadcast are each rank's own
-    train(node, 2, 8, "cut", "kill", "1", fails=True)  # rank 1 dies in step 7: version 6 is the last of all ranks
-    again = train(node, 2, 12, "cut")
-    assert [r["start"] for r in again] == [6, 6]
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_ranks_are_cut_and_go_on_bit_by_bit(node: dict[str, str], world: int) -> None:
+    whole = train(node, world, 12, "whole")
+    assert [r["start"] for r in whole] == [0] * world and len({r["parameters"] for r in whole}) == 1
+    assert len({r["all"] for r in whole}) == world  # buffers that are not broadcast are each rank's own
+    train(node, world, 8, "cut", "kill", "1", fails=True)  # rank 1 dies in step 7: version 6 is the last of all ranks
+    again = train(node, world, 12, "cut")
+    assert [r["start"] for r in again] == [6] * world
     for one, other in zip(whole, again, strict=True):
         assert {k: v for k, v in one.items() if k != "start"} == {k: v for k, v in other.items() if k != "start"}
 
@@ -112,12 +113,17 @@ def test_replicas_that_drift_apart_are_noticed(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_another_number_of_ranks_goes_on(node: dict[str, str]) -> None:
-    first = train(node, 4, 6, "elastic")
-    for world in (2, 1):
+@pytest.mark.parametrize(("before", "after"), [(4, (2, 1)), (3, (5, 1, 2))])
+def test_another_number_of_ranks_goes_on(node: dict[str, str], before: int, after: tuple[int, ...]) -> None:
+    first = train(node, before, 6, "elastic")
+    for world in after:
         found = train(node, world, 6, "elastic")  # nothing left to train: what was restored is what is told
         assert {r["start"] for r in found} == {6} and {r["parameters"] for r in found} == {first[0]["parameters"]}
         assert {r["lr"] for r in found} == {first[0]["lr"]}
     versions = sorted(Path(node["folder"]).glob("elastic-*.pt"))
     tree = torch.load(versions[-1], weights_only=True)
     assert set(tree) == {"model", "optimizer", "extra", "version"} and tree["version"] == 6
+    further = train(node, after[0], 9, "elastic")
+    assert [r["start"] for r in further] == [6] * after[0] and len({r["parameters"] for r in further}) == 1
+    (alone,) = train(node, 1, 9, "elastic")
+    assert (alone["start"], alone["parameters"]) == (9, further[0]["parameters"])

@@ -357,6 +357,46 @@ def test_of_several_ranks_none_takes_a_slot_alone(tmp_path: Path) -> None:
     run.saver.close()
 
 
+def test_a_grad_scaler_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Its scale grows behind steps; a batch that overflows is no step, and no version."""
+
+    def begin() -> tuple[Net, torch.optim.Optimizer, Any, Checkpointer]:
+        torch.manual_seed(1)
+        model = Net()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        tiers = [tmp_path.as_uri()]
+        return (
+            model,
+            optimizer,
+            scaler,
+            Checkpointer(model=model, optimizer=optimizer, extra={"s": scaler}, tiers=tiers),
+        )
+
+    def batch(model: Net, optimizer: torch.optim.Optimizer, scaler: Any, factor: float = 1.0) -> None:
+        optimizer.zero_grad()
+        scaler.scale(model(X).sum() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    model, optimizer, scaler, saver = begin()
+    for _ in range(5):
+        batch(model, optimizer, scaler)
+    batch(model, optimizer, scaler, float("inf"))
+    assert saver.version == 5 and scaler.get_scale() == 16.0  # 8, grown twice, and once halved
+    batch(model, optimizer, scaler)
+    saver.save(block=True)
+    saver.close()
+    again = begin()
+    assert again[3].restore_latest() == 6
+    assert again[2].state_dict() == scaler.state_dict()
+    for run in ((model, optimizer, scaler), again[:3]):
+        batch(*run)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again[0].parameters(), strict=True))
+    assert again[2].get_scale() == scaler.get_scale() == 32.0
+    again[3].close()
+
+
 def test_parameters_of_no_optimizer_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = Net()
     optimizer = Add(model.head.parameters())

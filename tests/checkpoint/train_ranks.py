@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
+import numpy
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -52,6 +53,7 @@ def main() -> None:
     )
     torch.manual_seed(rank)
     random.seed(rank)
+    numpy.random.seed(rank)
     ddp = DistributedDataParallel(model, broadcast_buffers=False)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
@@ -61,7 +63,7 @@ def main() -> None:
     )
     start = saver.restore_latest()
     for step in range(start, until):
-        x = torch.randn(8, 64) * random.random() + sampler.position / 1e4
+        x = torch.randn(8, 64) * random.random() * numpy.random.random() + sampler.position / 1e4
         sampler.position += 1
         optimizer.zero_grad()
         ddp(x).square().mean().backward()
