@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,7 @@ def test_the_training_example_trains_and_goes_on(tmp_path: Path) -> None:
     body = "    model(torch.ones(1, 4)).sum().backward(); optimizer.step(); scheduler.step()  "
     code = code.replace("    ...  ", body)
     assert code.count("file:///") == 2 and "backward" in code  # the one of the comment is left
+    usual = signal.getsignal(signal.SIGTERM)
     for steps in (3, 5):
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -100,7 +102,20 @@ def test_the_training_example_trains_and_goes_on(tmp_path: Path) -> None:
         names = {"torch": torch, "model": model, "optimizer": optimizer, "scheduler": scheduler, "steps": steps}
         exec(compile(code, "README.md", "exec"), names)
         assert names["ck"].version == steps
+        signal.signal(signal.SIGTERM, usual)
     assert sorted(p.name for p in (tmp_path / "kept").glob("*.pt")) == ["job-000000000003.pt", "job-000000000005.pt"]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_the_example_with_dcp_saves_and_loads(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (example,) = re.findall(r"```python dcp\n(.*?)```", README.read_text(), re.DOTALL)
+    state = {"weights": torch.arange(4.0), "step": 7}
+    save, _, load = example.replace("/mnt/ckpt", str(tmp_path)).rpartition("dcp.load")
+    exec(compile(save, "README.md", "exec"), names := {"state": state})
+    state["weights"].zero_()
+    exec(compile("dcp.load" + load, "README.md", "exec"), names)
+    assert state["weights"].tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_commands_that_need_a_cluster_have_these_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,10 +137,13 @@ class Pipeline:
 
     def _send_one(self, tier: Tier, slot: Slot, shard: Shard, handle: Handle, state: _Sending) -> None:
         error: CheckpointError | None = None
+        start = time.perf_counter()
         try:
             if not tier.streams:
                 shard.ready(shard.layout.size)
             tier.put(shard, handle.reached)
+            own = sum(segment.length for segment in shard.layout.shards[shard.rank])
+            handle.tell("sent", tier=tier.url, bytes=own, took_s=round(time.perf_counter() - start, 6))
         except TierBusyError as busy:
             error = busy
             log.info("version %d is skipped by %s: %s", shard.version, tier.url, busy)

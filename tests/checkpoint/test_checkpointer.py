@@ -457,6 +457,10 @@ def test_the_journal_tells_what_became_of_each_version(tmp_path: Path) -> None:
             saver.save(block=True)
     rows = [json.loads(line) for line in journal.read_text().splitlines()]
     assert all(row["job"] == "mine" and row["rank"] == 0 and row["time"] for row in rows)
+    (sent,) = (row for row in rows if row["event"] == "sent")
+    assert (sent["version"], sent["tier"]) == (1, (tmp_path / "f").as_uri())
+    assert sent["bytes"] == VersionFolder(tmp_path / "g").file("mine", 1).stat().st_size and sent["took_s"] > 0
+    rows.remove(sent)
     assert [(row["event"], row.get("version")) for row in rows] == [
         ("restored", 0),
         ("snapshot", 1),
@@ -465,9 +469,9 @@ def test_the_journal_tells_what_became_of_each_version(tmp_path: Path) -> None:
         ("failed", 2),
         ("closed", None),
     ]
-    assert 0 < rows[1]["seconds"] < rows[2]["seconds"]
+    assert 0 < rows[1]["seconds"] < rows[2]["seconds"] and rows[1]["stall_s"] > 0
     assert str(tmp_path / "f") in rows[4]["error"]
-    assert (rows[5]["saved"], rows[5]["failed"]) == (1, 1)
+    assert (rows[5]["saved"], rows[5]["failed"], rows[5]["skipped"], rows[5]["bytes"]) == (1, 1, 0, sent["bytes"])
 
 
 def test_a_journal_that_cannot_be_written_costs_no_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
