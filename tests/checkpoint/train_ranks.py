@@ -54,7 +54,9 @@ def main() -> None:
     torch.manual_seed(rank)
     random.seed(rank)
     numpy.random.seed(rank)
-    ddp = DistributedDataParallel(model, broadcast_buffers=False)
+    # DDP lays its buckets out anew behind its first iteration, and more than two summands depend on their order: what
+    # finds unused parameters keeps the first layout, so that a run that goes on adds as the one that was not cut.
+    ddp = DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters=world > 2)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
     sampler = Sampler(rank)
