@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -72,4 +73,11 @@ def _run(model: str, reps: int, methods: list[str], folder: Path, steps: int) ->
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
-    return run_bench(model, reps, methods=methods, folder=folder, steps=steps, say=say)
+    def on_signal(number: int, _: object) -> None:
+        raise SystemExit(128 + number)  # gigabytes must not stay behind
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        return run_bench(model, reps, methods=methods, folder=folder, steps=steps, say=say)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -72,6 +73,15 @@ def look_while_it_comes(size: int, world: int, records: int, order: random.Rando
     layout = make_layout(size, world, seed=order.randrange(99), records=records)
     source = make_image(layout, order.randrange(99))
     expected = finished(source, layout)
+    pieces = [
+        (rank, start, min(start + 1500, offset + length))
+        for rank in range(world)
+        for offset, length in runs(layout.shards[rank])
+        for start in range(offset, offset + length, 1500)
+    ]
+    pieces.sort(key=lambda piece: piece[1])
+    if order.random() < 0.5:  # else they come as they lie, and the disk can begin
+        order.shuffle(pieces)
     shelf = Shelf(4 * MIB, persists=True)
     tickets = []
     for rank in range(world):
@@ -86,20 +96,12 @@ def look_while_it_comes(size: int, world: int, records: int, order: random.Rando
     seen: list[tuple[int, bytes]] = []
 
     def look() -> None:
-        for end in Arriving(shelf, version).final():
-            seen.append((end, bytes(version.image[:end])))
+        with contextlib.suppress(GivenUpError):  # it is seen below
+            for end in Arriving(shelf, version).final():
+                seen.append((end, bytes(version.image[:end])))
 
     looks = threading.Thread(target=look)
     looks.start()
-    pieces = [
-        (rank, start, min(start + 1500, offset + length))
-        for rank in range(world)
-        for offset, length in runs(layout.shards[rank])
-        for start in range(offset, offset + length, 1500)
-    ]
-    pieces.sort(key=lambda piece: piece[1])
-    if order.random() < 0.5:  # else they come as they lie, and the disk can begin
-        order.shuffle(pieces)
     for rank, start, end in pieces:
         peer, ticket = tickets[rank]
         claim = shelf.claim(peer, ticket, start, end)

@@ -67,8 +67,8 @@ def test_a_folder_beside_it_makes_it_durable(tmp_path: Path) -> None:
 
 
 def test_a_folder_beside_it_that_fails(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("in the way")
     with running() as node, saver_of(tier(node), FileTier(tmp_path / "f" / "g")) as saver:
+        (tmp_path / "f").write_text("in the way")
         handle = saver.save(block=True)
         assert handle.remote_done.result(0) == 0
         why_not_durable(handle)
