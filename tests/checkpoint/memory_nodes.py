@@ -121,7 +121,7 @@ def put_all(
     return results
 
 
-def until(condition: Callable[[], bool], limit_s: float = 10.0) -> bool:
+def until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:
     """Wait for a condition; whether it came."""
     deadline = time.monotonic() + limit_s
     while not condition():

@@ -7,12 +7,12 @@ import random
 import threading
 import time
 import unittest.mock as mock
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint.memory_nodes import MIB, Acks, finished, make_image, make_layout, put, running, tier
+from checkpoint.memory_nodes import MIB, Acks, finished, make_image, make_layout, put, running, tier, until
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,7 +121,7 @@ def test_a_checksum_across_a_border(tmp_path: Path) -> None:
     layout = Layout(40_000, ((Segment(0, 40_000),),), (ChecksumField(4094, 0, 1000),))
     source = make_image(layout, 3)
     with running(64 * MIB, tmp_path / "kept") as node:
-        slow = Slow(node, layout, source, until=4096)
+        slow = Slow(node, layout, source, most=4096)
         assert until(lambda: hidden(tmp_path / "kept"))
         time.sleep(0.1)
         slow.end()
@@ -191,13 +191,13 @@ def test_a_rank_that_begins_anew() -> None:
 class Slow:
     """A trainer whose copy stands still in the middle."""
 
-    def __init__(self, node: Node, layout: Layout, source: memoryview, until: int = 0) -> None:
+    def __init__(self, node: Node, layout: Layout, source: memoryview, most: int = 0) -> None:
         self.go, self.acks, self.error = threading.Event(), Acks(), ""
         self._tier = tier(node, "of slow", wire_bytes=4096, flows=1)
-        until = until or layout.size // 2
+        most = most or layout.size // 2
 
         def ready(end: int) -> None:
-            if end > until:
+            if end > most:
                 assert self.go.wait(20)
 
         def work() -> None:
@@ -218,15 +218,6 @@ class Slow:
 
 def hidden(folder: Path) -> list[Path]:
     return [p for p in folder.glob(".slow*.tmp")] if folder.exists() else []
-
-
-def until(condition: Callable[[], Any], limit_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 LAYOUT = make_layout(100_000, records=8)
