@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 
+import pytest
 from effort import examples
 from hypothesis import settings
 
@@ -26,3 +28,15 @@ os.environ |= {
 settings.register_profile("local", deadline=None, print_blob=True, max_examples=examples(100))
 settings.register_profile("repeatable", parent=settings.get_profile("local"), derandomize=True)
 settings.load_profile("repeatable" if os.environ.get("CI") == "true" else "local")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_left_in_the_environment() -> Iterator[None]:
+    """What a test sets there would reach the processes that all later tests start."""
+
+    def ours() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "DEEPVM_"))}
+
+    before = ours()
+    yield
+    assert ours() == before

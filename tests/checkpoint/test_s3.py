@@ -253,15 +253,16 @@ def test_old_versions_that_cannot_be_removed_stay(store: Store, caplog: pytest.L
     assert "old versions stay" in caplog.text
 
 
-def test_what_a_user_has_to_do(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_user_has_to_do(store: Store) -> None:
     with pytest.raises(CheckpointError, match="NoSuchBucket.*make the bucket first"):
         put(S3Tier("nowhere", endpoint=store.url))
     with pytest.raises(CheckpointError, match="s3://bucket: cannot list its objects: .*127.0.0.1:1/"):
         S3Tier(BUCKET, endpoint="http://127.0.0.1:1", attempts=1).versions("job")
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(CheckpointError, match="set AWS_ACCESS_KEY_ID"):
-        put(S3Tier(BUCKET, endpoint=store.url))
+    with pytest.MonkeyPatch.context() as patch:  # the fixture of this name may be put back after the store's own
+        patch.delenv("AWS_ACCESS_KEY_ID")
+        patch.delenv("AWS_SECRET_ACCESS_KEY")
+        with pytest.raises(CheckpointError, match="set AWS_ACCESS_KEY_ID"):
+            put(S3Tier(BUCKET, endpoint=store.url))
     with pytest.raises(RequestError):
         S3Tier("")
 
