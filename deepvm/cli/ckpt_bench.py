@@ -17,7 +17,7 @@ def bench(
     model: Annotated[
         Literal["resnet18", "resnet152"], typer.Option(help="What is trained: 140 or 723 MB of state with Adam.")
     ] = "resnet18",
-    reps: Annotated[int, typer.Option(help="Saves of each method, after three that do not count.")] = 5,
+    reps: Annotated[int, typer.Option(help="Rounds of saves, after three that do not count.")] = 5,
     methods: Annotated[
         str,
         typer.Option(

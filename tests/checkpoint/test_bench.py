@@ -233,11 +233,31 @@ def test_table_and_bars(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert pictures.render(figure) == pictures.render(pictures.bench_figure(found))
 
 
-def test_saves_of_what_blocks_are_all_alike() -> None:
-    """With training behind them or not; of the others each kind is looked at by itself."""
-    samples = [run._Sample(Times(1.0, 3.0), 5.0, 7.0, Times(2.0, 9.0), blocks) for blocks in (True, False)]
-    assert run._seconds(samples[:1]) == (1.5, 6.0, 6.0, 2.0)
-    assert run._seconds(samples[1:]) == (1.0, 9.0, 3.0, 2.0)
+class Scripted(methods.Method):
+    """Its saves take what the script says."""
+
+    def __init__(self, *durable: float) -> None:
+        self.script = [Times(d / 10, d) for d in durable]
+
+    def save(self) -> None:
+        pass
+
+    def finish(self) -> Times:
+        return self.script.pop(0)
+
+
+def test_saves_of_what_blocks_are_all_alike(tiny: None) -> None:
+    """With training behind them or not; of the others each kind is looked at by itself, as often."""
+    training = run.Training(run.MODELS["resnet18"])
+    method = Scripted(9.0, 8.0)
+    sample = run._sample(training, method, Times(0.3, 3.0), 5.0, 7.0)
+    assert not method.script
+    assert run._seconds([sample]) == pytest.approx((0.3, 8.5, 3.0, 2.0))
+    method = Scripted(9.0, 8.0)
+    method.blocks = True
+    sample = run._sample(training, method, Times(0.3, 3.0), 5.0, 7.0)
+    assert len(method.script) == 1
+    assert run._seconds([sample]) == pytest.approx((0.6, 6.0, 6.0, 2.0))
     kinds = {name for name, made in methods.METHODS.items() if getattr(made, "blocks", False)}
     assert kinds == {"torch.save", "dcp"}
 

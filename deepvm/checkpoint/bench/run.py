@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -77,7 +77,7 @@ class Bench:
     """What a run found.
 
     Attributes:
-        model: which. bytes: of its state. reps: saves of each method that count.
+        model: which. bytes: of its state. reps: rounds that count.
         steps: of training after each save, and without one before it.
         step_s: median seconds of a step without checkpoints. methods: by name.
     """
@@ -97,16 +97,15 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Two saves: their times with and without training behind them, and those of the loops without and with one.
+    """Saves of one round: their times with training behind them and without, and those of the loops without and with.
 
-    ``blocks``: the method's, see :class:`~deepvm.checkpoint.bench.methods.Method`.
+    What blocks does not know what comes behind it: all of its saves count as both.
     """
 
-    times: Times
     bare_s: float
     loop_s: float
-    alone: Times
-    blocks: bool
+    in_loop: tuple[Times, ...]
+    alone: tuple[Times, ...]
 
 
 def run_bench(
@@ -122,7 +121,8 @@ def run_bench(
 
     Args:
         model: a key of :data:`~deepvm.checkpoint.bench.models.MODELS`.
-        reps: saves of each method, after some that do not count.
+        reps: rounds, after some that do not count. In each, every method saves once with training behind it and once or
+            twice (what does not block) without.
         methods: of :data:`~deepvm.checkpoint.bench.methods.METHODS`; all that can be used here unless given.
             The reference is always among them.
         folder: where a temporary folder for all files is made; the system's unless given.
@@ -187,11 +187,11 @@ def _measure(
         order = names[rep % len(names) :] + names[: rep % len(names)]
         looped = {name: _in_loop(training, ready[name], steps if rep > 0 else 1) for name in order}
         for name in order:
-            sample = _Sample(*looped[name], alone=_alone(training, ready[name]), blocks=ready[name].blocks)
+            sample = _sample(training, ready[name], *looped[name])
             say(
                 f"{f'{rep}/{reps}' if rep > 0 else 'warm-up':>8}  {name:<22}"
-                f"stall {sample.times.stall_s * 1e3:8.1f} ms  safe after {sample.alone.durable_s * 1e3:8.1f} ms, "
-                f"in training {sample.times.durable_s * 1e3:8.1f} ms  "
+                f"stall {_stall_s(sample.in_loop) * 1e3:8.1f} ms  safe after {_durable_s(sample.alone) * 1e3:8.1f} ms, "
+                f"in training {_durable_s(sample.in_loop) * 1e3:8.1f} ms  "
                 f"loop {sample.loop_s:.3f} s, without {sample.bare_s:.3f} s"
             )
             if rep > 0:
@@ -212,6 +212,14 @@ def _in_loop(training: Training, method: Method, steps: int) -> tuple[Times, flo
     return method.finish(), middle - start, end - middle
 
 
+def _sample(training: Training, method: Method, in_loop: Times, bare_s: float, loop_s: float) -> _Sample:
+    first = _alone(training, method)
+    if method.blocks:
+        return _Sample(bare_s, loop_s, in_loop=(in_loop, first), alone=(in_loop, first))
+    # Two here as well: medians of fewer would say less about the others than about the reference.
+    return _Sample(bare_s, loop_s, in_loop=(in_loop,), alone=(first, _alone(training, method)))
+
+
 def _alone(training: Training, method: Method) -> Times:
     training.step()  # what no step has changed is not saved, and would be found in the processor's caches
     method.save()
@@ -230,15 +238,16 @@ def _figures(samples: Mapping[str, Sequence[_Sample]]) -> dict[str, Figures]:
 
 
 def _seconds(own: Sequence[_Sample]) -> tuple[float, float, float, float]:
-    # What blocks does not know what comes behind it: all of its saves are alike, and twice as many tell more.
-    looped = [t for s in own for t in ((s.times, s.alone) if s.blocks else (s.times,))]
-    alone = [t for s in own for t in ((s.times, s.alone) if s.blocks else (s.alone,))]
-    return (
-        median(t.stall_s for t in looped),
-        median(t.durable_s for t in alone),
-        median(t.durable_s for t in looped),
-        median(s.loop_s - s.bare_s for s in own),
-    )
+    in_loop, alone = [t for s in own for t in s.in_loop], [t for s in own for t in s.alone]
+    return _stall_s(in_loop), _durable_s(alone), _durable_s(in_loop), median(s.loop_s - s.bare_s for s in own)
+
+
+def _stall_s(times: Iterable[Times]) -> float:
+    return median(t.stall_s for t in times)
+
+
+def _durable_s(times: Iterable[Times]) -> float:
+    return median(t.durable_s for t in times)
 
 
 def _check_room(folder: Path, needed: int) -> None:
