@@ -44,7 +44,10 @@ def export_safetensors(source: Path, target: Path) -> int:
         raise CheckpointError(f"{source}: its model has no tensors")
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
+        hidden.touch(exist_ok=False)
+        mode = hidden.stat().st_mode  # as the user's umask has it; safetensors lets nobody else read its files
         save_file(tensors, hidden, metadata={"format": "pt", "deepvm_version": str(version)})
+        hidden.chmod(mode)
         with hidden.open("rb+") as stream:
             os.fsync(stream.fileno())
         os.replace(hidden, target)

@@ -306,7 +306,7 @@ def admit(channel: Channel, token: bytes) -> None:
     channel.send(Kind.CHALLENGE, {"nonce": nonce.hex()}, limit_s=PROOF_S)
     theirs, mac = _proof(channel, Kind.PROOF, deadline)
     if not hmac.compare_digest(mac, _mac(token, b"trainer", nonce, theirs)):
-        raise Refused("token", "the token is wrong")
+        raise Refused("token", "the token is wrong: it must be that which the node was started with")
     channel.send(Kind.PROVED, {"mac": _mac(token, b"node", theirs, nonce).hex()}, limit_s=PROOF_S)
 
 

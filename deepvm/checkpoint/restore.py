@@ -52,7 +52,10 @@ def restore_newest(state: TrainingState, tiers: Sequence[Tier], job: str, ranks:
                 continue
             assert path is not None
             tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-            version = state.restore(tree, ranks.rank, ranks.world)
+            try:
+                version = state.restore(tree, ranks.rank, ranks.world)
+            except CheckpointError as error:
+                raise CheckpointError(f"version {manifest.version} of {job} on {tier.url}: {error}") from error
             log.info("restored version %d from %s", version, tier.url)
             return version
     # A node that dies meanwhile comes back with what it promised: a run that began anew would be the loss of all of it.
@@ -76,7 +79,7 @@ def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[Manifest, int]] |
         except CheckpointError as error:
             silent.append(error)
     if silent and not found:  # a run that began anew would overwrite what may be there
-        return CheckpointError(f"no version was found, and there may be one where nobody answers: {silent[0]}")
+        return CheckpointError(f"{silent[0]}; a version may be there, so this training does not begin anew")
     for problem in silent:
         log.warning("a newer version may exist where nobody answers: %s", problem)
     return sorted(found, key=lambda pair: -pair[0].version)

@@ -18,7 +18,8 @@ from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
 """Place of the random states among the extras."""
-_NEXT = "build all as it was when the version was saved, or start anew"
+_ANEW = "start anew under another name (DEEPVM_JOB)"
+_NEXT = f"build all as it was when the version was saved, or {_ANEW}"
 
 
 class Owned(NamedTuple):
@@ -154,9 +155,7 @@ class TrainingState:
         tree, own = _with_record(tree, rank, world)
         missing = [name for name in self.extra if name not in tree["extra"]]
         if missing:
-            raise CheckpointError(
-                f"the version has no state of extra {', '.join(missing)}; leave it out, or start anew"
-            )
+            raise CheckpointError(f"it has no state of extra {', '.join(missing)}; leave it out, or {_ANEW}")
         self._compare_optimizers(tree)
         with ExitStack() as back:  # what was done, to be undone, the last first
             try:
@@ -165,9 +164,7 @@ class TrainingState:
                     restore_random(tree["extra"][RANDOM])
             except Exception as error:  # load_state_dict of an extra is anybody's code
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
-                raise CheckpointError(
-                    f"the version is of another model, optimizer or extra: {reason}; {_NEXT}"
-                ) from error
+                raise CheckpointError(f"it is of another model, optimizer or extra: {reason}; {_NEXT}") from error
             back.pop_all()
         return int(tree["version"])
 
@@ -200,7 +197,7 @@ class TrainingState:
             there, here = ([len(g["params"]) for g in found] for found in (groups, optimizer.param_groups))
             if there != here:
                 raise CheckpointError(
-                    f"the version is of another model or optimizer: groups of its {place} have {_listed(there)} "
+                    f"it is of another model or optimizer: groups of its {place} have {_listed(there)} "
                     f"parameters, here they have {_listed(here)}; {_NEXT}"
                 )
 

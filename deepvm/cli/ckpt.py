@@ -68,16 +68,21 @@ def list_versions(
 
 @app.command("verify")
 def verify_versions(
-    path: Annotated[str, typer.Argument(metavar="FILE|DIR", help="A version's file, or a folder of versions.")],
+    place: Annotated[str, typer.Argument(metavar="PLACE|FILE", help=f"A version's file, or where they are: {PLACE}.")],
     job: Job = "",
 ) -> None:
     """Compare versions with their commit records. Every byte is read; exit code 1 names what is damaged.
+
+    A memory node or a bucket is asked for one job, and sends one version after the other here.
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
     from deepvm.checkpoint.folder import UNCOMMITTED, verify
 
-    where = local(path)
+    where = where_is(place)
+    if isinstance(where, str):
+        _verify_remote(where, wanted_job(job) or "job")
+        return
     if not where.is_dir():
         there(where)
         manifest = verify(where)
@@ -99,6 +104,31 @@ def verify_versions(
     if not good:
         raise CheckpointError(f"{where}: there is no complete version{f' of job {job}' if job else ''}")
     sys.stdout.write(f"{where}: {len(good)} good\n")
+
+
+def _verify_remote(place: str, job: str) -> None:
+    from tempfile import TemporaryDirectory
+
+    damaged = list[str]()
+    tier = open_place(place)
+    try:
+        found = tier.versions(job)
+        for number, manifest in enumerate(found, start=1):
+            problem = ""
+            with TemporaryDirectory(prefix="deepvm-verify-") as folder:
+                try:
+                    tier.fetch(manifest, Path(folder))
+                except DamagedError as error:
+                    problem = str(error)
+            say(f"[{number}/{len(found)}] version {manifest.version} of {job}: {'damaged' if problem else 'good'}")
+            damaged += [problem] if problem else []
+    finally:
+        tier.close()
+    if damaged:
+        raise DamagedError("\n".join(damaged))
+    if not found:
+        raise CheckpointError(f"{place}: there is no complete version of job {job}")
+    sys.stdout.write(f"{place}: {len(found)} good\n")
 
 
 app.command("gc")(collect_garbage)

@@ -177,14 +177,14 @@ def _memory(text: str) -> int:
 
     size, most = _bytes(text), machine_memory()
     if most is not None and size > most:
-        raise RequestError("memory", text, f"at most {_mib(most)}, all that this machine or its control group has")
+        raise RequestError("memory", text, f"at most {_size(most)}, all that this machine or its control group has")
     if most is not None and size > _MOST_SHARE * most:
         logging.getLogger(__name__).warning(
             "--memory %s is %.0f %% of the %s that this machine or its control group has; the node and the system need "
             "some as well",
             text,
             100 * size / most,
-            _mib(most),
+            _size(most),
         )
     return size
 
@@ -215,9 +215,9 @@ def _table(found: Any) -> str:
     memory, flush, counts = found["memory"], found["flush"], found["counts"]
     rows = [
         ("uptime", f"{found['uptime_s']:.0f} s{', stopping' if found['stopping'] else ''}"),
-        ("memory", f"{_mib(memory['allocated_bytes'])} in slots, of {_mib(memory['limit_bytes'])}"),
+        ("memory", f"{_size(memory['allocated_bytes'])} in slots, of {_size(memory['limit_bytes'])}"),
         ("connections", f"{found['connections']} of {found['connections_limit']}, refused {found['refused'] or 0}"),
-        ("received", f"{counts['complete']} versions, {_mib(counts['received_bytes'])}; no room for {counts['busy']}"),
+        ("received", f"{counts['complete']} versions, {_size(counts['received_bytes'])}; no room for {counts['busy']}"),
         ("store", found["persist"] or "none: versions live in memory only"),
     ]
     if found["persist"]:
@@ -229,9 +229,11 @@ def _table(found: Any) -> str:
     lines = [f"{name:<12} {text}" for name, text in rows]
     for version in sorted(found["versions"], key=lambda v: (v["job"], -v["version"])):
         where = "on disk too" if version["durable"] else version["state"]
-        lines.append(f"{version['job']:<12} version {version['version']}, {_mib(version['bytes'])}, {where}")
+        lines.append(f"{version['job']:<12} version {version['version']}, {_size(version['bytes'])}, {where}")
     return "\n".join(lines) + "\n"
 
 
-def _mib(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB"
+def _size(count: int) -> str:
+    """In units that ``--memory`` takes."""
+    unit = next((unit for unit in ("GiB", "MiB", "KiB") if count >= _UNITS[unit]), "B")
+    return f"{count / _UNITS[unit]:.1f} {unit}" if count >= 2**10 else f"{count} B"

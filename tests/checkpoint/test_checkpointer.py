@@ -252,7 +252,7 @@ def test_where_nobody_answers_a_run_does_not_begin_anew(tmp_path: Path, caplog: 
     model = model_of(2, 64)
     optimizer = Fill(model.parameters())
     with Checkpointer(model=model, optimizer=optimizer, tiers=[silent, (tmp_path / "f").as_uri()]) as saver:
-        with pytest.raises(CheckpointError, match="there may be one where nobody answers: slow:// does not answer"):
+        with pytest.raises(CheckpointError, match="slow:// does not answer.*a version may be there"):
             saver.restore_latest()
         silent.go.set()
         optimizer.step()
@@ -351,7 +351,7 @@ def test_a_version_of_another_model(tmp_path: Path) -> None:
     _, saver = simple(Slow())
     model = model_of(2, 32)
     saver = Checkpointer(model=model, optimizer=Fill(model.parameters()), tiers=[tmp_path.as_uri()])
-    with pytest.raises(CheckpointError, match="another model"):
+    with pytest.raises(CheckpointError, match=r"version 1 of job on file://\S+: it is of another model.*DEEPVM_JOB"):
         saver.restore_latest()
 
 

@@ -252,6 +252,20 @@ def test_a_restart_finds_what_is_on_disk(tmp_path: Path) -> None:
         to.close()
 
 
+def test_versions_are_watched_again_when_the_node_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    layout = make_layout(1000)
+    with running() as node:
+        address = node.address  # type: ignore[attr-defined]
+        to = tier(node)
+        assert put(to, 1, layout, make_image(layout, 1)).wait(Level.REMOTE)
+        assert "watched" not in caplog.text
+    assert until(lambda: "versions are not watched for now" in caplog.text)
+    assert "watched again" not in caplog.text
+    with running(listen=address):
+        assert until(lambda: "versions are watched again" in caplog.text)
+        to.close()
+
+
 def test_damage_on_the_nodes_disk_is_found(tmp_path: Path) -> None:
     layout = make_layout(CHUNK_BYTES + MIB)
     with running(persist=tmp_path / "p") as node:

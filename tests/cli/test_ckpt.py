@@ -166,7 +166,7 @@ class TestVerify:
         assert run("verify", tmp_path)[0] == 1
         assert run("verify", folder, "--job", "nobody")[0] == 1
         assert run("verify", tmp_path / "nowhere")[0] == 4
-        assert run("verify", "tcp://127.0.0.1:1")[0] == 2
+        assert run("verify", "mpi://0")[0] == 2
 
     def test_only_one_job(self, folder: Path, run: Run) -> None:
         flip(put(folder, 1, job="other"), 3)
@@ -408,6 +408,8 @@ class TestSafetensors:
             assert stream.get_tensor("c").tolist() == [[0, 3], [1, 4], [2, 5]]
             assert str(stream.get_tensor("half").dtype) == "torch.bfloat16"
             assert stream.metadata()["deepvm_version"] == "4"
+        (tmp_path / "usual").touch()
+        assert target.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
     def test_what_is_no_model(self, folder: Path, run: Run, tmp_path: Path) -> None:
         pytest.importorskip("torch")
@@ -445,6 +447,15 @@ def test_a_bucket(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert run("restore", f"s3://{BUCKET}/run", "--to", tmp_path / "x")[0] == 0
         assert (tmp_path / "x").read_bytes() == noise(1000, 2)
         assert os.listdir(tmp_path) == ["x"]
+        assert run("verify", f"s3://{BUCKET}/run")[:2] == (0, f"s3://{BUCKET}/run: 2 good\n")
+        where = {"Bucket": BUCKET, "Key": "run/job-000000000001.pt"}
+        store.client().put_object(**where, Body=noise(1000, 3))
+        code, out, err = run("verify", f"s3://{BUCKET}/run")
+        assert (code, out) == (1, "")
+        assert "version 2 of job: good" in err and "version 1 of job: damaged" in err
+        assert "job-000000000001.pt" in err[err.index("Error:") :]
+        code, _, err = run("verify", f"s3://{BUCKET}/run", "--job", "nobody")
+        assert code == 1 and "no complete version of job nobody" in err
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "gc"])

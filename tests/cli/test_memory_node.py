@@ -19,7 +19,7 @@ from deepvm.checkpoint.node.server import NodeSettings
 from deepvm.checkpoint.node.store import BucketStore, FolderStore, open_store
 from deepvm.cli import memory_node
 from deepvm.cli.main import main
-from deepvm.cli.memory_node import _bytes
+from deepvm.cli.memory_node import _bytes, _size
 from deepvm.errors import RequestError
 
 COMMAND = [sys.executable, "-m", "deepvm.cli.main", "memory-node"]
@@ -39,6 +39,11 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     out, err = capsys.readouterr()
     assert "Traceback" not in out + err and "internal error" not in err
     return int(end.value.code or 0), out, err
+
+
+def test_sizes_are_shown_as_they_are_given() -> None:
+    shown = [_size(n) for n in (0, 1023, 1024, 5 * 2**19, 2**30 - 1, 6 * 2**30, 2**44)]
+    assert shown == ["0 B", "1023 B", "1.0 KiB", "2.5 MiB", "1024.0 MiB", "6.0 GiB", "16384.0 GiB"]
 
 
 def test_sizes() -> None:
@@ -113,7 +118,7 @@ def test_more_memory_than_the_machine_has(
         assert run(capsys, *words, size)[0] == 0
         assert (f"--memory {size} is" in caplog.text) == warned
     code, _, err = run(capsys, *words, "1025MiB")
-    assert code == 2 and "at most 1024.0 MiB" in err
+    assert code == 2 and "at most 1.0 GiB" in err
     monkeypatch.setattr(slots, "machine_memory", lambda: None)
     assert run(capsys, *words, "900TiB")[0] == 0
 

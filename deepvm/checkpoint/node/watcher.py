@@ -109,7 +109,7 @@ class Watcher:
             self._thread.join(_POLL_S)
 
     def _run(self) -> None:
-        sequence, pause_s = -1, _AGAIN_S
+        sequence, pause_s, parted = -1, _AGAIN_S, False
         while not self._closed.is_set():
             try:
                 if self._link is None:
@@ -117,7 +117,9 @@ class Watcher:
                     with self._lock:
                         self._link = link
                     link.hello(self._greeting)
-                    sequence = -1
+                    if parted:
+                        _LOG.warning("versions are watched again")
+                    sequence, parted = -1, False
                 with self._lock:  # an answer is of those that the node knew when it was asked
                     asked = {p: p.sent for p in self._pending}
                 question = {"sequence": sequence, "limit_ms": int(_POLL_S * 1000)}
@@ -130,6 +132,7 @@ class Watcher:
                     sequence = -1  # the word may be of a version that came meanwhile: asked again, it is
             except Exception as error:  # anything: the trainer must not lose its watcher to a node's nonsense
                 self._part(error)
+                parted = True
                 if self._closed.wait(pause_s):
                     break
                 pause_s = min(2 * pause_s, _SLOWEST_S)
