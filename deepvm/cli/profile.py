@@ -1,0 +1,11 @@
+"""``deepvm profile``: measure machines, and fit what was measured."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Measure eFLOPS, speed-up curves and network saturation on your own machines.",
+)
