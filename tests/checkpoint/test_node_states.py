@@ -450,10 +450,10 @@ class Protocol(RuleBasedStateMachine):
 
     def kill(self) -> None:
         """The node's end, for the writer."""
-        if self.writing is not None:
-            self.writing.proceed(EndedError())
-            assert self.writing.done
-            self.writing = None
+        writing, self.writing = self.writing, None
+        if writing is not None and not writing.done:  # else its error has ended this run
+            writing.proceed(EndedError())
+            assert writing.done
 
     @staticmethod
     def whole(version: Version, puts: dict[int, int]) -> bytes:
