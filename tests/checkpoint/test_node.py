@@ -6,7 +6,6 @@ import random
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from checkpoint.memory_nodes import (
     MIB,
     TOKEN,
     Acks,
+    NodeDisk,
     finished,
     make_image,
     make_layout,
@@ -148,16 +148,9 @@ def test_two_flows_and_more_than_a_chunk(tmp_path: Path) -> None:
         to.close()
 
 
-def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, node_disk: NodeDisk) -> None:
     layout = make_layout(MIB)
-    gate = threading.Event()
-    write = VersionFolder.write
-
-    def slow(self: VersionFolder, *arguments: object) -> Path:
-        assert gate.wait(20)
-        return write(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(VersionFolder, "write", slow)
+    node_disk.hang()
     with running(3 * MIB, tmp_path / "p", keep=9) as node:
         to = tier(node)
         # One is being written, one only waits for that, one is the newest: none of them may go.
@@ -168,7 +161,7 @@ def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, mon
             put(to, 4, layout, make_image(layout, 4))
         assert time.monotonic() - begin < 2  # the disk stands still, the trainer does not
         assert [m.version for m in to.versions("job")] == [3, 2, 1]
-        gate.set()
+        node_disk.work()
         assert all(a.wait(Level.DURABLE) and a.levels == [Level.REMOTE, Level.DURABLE] for a in acks)
         assert put(to, 5, layout, make_image(layout, 5)).wait(Level.DURABLE)
         assert node.metrics()["counts"]["busy"] == 1

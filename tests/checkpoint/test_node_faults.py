@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import random
 import signal
 import socket
@@ -20,6 +21,7 @@ from checkpoint.memory_nodes import (
     MIB,
     TOKEN,
     Acks,
+    NodeDisk,
     Process,
     finished,
     make_image,
@@ -475,24 +477,58 @@ def test_a_dead_connection_does_not_hold_the_bytes_of_a_new_one(same_attempt: bo
         dead.close()
 
 
-def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_is_waited_for(
+    tmp_path: Path, node_disk: NodeDisk, error: int, caplog: pytest.LogCaptureFixture
+) -> None:
     layout = make_layout(MIB)
-    write, full = VersionFolder.write, [True]
-
-    def fails(self: VersionFolder, *arguments: object) -> Path:
-        if full[0]:
-            raise CheckpointError("no space left") from OSError(errno.ENOSPC, "no space left")
-        return write(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(VersionFolder, "write", fails)
+    node_disk.fail(error)
     with running(4 * MIB, tmp_path / "p") as node:
         to = tier(node)
         acks = put(to, 1, layout, make_image(layout, 1))
         assert until(lambda: node.metrics()["flush"]["failed"] == 1)
-        assert acks.levels == [Level.REMOTE] and node.metrics()["flush"]["last_error"] == "no space left"
-        full[0] = False
+        assert acks.levels == [Level.REMOTE]
+        why = f"{tmp_path}/p/job-000000000001.pt: cannot be written: {os.strerror(error)}"
+        assert node.metrics()["flush"]["last_error"] == why
+        assert f"version 1 of job stays in memory: {why}" in caplog.messages
+        assert [v["durable"] for v in node.metrics()["versions"]] == [False]
+        assert not [p.name for p in (tmp_path / "p").iterdir() if "000000000001" in p.name], "half of it is left"
+        node_disk.work()
         assert acks.wait(Level.DURABLE)
+        assert [v["durable"] for v in node.metrics()["versions"]] == [True]
         assert verify(VersionFolder(tmp_path / "p").file("job", 1)).version == 1
+        to.close()
+
+
+@pytest.mark.parametrize("trouble", ["hang", "fail"])
+def test_what_was_acknowledged_can_be_restored_whatever_the_disk_does(
+    tmp_path: Path, node_disk: NodeDisk, trouble: str
+) -> None:
+    """From memory while the disk is in trouble, from the disk when the memory is lost with it."""
+    layout = make_layout(MIB)
+    with running(8 * MIB, tmp_path / "p", drain_s=0.1) as node:
+        to = tier(node)
+        assert put(to, 1, layout, make_image(layout, 1)).wait(Level.DURABLE)
+        getattr(node_disk, trouble)()
+        acks = put(to, 2, layout, make_image(layout, 2))
+        assert acks.levels == [Level.REMOTE]
+        if trouble == "fail":
+            assert until(lambda: node.metrics()["flush"]["failed"] == 1)
+        newest = to.versions("job")[0]
+        assert newest.version == 2
+        assert to.fetch(newest, tmp_path / "f").read_bytes() == finished(make_image(layout, 2), layout)
+        assert not acks.wait(Level.DURABLE, 0.2)
+        to.close()
+        # What the disk has now is what another node finds there after the end of this machine.
+        (tmp_path / "q").mkdir()
+        for path in (tmp_path / "p").iterdir():
+            (tmp_path / "q" / path.name).write_bytes(path.read_bytes())
+        node_disk.work()
+    with running(8 * MIB, tmp_path / "q") as node:
+        to = tier(node, "later")
+        (manifest,) = to.versions("job")
+        assert manifest.version == 1
+        assert to.fetch(manifest, tmp_path / "g").read_bytes() == finished(make_image(layout, 1), layout)
         to.close()
 
 
@@ -632,12 +668,9 @@ def test_the_term_signal_drains_the_queue(tmp_path: Path) -> None:
         verify(file.path)
 
 
-def test_a_stopping_node_takes_nothing_new_and_gives_up_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopping_node_takes_nothing_new_and_gives_up_in_time(tmp_path: Path, node_disk: NodeDisk) -> None:
     layout = make_layout(MIB)
-    gate = threading.Event()
-    monkeypatch.setattr(VersionFolder, "write", lambda *_: gate.wait(20))
+    node_disk.hang()
     with running(8 * MIB, tmp_path / "p", drain_s=0.6) as node:
         to = tier(node)
         put(to, 1, layout, make_image(layout, 1))
@@ -649,7 +682,7 @@ def test_a_stopping_node_takes_nothing_new_and_gives_up_in_time(
             put(to, 2, layout, make_image(layout, 2))
         thread.join(5)
         assert left == [1]  # and the command line says so, with exit code 1
-        gate.set()
+        node_disk.work()
         to.close()
 
 

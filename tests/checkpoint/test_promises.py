@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from checkpoint.memory_nodes import Acks, make_image, make_layout, running, tier, until
+from checkpoint.memory_nodes import Acks, NodeDisk, make_image, make_layout, running, tier, until
 
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.handle import Handle  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
-from deepvm.checkpoint.node.store import FolderStore  # noqa: E402
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
@@ -85,20 +84,16 @@ def test_a_folder_in_memory(tmp_path: Path) -> None:
         assert isinstance(handle.remote_done.exception(SOON_S), CheckpointError)
 
 
-def test_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_takes_nothing(
+    tmp_path: Path, node_disk: NodeDisk, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flusher, "_FIRST_RETRY_S", 0.05)
-    write, full = FolderStore.write, [True]
-
-    def fails(self: FolderStore, *arguments: Any) -> None:
-        if full[0]:
-            raise CheckpointError("no space left") from OSError(errno.ENOSPC, "no space left")
-        write(self, *arguments)
-
-    monkeypatch.setattr(FolderStore, "write", fails)
+    node_disk.fail(error)
     with running(persist=tmp_path / "p") as node, saver_of(tier(node)) as saver:
         handle = saver.save(block=True)
-        assert "no space left" in why_not_durable(handle)
-        full[0] = False
+        assert f"cannot be written: {os.strerror(error)}" in why_not_durable(handle)
+        node_disk.work()
         assert until(lambda: not any(job.trouble for job in node.shelf.jobs.values()))
         saver._version += 1  # a step
         assert saver.save(block=True).durable.result(SOON_S) == 1

@@ -32,6 +32,7 @@ from hypothesis import strategies as st  # noqa: E402
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.folder import VersionFolder, verify  # noqa: E402
 from deepvm.checkpoint.layout import Layout, Segment  # noqa: E402
+from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.parts import (  # noqa: E402
     belong_together,
@@ -195,6 +196,18 @@ def test_what_is_durable_everywhere_stays_until_something_newer_is(tmp_path: Pat
         for version in (7, 8):
             assert put(tier, version, noise(MIB, version)).wait(Level.DURABLE)
         assert until(lambda: [m.version for m in on_disk.manifests("job.part-1-of-2")] == [8, 7])
+
+
+def test_a_part_goes_to_the_disk_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while it comes, however large it is: its first bytes come last. So the tests here need one way only."""
+    monkeypatch.setattr(flusher, "LEAST_BYTES", 0)
+    early: list[object] = []
+    with nodes(tmp_path / "a", tmp_path / "b") as two, split(*two) as tier:
+        for node in two:
+            monkeypatch.setattr(node.store, "write_filling", lambda *words: early.append(words))
+        for version in range(1, 4):
+            assert put(tier, version, noise(MIB, version)).wait(Level.DURABLE)
+    assert not early
 
 
 def test_the_same_version_again_while_one_disk_hangs(tmp_path: Path) -> None:
