@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from deepvm.checkpoint import joint
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.image import finish
 from deepvm.checkpoint.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.ranks import shards
+from deepvm.checkpoint.tiers import base
 from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError
@@ -88,6 +91,39 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     whole, parts = images(layout, 2)
     assert put(tmp_path, 2, parts, layout, [0, 1], "next") == [[Level.DURABLE]] * 2
     assert VersionFolder(tmp_path).file("job", 2).read_bytes() == whole
+
+
+def test_ranks_have_time_for_the_bytes_of_a_large_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 reads all of it before it commits: the others wait longer for that than for anything else."""
+    layout = layout_of(2)
+    whole, parts = images(layout, 1)
+    honest = joint._complete
+
+    def complete(*given: object) -> object:
+        time.sleep(0.8)
+        return honest(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(joint, "_complete", complete)
+    monkeypatch.setattr(joint.put_part, "__defaults__", (0.4,))
+    monkeypatch.setattr(base, "LEAST_BYTES_S", SIZE / 20)
+    assert put(tmp_path, 1, parts, layout, [0, 1], "s") == [[Level.DURABLE]] * 2
+    assert VersionFolder(tmp_path).file("job", 1).read_bytes() == whole
+
+
+def test_a_rank_that_gave_up_does_not_undo_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes its own word away while rank 0 commits: the version is there, and rank 0 says so."""
+    layout = layout_of(2)
+    _, parts = images(layout, 1)
+    honest = VersionFolder.adopt
+
+    def adopt(folder: VersionFolder, hidden: Path, manifest: Manifest) -> Path:
+        found = honest(folder, hidden, manifest)
+        for path in tmp_path.glob(".*.json.*.tmp"):
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(VersionFolder, "adopt", adopt)
+    assert put(tmp_path, 1, parts, layout, [0, 1], "s")[0] == [Level.DURABLE]
 
 
 def test_bytes_that_changed_on_their_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

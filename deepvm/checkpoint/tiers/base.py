@@ -26,6 +26,10 @@ class Level(str, Enum):
     DURABLE = "durable"
 
 
+LEAST_BYTES_S = 50e6
+"""Bytes in a second for which every place has time: limits grow with the version, or a large one would never arrive."""
+
+
 def _filled(end: int) -> None:
     """Nothing to wait for."""
 
@@ -58,6 +62,11 @@ class Shard:
     home: Path | None = None
     best: bool = False
     lost: Callable[[CheckpointError], None] = _unheard
+
+    @property
+    def moving_s(self) -> float:
+        """Seconds that copying, sending and writing the whole version may take beside every other wait."""
+        return self.layout.size / LEAST_BYTES_S
 
     def manifest(self, crcs: Sequence[int]) -> Manifest:
         """The commit record of the version that this is the whole of, complete now."""

@@ -78,7 +78,7 @@ class SplitTier(Tier):
         plans = self._planned(shard.layout)
         mark: Future[bytes] = Future()
         parts = [plan.shard(shard, mark.result) for plan in plans]
-        step = Step(len(parts), self._hold(shard.job), _PUT_S)
+        step = Step(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
         levels = _Levels(len(parts), lambda level: self._reached(shard, level, acknowledged))
 
         def send(node: TcpTier, part: Shard) -> None:
