@@ -322,19 +322,27 @@ class Versions:
         """
         self.disagreements += compare_replicas(self._ranks, self._seen)
         self._seen = (0, 0, 0)
-        record = self._state.record()
-        parts = take_apart(self._state.tree(version, {RECORDS: self._records}))
-        renewed = not self._fits(parts)
-        if renewed:
-            bare = take_apart(self._state.tree(version, {})).structure
-            self._digest = int.from_bytes(hashlib.sha256(repr(bare).encode()).digest()[:7], "big")
-        slot = None if renewed else self._layers.take(patience_s)
-        told = [renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
-        ready, digest, other, size, agreed = self._ranks.least(told)
-        if digest != -other:
+        slot, record, renewed, whole = None, b"", False, True
+        try:
+            record = self._state.record()
+            parts = take_apart(self._state.tree(version, {RECORDS: self._records}))
+            renewed = not self._fits(parts)
+            if renewed:
+                bare = take_apart(self._state.tree(version, {})).structure
+                self._digest = int.from_bytes(hashlib.sha256(repr(bare).encode()).digest()[:7], "big")
+            else:
+                slot = self._layers.take(patience_s)
+        except RequestError as error:  # an extra that cannot be saved; the other ranks must not wait for this one
+            log.error("version %d is not saved: %s", version, error)
+            whole = False
+        told = [whole, renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
+        all_whole, ready, digest, other, size, agreed = self._ranks.least(told)
+        if all_whole and digest != -other:
+            if slot is not None:
+                self._layers.give_back(slot)
             raise CheckpointError("the ranks hold different models, optimizers or extras; all must be built alike")
         capacity = len(self._records[0]) if self._records else 0
-        if not agreed or capacity < -size + 8:
+        if all_whole and (not agreed or capacity < -size + 8):
             if slot is not None:
                 self._layers.give_back(slot)
             # Room to grow: a layout costs more than a few bytes.
@@ -343,7 +351,8 @@ class Versions:
             tree = self._state.tree(version, {RECORDS: self._records})
             self._renew(tree, take_apart(tree))
             slot = self._pipeline.take(patience_s)
-        elif not ready:
+            (ready,) = self._ranks.least([slot is not None])
+        if not (all_whole and ready):
             if slot is not None:
                 self._layers.give_back(slot)
             return

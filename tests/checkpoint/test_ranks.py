@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from checkpoint.train_ranks import Sampler  # noqa: E402
+
+from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
 from deepvm.checkpoint.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.ranks import Ranks, compare_replicas, shards  # noqa: E402
 
@@ -102,6 +106,108 @@ def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -
     assert compare_replicas(Told([[4, 11, 22], [4, 23, 33], [4, 33, 11]]), (4, 11, 22)) == 1
     assert "ranks 0 and 1 hold different parameters" in caplog.text
     assert compare_replicas(Told([[0, 0, 0], [4, 23, 33], [0, 0, 0]]), (0, 0, 0)) == 0  # nobody to compare with
+
+
+class Meeting:
+    """Two ranks in this process, each in a thread of its own; whoever waits in vain is told after a while."""
+
+    def __init__(self) -> None:
+        self.barrier, self.rows = threading.Barrier(2), [None, None]
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        self.rows[rank] = value
+        self.barrier.wait(20)
+        found = [*self.rows]
+        self.barrier.wait(20)
+        return found
+
+
+class Member(Ranks):
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.rank, self.world, self.meeting = rank, 2, meeting
+
+    def all(self, values: Any) -> list[list[int]]:
+        return self.meeting.exchange(self.rank, list(values))
+
+    def least(self, values: Any) -> list[int]:
+        return [int(min(column)) for column in zip(*self.all(values), strict=True)]
+
+    def told(self, value: Any) -> Any:
+        return self.meeting.exchange(self.rank, value)[0]
+
+
+def together(folder: Path, work: Callable[[int, Checkpointer, Sampler], Any]) -> list[Any]:
+    """What the work of each of two ranks returned; they save into a folder that they share."""
+    meeting, found, lock = Meeting(), [None, None], threading.Lock()
+
+    def one(rank: int) -> None:
+        with lock:
+            torch.manual_seed(0)
+            model = torch.nn.Linear(8, 8)
+        optimizer, sampler = torch.optim.SGD(model.parameters(), lr=0.1), Sampler(rank)
+        with pytest.MonkeyPatch.context() as patch, lock:
+            patch.setattr(checkpointer, "Ranks", lambda: Member(meeting, rank))
+            patch.setattr(Member, "session", lambda self: "s")
+            saver = Checkpointer(
+                model=model, optimizer=optimizer, extra={"sampler": sampler}, tiers=[folder.as_uri()], job="job"
+            )
+        try:
+            found[rank] = work(rank, saver, sampler)
+        except BaseException as error:
+            found[rank] = error
+        finally:
+            saver.close()
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+def step(saver: Checkpointer) -> None:
+    optimizer = saver._state.optimizer
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+def test_a_rank_whose_extra_cannot_be_saved_stops_neither_itself_nor_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for it; what torch would not load again is not written either; and later it can be saved again."""
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
+        good = sampler.state_dict
+        lost = []
+        for number in range(1, 5):
+            bad = rank == 1 and number in (1, 3)  # with the first version there is no layout yet
+            sampler.state_dict = (lambda: {"queue": object()}) if bad else good  # type: ignore[method-assign]
+            step(saver)
+            handle = saver.save()
+            lost.append(handle.local_done.exception(30) is not None)
+        return lost
+
+    assert together(tmp_path, work) == [[True, False, True, False]] * 2
+    assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["job-000000000002.pt", "job-000000000004.pt"]
+    assert "version 3 is not saved: ['extra']['sampler']['queue']" in caplog.text
+
+
+def test_no_rank_saves_a_version_for_which_another_has_no_slot(tmp_path: Path) -> None:
+    """Nor when the layout is made anew, while versions of the old one are still under way."""
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
+        take = saver._pipeline.take
+        if rank == 1:
+            saver._pipeline.take = lambda timeout_s=0: None  # type: ignore[method-assign]
+        first = saver.save()
+        saver._pipeline.take = take  # type: ignore[method-assign]
+        step(saver)
+        second = saver.save()
+        return [first.skipped, second.local_done.result(30) == 1, len(saver._pipeline._slots) == 1]
+
+    assert together(tmp_path, work) == [[True, True, True]] * 2
 
 
 @pytest.mark.slow
