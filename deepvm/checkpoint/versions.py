@@ -11,6 +11,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ class Versions:
         self.last: Handle | None = None
         self.begun: Begun | None = None
         self.bytes = Bytes()
-        self.taken = self.disagreements = self._digest = 0
+        self.taken = self.disagreements = self._digest = self._attempt = 0
         self.last_step, self.last_s, self.plan_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
         self._copying: Copying | None = None
         self._records: list[torch.Tensor] = []
@@ -267,6 +268,7 @@ class Versions:
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage in late])
         rank, layout = self._ranks.rank, self.plan.layout
         shard = Shard(self._job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best)
+        shard = replace(shard, attempt=self._attempt)
         self._pipeline.send(slot, shard, handle, begun.filling)
         begun.slot = None
         self._print = self._printed(parts, begun)
@@ -336,7 +338,8 @@ class Versions:
             log.error("version %d is not saved: %s", version, error)
             whole = False
         told = [whole, renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
-        all_whole, ready, digest, other, size, agreed = self._ranks.least(told)
+        all_whole, ready, digest, other, size, agreed, newest = self._ranks.least([*told, -self._attempt])
+        self._attempt = 1 - newest
         if all_whole and digest != -other:
             if slot is not None:
                 self._layers.give_back(slot)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from checkpoint.memory_nodes import TOKEN, running, tier  # noqa: E402
 from checkpoint.train_ranks import Sampler  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
@@ -136,8 +137,8 @@ class Member(Ranks):
         return self.meeting.exchange(self.rank, value)[0]
 
 
-def together(folder: Path, work: Callable[[int, Checkpointer, Sampler], Any]) -> list[Any]:
-    """What the work of each of two ranks returned; they save into a folder that they share."""
+def together(url: str, work: Callable[[int, Checkpointer, Sampler], Any]) -> list[Any]:
+    """What the work of each of two ranks returned; they save to one place."""
     meeting, found, lock = Meeting(), [None, None], threading.Lock()
 
     def one(rank: int) -> None:
@@ -148,9 +149,7 @@ def together(folder: Path, work: Callable[[int, Checkpointer, Sampler], Any]) ->
         with pytest.MonkeyPatch.context() as patch, lock:
             patch.setattr(checkpointer, "Ranks", lambda: Member(meeting, rank))
             patch.setattr(Member, "session", lambda self: "s")
-            saver = Checkpointer(
-                model=model, optimizer=optimizer, extra={"sampler": sampler}, tiers=[folder.as_uri()], job="job"
-            )
+            saver = Checkpointer(model=model, optimizer=optimizer, extra={"sampler": sampler}, tiers=[url], job="job")
         try:
             found[rank] = work(rank, saver, sampler)
         except BaseException as error:
@@ -189,7 +188,7 @@ def test_a_rank_whose_extra_cannot_be_saved_stops_neither_itself_nor_the_others(
             lost.append(handle.local_done.exception(30) is not None)
         return lost
 
-    assert together(tmp_path, work) == [[True, False, True, False]] * 2
+    assert together(tmp_path.as_uri(), work) == [[True, False, True, False]] * 2
     assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["job-000000000002.pt", "job-000000000004.pt"]
     assert "version 3 is not saved: ['extra']['sampler']['queue']" in caplog.text
 
@@ -207,7 +206,42 @@ def test_no_rank_saves_a_version_for_which_another_has_no_slot(tmp_path: Path) -
         second = saver.save()
         return [first.skipped, second.local_done.result(30) == 1, len(saver._pipeline._slots) == 1]
 
-    assert together(tmp_path, work) == [[True, True, True]] * 2
+    assert together(tmp_path.as_uri(), work) == [[True, True, True]] * 2
+
+
+def test_what_two_saves_of_a_number_hold_is_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank has sent its part of the second before another has begun with the first."""
+    (tmp_path / "token").write_bytes(TOKEN)
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
+    sent = threading.Event()
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
+        (tier,) = saver._pipeline.tiers
+        put, parameters = tier.put, [*saver._state.model.parameters()]
+
+        def late(*given: Any) -> None:
+            if rank:
+                assert sent.wait(30)
+            put(*given)
+            if not rank and given[0].attempt == 2:
+                sent.set()
+
+        tier.put = late  # type: ignore[method-assign]
+        handles = []
+        for value in (1.0, 2.0):
+            with torch.no_grad():
+                saver.wait()
+                for parameter in parameters:
+                    parameter.fill_(value)
+            handles.append(saver.save())
+        return [handle.remote_done.exception(30) is None for handle in handles]
+
+    with running() as node:
+        assert together(node.url, work)[1] == [False, True]
+        reader = tier(node)
+        tree = torch.load(reader.fetch(reader.versions("job")[0], tmp_path), weights_only=True)
+        assert {float(v) for value in tree["model"].values() for v in value.flatten()} == {2.0}
+        reader.close()
 
 
 @pytest.mark.slow

@@ -49,6 +49,8 @@ class Shard:
             Raises CheckpointError when they will never be.
         home: the hidden file that ``image`` is a mapping of, where a tier is to make a version of that (strategy D).
         best: the training calls it the best so far.
+        attempt: grows with every save of a run, and is the same on all ranks: a number may be saved twice with other
+            bytes, and parts of both are no version.
         lost: a tier that has returned from ``put`` tells here, with the reason, that it will acknowledge nothing more;
             one that has acknowledged all levels, or raised, need not.
     """
@@ -61,6 +63,7 @@ class Shard:
     ready: Callable[[int], None] = _filled
     home: Path | None = None
     best: bool = False
+    attempt: int = 0
     lost: Callable[[CheckpointError], None] = _unheard
 
     @property

@@ -308,7 +308,7 @@ class TcpTier(Tier):
     def _room(self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None) -> Ranges:
         """Get leave to send on all connections; returns what is there already."""
         point("sender.before-reserve")
-        question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best}
+        question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best, "attempt": shard.attempt}
         if step is not None and step.hold is not None:
             question["hold"] = step.hold
         return Ranges(_pairs([self._reserve(link, question, deadline) for link in links][0]))
