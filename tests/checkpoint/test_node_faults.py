@@ -507,6 +507,20 @@ def test_a_node_that_does_not_answer_costs_put_no_more_than_its_limit() -> None:
         to.close()
 
 
+def test_who_proves_the_token_when_the_node_has_ended_is_sent_away() -> None:
+    """It would wait for words of a node that says none any more."""
+    with running() as node:
+        channel = Channel(node.address.open(5.0))  # type: ignore[attr-defined]
+        assert until(lambda: node.metrics()["unproven"] == 1)
+        node.stop()
+        introduce(channel, TOKEN)
+        with contextlib.suppress(OSError):
+            channel.send(Kind.HELLO, {"role": "status"})
+        frame = channel.receive(idle_s=5.0)
+        assert frame.kind is Kind.ERROR and frame.body["code"] == "stopping"
+        channel.close()
+
+
 def slowly(version: int, layout: Layout, pause_s: float) -> Shard:
     """A version that is copied more slowly than a tier would wait for anything else."""
     return Shard("job", version, 0, layout, make_image(layout, version), ready=lambda end: time.sleep(pause_s))
