@@ -23,6 +23,7 @@ from checkpoint.train_ranks import Sampler  # noqa: E402
 from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
 from deepvm.checkpoint.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.ranks import Ranks, compare_replicas, shards  # noqa: E402
+from deepvm.checkpoint.requests import Requests  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("train_ranks.py")
 
@@ -242,6 +243,40 @@ def test_what_two_saves_of_a_number_hold_is_not_mixed(tmp_path: Path, monkeypatc
         tree = torch.load(reader.fetch(reader.versions("job")[0], tmp_path), weights_only=True)
         assert {float(v) for value in tree["model"].values() for v in value.flatten()} == {2.0}
         reader.close()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_wish_is_heard_wherever_the_training_is(world: int) -> None:
+    """A signal comes between any two lines: it is the notice that this machine will be taken away."""
+
+    class Alone(Ranks):
+        def __init__(self) -> None:
+            self.rank, self.world = 0, world
+
+        def least(self, values: Any) -> list[int]:
+            return list(values)
+
+    lines = range(1, 30)
+    for line in lines:
+        requests, left = Requests(Alone()), line
+        requests.reset(-(10**9))
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal left
+            if frame.f_code is Requests.due.__code__ and event == "line":
+                left -= 1
+                if not left:
+                    requests.ask()  # noqa: B023
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            heard = requests.due(1)
+        finally:
+            sys.settrace(before)
+        requests._next = 0
+        assert left > 0 or heard or requests.due(2), f"lost before line {line} of due()"
 
 
 @pytest.mark.slow
