@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -22,8 +23,14 @@ from checkpoint.train_ranks import Sampler  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
 from deepvm.checkpoint.layout import Layout, Segment  # noqa: E402
+from deepvm.checkpoint.manifest import Manifest  # noqa: E402
 from deepvm.checkpoint.ranks import Ranks, compare_replicas, shards  # noqa: E402
 from deepvm.checkpoint.requests import Requests  # noqa: E402
+from deepvm.checkpoint.restore import restore_newest  # noqa: E402
+from deepvm.checkpoint.state import TrainingState  # noqa: E402
+from deepvm.checkpoint.tiers.split import SplitTier  # noqa: E402
+from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
+from deepvm.errors import CheckpointError  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("train_ranks.py")
 
@@ -243,6 +250,47 @@ def test_what_two_saves_of_a_number_hold_is_not_mixed(tmp_path: Path, monkeypatc
         tree = torch.load(reader.fetch(reader.versions("job")[0], tmp_path), weights_only=True)
         assert {float(v) for value in tree["model"].values() for v in value.flatten()} == {2.0}
         reader.close()
+
+
+def test_a_rank_that_cannot_have_a_version_says_so_to_the_others(tmp_path: Path) -> None:
+    """Whatever its reason is: they all restore the version before."""
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> int:
+        for _ in range(2):
+            step(saver)
+            saver.save(block=True)
+        (tier,) = saver._pipeline.tiers
+        fetch = tier.fetch
+
+        def full(manifest: Manifest, folder: Path) -> Path:
+            if rank and manifest.version == 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return fetch(manifest, folder)
+
+        tier.fetch = full  # type: ignore[method-assign]
+        return saver.restore_latest()
+
+    assert together(tmp_path.as_uri(), work) == [1, 1]
+
+
+def test_a_name_that_no_node_can_take_is_said_to_all_ranks() -> None:
+    meeting = Meeting()
+    nodes = SplitTier([TcpTier(f"tcp://127.0.0.1:{port}", "s", "a token") for port in (1, 2)])
+    state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.SGD(model.parameters(), lr=0.1))
+    found: list[Any] = [None, None]
+
+    def one(rank: int) -> None:
+        try:
+            restore_newest(state, [nodes], "j" * 64, Member(meeting, rank))
+        except CheckpointError as error:
+            found[rank] = str(error)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found[0] == found[1] and "at most" in found[0]
 
 
 @pytest.mark.parametrize("world", [1, 2])
