@@ -43,6 +43,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
         CheckpointError: the version was not committed.
     """
     target = folder.file(shard.job, shard.version)
+    session = f"{session} {shard.attempt}"  # a rank may still be at the save before, of the same number
     hidden = _name(target, "", session, -1)
     parts = [_name(target, SUFFIX, session, rank) for rank in range(shard.layout.world)]
     deadline = time.monotonic() + limit_s + shard.moving_s
@@ -66,8 +67,11 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
     except OSError as error:
         raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(OSError):
-            (parts[shard.rank] if shard.rank else hidden).unlink(missing_ok=True)
+        # The file has another name by now, or this rank gives the version up, which is then none for the others either:
+        # what it wrote when rank 0 was gone nobody else would remove.
+        for left in (hidden, parts[shard.rank]):
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
 
 
 def _name(target: Path, suffix: str, session: str, rank: int) -> Path:

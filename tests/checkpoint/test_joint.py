@@ -41,7 +41,7 @@ def images(layout: Layout, seed: int) -> tuple[bytearray, list[bytearray]]:
 
 
 def put(
-    folder: Path, version: int, parts: list[bytearray], layout: Layout, ranks: list[int], session: str
+    folder: Path, version: int, parts: list[bytearray], layout: Layout, ranks: list[int], session: str, attempt: int = 0
 ) -> list[object]:
     """What each rank got: its levels, or why not."""
     found: list[object] = [None] * len(ranks)
@@ -50,7 +50,7 @@ def put(
         levels: list[Level] = []
         tier = FileTier(folder, keep=2, session=session)
         try:
-            tier.put(Shard("job", version, rank, layout, memoryview(parts[rank])), levels.append)
+            tier.put(Shard("job", version, rank, layout, memoryview(parts[rank]), attempt=attempt), levels.append)
             found[place] = levels
         except CheckpointError as error:
             found[place] = error
@@ -87,6 +87,7 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     (error,) = put(tmp_path, 2, parts, layout, [1 - missing], "s")
     assert isinstance(error, CheckpointError) and "in time" in str(error)
     assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [1]
+    assert [n for n in names(tmp_path) if n.startswith(".job")] == []  # as large as a version, and nobody's
     # The next run takes nothing of what was left.
     whole, parts = images(layout, 2)
     assert put(tmp_path, 2, parts, layout, [0, 1], "next") == [[Level.DURABLE]] * 2
@@ -107,6 +108,25 @@ def test_ranks_have_time_for_the_bytes_of_a_large_version(tmp_path: Path, monkey
     monkeypatch.setattr(joint.put_part, "__defaults__", (0.4,))
     monkeypatch.setattr(base, "LEAST_BYTES_S", SIZE / 20)
     assert put(tmp_path, 1, parts, layout, [0, 1], "s") == [[Level.DURABLE]] * 2
+    assert VersionFolder(tmp_path).file("job", 1).read_bytes() == whole
+
+
+def test_two_saves_of_a_number_have_files_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that gives the first up, when others are at the second, takes nothing of that away."""
+    layout = layout_of(2)
+    whole, parts = images(layout, 2)
+    honest = joint._complete
+
+    def complete(*given: object) -> object:
+        monkeypatch.setattr(base, "LEAST_BYTES_S", 1e12)
+        (error,) = put(tmp_path, 1, images(layout, 1)[1], layout, [1], "s", attempt=1)
+        assert isinstance(error, CheckpointError)
+        return honest(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(joint, "_complete", complete)
+    monkeypatch.setattr(joint.put_part, "__defaults__", (0.3,))
+    monkeypatch.setattr(base, "LEAST_BYTES_S", SIZE / 20)
+    assert put(tmp_path, 1, parts, layout, [0, 1], "s", attempt=2) == [[Level.DURABLE]] * 2
     assert VersionFolder(tmp_path).file("job", 1).read_bytes() == whole
 
 
