@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass, field
 
 from deepvm.checkpoint.tiers.base import Level
@@ -68,10 +68,10 @@ class Handle:
         Raises:
             CheckpointError: no tier took it, or not in time.
         """
-        try:
-            (self.local_done if local else self.remote_done).result(limit_s)
-        except TimeoutError:
-            raise CheckpointError(f"no tier has acknowledged the version after {limit_s:.0f} s") from None
+        future = self.local_done if local else self.remote_done
+        if not wait([future], limit_s).done:  # before Python 3.11 a future's TimeoutError is none of the language's
+            raise CheckpointError(f"no tier has acknowledged the version after {limit_s:.0f} s")
+        future.result()
 
     def failed(self, error: BaseException) -> None:
         """Note that what has not come will not come."""

@@ -39,7 +39,7 @@ from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.node.sums import Cuts, seal_by_parts, total
 from deepvm.checkpoint.protocol import Channel, Kind, Refused, tune, within_machine
 from deepvm.checkpoint.tiers import tcp
-from deepvm.checkpoint.tiers.base import Level
+from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
 
 
@@ -374,6 +374,34 @@ def test_a_version_put_again_is_the_new_one(tmp_path: Path, size: int) -> None:
         put(tiers[1], 3, layout, make_image(layout, 2), 1)
         path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
         assert path.read_bytes() == finished(make_image(layout, 2), layout)
+        for one in tiers:
+            one.close()
+
+
+def test_parts_of_two_saves_of_a_number_are_no_version(tmp_path: Path) -> None:
+    """The ranks are not equally fast: one sends the second save while another is still at the first."""
+    layout = make_layout(MIB, 2, seed=3)
+    first, second = make_image(layout, 1), make_image(layout, 2)
+    with running() as node:
+        tiers = [tier(node), tier(node)]
+
+        def save(rank: int, image: memoryview, attempt: int) -> Acks:
+            acks = Acks()
+            tiers[rank].put(Shard("job", 1, rank, layout, image, attempt=attempt), acks)
+            return acks
+
+        save(0, first, 1)
+        save(0, second, 2)
+        with pytest.raises(Refused, match="saved anew"):
+            save(1, first, 1)
+        assert tiers[0].versions("job") == ()
+        assert save(1, second, 2).levels == [Level.REMOTE]
+        save(1, second, 3)
+        assert save(0, second, 3).levels == [Level.REMOTE]
+        with pytest.raises(Refused, match="saved anew"):
+            save(1, first, 2)
+        path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
+        assert path.read_bytes() == finished(second, layout)
         for one in tiers:
             one.close()
 

@@ -40,8 +40,8 @@ from deepvm.checkpoint.layout import ChecksumField, Layout, Segment
 from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.client import Link
 from deepvm.checkpoint.protocol import Channel, Kind, Refused, admit, introduce
-from deepvm.checkpoint.tiers import tcp
-from deepvm.checkpoint.tiers.base import Level
+from deepvm.checkpoint.tiers import base, tcp
+from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.errors import CheckpointError, TierBusyError
 
 HEAD = struct.Struct("!4sBI")
@@ -540,6 +540,38 @@ def test_a_node_that_does_not_answer_costs_put_no_more_than_its_limit() -> None:
         with pytest.raises(CheckpointError):
             put(to, 1, layout, make_image(layout, 1))
         assert time.monotonic() - begin < 1.0 + 5
+        to.close()
+
+
+def test_who_proves_the_token_when_the_node_has_ended_is_sent_away() -> None:
+    """It would wait for words of a node that says none any more."""
+    with running() as node:
+        channel = Channel(node.address.open(5.0))  # type: ignore[attr-defined]
+        assert until(lambda: node.metrics()["unproven"] == 1)
+        node.stop()
+        introduce(channel, TOKEN)
+        with contextlib.suppress(OSError):
+            channel.send(Kind.HELLO, {"role": "status"})
+        frame = channel.receive(idle_s=5.0)
+        assert frame.kind is Kind.ERROR and frame.body["code"] == "stopping"
+        channel.close()
+
+
+def slowly(version: int, layout: Layout, pause_s: float) -> Shard:
+    """A version that is copied more slowly than a tier would wait for anything else."""
+    return Shard("job", version, 0, layout, make_image(layout, version), ready=lambda end: time.sleep(pause_s))
+
+
+def test_a_version_that_takes_longer_than_any_other_wait_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of hundreds of gigabytes none would, if the limit were one for all sizes."""
+    layout = make_layout(8 * MIB)
+    with running() as node:
+        to, acks = tier(node, limit_s=0.5, await_s=0.5, flows=1), Acks()
+        with pytest.raises(CheckpointError):
+            to.put(slowly(1, layout, 0.2), acks)
+        monkeypatch.setattr(base, "LEAST_BYTES_S", layout.size / 20)
+        to.put(slowly(2, layout, 0.2), acks)
+        assert acks.levels == [Level.REMOTE]
         to.close()
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,21 @@ def why_not_durable(handle: Handle) -> str:
     error = handle.durable.exception(SOON_S)
     assert isinstance(error, CheckpointError)
     return str(error)
+
+
+def test_a_promise_that_does_not_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until Python 3.10 the futures' own TimeoutError was another class than the one that ``except`` names."""
+
+    class Late(Exception):
+        pass
+
+    def result(self: object, limit_s: float | None = None) -> int:
+        raise Late
+
+    handle = Handle(3)
+    monkeypatch.setattr(Future, "result", result)
+    with pytest.raises(CheckpointError, match="no tier has acknowledged the version after 0 s"):
+        handle.await_safe(True, 0.01)
 
 
 def test_a_node_without_a_disk() -> None:
