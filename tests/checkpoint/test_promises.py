@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.handle import Handle  # noqa: E402
+from deepvm.checkpoint.manifest import Manifest  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
@@ -79,6 +81,52 @@ def test_a_node_whose_folder_is_in_memory(memory_folder: Path) -> None:
 def test_a_folder_beside_it_makes_it_durable(tmp_path: Path) -> None:
     with running() as node, saver_of(tier(node), FileTier(tmp_path)) as saver:
         assert saver.save(block=True).durable.result(SOON_S) == 0
+
+
+class Held(Tier):
+    """A place elsewhere that has a version when the test says so."""
+
+    def __init__(self, error: CheckpointError | None = None) -> None:
+        self.go, self.error = threading.Event(), error
+
+    @property
+    def url(self) -> str:
+        return "held://"
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        shard.ready(shard.layout.size)
+        assert self.go.wait(SOON_S)
+        if self.error is not None:
+            raise self.error
+        acknowledged(Level.REMOTE)
+
+    def versions(self, job: str) -> tuple[Manifest, ...]:
+        return ()
+
+    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+        raise CheckpointError("not here")
+
+
+def test_a_disk_of_this_machine_does_not_make_it_remote(tmp_path: Path) -> None:
+    """The disk may go with the machine: who saves because that is about to be taken waits for the other place."""
+    place = Held()
+    with saver_of(place, FileTier(tmp_path)) as saver:
+        handle = saver.save()
+        assert handle.durable.result(SOON_S) == 0
+        assert not wait([handle.remote_done], 0.2).done
+        place.go.set()
+        assert handle.remote_done.result(SOON_S) == 0
+
+
+def test_a_disk_of_this_machine_is_better_than_nothing(tmp_path: Path) -> None:
+    place = Held(CheckpointError("held:// is gone"))
+    place.go.set()
+    with saver_of(place, FileTier(tmp_path)) as saver:
+        handle = saver.save(block=True)
+        assert handle.durable.result(SOON_S) == 0
+        assert "held:// is gone" in str(handle.remote_done.exception(SOON_S))
+    with saver_of(FileTier(tmp_path)) as saver:  # where it is all there is, its word counts
+        assert saver.save(block=True).remote_done.result(SOON_S) == 0
 
 
 def test_a_folder_beside_it_that_fails(tmp_path: Path) -> None:

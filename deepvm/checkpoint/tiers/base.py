@@ -86,10 +86,13 @@ class Tier(ABC):
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
             still being copied. To other tiers only finished copies are given.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
+        away: whether what it keeps cannot go with this machine. Beside such a tier, what the others have does not count
+            as safe from that.
     """
 
     streams: ClassVar[bool] = False
     volatile: bool = False
+    away: ClassVar[bool] = True
 
     @property
     @abstractmethod
