@@ -10,7 +10,7 @@ PW ?= 3
 help:
 	@echo "make recommend   install into .venv and recommend a cluster for PW=$(PW) \$$/h"
 	@echo "make test        the tests (a few minutes)"
-	@echo "make test-slow   the long campaigns as well"
+	@echo "make test-slow   the long campaigns as well, and what the tests cover of core and planner"
 	@echo "make check       ruff and mypy --strict"
 	@echo "make bench       speed of the command line, growth with the catalogue (build/bench/)"
 	@echo "make clean       remove .venv and build/"
@@ -34,7 +34,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.made
 # pip byte-compiles what it installs, but not a checkout; without this every start would compile deepvm anew.
 COMPILE := $(BIN)/python -m compileall -q deepvm
 
-# What money hangs on is covered: core and planner, branches included.
+# What money hangs on is covered: core and planner, branches included. Counting takes as long again as their tests.
 COVERED := --cov=deepvm.core --cov=deepvm.planner --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
 
 recommend: $(VENV)/.base
@@ -43,10 +43,10 @@ recommend: $(VENV)/.base
 
 test: $(VENV)/.dev
 	@$(COMPILE)
-	$(BIN)/python -m pytest -n auto $(COVERED)
+	$(BIN)/python -m pytest -n auto
 
 test-slow: $(VENV)/.dev
-	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m 'not gpu and not aws'
+	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m 'not gpu and not aws' $(COVERED)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

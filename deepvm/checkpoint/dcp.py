@@ -68,7 +68,8 @@ class DeepVMWriter(StorageWriter):
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True) -> None:
         """Remember where; nothing is made before the first save.
 
-        A writer keeps the memory in which it lays out its rank's data file, and uses it again.
+        A writer keeps the memory in which it lays out its rank's data file, and uses it again: before the next save
+        with the same writer wait until an ``async_save`` has ended.
 
         Args:
             path: the folder; ``checkpoint_id`` of a save replaces it.

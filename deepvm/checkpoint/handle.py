@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass, field
 
 from deepvm.checkpoint.tiers.base import Level
@@ -39,12 +39,17 @@ class Handle:
     tell: Callable[..., None] = field(default=lambda event, **facts: None, repr=False)
     _start: float = field(default_factory=time.perf_counter)
 
-    def reached(self, level: Level) -> None:
-        """Note that a tier has the version; durable is remote too, and both are local."""
+    def reached(self, level: Level, *, away: bool = True) -> None:
+        """Note that a tier has the version; durable is remote too, and both are local.
+
+        Args:
+            level: how safe it is there.
+            away: whether the end of this machine does no harm there; else it is not remote, whatever the level.
+        """
         self._told(level.value)  # before anybody who waits for it goes on
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
-        if level is not Level.LOCAL:
+        if level is not Level.LOCAL and away:
             self._resolve("remote", self.remote_done)
         self._resolve("local", self.local_done)
 
@@ -59,7 +64,7 @@ class Handle:
         return self.local_done.done() and self.local_done.exception() is not None
 
     def await_safe(self, local: bool, limit_s: float) -> None:
-        """Wait until a tier has acknowledged it.
+        """Wait until a tier has acknowledged it: one away from this machine, if there is any that can.
 
         Args:
             local: the end of this process is all that the tiers let it survive.
@@ -68,10 +73,11 @@ class Handle:
         Raises:
             CheckpointError: no tier took it, or not in time.
         """
-        try:
-            (self.local_done if local else self.remote_done).result(limit_s)
-        except TimeoutError:
-            raise CheckpointError(f"no tier has acknowledged the version after {limit_s:.0f} s") from None
+        future = self.local_done if local else self.remote_done
+        if not wait([future], limit_s).done:  # before Python 3.11 a future's TimeoutError is none of the language's
+            raise CheckpointError(f"no tier has acknowledged the version after {limit_s:.0f} s")
+        if local or future.exception() is None or not self.durable.done() or self.durable.exception() is not None:
+            future.result()  # else it is on a disk, if not away from this machine: training may end now
 
     def failed(self, error: BaseException) -> None:
         """Note that what has not come will not come."""

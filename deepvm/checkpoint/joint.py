@@ -37,15 +37,16 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
         folder: where; the same for all ranks.
         shard: the part.
         session: a random name of this run, the same on all ranks; what an earlier run left is not taken for ours.
-        limit_s: how long to wait for the other ranks.
+        limit_s: how long to wait for the other ranks, beside the time for the bytes (see ``Shard.moving_s``).
 
     Raises:
         CheckpointError: the version was not committed.
     """
     target = folder.file(shard.job, shard.version)
+    session = f"{session} {shard.attempt}"  # a rank may still be at the save before, of the same number
     hidden = _name(target, "", session, -1)
     parts = [_name(target, SUFFIX, session, rank) for rank in range(shard.layout.world)]
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s + shard.moving_s
     try:
         folder.enter()
         _write_part(hidden, shard)
@@ -62,12 +63,15 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
         point("joint.before-commit")
         folder.adopt(hidden, _complete(hidden, shard, parts))
         for part in parts:
-            part.unlink()
+            part.unlink(missing_ok=True)  # a rank that gave up has taken its own away
     except OSError as error:
         raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(OSError):
-            (parts[shard.rank] if shard.rank else hidden).unlink(missing_ok=True)
+        # The file has another name by now, or this rank gives the version up, which is then none for the others either:
+        # what it wrote when rank 0 was gone nobody else would remove.
+        for left in (hidden, parts[shard.rank]):
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
 
 
 def _name(target: Path, suffix: str, session: str, rank: int) -> Path:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 
 from deepvm.checkpoint.arena import Filling, Slot
@@ -33,6 +34,7 @@ class Pipeline:
             slots: how many versions may be under way.
         """
         self.tiers = tuple(tiers)
+        self._away = any(tier.away for tier in self.tiers)
         self.counts = {"saved": 0, "skipped": 0, "failed": 0, "bytes": 0}
         self._most = slots
         self._slots: list[Slot] = []
@@ -141,9 +143,13 @@ class Pipeline:
         try:
             if not tier.streams:
                 shard.ready(shard.layout.size)
-            tier.put(shard, handle.reached)
+            near = self._away and not tier.away
+            tier.put(shard, partial(handle.reached, away=not near))
             own = sum(segment.length for segment in shard.layout.shards[shard.rank])
             handle.tell("sent", tier=tier.url, bytes=own, took_s=round(time.perf_counter() - start, 6))
+            if near:
+                why = f"version {shard.version} is on {tier.url} alone, which may be lost with this machine"
+                shard.lost(CheckpointError(why))
         except TierBusyError as busy:
             error = busy
             log.info("version %d is skipped by %s: %s", shard.version, tier.url, busy)
@@ -163,7 +169,12 @@ class Pipeline:
             state.lost[tier] = reason
             if state.left or len(state.lost) < len(self.tiers):
                 return
+            reason = self._why(state)
         handle.failed(reason)
+
+    def _why(self, state: _Sending) -> CheckpointError:
+        """Of the tiers' reasons that of one away from this machine, which could have promised most."""
+        return min(state.lost.items(), key=lambda found: not self.tiers[found[0] - 1].away)[1]
 
     def _done(
         self, state: _Sending, slot: Slot, shard: Shard, handle: Handle, error: CheckpointError | None = None
@@ -190,9 +201,9 @@ class Pipeline:
             self.counts["saved"] += 1
             self.counts["bytes"] += shard.layout.size
             with state.lock:
-                reasons = [*state.lost.values()]
-            if len(reasons) == len(self.tiers):
-                handle.failed(reasons[-1])
+                reason = self._why(state) if len(state.lost) == len(self.tiers) else None
+            if reason is not None:
+                handle.failed(reason)
 
     def give_back(self, slot: Slot) -> None:
         """A slot that is not used any more; one whose memory has become a version is replaced."""

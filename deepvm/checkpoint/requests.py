@@ -34,13 +34,13 @@ class Requests:
             version: the step that has ended.
             wish: this process wants it; of several ranks only the first is heard, whose clock counts.
         """
-        asked = self._asked
-        if self._ranks.world == 1:
-            self._asked = False
-            return asked or wish
-        if version < self._next:
+        if self._ranks.world > 1 and version < self._next:
             return False
-        self._asked = False
+        asked = self._asked
+        if asked:  # who asks between the two lines means the same step; no wish is wiped away unseen
+            self._asked = False
+        if self._ranks.world == 1:
+            return asked or wish
         now = time.monotonic()
         step_ms = int(1000 * (now - self._since_s) / max(version - self._since, 1))
         wanted, slowest = self._ranks.least([-int(asked or (wish and not self._ranks.rank)), -step_ms])

@@ -13,7 +13,7 @@ from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.ranks import Ranks
 from deepvm.checkpoint.state import TrainingState
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.errors import CheckpointError, DamagedError
+from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -37,14 +37,14 @@ def restore_newest(state: TrainingState, tiers: Sequence[Tier], job: str, ranks:
     found = ranks.told(_candidates(tiers, job) if not ranks.rank else None)
     if isinstance(found, CheckpointError):  # raised by all ranks: none must wait for another
         raise found
-    withheld: CheckpointError | None = None
+    withheld: Exception | None = None
     damaged = 0
     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
         for manifest, number in found:
             tier, path = tiers[number], None
             try:
                 path = tier.fetch(manifest, Path(folder))
-            except CheckpointError as error:
+            except (CheckpointError, OSError) as error:  # whatever it is, the other ranks wait below
                 damaged += isinstance(error, DamagedError)
                 withheld = withheld if isinstance(error, DamagedError) else error
                 log.warning("version %d on %s is passed over: %s", manifest.version, tier.url, error)
@@ -72,11 +72,11 @@ def restore_newest(state: TrainingState, tiers: Sequence[Tier], job: str, ranks:
 def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[Manifest, int]] | CheckpointError:
     """Complete versions and the number of their tier, newest first; of the same one, that of the first tier."""
     found: list[tuple[Manifest, int]] = []
-    silent: list[CheckpointError] = []
+    silent: list[Exception] = []
     for number, tier in enumerate(tiers):
         try:
             found += [(manifest, number) for manifest in tier.versions(job)]
-        except CheckpointError as error:
+        except (CheckpointError, RequestError) as error:  # such as a job's name that is too long for parts of it
             silent.append(error)
     if silent and not found:  # a run that began anew would overwrite what may be there
         return CheckpointError(f"{silent[0]}; a version may be there, so this training does not begin anew")

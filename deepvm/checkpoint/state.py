@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from deepvm.checkpoint.tree import put_together
+from deepvm.checkpoint.tree import put_together, take_apart
 from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
@@ -105,10 +105,16 @@ class TrainingState:
         }
 
     def record(self) -> bytes:
-        """What only this rank can tell, as a file of torch: :meth:`early`, and buffers, which ranks do not share."""
+        """What only this rank can tell, as a file of torch: :meth:`early`, and buffers, which ranks do not share.
+
+        Raises:
+            RequestError: an extra has something that torch would write and not load again safely.
+        """
+        early = self.early()
+        take_apart({"extra": early})
         buffers = {name: buffer.detach() for name, buffer in self.model.named_buffers()}
         stream = io.BytesIO()
-        torch.save({"early": self.early(), "buffers": buffers}, stream)
+        torch.save({"early": early, "buffers": buffers}, stream)
         return stream.getvalue()
 
     def optimizer_tensors(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ class Versions:
         self.last: Handle | None = None
         self.begun: Begun | None = None
         self.bytes = Bytes()
-        self.taken = self.disagreements = self._digest = 0
+        self.taken = self.disagreements = self._digest = self._attempt = 0
         self.last_step, self.last_s, self.plan_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
         self._copying: Copying | None = None
         self._records: list[torch.Tensor] = []
@@ -267,6 +268,7 @@ class Versions:
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage in late])
         rank, layout = self._ranks.rank, self.plan.layout
         shard = Shard(self._job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best)
+        shard = replace(shard, attempt=self._attempt)
         self._pipeline.send(slot, shard, handle, begun.filling)
         begun.slot = None
         self._print = self._printed(parts, begun)
@@ -322,19 +324,28 @@ class Versions:
         """
         self.disagreements += compare_replicas(self._ranks, self._seen)
         self._seen = (0, 0, 0)
-        record = self._state.record()
-        parts = take_apart(self._state.tree(version, {RECORDS: self._records}))
-        renewed = not self._fits(parts)
-        if renewed:
-            bare = take_apart(self._state.tree(version, {})).structure
-            self._digest = int.from_bytes(hashlib.sha256(repr(bare).encode()).digest()[:7], "big")
-        slot = None if renewed else self._layers.take(patience_s)
-        told = [renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
-        ready, digest, other, size, agreed = self._ranks.least(told)
-        if digest != -other:
+        slot, record, renewed, whole = None, b"", False, True
+        try:
+            record = self._state.record()
+            parts = take_apart(self._state.tree(version, {RECORDS: self._records}))
+            renewed = not self._fits(parts)
+            if renewed:
+                bare = take_apart(self._state.tree(version, {})).structure
+                self._digest = int.from_bytes(hashlib.sha256(repr(bare).encode()).digest()[:7], "big")
+            else:
+                slot = self._layers.take(patience_s)
+        except RequestError as error:  # an extra that cannot be saved; the other ranks must not wait for this one
+            log.error("version %d is not saved: %s", version, error)
+            whole = False
+        told = [whole, renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
+        all_whole, ready, digest, other, size, agreed, newest = self._ranks.least([*told, -self._attempt])
+        self._attempt = 1 - newest
+        if all_whole and digest != -other:
+            if slot is not None:
+                self._layers.give_back(slot)
             raise CheckpointError("the ranks hold different models, optimizers or extras; all must be built alike")
         capacity = len(self._records[0]) if self._records else 0
-        if not agreed or capacity < -size + 8:
+        if all_whole and (not agreed or capacity < -size + 8):
             if slot is not None:
                 self._layers.give_back(slot)
             # Room to grow: a layout costs more than a few bytes.
@@ -343,7 +354,8 @@ class Versions:
             tree = self._state.tree(version, {RECORDS: self._records})
             self._renew(tree, take_apart(tree))
             slot = self._pipeline.take(patience_s)
-        elif not ready:
+            (ready,) = self._ranks.least([slot is not None])
+        if not (all_whole and ready):
             if slot is not None:
                 self._layers.give_back(slot)
             return

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkpoint.memory_nodes import WAYS, NodeDisk
 
 from deepvm.checkpoint import disk
 
@@ -40,3 +41,11 @@ def mappable(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("no folder here on ext4 or tmpfs")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder)
+
+
+@pytest.fixture(params=WAYS)
+def node_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeDisk]:
+    """The disk of all nodes in this process, for troubles on each way to it."""
+    found = NodeDisk(request.param, monkeypatch)
+    yield found
+    assert bool(found.early) is (found.way != "complete"), "the versions took another way than this test is about"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import subprocess
@@ -10,14 +11,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
 from deepvm.checkpoint import disk
+from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.image import finish
 from deepvm.checkpoint.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.node import arriving, flusher
+from deepvm.checkpoint.node.answers import Receipt, Ticket
 from deepvm.checkpoint.node.client import Address, Link, node_status
 from deepvm.checkpoint.node.server import Node, NodeSettings
+from deepvm.checkpoint.node.shelf import Shelf
 from deepvm.checkpoint.protocol import Kind
 from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.checkpoint.tiers.tcp import TcpTier
@@ -129,6 +137,85 @@ def until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+WAYS = ("complete", "early", "begun early")
+"""When a version's way to the disk of a node meets its trouble: it was complete when its writing began; it became
+complete while it was written, and then came the trouble; or that came with the first byte.
+"""
+
+
+class NodeDisk:
+    """The disk of the nodes in this process, which may stand still or fail, whichever way a version goes there.
+
+    Both ways end in :meth:`VersionFolder.write_filling`, in whose midst the trouble comes: what it had begun is to be
+    cleared up. A version is not complete before its writing has begun, where that is the way: else chance would decide.
+
+    Attributes:
+        early: how many versions were in trouble, or might have been, whose writing began before they were complete.
+    """
+
+    def __init__(self, way: str, patch: pytest.MonkeyPatch) -> None:
+        """Work, for now."""
+        self.way, self.early = way, 0
+        self._error, self._busy = 0, False
+        self._opened = threading.Event()
+        self._opened.set()
+        self._write, self._commit = VersionFolder.write_filling, Shelf.commit
+        patch.setattr(flusher, "LEAST_BYTES", 2**62 if way == "complete" else 0)
+        patch.setattr(arriving, "_SILENCE_S", 20.0)  # under load the way must be the one that is meant
+        patch.setattr(VersionFolder, "write_filling", lambda folder, *words: self._troubled(folder, *words))
+        if way != "complete":
+            patch.setattr(Shelf, "commit", lambda shelf, ticket: self._late(shelf, ticket))
+
+    def hang(self) -> None:
+        """Stand still until ``work``."""
+        self._opened.clear()
+
+    def fail(self, error: int = errno.ENOSPC) -> None:
+        """Fail with this error until ``work``."""
+        self._error = error
+
+    def work(self) -> None:
+        """Take whatever comes, and what waits."""
+        self._error = 0
+        self._opened.set()
+
+    def _troubled(
+        self,
+        folder: VersionFolder,
+        image: memoryview,
+        job: str,
+        version: int,
+        final: Iterable[int],
+        manifest: Callable[[], Manifest],
+    ) -> Path:
+        early = not isinstance(final, list)
+        self.early += early
+        self._busy = True
+
+        def ends() -> Iterator[int]:
+            if early and self.way == "begun early":
+                self._trouble()
+            for end in final:
+                if end == len(image):
+                    self._trouble()
+                yield end
+
+        try:
+            return self._write(folder, image, job, version, ends(), manifest)
+        finally:
+            self._busy = False
+
+    def _trouble(self) -> None:
+        assert self._opened.wait(20), "the test has left the disk standing still"
+        if self._error:
+            raise OSError(self._error, os.strerror(self._error))
+
+    def _late(self, shelf: Shelf, ticket: Ticket) -> Receipt:
+        """A commit, once the version is on its way; while the disk is busy with another one it may take none."""
+        until(lambda: ticket.version.early or self._busy or shelf.queue, 1.0)
+        return self._commit(shelf, ticket)
 
 
 def raw_sender(node: object, layout: Layout, session: str = "s1", rank: int = 0, job: str = "job") -> Link:

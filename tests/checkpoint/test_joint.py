@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from deepvm.checkpoint import joint
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.image import finish
 from deepvm.checkpoint.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.ranks import shards
+from deepvm.checkpoint.tiers import base
 from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError
@@ -38,7 +41,7 @@ def images(layout: Layout, seed: int) -> tuple[bytearray, list[bytearray]]:
 
 
 def put(
-    folder: Path, version: int, parts: list[bytearray], layout: Layout, ranks: list[int], session: str
+    folder: Path, version: int, parts: list[bytearray], layout: Layout, ranks: list[int], session: str, attempt: int = 0
 ) -> list[object]:
     """What each rank got: its levels, or why not."""
     found: list[object] = [None] * len(ranks)
@@ -47,7 +50,7 @@ def put(
         levels: list[Level] = []
         tier = FileTier(folder, keep=2, session=session)
         try:
-            tier.put(Shard("job", version, rank, layout, memoryview(parts[rank])), levels.append)
+            tier.put(Shard("job", version, rank, layout, memoryview(parts[rank]), attempt=attempt), levels.append)
             found[place] = levels
         except CheckpointError as error:
             found[place] = error
@@ -84,10 +87,63 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     (error,) = put(tmp_path, 2, parts, layout, [1 - missing], "s")
     assert isinstance(error, CheckpointError) and "in time" in str(error)
     assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [1]
+    assert [n for n in names(tmp_path) if n.startswith(".job")] == []  # as large as a version, and nobody's
     # The next run takes nothing of what was left.
     whole, parts = images(layout, 2)
     assert put(tmp_path, 2, parts, layout, [0, 1], "next") == [[Level.DURABLE]] * 2
     assert VersionFolder(tmp_path).file("job", 2).read_bytes() == whole
+
+
+def test_ranks_have_time_for_the_bytes_of_a_large_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 reads all of it before it commits: the others wait longer for that than for anything else."""
+    layout = layout_of(2)
+    whole, parts = images(layout, 1)
+    honest = joint._complete
+
+    def complete(*given: object) -> object:
+        time.sleep(0.8)
+        return honest(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(joint, "_complete", complete)
+    monkeypatch.setattr(joint.put_part, "__defaults__", (0.4,))
+    monkeypatch.setattr(base, "LEAST_BYTES_S", SIZE / 20)
+    assert put(tmp_path, 1, parts, layout, [0, 1], "s") == [[Level.DURABLE]] * 2
+    assert VersionFolder(tmp_path).file("job", 1).read_bytes() == whole
+
+
+def test_two_saves_of_a_number_have_files_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that gives the first up, when others are at the second, takes nothing of that away."""
+    layout = layout_of(2)
+    whole, parts = images(layout, 2)
+    honest = joint._complete
+
+    def complete(*given: object) -> object:
+        monkeypatch.setattr(base, "LEAST_BYTES_S", 1e12)
+        (error,) = put(tmp_path, 1, images(layout, 1)[1], layout, [1], "s", attempt=1)
+        assert isinstance(error, CheckpointError)
+        return honest(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(joint, "_complete", complete)
+    monkeypatch.setattr(joint.put_part, "__defaults__", (0.3,))
+    monkeypatch.setattr(base, "LEAST_BYTES_S", SIZE / 20)
+    assert put(tmp_path, 1, parts, layout, [0, 1], "s", attempt=2) == [[Level.DURABLE]] * 2
+    assert VersionFolder(tmp_path).file("job", 1).read_bytes() == whole
+
+
+def test_a_rank_that_gave_up_does_not_undo_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes its own word away while rank 0 commits: the version is there, and rank 0 says so."""
+    layout = layout_of(2)
+    _, parts = images(layout, 1)
+    honest = VersionFolder.adopt
+
+    def adopt(folder: VersionFolder, hidden: Path, manifest: Manifest) -> Path:
+        found = honest(folder, hidden, manifest)
+        for path in tmp_path.glob(".*.json.*.tmp"):
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(VersionFolder, "adopt", adopt)
+    assert put(tmp_path, 1, parts, layout, [0, 1], "s")[0] == [Level.DURABLE]
 
 
 def test_bytes_that_changed_on_their_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from checkpoint.memory_nodes import TOKEN, Process
 
 pytest.importorskip("torch")
 
@@ -55,15 +58,32 @@ saver.close()
 """
 
 
+@pytest.fixture(params=["a folder", "a node", "two nodes"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of where the versions go."""
+    if request.param == "a folder":
+        yield tmp_path.as_uri()
+        return
+    with ExitStack() as stack:
+        ports = []
+        for name in ("one", "two")[: 1 + (request.param == "two nodes")]:
+            (tmp_path / name).mkdir()
+            node = stack.enter_context(Process(tmp_path / name, memory="512MiB"))
+            ports.append(node.url.removeprefix("tcp://"))
+        yield "tcp://" + ",".join(ports)
+
+
 @pytest.mark.parametrize("slots", [1, 2])
-def test_the_state_once_for_each_slot(slots: int, tmp_path: Path) -> None:
+def test_the_state_once_for_each_slot(slots: int, place: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_bytes(TOKEN)
     # What the training itself has given back must not stay with the C library, by chance more or less of it.
     done = subprocess.run(
-        [sys.executable, "-c", TRAINER, tmp_path.as_uri(), str(slots)],
+        [sys.executable, "-c", TRAINER, place, str(slots)],
         capture_output=True,
         text=True,
         timeout=120,
-        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "DEEPVM_TOKEN_FILE": str(token)},
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

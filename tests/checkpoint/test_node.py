@@ -6,7 +6,6 @@ import random
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from checkpoint.memory_nodes import (
     MIB,
     TOKEN,
     Acks,
+    NodeDisk,
     finished,
     make_image,
     make_layout,
@@ -39,7 +39,7 @@ from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.node.sums import Cuts, seal_by_parts, total
 from deepvm.checkpoint.protocol import Channel, Kind, Refused, tune, within_machine
 from deepvm.checkpoint.tiers import tcp
-from deepvm.checkpoint.tiers.base import Level
+from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
 
 
@@ -148,16 +148,9 @@ def test_two_flows_and_more_than_a_chunk(tmp_path: Path) -> None:
         to.close()
 
 
-def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, node_disk: NodeDisk) -> None:
     layout = make_layout(MIB)
-    gate = threading.Event()
-    write = VersionFolder.write
-
-    def slow(self: VersionFolder, *arguments: object) -> Path:
-        assert gate.wait(20)
-        return write(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(VersionFolder, "write", slow)
+    node_disk.hang()
     with running(3 * MIB, tmp_path / "p", keep=9) as node:
         to = tier(node)
         # One is being written, one only waits for that, one is the newest: none of them may go.
@@ -168,7 +161,7 @@ def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, mon
             put(to, 4, layout, make_image(layout, 4))
         assert time.monotonic() - begin < 2  # the disk stands still, the trainer does not
         assert [m.version for m in to.versions("job")] == [3, 2, 1]
-        gate.set()
+        node_disk.work()
         assert all(a.wait(Level.DURABLE) and a.levels == [Level.REMOTE, Level.DURABLE] for a in acks)
         assert put(to, 5, layout, make_image(layout, 5)).wait(Level.DURABLE)
         assert node.metrics()["counts"]["busy"] == 1
@@ -381,6 +374,34 @@ def test_a_version_put_again_is_the_new_one(tmp_path: Path, size: int) -> None:
         put(tiers[1], 3, layout, make_image(layout, 2), 1)
         path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
         assert path.read_bytes() == finished(make_image(layout, 2), layout)
+        for one in tiers:
+            one.close()
+
+
+def test_parts_of_two_saves_of_a_number_are_no_version(tmp_path: Path) -> None:
+    """The ranks are not equally fast: one sends the second save while another is still at the first."""
+    layout = make_layout(MIB, 2, seed=3)
+    first, second = make_image(layout, 1), make_image(layout, 2)
+    with running() as node:
+        tiers = [tier(node), tier(node)]
+
+        def save(rank: int, image: memoryview, attempt: int) -> Acks:
+            acks = Acks()
+            tiers[rank].put(Shard("job", 1, rank, layout, image, attempt=attempt), acks)
+            return acks
+
+        save(0, first, 1)
+        save(0, second, 2)
+        with pytest.raises(Refused, match="saved anew"):
+            save(1, first, 1)
+        assert tiers[0].versions("job") == ()
+        assert save(1, second, 2).levels == [Level.REMOTE]
+        save(1, second, 3)
+        assert save(0, second, 3).levels == [Level.REMOTE]
+        with pytest.raises(Refused, match="saved anew"):
+            save(1, first, 2)
+        path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
+        assert path.read_bytes() == finished(second, layout)
         for one in tiers:
             one.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import random
 import signal
 import socket
@@ -20,6 +21,7 @@ from checkpoint.memory_nodes import (
     MIB,
     TOKEN,
     Acks,
+    NodeDisk,
     Process,
     finished,
     make_image,
@@ -38,8 +40,8 @@ from deepvm.checkpoint.layout import ChecksumField, Layout, Segment
 from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.node.client import Link
 from deepvm.checkpoint.protocol import Channel, Kind, Refused, admit, introduce
-from deepvm.checkpoint.tiers import tcp
-from deepvm.checkpoint.tiers.base import Level
+from deepvm.checkpoint.tiers import base, tcp
+from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.errors import CheckpointError, TierBusyError
 
 HEAD = struct.Struct("!4sBI")
@@ -475,24 +477,58 @@ def test_a_dead_connection_does_not_hold_the_bytes_of_a_new_one(same_attempt: bo
         dead.close()
 
 
-def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_is_waited_for(
+    tmp_path: Path, node_disk: NodeDisk, error: int, caplog: pytest.LogCaptureFixture
+) -> None:
     layout = make_layout(MIB)
-    write, full = VersionFolder.write, [True]
-
-    def fails(self: VersionFolder, *arguments: object) -> Path:
-        if full[0]:
-            raise CheckpointError("no space left") from OSError(errno.ENOSPC, "no space left")
-        return write(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(VersionFolder, "write", fails)
+    node_disk.fail(error)
     with running(4 * MIB, tmp_path / "p") as node:
         to = tier(node)
         acks = put(to, 1, layout, make_image(layout, 1))
         assert until(lambda: node.metrics()["flush"]["failed"] == 1)
-        assert acks.levels == [Level.REMOTE] and node.metrics()["flush"]["last_error"] == "no space left"
-        full[0] = False
+        assert acks.levels == [Level.REMOTE]
+        why = f"{tmp_path}/p/job-000000000001.pt: cannot be written: {os.strerror(error)}"
+        assert node.metrics()["flush"]["last_error"] == why
+        assert f"version 1 of job stays in memory: {why}" in caplog.messages
+        assert [v["durable"] for v in node.metrics()["versions"]] == [False]
+        assert not [p.name for p in (tmp_path / "p").iterdir() if "000000000001" in p.name], "half of it is left"
+        node_disk.work()
         assert acks.wait(Level.DURABLE)
+        assert [v["durable"] for v in node.metrics()["versions"]] == [True]
         assert verify(VersionFolder(tmp_path / "p").file("job", 1)).version == 1
+        to.close()
+
+
+@pytest.mark.parametrize("trouble", ["hang", "fail"])
+def test_what_was_acknowledged_can_be_restored_whatever_the_disk_does(
+    tmp_path: Path, node_disk: NodeDisk, trouble: str
+) -> None:
+    """From memory while the disk is in trouble, from the disk when the memory is lost with it."""
+    layout = make_layout(MIB)
+    with running(8 * MIB, tmp_path / "p", drain_s=0.1) as node:
+        to = tier(node)
+        assert put(to, 1, layout, make_image(layout, 1)).wait(Level.DURABLE)
+        getattr(node_disk, trouble)()
+        acks = put(to, 2, layout, make_image(layout, 2))
+        assert acks.levels == [Level.REMOTE]
+        if trouble == "fail":
+            assert until(lambda: node.metrics()["flush"]["failed"] == 1)
+        newest = to.versions("job")[0]
+        assert newest.version == 2
+        assert to.fetch(newest, tmp_path / "f").read_bytes() == finished(make_image(layout, 2), layout)
+        assert not acks.wait(Level.DURABLE, 0.2)
+        to.close()
+        # What the disk has now is what another node finds there after the end of this machine.
+        (tmp_path / "q").mkdir()
+        for path in (tmp_path / "p").iterdir():
+            (tmp_path / "q" / path.name).write_bytes(path.read_bytes())
+        node_disk.work()
+    with running(8 * MIB, tmp_path / "q") as node:
+        to = tier(node, "later")
+        (manifest,) = to.versions("job")
+        assert manifest.version == 1
+        assert to.fetch(manifest, tmp_path / "g").read_bytes() == finished(make_image(layout, 1), layout)
         to.close()
 
 
@@ -504,6 +540,38 @@ def test_a_node_that_does_not_answer_costs_put_no_more_than_its_limit() -> None:
         with pytest.raises(CheckpointError):
             put(to, 1, layout, make_image(layout, 1))
         assert time.monotonic() - begin < 1.0 + 5
+        to.close()
+
+
+def test_who_proves_the_token_when_the_node_has_ended_is_sent_away() -> None:
+    """It would wait for words of a node that says none any more."""
+    with running() as node:
+        channel = Channel(node.address.open(5.0))  # type: ignore[attr-defined]
+        assert until(lambda: node.metrics()["unproven"] == 1)
+        node.stop()
+        introduce(channel, TOKEN)
+        with contextlib.suppress(OSError):
+            channel.send(Kind.HELLO, {"role": "status"})
+        frame = channel.receive(idle_s=5.0)
+        assert frame.kind is Kind.ERROR and frame.body["code"] == "stopping"
+        channel.close()
+
+
+def slowly(version: int, layout: Layout, pause_s: float) -> Shard:
+    """A version that is copied more slowly than a tier would wait for anything else."""
+    return Shard("job", version, 0, layout, make_image(layout, version), ready=lambda end: time.sleep(pause_s))
+
+
+def test_a_version_that_takes_longer_than_any_other_wait_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of hundreds of gigabytes none would, if the limit were one for all sizes."""
+    layout = make_layout(8 * MIB)
+    with running() as node:
+        to, acks = tier(node, limit_s=0.5, await_s=0.5, flows=1), Acks()
+        with pytest.raises(CheckpointError):
+            to.put(slowly(1, layout, 0.2), acks)
+        monkeypatch.setattr(base, "LEAST_BYTES_S", layout.size / 20)
+        to.put(slowly(2, layout, 0.2), acks)
+        assert acks.levels == [Level.REMOTE]
         to.close()
 
 
@@ -632,12 +700,9 @@ def test_the_term_signal_drains_the_queue(tmp_path: Path) -> None:
         verify(file.path)
 
 
-def test_a_stopping_node_takes_nothing_new_and_gives_up_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopping_node_takes_nothing_new_and_gives_up_in_time(tmp_path: Path, node_disk: NodeDisk) -> None:
     layout = make_layout(MIB)
-    gate = threading.Event()
-    monkeypatch.setattr(VersionFolder, "write", lambda *_: gate.wait(20))
+    node_disk.hang()
     with running(8 * MIB, tmp_path / "p", drain_s=0.6) as node:
         to = tier(node)
         put(to, 1, layout, make_image(layout, 1))
@@ -649,7 +714,7 @@ def test_a_stopping_node_takes_nothing_new_and_gives_up_in_time(
             put(to, 2, layout, make_image(layout, 2))
         thread.join(5)
         assert left == [1]  # and the command line says so, with exit code 1
-        gate.set()
+        node_disk.work()
         to.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from checkpoint.memory_nodes import (
     MIB,
     TOKEN,
     Acks,
+    NodeDisk,
     finished,
     make_image,
     make_layout,
@@ -25,58 +25,40 @@ from checkpoint.memory_nodes import (
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.node import shelf, watcher
 from deepvm.checkpoint.node.client import Link
-from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.node.slots import machine_memory
 from deepvm.checkpoint.protocol import Kind
 from deepvm.checkpoint.tiers.base import Level
 from deepvm.errors import CheckpointError, TierBusyError
 
-
-def gate(node: Node, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """The disk stands still until this is set."""
-    opened, store = threading.Event(), node.store
-    assert store is not None
-    write = store.write
-
-    def slow(*arguments: object) -> None:
-        assert opened.wait(20)
-        write(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(store, "write", slow)
-    return opened
-
-
 # --- promises ----------------------------------------------------------------------------------------------------
 
 
-def test_a_number_put_again_is_not_durable_because_the_first_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_put_again_is_not_durable_because_the_first_was(tmp_path: Path, node_disk: NodeDisk) -> None:
     layout = make_layout(100_000)
     first, second = make_image(layout, 1), make_image(layout, 2)
     with running(persist=tmp_path) as node:
         to = tier(node)
         assert put(to, 200, layout, first).wait(Level.DURABLE)
-        opened = gate(node, monkeypatch)
+        node_disk.hang()
         again = put(to, 200, layout, second)
         assert again.levels == [Level.REMOTE] and not again.wait(Level.DURABLE, 0.5)
-        opened.set()
+        node_disk.work()
         assert again.wait(Level.DURABLE)
         assert VersionFolder(tmp_path).file("job", 200).read_bytes() == finished(second, layout)
         to.close()
 
 
-def test_a_late_disk_makes_nothing_else_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_disk_makes_nothing_else_durable(tmp_path: Path, node_disk: NodeDisk) -> None:
     """The first of two versions of one number reaches the disk while the second is on its way, or was given up."""
     layout = make_layout(100_000, world=2)
     with running(persist=tmp_path) as node:
         tiers = [tier(node), tier(node)]
-        opened = gate(node, monkeypatch)
+        node_disk.hang()
         assert all(
             isinstance(a, Acks) and a.wait(Level.REMOTE) for a in put_all(tiers, 5, layout, make_image(layout, 1))
         )
         again = put(tiers[0], 5, layout, make_image(layout, 2), rank=0)
-        opened.set()
+        node_disk.work()
         assert until(lambda: bool(node.metrics()["flush"]["flushed"]))
         assert not again.wait(Level.REMOTE, 0.5)
         with node.shelf.changed:
@@ -271,7 +253,8 @@ def test_the_memory_of_a_machine(tmp_path: Path, files: dict[str, str], memory: 
 # --- the disk ----------------------------------------------------------------------------------------------------
 
 
-def test_a_version_that_cannot_be_written_stops_no_other_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize("node_disk", ["complete", "early"], indirect=True)
+def test_a_version_that_cannot_be_written_stops_no_other_job(tmp_path: Path, node_disk: NodeDisk) -> None:
     layout = make_layout(100_000)
     (tmp_path / "bad-000000000001.pt").mkdir()
     with running(persist=tmp_path) as node:
@@ -292,7 +275,8 @@ def test_a_version_that_cannot_be_written_stops_no_other_job(tmp_path: Path) -> 
         good.close()
 
 
-def test_a_job_that_cannot_be_written_does_not_fill_the_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("node_disk", ["complete", "early"], indirect=True)
+def test_a_job_that_cannot_be_written_does_not_fill_the_memory(tmp_path: Path, node_disk: NodeDisk) -> None:
     """Whoever waited for its disk was told; what it has completed last stays."""
     layout = make_layout(100_000)
     (tmp_path / "bad-000000000001.pt").mkdir()
@@ -310,7 +294,8 @@ def test_a_job_that_cannot_be_written_does_not_fill_the_memory(tmp_path: Path) -
         good.close()
 
 
-def test_the_flusher_outlives_what_it_does_not_expect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("node_disk", ["complete", "early"], indirect=True)
+def test_the_flusher_outlives_what_it_does_not_expect(tmp_path: Path, node_disk: NodeDisk) -> None:
     layout = make_layout(100_000)
 
     def fail(job: str) -> None:
@@ -318,8 +303,8 @@ def test_the_flusher_outlives_what_it_does_not_expect(tmp_path: Path, monkeypatc
 
     with running(persist=tmp_path) as node:
         to = tier(node)
-        monkeypatch.setattr(node.store, "manifests", fail)
-        assert put(to, 1, layout, make_image(layout, 1)).wait(Level.DURABLE)
-        monkeypatch.undo()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.store, "manifests", fail)
+            assert put(to, 1, layout, make_image(layout, 1)).wait(Level.DURABLE)
         assert put(to, 2, layout, make_image(layout, 2)).wait(Level.DURABLE)
         to.close()

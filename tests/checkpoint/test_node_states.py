@@ -5,9 +5,11 @@ The model is simple: the bytes that each attempt of each rank has sent, and what
 
 from __future__ import annotations
 
-import contextlib
+import os
 import random
 import tempfile
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -28,10 +30,10 @@ from hypothesis.stateful import (
 from deepvm.checkpoint import image
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.layout import Layout
-from deepvm.checkpoint.node import arriving
+from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.node import arriving, flusher
 from deepvm.checkpoint.node import shelf as rules
 from deepvm.checkpoint.node.answers import Busy, Ticket
-from deepvm.checkpoint.node.arriving import Arriving, GivenUpError
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.shelf import Shelf
@@ -43,7 +45,7 @@ from deepvm.errors import CheckpointError, DamagedError
 
 SIZE, LEASE_S, KEEP = 3000, 30.0, 2
 SLOT = 4096
-FATES = ["good"] * 4 + ["never", "slow", "damaged"]
+FATES = ["good"] * 4 + ["never", "slow", "damaged", "anew"]
 RUNS = ("first", "second", "third")
 NUMBERS, ONE = st.integers(1, 6), st.integers(0, 99)
 
@@ -72,6 +74,112 @@ class Sender:
         return self.dead
 
 
+class Clock:
+    """What the early writer takes for the time."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+class EndedError(BaseException):
+    """The node was killed."""
+
+
+class Writing(threading.Thread):
+    """The flusher's thread, with one version. It and the test take turns, so that the test alone decides what happens
+    between what: it runs in ``proceed`` only, until it waits for somebody or has got some bytes further.
+    """
+
+    def __init__(self, flusher: Flusher, version: Version) -> None:
+        super().__init__(daemon=True)
+        self._flusher, self.version, self.slot = flusher, version, version.slot
+        self._mine, self._others = threading.Semaphore(0), threading.Semaphore(0)
+        self._fate: BaseException | None = None
+        self._error: BaseException | None = None
+        self.broken, self.done, self.result = False, False, None
+        self.start()
+
+    def run(self) -> None:
+        self._mine.acquire()
+        try:
+            self.result = self._flusher._write(self.version)
+        except EndedError:
+            pass
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.done = True
+            self._others.release()
+
+    def turn(self) -> None:
+        """Let the others go on; who is in the midst of something may be disturbed in it."""
+        self._others.release()
+        self._mine.acquire()
+        if self._fate is not None:
+            fate, self._fate = self._fate, None
+            raise fate
+
+    def proceed(self, fate: BaseException | None = None) -> None:
+        """Let it do its next step; or fail in it."""
+        self._fate = fate
+        self._mine.release()
+        assert self._others.acquire(timeout=20), "the writer waits for what nobody will do"
+        if self.done:
+            self.join()
+            if self._error is not None:
+                raise self._error
+
+
+class Turns(threading.Condition):
+    """A lock, at which a writer that waits lets the test go on."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        writing = threading.current_thread()
+        if not isinstance(writing, Writing):
+            return super().wait(timeout)
+        self.release()
+        try:
+            writing.turn()
+        finally:
+            self.acquire()
+        return True
+
+
+class StepwiseStore(FolderStore):
+    """A disk that a thread writes to step by step, and that has the bytes of the moment when they were written."""
+
+    def write(self, image: memoryview, manifest: Manifest) -> None:
+        self._step()
+        super().write(image, manifest)
+
+    def write_filling(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+    ) -> None:
+        on_disk = memoryview(bytearray(len(image)))
+
+        def ends() -> Iterator[int]:
+            done = 0
+            for end in final:
+                on_disk[done:end] = image[done:end]
+                done = end
+                self._step()
+                yield end
+
+        super().write_filling(on_disk, job, version, ends(), manifest)
+
+    @staticmethod
+    def _step() -> None:
+        writing = threading.current_thread()
+        if isinstance(writing, Writing):
+            writing.turn()
+
+
 class Protocol(RuleBasedStateMachine):
     """Several ranks of up to three runs of one job, a disk that may fail, and a node that may start anew."""
 
@@ -82,15 +190,17 @@ class Protocol(RuleBasedStateMachine):
         self.home = tempfile.TemporaryDirectory(prefix="deepvm-states-")
         self.folder = VersionFolder(Path(self.home.name), direct=False)
         self.layouts = [make_layout(SIZE, self.world, seed=seed) for seed in (1, 2)]
-        self.now = 0.0
+        CLOCK.now = 1.0
+        self.writing: Writing | None = None
         self.living: list[Sender] = []
         self.puts = 0
         self.begin()
 
     def begin(self) -> None:
         """The node starts: nothing is in its memory."""
-        self.shelf = Shelf(self.slots * SLOT, persists=self.persists, lease_s=LEASE_S, clock=lambda: self.now)
-        self.store = FolderStore(self.folder.path, direct=False)
+        self.shelf = Shelf(self.slots * SLOT, persists=self.persists, lease_s=LEASE_S, clock=CLOCK.monotonic)
+        self.shelf.changed = Turns()
+        self.store = StepwiseStore(self.folder.path, direct=False)
         self.flusher = Flusher(self.shelf, self.store, keep=KEEP)
         self.seen: dict[Version, bytes] = {}
         self.committed: dict[tuple[Version, int], int] = {}
@@ -104,6 +214,7 @@ class Protocol(RuleBasedStateMachine):
         self.acknowledged = dict(self.durable)
 
     def teardown(self) -> None:
+        self.kill()
         for sender in self.living:
             self.end(sender)
         self.home.cleanup()
@@ -125,7 +236,7 @@ class Protocol(RuleBasedStateMachine):
         sender, layout = Sender(run, rank), self.layout_of(run)
         job = self.shelf.jobs.get("job")
         rival = job.session if job is not None and job.session is not None and job.session.name != run else None
-        alive = rival is not None and self.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.owners)
+        alive = rival is not None and CLOCK.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.owners)
         try:
             known = self.shelf.enter(sender, "job", run, self.world, rank, layout.digest)
         except Refused as error:
@@ -164,7 +275,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 10.0, LEASE_S + 1]))
     def time_passes(self, seconds: float) -> None:
-        self.now += seconds
+        CLOCK.now += seconds
 
     # --- one rank's part -----------------------------------------------------------------------------------------
 
@@ -264,16 +375,27 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, order=st.randoms(use_true_random=False), first=st.sampled_from(FATES), stay=st.booleans())
     def whole_version(self, number: int, order: random.Random, first: str, stay: bool) -> None:
-        """All ranks of the living run, in any order, perhaps with a fault in one piece: chance would hardly do it."""
+        """All ranks of the living run, in any order, perhaps with a fault in one piece: chance would hardly do it.
+
+        Whoever writes gets on meanwhile, perhaps with this one; and one rank may begin anew in the middle of it.
+        """
         senders = [self.enter(self.current() or RUNS[0], rank) for rank in range(self.world)]
         steps = [(s, piece) for s in senders if s is not None for piece in range(len(self.pieces(s)))]
         for sender in senders:
             if sender is not None:
                 self.ask(sender, number)
         order.shuffle(steps)
-        for number, (sender, piece) in enumerate(steps):
-            if number or first != "never":
-                self.send(sender, piece, "good" if number else first)
+        if self.persists and self.writing is None and order.random() < 0.5:
+            steps.sort(key=lambda step: self.pieces(step[0])[step[1]])  # as they lie: the disk can begin
+            self.begin_to_write()
+        anew = len(steps) // 2 if first == "anew" else -1
+        for count, (sender, piece) in enumerate(steps):
+            if count == anew:
+                self.ask(sender, number)
+                steps += [(sender, again) for again in range(len(self.pieces(sender)))]
+            if count or first != "never":
+                self.send(sender, piece, "good" if count or anew >= 0 else first)
+            self.step()
         for sender in senders:
             if sender is not None:
                 self.finish(sender)
@@ -282,37 +404,56 @@ class Protocol(RuleBasedStateMachine):
 
     # --- the disk and the readers --------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.persists)
+    @precondition(lambda self: self.persists and self.writing is None)
     @rule(works=st.booleans())
     def flush(self, works: bool) -> None:
         version = self.shelf.next_flush(0)
-        if version is None:
-            return
-        if works:
-            assert self.flusher._write(version)
-            self.durable.pop(version.number, None)
-            self.durable[version.number] = self.seen[version]
-        else:
-            self.store.write = self._full  # type: ignore[method-assign]
-            assert not self.flusher._write(version)
-            del self.store.write
-        self.shelf.unpin(version)
+        if version is not None:
+            self.write(version)
+            while self.writing is not None:
+                self.step(works)
 
-    @precondition(lambda self: self.persists)
+    @precondition(lambda self: self.persists and self.writing is None)
     @rule()
-    def look_early(self) -> None:
-        """The flusher writes what has come of a version so far; nothing more comes while it looks."""
+    def begin_to_write(self) -> None:
+        """What waits for the disk, or else what has come of a version so far."""
         version = self.shelf.next_flush(0, (), 0)
-        if version is None:
+        if version is not None:
+            self.write(version)
+
+    def write(self, version: Version) -> None:
+        self.writing = Writing(self.flusher, version)
+        self.step()
+
+    @precondition(lambda self: self.writing is not None)
+    @rule(steps=st.integers(1, 12), works=st.sampled_from([True] * 5 + [False]))
+    def go_on_writing(self, steps: int, works: bool) -> None:
+        for step in range(steps):
+            self.step(works or step < steps - 1)
+
+    def step(self, works: bool = True) -> None:
+        """Let the writer do its next step, or have the disk fail in it."""
+        writing = self.writing
+        if writing is None:
             return
-        if version.state is State.RECEIVING:
-            version.early = False  # it may look again
-            whole = self.whole(version, {rank: int(put) for rank, put in version.puts.items()})
-            with contextlib.suppress(GivenUpError):
-                for end in Arriving(self.shelf, version).final():
-                    assert 0 < end < SIZE, "it is not complete"
-                    assert bytes(version.image[:end]) == whole[:end], "what goes to the disk will change"
-        self.shelf.unpin(version)
+        writing.proceed(None if works else CheckpointError("no space left"))
+        writing.broken |= not works
+        if writing.done:
+            self.writing = None
+            version = writing.version
+            if writing.result:
+                assert version in self.seen, "what never was complete is on the disk"
+                self.durable.pop(version.number, None)
+                self.durable[version.number] = self.seen[version]
+            assert writing.result is not False or writing.broken, self.flusher.times["last_error"]
+            self.shelf.unpin(version)
+
+    def kill(self) -> None:
+        """The node's end, for the writer."""
+        writing, self.writing = self.writing, None
+        if writing is not None and not writing.done:  # else its error has ended this run
+            writing.proceed(EndedError())
+            assert writing.done
 
     @staticmethod
     def whole(version: Version, puts: dict[int, int]) -> bytes:
@@ -323,10 +464,6 @@ class Protocol(RuleBasedStateMachine):
                 part = sent(version.session, version.number, rank, put)[offset : offset + length]
                 image[offset : offset + length] = part
         return finished(memoryview(image), layout)
-
-    @staticmethod
-    def _full(*_: object) -> None:
-        raise CheckpointError("no space left")
 
     @rule(one=ONE)
     def borrow(self, one: int) -> None:
@@ -346,6 +483,7 @@ class Protocol(RuleBasedStateMachine):
     def restart(self, really: int) -> None:
         if really:  # else hardly anything would ever be in its memory
             return
+        self.kill()
         for sender in list(self.living):
             sender.claims.clear()
             sender.ticket, sender.dead = None, True
@@ -414,6 +552,7 @@ class Protocol(RuleBasedStateMachine):
         job = self.shelf.jobs.get("job")
         held = {id(v.slot) for v in (*job.partial.values(), *job.complete.values())} if job is not None else set()
         held |= {id(self.in_use[v]) for v, _ in self.borrowed}
+        held |= {id(self.writing.slot)} if self.writing is not None else set()
         held |= {id(self.in_use[c]) for s in self.living for c in s.claims}
         held -= {id(None)}
         assert not held & {id(s) for s in self.shelf.pool.free}, "a slot in use is free"
@@ -436,9 +575,11 @@ class ThreeRanks(Protocol):
 def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread plays all: who would wait for another's bytes is refused at once."""
     monkeypatch.setattr(rules, "_ABORT_S", 0.0)
-    monkeypatch.setattr(arriving, "_SILENCE_S", 0.0)
+    monkeypatch.setattr(arriving, "time", CLOCK)
+    monkeypatch.setattr(flusher, "time", CLOCK)
     monkeypatch.setattr(image, "CHUNK_BYTES", 300)
     monkeypatch.setattr(rules, "LEAST_PIECE", 1)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no machine crashes here, and most time would go there
 
 
 MACHINES = [Protocol, OneRank, MemoryOnly, ThreeRanks]
@@ -469,6 +610,26 @@ def unverified_counts(self: Shelf, claim: Claim, verified: object) -> None:
     settle(self, claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
 
 
+def unpinned(self: Room, limit_s: float, resting: Container[str] = (), early_bytes: int | None = None) -> object:
+    version = next_flush(self, limit_s, resting, early_bytes)
+    if version is not None and version.state is State.RECEIVING:
+        version.pins -= 1
+    return version
+
+
+def unnoticed(self: Version, rank: int) -> None:
+    before = self.renewed
+    forget(self, rank)
+    self.renewed = before
+
+
+def said_too_soon(self: Flusher, version: Version) -> float:
+    try:
+        return write_early(self, version)
+    except CheckpointError:
+        return 0.0
+
+
 def always_flushed(self: Room, here: Job, size: int) -> object:
     for job in self.jobs.values():
         for version in job.complete.values():
@@ -476,7 +637,8 @@ def always_flushed(self: Room, here: Job, size: int) -> object:
     return take(self, here, size)
 
 
-settle, take = Shelf.settle, Room._slot
+settle, take, next_flush = Shelf.settle, Room._slot, Room.next_flush
+forget, write_early = Version.forget, Flusher._write_early
 MUTATIONS = {
     "a commit counts with bytes missing": (Version, "missing", lambda self, rank: iter(())),
     "the newest version has no protection": (Job, "keeps", lambda self, version: False),
@@ -487,6 +649,9 @@ MUTATIONS = {
     "a slot that is written is used again": (Version, "used", property(lambda self: self.pins > 0)),
     "the disk keeps the newest only": (Flusher, "_retain", newest_only),
     "a word on an earlier attempt stands for the next": (Remembered, "discard", lambda self, number: None),
+    "a slot that is written early is used again": (Room, "next_flush", unpinned),
+    "what came anew is not noticed by who writes early": (Version, "forget", unnoticed),
+    "what failed early is on the disk": (Flusher, "_write_early", said_too_soon),
     "what is not on the disk goes": (Room, "_slot", always_flushed),
 }
 

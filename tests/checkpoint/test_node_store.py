@@ -53,6 +53,14 @@ def test_a_version_comes_back(place: str) -> None:
     store.release()
 
 
+def test_a_reader_of_a_folder_costs_little_memory(tmp_path: Path) -> None:
+    """There may be as many as the node has connections."""
+    store, image = store_at(tmp_path.as_uri()), noise(3 * MIB + 7)
+    store.write(memoryview(image), manifest_of(image))
+    pieces = [bytes(piece) for piece in store.read("job", 1)[1]]
+    assert max(map(len, pieces)) == MIB and b"".join(pieces) == image
+
+
 def test_a_node_finds_what_an_earlier_one_persisted(place: str, tmp_path: Path) -> None:
     """Of two ranks: a bucket gets whole versions only from a node."""
     layout = make_layout(3 * MIB, world=2, records=5)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
 
 import pytest
-from checkpoint.memory_nodes import Acks, make_image, make_layout, running, tier, until
+from checkpoint.memory_nodes import Acks, NodeDisk, make_image, make_layout, running, tier, until
 
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.handle import Handle  # noqa: E402
+from deepvm.checkpoint.manifest import Manifest  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
-from deepvm.checkpoint.node.store import FolderStore  # noqa: E402
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
@@ -34,6 +36,21 @@ def why_not_durable(handle: Handle) -> str:
     error = handle.durable.exception(SOON_S)
     assert isinstance(error, CheckpointError)
     return str(error)
+
+
+def test_a_promise_that_does_not_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until Python 3.10 the futures' own TimeoutError was another class than the one that ``except`` names."""
+
+    class Late(Exception):
+        pass
+
+    def result(self: object, limit_s: float | None = None) -> int:
+        raise Late
+
+    handle = Handle(3)
+    monkeypatch.setattr(Future, "result", result)
+    with pytest.raises(CheckpointError, match="no tier has acknowledged the version after 0 s"):
+        handle.await_safe(True, 0.01)
 
 
 def test_a_node_without_a_disk() -> None:
@@ -66,6 +83,52 @@ def test_a_folder_beside_it_makes_it_durable(tmp_path: Path) -> None:
         assert saver.save(block=True).durable.result(SOON_S) == 0
 
 
+class Held(Tier):
+    """A place elsewhere that has a version when the test says so."""
+
+    def __init__(self, error: CheckpointError | None = None) -> None:
+        self.go, self.error = threading.Event(), error
+
+    @property
+    def url(self) -> str:
+        return "held://"
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        shard.ready(shard.layout.size)
+        assert self.go.wait(SOON_S)
+        if self.error is not None:
+            raise self.error
+        acknowledged(Level.REMOTE)
+
+    def versions(self, job: str) -> tuple[Manifest, ...]:
+        return ()
+
+    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+        raise CheckpointError("not here")
+
+
+def test_a_disk_of_this_machine_does_not_make_it_remote(tmp_path: Path) -> None:
+    """The disk may go with the machine: who saves because that is about to be taken waits for the other place."""
+    place = Held()
+    with saver_of(place, FileTier(tmp_path)) as saver:
+        handle = saver.save()
+        assert handle.durable.result(SOON_S) == 0
+        assert not wait([handle.remote_done], 0.2).done
+        place.go.set()
+        assert handle.remote_done.result(SOON_S) == 0
+
+
+def test_a_disk_of_this_machine_is_better_than_nothing(tmp_path: Path) -> None:
+    place = Held(CheckpointError("held:// is gone"))
+    place.go.set()
+    with saver_of(place, FileTier(tmp_path)) as saver:
+        handle = saver.save(block=True)
+        assert handle.durable.result(SOON_S) == 0
+        assert "held:// is gone" in str(handle.remote_done.exception(SOON_S))
+    with saver_of(FileTier(tmp_path)) as saver:  # where it is all there is, its word counts
+        assert saver.save(block=True).remote_done.result(SOON_S) == 0
+
+
 def test_a_folder_beside_it_that_fails(tmp_path: Path) -> None:
     with running() as node, saver_of(tier(node), FileTier(tmp_path / "f" / "g")) as saver:
         (tmp_path / "f").write_text("in the way")
@@ -85,20 +148,16 @@ def test_a_folder_in_memory(tmp_path: Path) -> None:
         assert isinstance(handle.remote_done.exception(SOON_S), CheckpointError)
 
 
-def test_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_takes_nothing(
+    tmp_path: Path, node_disk: NodeDisk, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flusher, "_FIRST_RETRY_S", 0.05)
-    write, full = FolderStore.write, [True]
-
-    def fails(self: FolderStore, *arguments: Any) -> None:
-        if full[0]:
-            raise CheckpointError("no space left") from OSError(errno.ENOSPC, "no space left")
-        write(self, *arguments)
-
-    monkeypatch.setattr(FolderStore, "write", fails)
+    node_disk.fail(error)
     with running(persist=tmp_path / "p") as node, saver_of(tier(node)) as saver:
         handle = saver.save(block=True)
-        assert "no space left" in why_not_durable(handle)
-        full[0] = False
+        assert f"cannot be written: {os.strerror(error)}" in why_not_durable(handle)
+        node_disk.work()
         assert until(lambda: not any(job.trouble for job in node.shelf.jobs.values()))
         saver._version += 1  # a step
         assert saver.save(block=True).durable.result(SOON_S) == 1

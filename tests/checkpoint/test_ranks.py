@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,19 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from checkpoint.memory_nodes import TOKEN, running, tier  # noqa: E402
+from checkpoint.train_ranks import Sampler  # noqa: E402
+
+from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
 from deepvm.checkpoint.layout import Layout, Segment  # noqa: E402
+from deepvm.checkpoint.manifest import Manifest  # noqa: E402
 from deepvm.checkpoint.ranks import Ranks, compare_replicas, shards  # noqa: E402
+from deepvm.checkpoint.requests import Requests  # noqa: E402
+from deepvm.checkpoint.restore import restore_newest  # noqa: E402
+from deepvm.checkpoint.state import TrainingState  # noqa: E402
+from deepvm.checkpoint.tiers.split import SplitTier  # noqa: E402
+from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
+from deepvm.errors import CheckpointError  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("train_ranks.py")
 
@@ -102,6 +115,216 @@ def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -
     assert compare_replicas(Told([[4, 11, 22], [4, 23, 33], [4, 33, 11]]), (4, 11, 22)) == 1
     assert "ranks 0 and 1 hold different parameters" in caplog.text
     assert compare_replicas(Told([[0, 0, 0], [4, 23, 33], [0, 0, 0]]), (0, 0, 0)) == 0  # nobody to compare with
+
+
+class Meeting:
+    """Two ranks in this process, each in a thread of its own; whoever waits in vain is told after a while."""
+
+    def __init__(self) -> None:
+        self.barrier, self.rows = threading.Barrier(2), [None, None]
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        self.rows[rank] = value
+        self.barrier.wait(20)
+        found = [*self.rows]
+        self.barrier.wait(20)
+        return found
+
+
+class Member(Ranks):
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.rank, self.world, self.meeting = rank, 2, meeting
+
+    def all(self, values: Any) -> list[list[int]]:
+        return self.meeting.exchange(self.rank, list(values))
+
+    def least(self, values: Any) -> list[int]:
+        return [int(min(column)) for column in zip(*self.all(values), strict=True)]
+
+    def told(self, value: Any) -> Any:
+        return self.meeting.exchange(self.rank, value)[0]
+
+
+def together(url: str, work: Callable[[int, Checkpointer, Sampler], Any]) -> list[Any]:
+    """What the work of each of two ranks returned; they save to one place."""
+    meeting, found, lock = Meeting(), [None, None], threading.Lock()
+
+    def one(rank: int) -> None:
+        with lock:
+            torch.manual_seed(0)
+            model = torch.nn.Linear(8, 8)
+        optimizer, sampler = torch.optim.SGD(model.parameters(), lr=0.1), Sampler(rank)
+        with pytest.MonkeyPatch.context() as patch, lock:
+            patch.setattr(checkpointer, "Ranks", lambda: Member(meeting, rank))
+            patch.setattr(Member, "session", lambda self: "s")
+            saver = Checkpointer(model=model, optimizer=optimizer, extra={"sampler": sampler}, tiers=[url], job="job")
+        try:
+            found[rank] = work(rank, saver, sampler)
+        except BaseException as error:
+            found[rank] = error
+        finally:
+            saver.close()
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+def step(saver: Checkpointer) -> None:
+    optimizer = saver._state.optimizer
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+def test_a_rank_whose_extra_cannot_be_saved_stops_neither_itself_nor_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for it; what torch would not load again is not written either; and later it can be saved again."""
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
+        good = sampler.state_dict
+        lost = []
+        for number in range(1, 5):
+            bad = rank == 1 and number in (1, 3)  # with the first version there is no layout yet
+            sampler.state_dict = (lambda: {"queue": object()}) if bad else good  # type: ignore[method-assign]
+            step(saver)
+            handle = saver.save()
+            lost.append(handle.local_done.exception(30) is not None)
+        return lost
+
+    assert together(tmp_path.as_uri(), work) == [[True, False, True, False]] * 2
+    assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["job-000000000002.pt", "job-000000000004.pt"]
+    assert "version 3 is not saved: ['extra']['sampler']['queue']" in caplog.text
+
+
+def test_no_rank_saves_a_version_for_which_another_has_no_slot(tmp_path: Path) -> None:
+    """Nor when the layout is made anew, while versions of the old one are still under way."""
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
+        take = saver._pipeline.take
+        if rank == 1:
+            saver._pipeline.take = lambda timeout_s=0: None  # type: ignore[method-assign]
+        first = saver.save()
+        saver._pipeline.take = take  # type: ignore[method-assign]
+        step(saver)
+        second = saver.save()
+        return [first.skipped, second.local_done.result(30) == 1, len(saver._pipeline._slots) == 1]
+
+    assert together(tmp_path.as_uri(), work) == [[True, True, True]] * 2
+
+
+def test_what_two_saves_of_a_number_hold_is_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank has sent its part of the second before another has begun with the first."""
+    (tmp_path / "token").write_bytes(TOKEN)
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
+    sent = threading.Event()
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
+        (tier,) = saver._pipeline.tiers
+        put, parameters = tier.put, [*saver._state.model.parameters()]
+
+        def late(*given: Any) -> None:
+            if rank:
+                assert sent.wait(30)
+            put(*given)
+            if not rank and given[0].attempt == 2:
+                sent.set()
+
+        tier.put = late  # type: ignore[method-assign]
+        handles = []
+        for value in (1.0, 2.0):
+            with torch.no_grad():
+                saver.wait()
+                for parameter in parameters:
+                    parameter.fill_(value)
+            handles.append(saver.save())
+        return [handle.remote_done.exception(30) is None for handle in handles]
+
+    with running() as node:
+        assert together(node.url, work)[1] == [False, True]
+        reader = tier(node)
+        tree = torch.load(reader.fetch(reader.versions("job")[0], tmp_path), weights_only=True)
+        assert {float(v) for value in tree["model"].values() for v in value.flatten()} == {2.0}
+        reader.close()
+
+
+def test_a_rank_that_cannot_have_a_version_says_so_to_the_others(tmp_path: Path) -> None:
+    """Whatever its reason is: they all restore the version before."""
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> int:
+        for _ in range(2):
+            step(saver)
+            saver.save(block=True)
+        (tier,) = saver._pipeline.tiers
+        fetch = tier.fetch
+
+        def full(manifest: Manifest, folder: Path) -> Path:
+            if rank and manifest.version == 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return fetch(manifest, folder)
+
+        tier.fetch = full  # type: ignore[method-assign]
+        return saver.restore_latest()
+
+    assert together(tmp_path.as_uri(), work) == [1, 1]
+
+
+def test_a_name_that_no_node_can_take_is_said_to_all_ranks() -> None:
+    meeting = Meeting()
+    nodes = SplitTier([TcpTier(f"tcp://127.0.0.1:{port}", "s", "a token") for port in (1, 2)])
+    state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.SGD(model.parameters(), lr=0.1))
+    found: list[Any] = [None, None]
+
+    def one(rank: int) -> None:
+        try:
+            restore_newest(state, [nodes], "j" * 64, Member(meeting, rank))
+        except CheckpointError as error:
+            found[rank] = str(error)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found[0] == found[1] and "at most" in found[0]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_wish_is_heard_wherever_the_training_is(world: int) -> None:
+    """A signal comes between any two lines: it is the notice that this machine will be taken away."""
+
+    class Alone(Ranks):
+        def __init__(self) -> None:
+            self.rank, self.world = 0, world
+
+        def least(self, values: Any) -> list[int]:
+            return list(values)
+
+    lines = range(1, 30)
+    for line in lines:
+        requests, left = Requests(Alone()), line
+        requests.reset(-(10**9))
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal left
+            if frame.f_code is Requests.due.__code__ and event == "line":
+                left -= 1
+                if not left:
+                    requests.ask()  # noqa: B023
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            heard = requests.due(1)
+        finally:
+            sys.settrace(before)
+        requests._next = 0
+        assert left > 0 or heard or requests.due(2), f"lost before line {line} of due()"
 
 
 @pytest.mark.slow

@@ -484,3 +484,27 @@ def killed(store: Store, after: int) -> bool:
         child.communicate(b"go\n", timeout=60)
         store.trouble = lambda method, path: None
     return child.returncode == -signal.SIGKILL
+
+
+def test_many_readers_share_the_memory_of_one(tier: S3Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks of a training restore at once from a node that has just started."""
+    image = noise(40 * 100)
+    manifest = manifest_of(image, chunk_bytes=100)
+    tier.write(memoryview(image), manifest)
+    asked, honest = [], tier._range
+    monkeypatch.setattr(tier, "_range", lambda *given, **more: (asked.append(given), honest(*given, **more))[1])
+    alone = tier.chunks(manifest)
+    next(alone)
+    assert len(asked) <= 9  # eight ahead
+    alone.close()
+    asked.clear()
+    readers = [tier.chunks(manifest) for _ in range(16)]
+    read = [bytearray() for _ in readers]
+    for _ in range(6):
+        for reader, own in zip(readers, read, strict=True):
+            own += next(reader)
+    assert len(asked) - 6 * 16 <= 2 * 16
+    for reader, own in zip(readers, read, strict=True):
+        for piece in reader:
+            own += piece
+    assert all(own == image for own in read) and tier._readers == 0

@@ -32,6 +32,8 @@ from hypothesis import strategies as st  # noqa: E402
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.folder import VersionFolder, verify  # noqa: E402
 from deepvm.checkpoint.layout import Layout, Segment  # noqa: E402
+from deepvm.checkpoint.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.parts import (  # noqa: E402
     belong_together,
@@ -43,6 +45,7 @@ from deepvm.checkpoint.parts import (  # noqa: E402
     read_part_file,
     whole_job,
 )
+from deepvm.checkpoint.tiers import split as split_module  # noqa: E402
 from deepvm.checkpoint.tiers.base import Level, Shard  # noqa: E402
 from deepvm.checkpoint.tiers.open import open_tier  # noqa: E402
 from deepvm.checkpoint.tiers.split import SplitTier  # noqa: E402
@@ -102,6 +105,25 @@ def test_parts_are_torch_files_and_outlive_the_nodes(tmp_path: Path, shared: boo
     if shared:  # whoever is started again there has the part of the other one
         with nodes(folders[0], folders[0], folders[0], shared=True) as three, split(*three[::-1]) as tier:
             assert newest(tier, tmp_path / "restored") == (7, finished_file)
+
+
+def test_a_version_that_goes_while_versions_are_listed_keeps_no_training_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last run's versions are still being flushed, and old ones removed, when the next one looks for the newest."""
+    files = {version: bytearray(noise(100_000, version)) for version in (1, 2)}
+    with nodes(tmp_path / "a", tmp_path / "b") as two, split(*two) as tier:
+        assert all(put(tier, version, data).wait(Level.DURABLE) for version, data in files.items())
+    with nodes(tmp_path / "a", tmp_path / "b") as two, split(*two, session="s2") as tier:
+        look = split_module._head
+
+        def late(node: TcpTier, manifest: Manifest) -> object:
+            assert two[0].store is not None
+            two[0].store.delete(part_job("job", 1, 2), 1)
+            return look(node, manifest)
+
+        monkeypatch.setattr(split_module, "_head", late)
+        assert newest(tier, tmp_path / "restored") == (2, bytes(files[2]))
 
 
 def test_a_shared_folder_must_be_said_to_be_one(tmp_path: Path) -> None:
@@ -195,6 +217,18 @@ def test_what_is_durable_everywhere_stays_until_something_newer_is(tmp_path: Pat
         for version in (7, 8):
             assert put(tier, version, noise(MIB, version)).wait(Level.DURABLE)
         assert until(lambda: [m.version for m in on_disk.manifests("job.part-1-of-2")] == [8, 7])
+
+
+def test_a_part_goes_to_the_disk_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while it comes, however large it is: its first bytes come last. So the tests here need one way only."""
+    monkeypatch.setattr(flusher, "LEAST_BYTES", 0)
+    early: list[object] = []
+    with nodes(tmp_path / "a", tmp_path / "b") as two, split(*two) as tier:
+        for node in two:
+            monkeypatch.setattr(node.store, "write_filling", lambda *words: early.append(words))
+        for version in range(1, 4):
+            assert put(tier, version, noise(MIB, version)).wait(Level.DURABLE)
+    assert not early
 
 
 def test_the_same_version_again_while_one_disk_hangs(tmp_path: Path) -> None:

@@ -170,9 +170,9 @@ class Connection:
         hold = _whole(frame.body, "hold", 0, 2**63 - 1) if "hold" in frame.body else None
         self._ticket = None
         best = frame.body.get("best") is True
-        answer = self._shelf.reserve(
-            self, self._job, self._session, self._digest, self._rank, number, put, hold=hold, best=best
-        )
+        attempt = _whole(frame.body, "attempt", 0, 2**63 - 1) if "attempt" in frame.body else 0
+        who = self._job, self._session, self._digest, self._rank
+        answer = self._shelf.reserve(self, *who, number, put, hold=hold, best=best, attempt=attempt)
         if isinstance(answer, Busy):
             self._channel.send(
                 Kind.RETRY_AFTER, {"seconds": answer.retry_after_s, "reason": answer.reason, "version": number}

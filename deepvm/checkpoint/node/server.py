@@ -99,6 +99,7 @@ class Node:
         self._door: Door | None = None
         self._context: ssl.SSLContext | None = None
         self._served = 0
+        self._ended = False
 
     def start(self) -> Place:
         """Open everything and begin.
@@ -146,6 +147,7 @@ class Node:
         if self.flusher is not None and not left:
             self.flusher.join(5.0)
         with self._lock:
+            self._ended = True
             peers = list(self._connections)
         for peer in peers:
             peer.abort()
@@ -201,10 +203,12 @@ class Node:
         """Count a peer that knows the token.
 
         Raises:
-            Refused: there are too many.
+            Refused: there are too many, or the node has ended meanwhile.
         """
         with self._lock:
             self._strangers.pop(connection, None)
+            if self._ended:
+                raise Refused("stopping", "the node is stopping")
             if len(self._connections) >= self.settings.connections:
                 self._refused["full"] += 1
                 raise Refused(

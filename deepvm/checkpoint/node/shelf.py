@@ -138,6 +138,7 @@ class Shelf(Room):
         *,
         hold: int | None = None,
         best: bool = False,
+        attempt: int = 0,
     ) -> Ticket | Busy:
         """Find room for a version, or the room that another rank found.
 
@@ -151,9 +152,10 @@ class Shelf(Room):
             put: random for each attempt of the trainer to save it; what came of an earlier one may be other bytes.
             hold: the oldest version that must stay on disk: another node may have no newer one. None: as before.
             best: the training calls it the best so far.
+            attempt: which save of this run it is, the same for all ranks; a later one takes the place of an earlier.
 
         Raises:
-            Refused: the session is over, or the layout another one than the other ranks'.
+            Refused: the session or the attempt is over, or the layout another one than the other ranks'.
         """
         with self.changed:
             here, run = self._current(job, session)
@@ -166,9 +168,14 @@ class Shelf(Room):
             for known in (here.partial.get(number), here.complete.get(number)):
                 if known is not None and known.session == session and known.puts.get(rank) == put:
                     return Ticket(known, rank, put)  # an answer was lost
+                if known is not None and known.session == session and known.attempt > attempt:
+                    raise Refused("stale", f"version {number} of {job!r} is being saved anew")
             version = here.partial.get(number)
             if version is not None and (version.session != session or version.state is State.FINISHING):
                 return Busy(1.0, "this version is being completed from an earlier attempt")
+            if version is not None and version.attempt < attempt:
+                self._drop(version)  # also what other ranks still send of it
+                version = None
             if version is not None and rank in version.puts:
                 self._end_claims(version, rank)
                 if version.state is not State.RECEIVING:  # it went on while the old connections ended
@@ -184,7 +191,7 @@ class Shelf(Room):
                     self.counts["busy"] += 1
                     run.skipped[number] = {rank}
                     return Busy(1.0, "the node is stopping" if self.stopping else self._why())
-                version = Version(job, number, session, plan, found, self._clock())
+                version = Version(job, number, session, plan, found, self._clock(), attempt=attempt)
                 here.partial[number] = version
                 run.complete.discard(number)
                 run.durable.discard(number)

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from deepvm.checkpoint import disk
 from deepvm.checkpoint.folder import YOUNG_S, VersionFolder, read_manifest
-from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.places import Bucket, parse_place
 from deepvm.checkpoint.presence import NODE, FileLock
 from deepvm.errors import CheckpointError, DamagedError
+
+_READ_BYTES = 2**20
+"""Of memory for each reader, beside that for versions."""
 
 
 class Store(ABC):
@@ -52,7 +54,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
-        """A version, chunk by chunk; each is valid until the next.
+        """A version, piece by piece; each is valid until the next.
 
         Raises:
             FileNotFoundError: it is not there. CheckpointError: it cannot be read; also from the iterator.
@@ -122,10 +124,10 @@ class FolderStore(Store):
         stream = path.open("rb", buffering=0)
 
         def chunks() -> Iterator[memoryview]:
-            buffer = memoryview(bytearray(min(CHUNK_BYTES, manifest.size)))
+            buffer = memoryview(bytearray(min(_READ_BYTES, manifest.size)))
             with stream:
-                for start in range(0, manifest.size, CHUNK_BYTES):
-                    done, size = 0, min(CHUNK_BYTES, manifest.size - start)
+                for start in range(0, manifest.size, _READ_BYTES):
+                    done, size = 0, min(_READ_BYTES, manifest.size - start)
                     while done < size:
                         count = os.preadv(stream.fileno(), [buffer[done:size]], start + done)
                         if not count:

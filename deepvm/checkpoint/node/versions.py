@@ -101,6 +101,7 @@ class Version:
         claims: ranges being written. pins: threads that read the slot.
         senders: connections that were given credit for it last. heard: when one last came, monotonic.
         manifest: once complete. flushed: it is on disk as well. best: so far, says the training.
+        attempt: which save of its run it is; all parts are of this one.
         superseded: the same run saves its number anew; what becomes of this one is nobody's answer any more.
         renewed: how often bytes that had come were to come again. early: somebody wrote it, or tried, before all came.
     """
@@ -123,6 +124,7 @@ class Version:
     flushed: bool = False
     best: bool = False
     superseded: bool = False
+    attempt: int = 0
     renewed: int = 0
     early: bool = False
 

@@ -31,6 +31,7 @@ class Pending:
         lost: called once with the reason when nothing more will be acknowledged.
         sent: this rank's part is verified; until then the node need not know of it.
         lacks: why they will never be durable, empty where they will. since: monotonic.
+        moving_s: time for its bytes, which is awaited beside the limit for all.
     """
 
     version: int
@@ -39,6 +40,7 @@ class Pending:
     wanted: list[Level] | None = None
     sent: bool = False
     lacks: str = ""
+    moving_s: float = 0.0
     since: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -182,12 +184,12 @@ class Watcher:
         return any(p.version in complete or p.version in durable for p in awaited if p not in asked)
 
     def _expire(self) -> None:
-        limit = time.monotonic() - self._limit_s
+        now = time.monotonic()
         with self._lock:
-            late = [p for p in self._pending if p.since < limit]
+            late = [p for p in self._pending if now - p.since > self._limit_s + p.moving_s]
         for pending in late:
             levels = " and ".join(level.value for level in pending.wanted or ())
-            self._give_up(pending, f"it was not {levels} in {self._limit_s:.0f} s")
+            self._give_up(pending, f"it was not {levels} in {self._limit_s + pending.moving_s:.0f} s")
 
     def _give_up(self, pending: Pending, why: str) -> None:
         """Await it no longer, and say so."""

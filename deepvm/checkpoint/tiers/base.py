@@ -26,6 +26,10 @@ class Level(str, Enum):
     DURABLE = "durable"
 
 
+LEAST_BYTES_S = 50e6
+"""Bytes in a second for which every place has time: limits grow with the version, or a large one would never arrive."""
+
+
 def _filled(end: int) -> None:
     """Nothing to wait for."""
 
@@ -45,6 +49,8 @@ class Shard:
             Raises CheckpointError when they will never be.
         home: the hidden file that ``image`` is a mapping of, where a tier is to make a version of that (strategy D).
         best: the training calls it the best so far.
+        attempt: grows with every save of a run, and is the same on all ranks: a number may be saved twice with other
+            bytes, and parts of both are no version.
         lost: a tier that has returned from ``put`` tells here, with the reason, that it will acknowledge nothing more;
             one that has acknowledged all levels, or raised, need not.
     """
@@ -57,7 +63,13 @@ class Shard:
     ready: Callable[[int], None] = _filled
     home: Path | None = None
     best: bool = False
+    attempt: int = 0
     lost: Callable[[CheckpointError], None] = _unheard
+
+    @property
+    def moving_s(self) -> float:
+        """Seconds that copying, sending and writing the whole version may take beside every other wait."""
+        return self.layout.size / LEAST_BYTES_S
 
     def manifest(self, crcs: Sequence[int]) -> Manifest:
         """The commit record of the version that this is the whole of, complete now."""
@@ -74,10 +86,13 @@ class Tier(ABC):
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
             still being copied. To other tiers only finished copies are given.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
+        away: whether what it keeps cannot go with this machine. Beside such a tier, what the others have does not count
+            as safe from that.
     """
 
     streams: ClassVar[bool] = False
     volatile: bool = False
+    away: ClassVar[bool] = True
 
     @property
     @abstractmethod

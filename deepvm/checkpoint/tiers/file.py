@@ -32,6 +32,8 @@ class FileTier(Tier):
 
     streams = True
 
+    away = False  # nobody can tell a volume that outlives the machine from one that does not
+
     def __init__(self, folder: Path, *, direct: bool = True, keep: int = 0, every: int = 0, session: str = "") -> None:
         """Remember where; nothing is made before the first version.
 

@@ -82,6 +82,7 @@ class S3Tier(Tier):
         url = f"s3://{bucket}/{self._prefix}".rstrip("/")
         self._bucket = Bucket(bucket, url, threads=threads, attempts=attempts, endpoint=endpoint, region=region)
         self._writing = threading.RLock()
+        self._counting, self._readers = threading.Lock(), 0
 
     @property
     def url(self) -> str:
@@ -256,7 +257,11 @@ class S3Tier(Tier):
         return self._record(job, version, *found[version]) if version in found else None
 
     def chunks(self, manifest: Manifest) -> Iterator[memoryview]:
-        """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError."""
+        """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError.
+
+        Of all readers together about as many as there are threads, and two of each: a memory node that has started
+        anew may have to serve all ranks of a training at once.
+        """
         key = self._key(manifest.job, manifest.version)
         starts = range(0, manifest.size, manifest.chunk_bytes)
         with (
@@ -264,15 +269,19 @@ class S3Tier(Tier):
             ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool,
         ):
             etag, ahead = self._head(key, manifest), deque[Future[bytes]]()
+            with self._counting:
+                self._readers += 1
             try:
                 for start in starts:
                     end = min(start + manifest.chunk_bytes, manifest.size)
                     ahead.append(pool.submit(self._range, key, start, end, IfMatch=etag))
-                    if len(ahead) > self._threads:
+                    while len(ahead) > max(self._threads // self._readers, 1):
                         yield memoryview(ahead.popleft().result())
                 while ahead:
                     yield memoryview(ahead.popleft().result())
             finally:
+                with self._counting:
+                    self._readers -= 1
                 pool.shutdown(cancel_futures=True)
 
     def _head(self, key: str, manifest: Manifest) -> str:

@@ -36,6 +36,7 @@ from deepvm.checkpoint.parts import (
     plan_part,
     read_part,
 )
+from deepvm.checkpoint.protocol import Refused
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.checkpoint.tiers.step import Step
 from deepvm.checkpoint.tiers.tcp import TcpTier
@@ -78,7 +79,7 @@ class SplitTier(Tier):
         plans = self._planned(shard.layout)
         mark: Future[bytes] = Future()
         parts = [plan.shard(shard, mark.result) for plan in plans]
-        step = Step(len(parts), self._hold(shard.job), _PUT_S)
+        step = Step(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
         levels = _Levels(len(parts), lambda level: self._reached(shard, level, acknowledged))
 
         def send(node: TcpTier, part: Shard) -> None:
@@ -137,8 +138,10 @@ class SplitTier(Tier):
             try:
                 parts = _all(_head, self._nodes, manifests)
                 problem = belong_together(parts)
-            except DamagedError as error:
-                problem = str(error)
+            except (DamagedError, Refused) as error:
+                if isinstance(error, Refused) and error.code != "gone":
+                    raise
+                problem = str(error)  # a node removes old versions when it likes
             if problem:
                 log.warning("version %d of %s on %s is passed over: %s", number, job, self.url, problem)
                 continue

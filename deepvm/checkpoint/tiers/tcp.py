@@ -61,8 +61,9 @@ class TcpTier(Tier):
             token: what the node knows as well, see :func:`deepvm.checkpoint.node.client.token_from_environment`.
             flows: connections for one part; two unless given, one to a node with which this process shares two cores.
             wire_bytes: bytes of one message.
-            limit_s: the longest that ``put`` blocks.
-            await_s: how long a level is awaited in the background.
+            limit_s: the longest that ``put`` blocks beside the time for the bytes (see ``Shard.moving_s``), and that
+                the node may take for one message.
+            await_s: how long a level is awaited in the background, beside that time as well.
 
         Raises:
             RequestError: naming the argument.
@@ -93,13 +94,13 @@ class TcpTier(Tier):
         Connections that break are made again, and only what is missing is sent again. ``step`` joins it to the
         puts to other nodes.
         """
-        deadline = time.monotonic() + self._limit_s
+        deadline = time.monotonic() + self._limit_s + shard.moving_s
         check_job(shard.job)
         if len(shard.image) != shard.layout.size:
             raise RequestError("image", f"{len(shard.image)} bytes", f"the {shard.layout.size} bytes of its layout")
         if not 0 <= shard.rank < shard.layout.world:
             raise RequestError("rank", shard.rank, f"0 to {shard.layout.world - 1}")
-        pending = Pending(shard.version, acknowledged, shard.lost)
+        pending = Pending(shard.version, acknowledged, shard.lost, moving_s=shard.moving_s)
         attempt_id = secrets.token_hex(8)  # the bytes of this call: those of another one must not be mixed in
         watcher: Watcher | None = None
         try:
@@ -125,9 +126,8 @@ class TcpTier(Tier):
 
     def settle(self, limit_s: float) -> bool:
         """Wait until every level that can be reached was acknowledged; returns whether that was so within the time."""
-        deadline = time.monotonic() + limit_s
         with self._lock:
-            watchers = [*self._watchers.values()]
+            watchers, deadline = [*self._watchers.values()], time.monotonic() + limit_s
         return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in watchers])
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
@@ -166,8 +166,7 @@ class TcpTier(Tier):
     def close(self) -> None:
         """See :meth:`Tier.close`; levels that are still awaited will not be acknowledged, see :meth:`settle`."""
         with self._lock:
-            self._closed = True
-            watchers, links = list(self._watchers.values()), list(self._idle)
+            self._closed, watchers, links = True, list(self._watchers.values()), list(self._idle)
             self._watchers.clear()
             self._idle.clear()
         for link in links:
@@ -224,6 +223,10 @@ class TcpTier(Tier):
         except OSError as error:
             raise unreachable(self._address, error) from error
 
+    def _soon(self, deadline: float) -> float:
+        """What one message may take; only a commit, for which the node may have to read all, has the time for all."""
+        return min(_left(deadline), self._limit_s)
+
     def _connect(self, limit_s: float = 5.0) -> Link:
         if self._closed:
             raise CheckpointError(f"{self.url}: the tier is closed")
@@ -262,11 +265,10 @@ class TcpTier(Tier):
                     link.close()
                     link = None
                 links.append(link or self._connect(_left(deadline)))
-                welcome = links[-1].hello(self._greeting(shard), limit_s=_left(deadline))
+                welcome = links[-1].hello(self._greeting(shard), limit_s=self._soon(deadline))
                 if not welcome.get("layout"):
-                    links[-1].expect(
-                        Kind.PONG, links[-1].call(Kind.LAYOUT, shard.layout.to_json(), limit_s=_left(deadline))
-                    )
+                    document, limit_s = shard.layout.to_json(), self._soon(deadline)
+                    links[-1].expect(Kind.PONG, links[-1].call(Kind.LAYOUT, document, limit_s=limit_s))
                     links[-1].welcome = {**welcome, "layout": True}
         except BaseException:
             for link in links:
@@ -306,7 +308,7 @@ class TcpTier(Tier):
     def _room(self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None) -> Ranges:
         """Get leave to send on all connections; returns what is there already."""
         point("sender.before-reserve")
-        question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best}
+        question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best, "attempt": shard.attempt}
         if step is not None and step.hold is not None:
             question["hold"] = step.hold
         return Ranges(_pairs([self._reserve(link, question, deadline) for link in links][0]))
@@ -328,12 +330,11 @@ class TcpTier(Tier):
             self._flow(links, shard, missing, deadline)
             if step is not None:
                 # Arrived, not only sent: what one node completes and another one never does helps nobody.
-                links[0].expect(Kind.PONG, links[0].call(Kind.PING, limit_s=_left(deadline)))
+                links[0].expect(Kind.PONG, links[0].call(Kind.PING, limit_s=self._soon(deadline)))
                 step.wait("sent")
             point("sender.before-commit")
-            answer = links[0].expect(
-                Kind.ACK, links[0].call(Kind.COMMIT, {"version": shard.version}, limit_s=_left(deadline))
-            )
+            frame = links[0].call(Kind.COMMIT, {"version": shard.version}, limit_s=_left(deadline))
+            answer = links[0].expect(Kind.ACK, frame)
             gaps = Ranges(_pairs(answer.body.get("missing")))
             if not len(gaps):
                 return answer.body
@@ -341,11 +342,10 @@ class TcpTier(Tier):
         raise CheckpointError(f"{self.url}: bytes of version {shard.version} arrive damaged again and again")
 
     def _reserve(self, link: Link, question: Mapping[str, Any], deadline: float) -> Any:
-        answer = link.call(Kind.RESERVE, question, limit_s=_left(deadline))
+        answer = link.call(Kind.RESERVE, question, limit_s=self._soon(deadline))
         if answer.kind is Kind.RETRY_AFTER:
-            raise TierBusyError(
-                f"{self.url}: no room for version {question['version']}: {answer.body.get('reason', '')}"
-            )
+            why = answer.body.get("reason", "")
+            raise TierBusyError(f"{self.url}: no room for version {question['version']}: {why}")
         return link.expect(Kind.CREDIT, answer).body.get("received")
 
     def _flow(self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float) -> None:
@@ -360,10 +360,10 @@ class TcpTier(Tier):
                     except IndexError:
                         break
                     shard.ready(end)
-                    piece, limit_s = shard.image[start:end], _left(deadline)
-                    link.channel.send_data(start, piece, label="sender.mid-chunk", limit_s=limit_s)
+                    limit_s = self._soon(deadline)
+                    link.channel.send_data(start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s)
                 if link is not links[0]:  # all of this connection is verified before the other one commits
-                    link.expect(Kind.PONG, link.call(Kind.PING, limit_s=_left(deadline)))
+                    link.expect(Kind.PONG, link.call(Kind.PING, limit_s=self._soon(deadline)))
             except BaseException as error:
                 errors.append(link.explain(error))
 
