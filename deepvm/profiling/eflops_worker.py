@@ -51,7 +51,7 @@ def work(task: Task, rank: int, rendezvous: Path, send: Send) -> None:
         torch.cuda.set_device(device)
     data = read_images(Path(task.data)) if task.data else None
     model = build(workload.model)
-    flops = forward_flops(model, workload.resolution)
+    flops = forward_flops(model, workload.resolution) if rank == 0 else 0
     ranks = Ranks(rank, task.processes, device, rendezvous, task.timeout_s)
     batches = (
         real(data, workload.batch, workload.resolution, device, ranks)
