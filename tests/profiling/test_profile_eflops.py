@@ -136,7 +136,7 @@ class TestNumbers:
             assert steps - before == wanted
             return found
 
-        model.register_full_backward_hook(count)
+        model.register_forward_hook(count)
         timing = time_windows(run, 16, 5, 0.05, lambda line: None)
         for window, outside in zip(timing.windows, seconds[-5:], strict=True):
             assert window.images == 16 * timing.steps
