@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -134,6 +136,7 @@ class TestNumbers:
             found = training.run(wanted)
             seconds.append(time.monotonic() - start)
             assert steps - before == wanted
+            assert found > 0.1 * seconds[-1]
             return found
 
         model.register_forward_hook(count)
@@ -293,6 +296,16 @@ def test_processes_that_say_nothing_are_ended(monkeypatch: pytest.MonkeyPatch) -
 def test_a_process_that_hangs_in_the_middle_is_ended_with_the_other(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fault(monkeypatch, "hang", rank, replace(TASK, timeout_s=30.0), within=120)
     assert isinstance(found, MeasurementError)
+
+
+def test_a_worker_ends_with_its_input(tmp_path: Path) -> None:
+    """It would train for minutes, and somebody still reads what it writes."""
+    task = replace(TASK, processes=1, windows=1000, seconds=0.5)
+    command = [sys.executable, "-m", "deepvm.profiling.eflops_worker", task.write(), "0", str(tmp_path / "unused")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdin is not None
+        worker.stdin.close()
+        assert worker.wait(60) == 1
 
 
 def test_damaged_images_are_told_as_such(one_core: None, tmp_path: Path) -> None:
