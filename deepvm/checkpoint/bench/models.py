@@ -1,7 +1,7 @@
-"""ResNet-18 and ResNet-152 (He et al., 2016, Table 1) in torch alone: 11.7 and 60.2 million parameters.
+"""ResNets (He et al., 2016, Table 1) in torch alone: 11.7 million parameters of ResNet-18, 60.2 of ResNet-152.
 
-The layers and sizes of torchvision's, whose weights are not needed. With Adam they have 140 and 723 MB of state; ACUTE
-reports 134 MB for ResNet-18 with Adam, in units of 2**20 bytes.
+The layers and sizes of torchvision's, whose weights are not needed. With Adam these two have 140 and 723 MB of state;
+ACUTE reports 134 MB for ResNet-18 with Adam, in units of 2**20 bytes.
 """
 
 from __future__ import annotations
@@ -56,13 +56,22 @@ class Bottleneck(nn.Module):
         return torch.relu(self.body(images) + self.shortcut(images))
 
 
-def resnet(block: type[Basic] | type[Bottleneck], depths: tuple[int, int, int, int]) -> nn.Sequential:
+RESNETS: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, int, int, int]]] = {
+    "resnet18": (Basic, (2, 2, 2, 2)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+    "resnet152": (Bottleneck, (3, 8, 36, 3)),
+}
+"""What each is made of, and how many blocks have 64, 128, 256 and 512 channels inside."""
+
+
+def resnet(name: str, classes: int = CLASSES) -> nn.Sequential:
     """A ResNet for images of any size from 32 x 32.
 
     Args:
-        block: what it is made of.
-        depths: how many blocks have 64, 128, 256 and 512 channels inside.
+        name: a key of :data:`RESNETS`.
+        classes: numbers that come out for each image.
     """
+    block, depths = RESNETS[name]
     layers: list[nn.Module] = [*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     inside = 64
     for number, depth in enumerate(depths):
@@ -70,7 +79,7 @@ def resnet(block: type[Basic] | type[Bottleneck], depths: tuple[int, int, int, i
         for place in range(depth):
             layers.append(block(inside, width, 2 if number and not place else 1))
             inside = width * block.expansion
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, CLASSES))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes))
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,8 @@ class Workload:
 
 
 MODELS = {
-    "resnet18": Workload(lambda: resnet(Basic, (2, 2, 2, 2)), batch=4, pixels=96),
-    "resnet152": Workload(lambda: resnet(Bottleneck, (3, 8, 36, 3)), batch=2, pixels=64),
+    "resnet18": Workload(lambda: resnet("resnet18"), batch=4, pixels=96),
+    "resnet152": Workload(lambda: resnet("resnet152"), batch=2, pixels=64),
 }
 """By the name that ``--model`` takes; a new one is one line here."""
 

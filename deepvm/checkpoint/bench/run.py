@@ -19,7 +19,7 @@ import torch
 from deepvm.checkpoint.bench.methods import METHODS, REFERENCE, Method, Place, Times, available
 from deepvm.checkpoint.bench.models import MODELS
 from deepvm.checkpoint.bench.training import Training
-from deepvm.checkpoint.machine import cores
+from deepvm.checkpoint.machine import cores, processor
 from deepvm.errors import CheckpointError, RequestError
 
 BENCH_VERSION = "deepvm.ckpt-bench/1"
@@ -261,7 +261,7 @@ def _check_room(folder: Path, needed: int) -> None:
 
 def _machine(folder: Path) -> Machine:
     return Machine(
-        processor=_processor(),
+        processor=processor(),
         cores=cores(),
         threads=torch.get_num_threads(),
         file_system=_file_system(folder),
@@ -269,14 +269,6 @@ def _machine(folder: Path) -> Machine:
         python=platform.python_version(),
         torch=str(torch.__version__),
     )
-
-
-def _processor() -> str:
-    try:
-        rows = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        rows = []
-    return next((r.partition(":")[2].strip() for r in rows if r.startswith("model name")), platform.machine())
 
 
 def _file_system(folder: Path) -> str:
