@@ -14,11 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import IO, Any
 
-from deepvm.errors import CloudError, RequestError
+from deepvm.errors import MeasurementError, RequestError
 
 PRESETS = {
     "ssh": "ssh -o BatchMode=yes -o ConnectTimeout=10 {host}",
@@ -30,6 +30,8 @@ PRESETS = {
 
 _MARK = "deepvm"
 _GRACE_S = 3.0
+_ENDING_S = 0.5
+"""In which a process whose connection is gone has ended, if that is why."""
 _TAIL = 600
 
 
@@ -73,14 +75,15 @@ class Launcher:
 class Lines:
     """JSON objects, one a line, on the streams of this process; whatever else comes on such streams is passed over."""
 
-    def __init__(self, read: BinaryIO, write: BinaryIO) -> None:
+    def __init__(self, read: IO[bytes], write: IO[bytes]) -> None:
         """Keep the streams."""
         self._read, self._write = read, write
 
     @classmethod
     def standard(cls) -> Lines:
         """Standard input and output."""
-        return cls(sys.__stdin__.buffer, sys.__stdout__.buffer)  # type: ignore[union-attr]
+        assert sys.stdin is not None and sys.stdout is not None
+        return cls(sys.stdin.buffer, sys.stdout.buffer)
 
     def read(self) -> dict[str, Any]:
         """The next object; an empty one at the end. Waits as long as whoever started this lives."""
@@ -118,10 +121,10 @@ class Agent:
         """Start it.
 
         Raises:
-            CloudError: there is no such command.
+            MeasurementError: there is no such command.
         """
         self.name, self._words = name, list(words)
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as this
         self._rest = b""
         try:
             # A session of its own: what it starts ends with it, and Ctrl-C reaches it through us alone.
@@ -135,8 +138,8 @@ class Agent:
             )
         except OSError as error:
             self._said.close()
-            advice = "is the launcher right, and installed?"
-            raise CloudError(name, "network", f"cannot start {words[0]}: {error.strerror}", advice) from None
+            problem = f"{name}: cannot start {words[0]}: {error.strerror}; is the launcher right, and installed here?"
+            raise MeasurementError(problem) from None
 
     def tell(self, order: Mapping[str, Any]) -> None:
         """Send it a line; one that has ended says so when it is heard."""
@@ -149,7 +152,7 @@ class Agent:
         """Its next line.
 
         Raises:
-            CloudError: it had a problem, has ended, or said nothing in time.
+            MeasurementError: it had a problem, has ended, or said nothing in time.
         """
         assert self._process.stdout is not None
         deadline = time.monotonic() + limit_s
@@ -162,41 +165,50 @@ class Agent:
                         continue
                     self._rest = b"\n".join([*lines[place + 1 :], self._rest])
                     if "problem" in found:
-                        raise CloudError(self.name, "network", str(found["problem"]), "look at that host")
+                        raise MeasurementError(f"{self.name}: {found['problem']}")
                     return found
                 if not selector.select(max(deadline - time.monotonic(), 0)):
-                    detail = f"it said nothing in {limit_s:g} s{self._tail()}"
-                    raise CloudError(self.name, "timeout", detail, "look at that host, or give it more time: --timeout")
+                    raise MeasurementError(f"{self.name}: it said nothing in {limit_s:.0f} s{self._tail()}")
                 more = os.read(self._process.stdout.fileno(), 2**16)
                 if not more:
-                    raise CloudError(self.name, "network", f"{self.ending()}{self._tail()}", "look at that host")
+                    raise MeasurementError(f"{self.name}: {self.ending()}{self._tail()}")
                 self._rest += more
 
     def ending(self) -> str:
         """How its process ended, in words; ``its process still runs`` when it has not."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(_GRACE_S)
+            code = self._process.wait(_ENDING_S)
             return f"its process was ended by signal {-code}" if code < 0 else f"its process ended with code {code}"
         return "its process still runs"
 
-    def ended(self) -> bool:
-        """Whether its process has ended."""
-        return self._process.poll() is not None
-
-    def close(self) -> None:
-        """End it: by itself, or else by force; it leaves no process behind on this machine."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+    def hang_up(self) -> None:
+        """End its input, which it takes for the end."""
+        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None:
-                with contextlib.suppress(OSError):
-                    os.killpg(self._process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GRACE_S)
-                break
+
+    def terminate(self) -> None:
+        """Ask it and what it has started to end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it and what it has started."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, number)
+
+    def over(self, deadline: float) -> bool:
+        """Whether its process has ended by then (of the monotonic clock); if so, it is closed."""
+        try:
+            self._process.wait(max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            return False
+        assert self._process.stdout is not None
         self._process.stdout.close()
         self._said.close()
+        return True
 
     def said(self) -> str:
         """The end of what it wrote on standard error."""
@@ -207,6 +219,17 @@ class Agent:
     def _tail(self) -> str:
         lines = self.said().splitlines()
         return f": {' / '.join(lines[-3:])}" if lines else ""
+
+
+def end(agents: Iterable[Agent]) -> None:
+    """End all of them: by themselves, as their input ends, or else by force; no process stays behind here."""
+    left = list(agents)
+    steps: tuple[Callable[[Agent], None], ...] = (Agent.hang_up, Agent.terminate, Agent.kill)
+    for step in steps:
+        for agent in left:
+            step(agent)
+        deadline = time.monotonic() + _GRACE_S
+        left = [agent for agent in left if not agent.over(deadline)]
 
 
 def shares(size: int, count: int) -> list[int]:

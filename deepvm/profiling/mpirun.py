@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepvm.errors import MissingExtraError, RequestError
-from deepvm.profiling.agents import Agent, Launcher
+from deepvm.profiling.agents import Agent, Launcher, end
 
 if TYPE_CHECKING:
     from deepvm.profiling.saturation import Cluster, Push, Setup
@@ -43,7 +43,7 @@ def mpi_cluster(setup: Setup) -> Iterator[Cluster]:
     """Ranks of :mod:`deepvm.profiling.transfer_mpi` on all hosts; they end with the block, whatever happens.
 
     Raises:
-        MissingExtraError: mpi4py or mpirun is not here. CloudError: mpirun does not start the ranks.
+        MissingExtraError: mpi4py or mpirun is not here. MeasurementError: mpirun does not start the ranks.
     """
     pushes = len(setup.senders) * setup.repeats + 1
     idle_s = pushes * (setup.limit_s + setup.stall_s)
@@ -56,7 +56,7 @@ def mpi_cluster(setup: Setup) -> Iterator[Cluster]:
             absent = dict(agent.hear(START_S + _MARGIN_S)["lost"])
             yield _Mpi(setup, agent, absent)
         finally:
-            agent.close()
+            end([agent])
 
 
 def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:

@@ -7,15 +7,15 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal, Protocol
 
-from deepvm.core.units import format_bytes
-from deepvm.errors import CloudError, DeepVMError, RequestError
-from deepvm.profiling.agents import Agent, Launcher
+from deepvm.errors import MeasurementError, RequestError
+from deepvm.profiling.agents import Agent, Launcher, end
 from deepvm.profiling.knee import Knee, fit_knee, raw_saturation
+from deepvm.profiling.machine import describe
 
 SCHEMA = "deepvm.saturation/1"
 START_S = 60.0
@@ -68,9 +68,8 @@ class Setup:
             raise RequestError("senders", ",".join(self.senders), "two hosts or more, separated by commas")
         if len({self.receiver, *self.senders}) <= len(self.senders):
             raise RequestError("senders", ",".join(self.senders), "each host once, and not the receiver")
-        for option in ("receiver", *(["senders"] if "" in self.senders else [])):
-            if not all(getattr(self, option)):
-                raise RequestError(option, "", "names of hosts")
+        if not self.receiver:
+            raise RequestError("receiver", "", "the name of a host")
         if self.checkpoint_bytes < len(self.senders):
             raise RequestError("checkpoint_size", self.checkpoint_bytes, "at least a byte for each sender")
         for option in ("repeats", "timeout", "sender_gbps", "receiver_gbps"):
@@ -103,7 +102,11 @@ class Cluster(Protocol):
     """Why others never could."""
 
     def push(self, names: Sequence[str], size: int) -> Push:
-        """Have these senders push ``size`` bytes together; raises CloudError when the receiver does not answer."""
+        """Have these senders push ``size`` bytes together.
+
+        Raises:
+            MeasurementError: the receiver does not answer.
+        """
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ class Saturation:
             "times": [{"n": n, "seconds": list(own)} for n, own in sorted(self.times.items())],
             "n_sat_raw": self.raw,
             "n_sat_knee": self.knee.n_sat,
-            "knee": {"senders": self.knee.senders, "seconds": self.knee.seconds, "error": self.knee.error},
+            "knee": {name: getattr(self.knee, name) for name in ("senders", "rise", "seconds", "error")},
             "interval": [self.knee.low, self.knee.high],
             "warnings": list(self.warnings),
             "machine": dict(self.machine),
@@ -152,14 +155,15 @@ def measure(setup: Setup, say: Callable[[str], None] = lambda line: None) -> Sat
     """Measure t(n) for n = 1 ... N, and say where it stops falling.
 
     All n are measured once in each repeat, in an order of its own, and by senders of its own: what drifts with time or
-    is slow on one host does not look like saturation. A sender that is lost is named in a warning, and the others go on.
+    is slow on one host does not look like saturation. A sender that is lost is named in a warning, and the others go
+    on.
 
     Args:
         setup: what to measure.
         say: is told of the progress, a line each.
 
     Raises:
-        CloudError: the receiver or all but one of the senders are lost before there is anything to tell.
+        MeasurementError: the receiver or all but one of the senders are lost before there is anything to tell.
         RequestError, MissingExtraError: the transport cannot be used here.
     """
     warnings: list[str] = []
@@ -178,15 +182,13 @@ def measure(setup: Setup, say: Callable[[str], None] = lambda line: None) -> Sat
             for n, push in _pushes(setup, cluster, say, warn):
                 times.setdefault(n, []).append(push.seconds)
                 busy.append(push.busy)
-        except CloudError as error:
+        except MeasurementError as error:
             if len(times) < 2 or 1 not in times:
                 raise
             warn(f"the measurement ended early: {error}")
     if len(times) < 2 or 1 not in times:
-        raise CloudError(
-            f"senders {', '.join(setup.senders)}", "network", "; ".join(warnings), "two that can push are needed"
-        )
-    return evaluate(setup, times, warnings=warnings, busy=median(busy), say=say)
+        raise MeasurementError(f"nothing could be measured, two senders are needed; {'; '.join(warnings)}")
+    return evaluate(setup, times, warnings=warnings, busy=median(busy))
 
 
 def evaluate(
@@ -195,13 +197,10 @@ def evaluate(
     *,
     warnings: Sequence[str] = (),
     busy: float = 0.0,
-    say: Callable[[str], None] = lambda line: None,
 ) -> Saturation:
-    """What times tell. ``busy``: see :class:`Push`, the median. Other arguments: see :func:`measure`."""
+    """What times tell. ``busy``: the median of what :class:`Push` says. ``warnings``: what went wrong meanwhile."""
     knee, raw, largest = fit_knee(times, seed=setup.seed), raw_saturation(times), max(times)
     doubts = list(_doubts(setup, times, knee, busy))
-    for text in doubts:
-        say(f"Warning: {text}")
     gbps = {"sender": setup.sender_gbps, "receiver": setup.receiver_gbps}
     measured = [side for side, given in gbps.items() if given is None]
     bits = 8e-9 * setup.checkpoint_bytes
@@ -218,7 +217,7 @@ def evaluate(
         gbps["receiver"],
         tuple(side for side in measured if gbps[side] is not None),
         (*warnings, *doubts),
-        _machine(),
+        describe().document(),
     )
 
 
@@ -228,8 +227,11 @@ def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy
         yield "all senders and the receiver are on this machine: this says nothing of a network"
     if knee.n_sat is None:
         yield f"no saturation seen up to {largest} senders: n_sat is {largest} or more; add senders"
-    elif knee.n_sat == 1:
-        yield "one sender fills the receiver alone, so its own bandwidth may be higher than what was measured"
+    elif knee.senders <= 1:
+        yield (
+            "one sender fills the receiver alone, and its own bandwidth may be higher than what was measured; n_sat is "
+            "2, the least that lets one sender to a receiver (eq. 15)"
+        )
     if busy > _BUSY:
         yield f"the receiver's processor was busy for {busy:.0%} of the time: it may be the limit, not the network"
     fewest = min(len(own) for own in times.values())
@@ -308,11 +310,12 @@ def tcp_cluster(setup: Setup) -> Iterator[Cluster]:
     pushes = len(setup.senders) * setup.repeats + 1
     first = {"token": token, "stall_s": setup.stall_s, "limit_s": pushes * (setup.limit_s + setup.stall_s)}
     program = [setup.python, "-m", "deepvm.profiling.transfer_tcp"]
-    with ExitStack() as stack:
+    started = list[Agent]()
+    try:
 
         def start(name: str, role: str, host: str) -> Agent:
             agent = Agent(name, setup.launcher.words(host, [*program, role]))
-            stack.callback(agent.close)
+            started.append(agent)
             return agent
 
         receiver = start(f"receiver {setup.receiver}", "receive", setup.receiver)
@@ -328,7 +331,7 @@ def tcp_cluster(setup: Setup) -> Iterator[Cluster]:
         for name, agent in agents.items():
             try:
                 agent.hear(max(deadline - time.monotonic(), 1.0))
-            except DeepVMError as error:
+            except MeasurementError as error:
                 absent[name] = str(error)
         # Whoever is ready has been let in.
         ready = [name for name in agents if name not in absent]
@@ -336,18 +339,9 @@ def tcp_cluster(setup: Setup) -> Iterator[Cluster]:
         here = receiver.hear(2 * _MARGIN_S)["here"]
         absent |= {name: "the receiver does not know it" for name in ready if name not in here}
         yield _Tcp(setup, receiver, {name: agents[name] for name in here}, absent)
+    finally:
+        end(started)
 
 
 def _rounded(gbps: float) -> float:
     return float(f"{gbps:.4g}")
-
-
-def _machine() -> Mapping[str, Any]:
-    return {}
-
-
-def title(found: Saturation) -> str:
-    """One line: who pushed what to whom."""
-    setup = found.setup
-    kind = setup.sender_type or "senders"
-    return f"{kind} to {setup.receiver_type or 'one receiver'}, {format_bytes(setup.checkpoint_bytes)} by {setup.transport}"

@@ -1,9 +1,9 @@
 """Pushes over MPI: the program of every rank of ``deepvm profile saturation --transport mpi``.
 
-Rank 0 receives and has the clock; it is told what to do, and tells what it found, in lines of JSON on standard input and
-output, which mpirun carries. A push begins with a message to each sender, and is over with the last byte. Only messages
-between rank 0 and one sender are used, with errors returned: when a sender dies, its own fail, and the others go on;
-mpirun must be told so (``--with-ft ulfm``).
+Rank 0 receives and has the clock; it is told what to do, and tells what it found, in lines of JSON on standard input
+and output, which mpirun carries. A push begins with a message to each sender, and is over with the last byte. Only
+messages between rank 0 and one sender are used, with errors returned: when a sender dies, its own fail, and the others
+go on; mpirun must be told so (``--with-ft ulfm``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _PAUSE_S = 50e-6
 """Between two looks at MPI while bytes flow: less than what a socket's buffer holds at 100 Gbit/s."""
 _IDLE_PAUSE_S = 0.002
 _END = -1
+_FINALIZE_S = 5.0
 
 
 class Receiver:
@@ -173,6 +174,11 @@ def _wait(request: Any, limit_s: float, *, pause_s: float = _IDLE_PAUSE_S) -> An
         time.sleep(pause_s)
 
 
+def _end_later() -> None:
+    time.sleep(_FINALIZE_S)
+    os._exit(0)
+
+
 def main() -> None:
     """``mpirun ... python -m deepvm.profiling.transfer_mpi SECONDS``: how long a sender may have nothing to do."""
     from mpi4py import MPI
@@ -187,7 +193,7 @@ def main() -> None:
     except (MPI.Exception, TimeoutError):
         os._exit(1)
     # With a dead rank MPI may wait for it in vain; whoever started this has all it wants.
-    threading.Thread(target=lambda: (time.sleep(5), os._exit(0)), daemon=True).start()
+    threading.Thread(target=_end_later, daemon=True).start()
     MPI.Finalize()
 
 
