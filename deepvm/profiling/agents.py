@@ -11,7 +11,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,8 +81,7 @@ class Lines:
     @classmethod
     def standard(cls) -> Lines:
         """Standard input and output."""
-        assert sys.stdin is not None and sys.stdout is not None
-        return cls(sys.stdin.buffer, sys.stdout.buffer)
+        return cls(open(0, "rb", closefd=False), open(1, "wb", closefd=False))
 
     def read(self) -> dict[str, Any]:
         """The next object; an empty one at the end. Waits as long as whoever started this lives."""

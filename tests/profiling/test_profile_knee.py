@@ -128,6 +128,13 @@ def test_more_noise_makes_a_wider_interval() -> None:
     assert widths[0] == 0 < widths[1]
 
 
+def test_what_the_fit_leaves_unexplained_widens_the_interval() -> None:
+    """Repeats that agree to the last digit prove nothing where their medians lie off every curve of ours."""
+    off = {1: 0.2, 2: -0.2, 3: 0.2, 4: -0.2, 5: 0.2, 6: -0.2, 7: 0.2, 8: -0.2}
+    knee = fit_knee({n: [math.exp(v) / min(n, 4)] * 5 for n, v in off.items()})
+    assert (knee.high or 8) - (knee.low or 8) >= 2
+
+
 def test_no_saturation_is_seen_where_it_lies_at_or_beyond_the_last_n() -> None:
     for k in (7.5, 8, 20):
         knee = fit_knee(plateau(k, 8))

@@ -328,6 +328,23 @@ def test_what_was_not_seen_is_null() -> None:
 
 
 @pytest.mark.parametrize(
+    ("times", "busy", "said"),
+    [
+        ({n: [1.0] * 3 for n in (1, 2, 3)}, 0.1, "one sender fills the receiver alone"),
+        ({n: [1 / min(n, 2)] * 3 for n in (1, 2, 3)}, 0.95, "processor was busy for 95%"),
+        ({n: [1 / min(n, 2)] * 2 for n in (1, 2, 3)}, 0.1, "2 repeats of some n"),
+        ({n: [(1 + n % 2) / min(n, 3)] * 3 for n in range(1, 7)}, 0.1, "off the fit by"),
+        ({n: [(1 + n % 2) / min(n, 3)] * 3 for n in range(1, 7)}, 0.1, "n_sat may be"),
+    ],
+)
+def test_doubts_are_said(times: dict[int, list[float]], busy: float, said: str) -> None:
+    setup = Setup(receiver="m", senders=("a", "b", "c"), launcher=Launcher.parse("ssh"))
+    assert any(said in text for text in evaluate(setup, times, busy=busy).warnings)
+    clean = evaluate(setup, {n: [1 / min(n, 2)] * 3 for n in (1, 2, 3)}, busy=0.1)
+    assert not clean.warnings
+
+
+@pytest.mark.parametrize(
     ("change", "option"),
     [
         ({"senders": ("a",)}, "senders"),
