@@ -23,6 +23,7 @@ START_S = 60.0
 _MARGIN_S = 10.0
 _BUSY = 0.8
 _CLEAN = 0.1
+_SHORT_S = 0.05
 Transport = Literal["tcp", "mpi"]
 
 
@@ -234,6 +235,9 @@ def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy
         )
     if busy > _BUSY:
         yield f"the receiver's processor was busy for {busy:.0%} of the time: it may be the limit, not the network"
+    shortest = min(median(own) for own in times.values())
+    if shortest < _SHORT_S:
+        yield f"pushes took only {1000 * shortest:.0f} ms, a part of it to begin; a larger --checkpoint-size tells more"
     fewest = min(len(own) for own in times.values())
     if fewest < 3:
         yield f"{fewest} repeats of some n: the interval is a guess; 5 are better"

@@ -333,6 +333,7 @@ def test_what_was_not_seen_is_null() -> None:
         ({n: [1.0] * 3 for n in (1, 2, 3)}, 0.1, "one sender fills the receiver alone"),
         ({n: [1 / min(n, 2)] * 3 for n in (1, 2, 3)}, 0.95, "processor was busy for 95%"),
         ({n: [1 / min(n, 2)] * 2 for n in (1, 2, 3)}, 0.1, "2 repeats of some n"),
+        ({n: [0.06 / min(n, 2)] * 3 for n in (1, 2, 3)}, 0.1, "pushes took only 30 ms"),
         ({n: [(1 + n % 2) / min(n, 3)] * 3 for n in range(1, 7)}, 0.1, "off the fit by"),
         ({n: [(1 + n % 2) / min(n, 3)] * 3 for n in range(1, 7)}, 0.1, "n_sat may be"),
     ],
