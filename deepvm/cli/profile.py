@@ -5,6 +5,8 @@ from __future__ import annotations
 import typer
 
 from deepvm.cli.profile_eflops import eflops
+from deepvm.cli.profile_fit import fit
+from deepvm.cli.profile_saturation import saturation
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -13,3 +15,5 @@ app = typer.Typer(
 )
 
 app.command("eflops")(eflops)
+app.command("fit")(fit)
+app.command("saturation")(saturation)

@@ -1,0 +1,99 @@
+"""``deepvm profile saturation``: how many VMs may push to one memory node at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Gbps = Annotated[float | None, typer.Option(metavar="GBIT/S", help="Its bandwidth. Measured unless given.")]
+
+
+def saturation(
+    receiver: Annotated[str, typer.Option(metavar="HOST", help="The host that all push to: the memory node.")],
+    senders: Annotated[str, typer.Option(metavar="HOSTS", help="Hosts that push, separated by commas: a,b,c.")],
+    launcher: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|COMMAND",
+            help="What starts a command on a host: ssh, netns (network namespaces), local (this machine under all "
+            "names), or a command of your own with {host} in it.",
+        ),
+    ] = "ssh",
+    transport: Annotated[
+        Literal["tcp", "mpi"], typer.Option(help="What carries the bytes; MPI needs the extra mpi on all hosts.")
+    ] = "tcp",
+    checkpoint_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="What all senders push together: 300MB, 0.3GB, 512MiB.")
+    ] = "300MB",
+    repeats: Annotated[int, typer.Option(metavar="N", help="Pushes for each number of senders.")] = 5,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the order of the pushes, and of the interval.")] = 0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="The longest that one push may take.")] = 600.0,
+    python: Annotated[
+        str, typer.Option(metavar="PATH", help="The Python with deepvm on the hosts.  [default: this one's path]")
+    ] = "",
+    receiver_address: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The receiver's for senders, with TCP. Found out unless given.")
+    ] = "",
+    interface: Annotated[
+        str, typer.Option(metavar="NAME|NETWORK", help="The only one for MPI to use: eth0 or 10.0.0.0/16.")
+    ] = "",
+    sender_type: Annotated[str, typer.Option(metavar="TYPE", help="Instance type of the senders.")] = "",
+    receiver_type: Annotated[str, typer.Option(metavar="TYPE", help="Instance type of the receiver.")] = "",
+    sender_gbps: Gbps = None,
+    receiver_gbps: Gbps = None,
+    plot: Annotated[str, typer.Option(metavar="FILE", help="Draw t(n) and the knee as well: a .png or .svg.")] = "",
+    output: Annotated[
+        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
+    ] = "table",
+) -> None:
+    """Measure how many VMs may push to one memory node at once, before one more makes it no faster (n_sat).
+
+    n senders push 1/n of a checkpoint each, for n = 1 to all of them; each n is measured once in each repeat, in random
+    order. Start it where all hosts can be reached, for MPI from a host in their network.
+
+    Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type g4dn.xlarge
+    """
+    if plot:
+        from deepvm.reports.pictures import picture_format
+
+        picture_format(Path(plot))  # a wrong name is found before minutes of measuring
+    from deepvm.cli.ending import cleaning_up
+    from deepvm.cli.options import say
+    from deepvm.core.units import parse_bytes
+    from deepvm.profiling.agents import Launcher
+    from deepvm.profiling.saturation import Setup, measure
+
+    setup = Setup(
+        receiver=receiver.strip(),
+        senders=tuple(name.strip() for name in senders.split(",") if name.strip()),
+        launcher=Launcher.parse(launcher),
+        transport=transport,
+        checkpoint_bytes=parse_bytes(checkpoint_size),
+        repeats=repeats,
+        seed=seed,
+        limit_s=timeout,
+        python=python or sys.executable,
+        address=receiver_address,
+        interface=interface,
+        sender_type=sender_type,
+        receiver_type=receiver_type,
+        sender_gbps=sender_gbps,
+        receiver_gbps=receiver_gbps,
+    )
+    with cleaning_up():
+        found = measure(setup, say)
+    if output == "json":
+        from deepvm.reports.documents import to_json
+
+        sys.stdout.write(to_json(found.document()))
+    else:
+        from deepvm.reports.saturation import print_saturation
+
+        print_saturation(found)
+    if plot:
+        from deepvm.reports.saturation import draw_saturation
+
+        draw_saturation(found, Path(plot))

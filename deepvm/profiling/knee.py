@@ -1,0 +1,193 @@
+"""Where t(n) stops falling: eq. 14 as it stands, a knee that noise moves less, and how sure that is.
+
+t(n) is the time in which n senders push one checkpoint to one receiver, 1/n of it each. While the senders are the limit
+it falls as 1/n, and once the receiver is, it stands still; there the noise alone decides where eq. 14 first holds. So
+all of the curve is fitted: log t(n) = c - log min(n, k), with a knee k between 1 and N. Where a small buffer overflows
+as soon as there are more senders than the receiver can take, t(n) even rises behind the knee, by a constant factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.errors import RequestError
+
+Array = npt.NDArray[np.float64]
+
+_FLOOR = 0.01
+"""Noise of log t below which nothing is proven: headers, start signals and a filling window cost about 1 % as well."""
+_LEVEL = 0.95
+"""Of the interval."""
+
+
+@dataclass(frozen=True)
+class Knee:
+    """A fitted knee.
+
+    Attributes:
+        senders: k, where t(n) stops falling; whole where the data do not speak against it. N: it falls to the end.
+        rise: t beyond the knee over t at the knee; above 1 only where t(n) has a minimum there.
+        n_sat: the fewest senders that saturate the receiver, ceil(k), and at least 2: the planner asks for fewer than
+            n_sat senders to one receiver (eq. 15), and one there must be. None where ceil(k) is not below N, because
+            then no larger n shows it ("no saturation seen").
+        seconds: t(1) of the fit.
+        error: root of the mean squared deviation of log t, about the relative error of t.
+        low, high: interval of 95 % for n_sat; a bound of None lies at or beyond N.
+    """
+
+    senders: float
+    rise: float
+    n_sat: int | None
+    seconds: float
+    error: float
+    low: int | None
+    high: int | None
+
+    def at(self, n: Array) -> Array:
+        """t(n) of the fit, in seconds; same shape as ``n``."""
+        found: Array = self.seconds / np.minimum(n, self.senders) * np.where(n > self.senders, self.rise, 1.0)
+        return found
+
+
+def raw_saturation(times: Mapping[int, Sequence[float]]) -> int | None:
+    """n_sat of DeepVM eq. 14: the smallest n with t(n) <= t(n + 1), of the medians; None when there is none.
+
+    Args:
+        times: seconds of each repeat, by n; where n + 1 is missing, n is passed over.
+    """
+    medians = {n: float(np.median(own)) for n, own in times.items()}
+    return next((n for n in sorted(medians) if n + 1 in medians and medians[n] <= medians[n + 1]), None)
+
+
+def fit_knee(times: Mapping[int, Sequence[float]], *, resamples: int = 1000, seed: int = 0) -> Knee:
+    """The knee of the medians, and a bootstrap interval of n_sat over the repeats.
+
+    Three forms are compared by AICc, with a floor of 1 % under the noise: k whole; k real; k whole and a rise behind
+    it. With a receiver of 4.5 senders the fifth one is seen to help a little (n_sat 5), but noise just above a whole
+    number adds no sender.
+
+    Args:
+        times: seconds of each repeat, by n; at least n = 1 and one more.
+        resamples: of the bootstrap.
+        seed: of its random numbers.
+
+    Raises:
+        RequestError: fewer than two n, n below 1, or times that are not above 0.
+    """
+    n = np.array(sorted(times), dtype=np.float64)
+    if len(n) < 2 or n[0] < 1 or any(not len(own) for own in times.values()):
+        found = {m: len(own) for m, own in times.items()}
+        raise RequestError("times", found, "times of at least two numbers of senders, from 1 on")
+    logs = []
+    for m in n:
+        own = np.asarray(times[int(m)], dtype=np.float64)
+        if not (np.isfinite(own) & (own > 0)).all():
+            raise RequestError("times", own.tolist(), "seconds above 0")
+        logs.append(np.log(own))
+    y = np.array([np.median(own) for own in logs])
+    best = _best(n, y[None])
+    k, constant, rise, error = (float(own[0]) for own in (best.k, best.constant, best.rise, best.error))
+    drawn = _resampled(n, logs, y - best.at(n)[0], resamples, np.random.default_rng(seed))
+    low, high = np.quantile(_best(n, drawn).k, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], method="nearest")
+    n_sat, low_n, high_n = (_saturated(float(found), n) for found in (k, low, high))
+    return Knee(k, math.exp(rise), n_sat, math.exp(constant), error, low_n, high_n)
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """log t(n) = constant - log min(n, k), and ``rise`` more where n > k; one curve for each row of what was fitted.
+
+    Attributes:
+        k, constant, rise: of each curve, shape (rows,).
+        error: root of its mean squared deviation.
+    """
+
+    k: Array
+    constant: Array
+    rise: Array
+    error: Array
+
+    def at(self, n: Array) -> Array:
+        """Give log t(n), shape (rows, n)."""
+        k = self.k[:, None]
+        found: Array = self.constant[:, None] - np.log(np.minimum(n, k)) + np.where(n > k, self.rise[:, None], 0.0)
+        return found
+
+    def where(self, chosen: npt.NDArray[np.bool_], other: _Curves) -> _Curves:
+        """These where ``chosen``, the others elsewhere."""
+        pairs = zip(self._all(), other._all(), strict=True)
+        return _Curves(*(np.where(chosen, own, others) for own, others in pairs))
+
+    def _all(self) -> tuple[Array, Array, Array, Array]:
+        return self.k, self.constant, self.rise, self.error
+
+
+def _saturated(k: float, n: Array) -> int | None:
+    return max(2, math.ceil(k)) if math.ceil(k) < n[-1] else None
+
+
+def _best(n: Array, y: Array) -> _Curves:
+    """The form for which the medians speak. ``y``: log t, shape (rows, n)."""
+    whole = _least([_with_knee(n, y, np.full(len(y), float(k))) for k in range(1, int(n[-1]) + 1)])
+    free = _least([_with_split(n, y, place) for place in range(1, len(n))])
+    return free.where(_aicc(len(n), free.error, 3) < _aicc(len(n), whole.error, 2), whole)
+
+
+def _least(found: Sequence[_Curves]) -> _Curves:
+    best = found[0]
+    for other in found[1:]:
+        best = other.where(other.error < best.error, best)
+    return best
+
+
+def _with_knee(n: Array, y: Array, k: Array) -> _Curves:
+    own = y + np.log(np.minimum(n, k[:, None]))
+    return _Curves(k, own.mean(axis=1), np.zeros(len(y)), own.std(axis=1))
+
+
+def _with_split(n: Array, y: Array, place: int) -> _Curves:
+    """The best curve that falls over the first ``place`` of n, and is level over the others, wherever that is.
+
+    Between the last of the first and the first of the others that is a real knee, above it a rise; below both no form
+    of ours can be, and the best one stands at the border.
+    """
+    last, following = float(n[place - 1]), float(n[place])
+    constant, level = (y[:, :place] + np.log(n[:place])).mean(axis=1), y[:, place:].mean(axis=1)
+    log_k = np.minimum(constant - level, math.log(following))
+    rise = np.maximum(math.log(last) - log_k, 0.0)
+    free = _Curves(np.maximum(np.exp(log_k), last), constant, rise, np.zeros(len(y)))
+    free = replace(free, error=np.sqrt(((y - free.at(n)) ** 2).mean(axis=1)))
+    border = _with_knee(n, y, np.full(len(y), following))
+    return border.where(constant - level >= math.log(following), free)
+
+
+def _aicc(count: int, error: Array, parameters: int) -> Array:
+    """Akaike's criterion for few data: lower is better."""
+    if count - parameters < 2:
+        return np.full(len(error), np.inf)
+    likelihood: Array = count * np.log(error**2 + _FLOOR**2)
+    return likelihood + 2 * parameters + 2 * parameters * (parameters + 1) / (count - parameters - 1)
+
+
+def _resampled(n: Array, logs: Sequence[Array], off: Array, resamples: int, random: np.random.Generator) -> Array:
+    """Medians of resampled repeats, shape (resamples, n).
+
+    Few repeats tell too little of their own noise (equal ones none at all), so the deviations from the medians are
+    pooled over all n; and what the fit leaves unexplained beyond that counts as noise of an n as a whole.
+    """
+    pool = np.concatenate([(own - np.median(own)) * _widened(len(own), 1) for own in logs])
+    expected = float(np.mean([pool.var() * math.pi / 2 / len(own) for own in logs]))  # of a median
+    lack = math.sqrt(max(float((off**2).mean()) * _widened(len(n), 2) ** 2 - expected, 0.0))
+    drawn = [np.median(own) + np.median(random.choice(pool, (resamples, len(own))), axis=1) for own in logs]
+    found: Array = np.stack(drawn, axis=1) + lack * random.standard_normal((resamples, len(n)))
+    return found
+
+
+def _widened(count: int, parameters: int) -> float:
+    """Deviations from a fit to ``count`` numbers are too small by this."""
+    return math.sqrt(count / (count - parameters)) if count > parameters else 1.0

@@ -1,0 +1,90 @@
+"""`deepvm profile saturation` as people run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "deepvm.cli.main", "profile", "saturation"]
+LOCAL = ["--launcher", "local", "--receiver", "m", "--senders", "a,b,c", "--checkpoint-size", "2MB"]
+
+
+def run(*words: str, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=limit_s, env=environ)
+
+
+def test_json_on_stdout_progress_on_stderr_and_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+    picture = tmp_path / "t.svg"
+    done = run(*LOCAL, "--repeats", "2", "-o", "json", "--plot", str(picture))
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema_version"] == "deepvm.saturation/1"
+    assert [len(row["seconds"]) for row in document["times"]] == [2, 2, 2]
+    assert "[6/6]" in done.stderr
+    assert "senders at once" in picture.read_text()
+
+
+def test_a_table() -> None:
+    done = run(*LOCAL, "--repeats", "1", "--sender-type", "g4dn.xlarge", "--receiver-gbps", "10")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:2] == ["senders", "pushes"]
+    assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
+    assert "receiver 10 Gbit/s" in done.stdout
+    assert "g4dn.xlarge to one receiver, 2 MB by TCP" in done.stdout
+    assert "Warning: all senders and the receiver are on this machine" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["--launcher", "rsh"], "--launcher"),
+        (["--senders", "a"], "--senders"),
+        (["--checkpoint-size", "300"], "--checkpoint-size"),
+        (["--repeats", "0"], "--repeats"),
+        (["--plot", "t.pdf"], "--plot"),
+        (["--timeout", "-1"], "--timeout"),
+    ],
+)
+def test_wrong_words_are_named(words: list[str], place: str) -> None:
+    done = run(*LOCAL, *words)
+    assert done.returncode == 2
+    assert place in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_hosts_that_cannot_be_reached() -> None:
+    done = run("--launcher", "false {host}", "--receiver", "m", "--senders", "a,b")
+    assert done.returncode == 1
+    assert "Error: receiver m: its process ended with code 1" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, tmp_path: Path) -> None:
+    template = f"""sh -c 'echo $$ > {tmp_path}/"$0"; exec "$@"' {{host}}"""
+    words = ["--launcher", template, *LOCAL[2:], "--repeats", "100000"]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("[2/"):
+                break
+        process.send_signal(number)
+        rest = process.stderr.read()
+        assert process.wait(30) == (143 if number == signal.SIGTERM else 130)
+    assert "Traceback" not in rest
+    numbers = [int(path.read_text()) for path in tmp_path.iterdir()]
+    assert len(numbers) == 4
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{n}").exists() for n in numbers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{n}").exists() for n in numbers)
