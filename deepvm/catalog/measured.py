@@ -18,7 +18,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -214,9 +214,7 @@ def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Chan
         DataError: as for :func:`save_entries`.
     """
     gone = frozenset(names)
-    return _change(
-        Path(folder), lambda old: Tables(tuple(e for e in old if e.name not in gone), old.path), keep_if_same=True
-    )
+    return _change(Path(folder), lambda old: Tables(tuple(e for e in old if e.name not in gone), old.path))
 
 
 def restore_previous(folder: str | os.PathLike[str]) -> Path:
@@ -250,7 +248,6 @@ def previous_tables(folder: str | os.PathLike[str]) -> Tables:
 
 def encode_tables(tables: Tables) -> bytes:
     """The bytes of a file."""
-    # ASCII: a lone surrogate, which a document may hold, has no form in UTF-8.
     return (json.dumps(tables.as_document(), indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -261,11 +258,11 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
     return put(tables, catalog, workload, among=among)
 
 
-def _change(folder: Path, change: Any, *, keep_if_same: bool = False) -> Change:
+def _change(folder: Path, change: Callable[[Tables], Tables]) -> Change:
     with _locked(folder):
         old = load_tables(folder)
         new = change(old)
-        if not (keep_if_same and new.entries == old.entries):
+        if new.entries != old.entries:
             data = encode_tables(new)
             if len(data) > MAX_BYTES:
                 most = f"{MAX_BYTES // 2**20} MiB"

@@ -6,14 +6,14 @@ Pure: what was measured and a catalogue come in, a catalogue goes out that says 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from deepvm.catalog.measured_eflops import choose_workload, measured_speeds
 from deepvm.catalog.measured_entries import Entry, Tables
 from deepvm.core.instances import Catalog, InstanceType, Measurement
 from deepvm.core.saturation import SaturationTable
-from deepvm.core.speedup import MeasuredSpeedup, RingSpeedup
+from deepvm.core.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.errors import RequestError
 
 FEWEST_SIZES = 3
@@ -24,8 +24,8 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
     """Put measured figures in the place of a catalogue's own.
 
     - ``eflops``: by the rule of :mod:`deepvm.catalog.measured_eflops`.
-    - ``scaling``: the type's ``measured`` curve, which becomes its default where it has at least three sizes above 1;
-      of several workloads the one that was asked for, else that of the eFLOPS, else the one measured last. The others
+    - ``scaling``: the type's ``measured`` curve, which becomes its default where it has at least three sizes above 1,
+      and then its ``ring`` as well; types that had its curves, because they have its GPU, follow. Of several workloads the one that was asked for, else that of the eFLOPS, else the one measured last. The others
       stand beside it as curves of their workloads.
     - ``saturation``: the row of the pair's bandwidth, min(sender, receiver). Rows of less bandwidth with a larger n_sat
       come down to it, rows of more bandwidth with a smaller one go: n_sat never falls as bandwidth grows.
@@ -48,20 +48,23 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
     chosen = choose_workload(speeds_of, known)
     speeds = measured_speeds(catalog, speeds_of, chosen, known)
     curves = {
-        name: es for name, es in _by_type(e for e in trained if e.kind == "scaling").items() if _trains(catalog, name)
+        name: es for name, es in _by_type(e for e in trained if e.kind == "scaling").items() if _trains(known, name)
     }
     wanted = chosen or choose_workload((e for es in curves.values() for e in es), known)
-    instances = tuple(_with_curves(i, curves[i.name], wanted) if i.name in curves else i for i in speeds.instances)
+    general = {name: _general(es, wanted) for name, es in curves.items()}
+    instances = tuple(
+        _with_curves(i, curves[i.name], wanted) if i.name in curves else _following(i, known, general)
+        for i in speeds.instances
+    )
     n_sat, pairs, told = _with_pairs(catalog, [e for e in tables if e.kind == "saturation"])
-    general = [_general(es, wanted) for es in curves.values()]
-    used = [*speeds.used, *general, *pairs]
+    used = [*speeds.used, *(e for name, e in general.items() if name in catalog.by_name), *pairs]
     if not used and not speeds.notes and not told:
         return catalog
     about = catalog.provenance
     provenance = replace(
         about,
         measured=tuple(Measurement(e.kind, e.subject, e.workload, e.measured_at, e.value) for e in used),
-        doubts=(*about.doubts, *speeds.doubts, *_curve_doubts(general, chosen)),
+        doubts=(*about.doubts, *speeds.doubts, *_curve_doubts(general, chosen, {e.subject for e in speeds.used})),
         notes=(*about.notes, *speeds.notes, *told),
     )
     return replace(catalog, instances=instances, eflops_unit=speeds.unit, n_sat=n_sat, provenance=provenance)
@@ -97,11 +100,45 @@ def _general(entries: Sequence[Entry], wanted: str) -> Entry:
 
 def _with_curves(instance: InstanceType, entries: Sequence[Entry], wanted: str) -> InstanceType:
     general = _general(entries, wanted)
-    new = [_curve(general, None), *(_curve(e, e.workload) for e in entries)]
-    replaced = {c.workload for c in new}
-    kept = [c for c in instance.speedups if c.kind != MeasuredSpeedup.kind or c.workload not in replaced]
+    new: list[SpeedupCurve] = [*_general_curves(general), *(_curve(e, e.workload) for e in entries)]
+    replaced = {(c.kind, c.workload) for c in new}
+    # Curves that were another type's say less than its own.
+    kept = [c for c in instance.speedups if (c.kind, c.workload) not in replaced and not instance.speedup_basis]
     default = MeasuredSpeedup.kind if _sizes(general) >= FEWEST_SIZES else instance.default_speedup
-    return replace(instance, speedups=(*kept, *new), default_speedup=default)
+    if default != MeasuredSpeedup.kind:
+        return replace(instance, speedups=(*_others(instance, replaced), *new))
+    return replace(instance, speedups=(*kept, *new), default_speedup=default, speedup_basis="")
+
+
+def _following(instance: InstanceType, known: Catalog, general: Mapping[str, Entry]) -> InstanceType:
+    """A type that has the curves of another one with the same GPUs: it has the measured ones too."""
+    for name, entry in sorted(general.items()):
+        other = known[name]
+        if other.gpu == instance.gpu and _shared(other) == _shared(instance) and _sizes(entry) >= FEWEST_SIZES:
+            new = _general_curves(entry)
+            return replace(
+                instance,
+                speedups=(*_others(instance, {(c.kind, None) for c in new}), *new),
+                default_speedup=MeasuredSpeedup.kind,
+                speedup_basis=f"those of {name}, the same GPU",
+            )
+    return instance
+
+
+def _shared(instance: InstanceType) -> set[SpeedupCurve]:
+    return {c for c in instance.speedups if c.workload is None}
+
+
+def _others(instance: InstanceType, replaced: Collection[tuple[str, str | None]]) -> list[SpeedupCurve]:
+    return [c for c in instance.speedups if (c.kind, c.workload) not in replaced]
+
+
+def _general_curves(entry: Entry) -> list[SpeedupCurve]:
+    """The measured curve and, where the points determine it, the ring through them."""
+    curve = _curve(entry, None)
+    if _sizes(entry) < FEWEST_SIZES or curve.beyond is None:
+        return [curve]
+    return [replace(curve.beyond, fitted_to=curve.points[-1][0], source=curve.source), curve]
 
 
 def _curve(entry: Entry, workload: str | None) -> MeasuredSpeedup:
@@ -118,19 +155,19 @@ def _sizes(entry: Entry) -> int:
     return sum(1 for n, _ in entry.points if n > 1)
 
 
-def _curve_doubts(general: Sequence[Entry], chosen: str) -> list[str]:
+def _curve_doubts(general: Mapping[str, Entry], chosen: str, with_speed: Collection[str]) -> list[str]:
     found = []
-    for entry in general:
+    for name, entry in general.items():
         if entry.local:
-            found.append(f"the curve of {entry.subject} was measured with processes of one machine, not with VMs")
+            found.append(f"the curve of {name} was measured with processes of one machine, not with VMs")
         if _sizes(entry) < FEWEST_SIZES:
             sizes = "1 size" if _sizes(entry) == 1 else f"{_sizes(entry)} sizes"
             found.append(
-                f"the curve of {entry.subject} was measured at {sizes} above 1, too few to go by: it counts only with "
+                f"the curve of {name} was measured at {sizes} above 1, too few to go by: it counts only with "
                 "--speedup measured"
             )
-        if chosen and entry.workload != chosen:
-            found.append(f"the curve of {entry.subject} was measured with {entry.workload}, the eFLOPS with {chosen}")
+        if name in with_speed and not f"{chosen}/".startswith(f"{entry.workload}/"):
+            found.append(f"the curve of {name} was measured with {entry.workload}, its eFLOPS with {chosen}")
     return found
 
 

@@ -214,7 +214,10 @@ def _doubts(
         return ()
     measured, count = _listed(sorted(here)), f"{len(rest)} other {'type' if len(rest) == 1 else 'types'}"
     if scale.estimated:
-        published = [i.name for i in catalog if i.gpu and i.eflops is not None and not i.eflops_basis]
+        # One of each GPU, the smallest: whoever measures must rent it.
+        small = sorted(catalog, key=lambda i: (i.vcpus, i.name), reverse=True)
+        smallest = {i.gpu.name: i.name for i in small if i.gpu and i.eflops is not None and not i.eflops_basis}
+        published = sorted(smallest.values())
         too = (
             f"measure {' or '.join(published[:3])} with the same workload too to compare them, or " if published else ""
         )

@@ -6,6 +6,7 @@ is. Their numbers become plain int and float, because they are written again.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -179,6 +180,12 @@ def parse_document(text: str, path: FilePath) -> Any:
     except RecursionError:
         raise CatalogFormatError(path, [Problem("file", "lists or objects are nested too deeply", EXPECTED)]) from None
     refuse(path, document, islice(_not_finite((), plain), _MANY))
+    try:
+        json.dumps(plain, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise CatalogFormatError(
+            path, [Problem("file", "a text holds half of a character (\\ud800)", EXPECTED)]
+        ) from None
     return plain
 
 

@@ -36,7 +36,7 @@ def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[B
     assert gpu.eflops is not None and gpu.spot_usd_per_hour is not None  # or it would not be a candidate
     curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
     kind = curve.kind
-    warnings = list(_about(gpu, kind))
+    warnings = list(_about(gpu))
     if sizes.clamped[row]:
         raw = float(curve.speedup(np.array([float(count)]))[0])
         warnings.append(
@@ -59,12 +59,11 @@ def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[B
     )
 
 
-def _about(gpu: InstanceType, kind: str) -> Iterator[str]:
+def _about(gpu: InstanceType) -> Iterator[str]:
     """What should make a reader careful with a type, whatever the size of the cluster."""
     if gpu.eflops_basis:
         yield f"the eFLOPS of {gpu.name} are estimated: {gpu.eflops_basis}"
-    # A curve that was measured on this type is its own, whosever the others are.
-    if gpu.speedup_basis and kind != gpu.default_speedup:
+    if gpu.speedup_basis:
         yield f"the speed-up curves of {gpu.name} are {gpu.speedup_basis}"
     spot, on_demand = gpu.spot_usd_per_hour, gpu.on_demand_usd_per_hour
     if spot is not None and on_demand is not None and spot > on_demand:
