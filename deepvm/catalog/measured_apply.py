@@ -25,8 +25,9 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
 
     - ``eflops``: by the rule of :mod:`deepvm.catalog.measured_eflops`.
     - ``scaling``: the type's ``measured`` curve, which becomes its default where it has at least three sizes above 1,
-      and then its ``ring`` as well; types that had its curves, because they have its GPU, follow. Of several workloads the one that was asked for, else that of the eFLOPS, else the one measured last. The others
-      stand beside it as curves of their workloads.
+      and then its ``ring`` as well; types that had its curves, because they have its GPU, follow. Of several workloads
+      the one that was asked for, else that of the eFLOPS, else the one measured last. The others stand beside it as
+      curves of their workloads.
     - ``saturation``: the row of the pair's bandwidth, min(sender, receiver). Rows of less bandwidth with a larger n_sat
       come down to it, rows of more bandwidth with a smaller one go: n_sat never falls as bandwidth grows.
 

@@ -207,4 +207,7 @@ def parse_time(text: str) -> datetime:
         if len(text) > len("2026-01-31"):
             raise ValueError("no time zone")
         moment = moment.replace(tzinfo=timezone.utc)
-    return moment.astimezone(timezone.utc).replace(microsecond=0)
+    try:
+        return moment.astimezone(timezone.utc).replace(microsecond=0)
+    except OverflowError:
+        raise ValueError("out of range") from None
