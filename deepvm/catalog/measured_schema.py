@@ -19,12 +19,19 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from deepvm import __version__
 from deepvm.catalog.json_file import parse_json
-from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS, TABLES_VERSION, build_entry, parse_time
+from deepvm.catalog.measured_entries import (
+    DOCUMENT_VERSIONS,
+    TABLES_VERSION,
+    build_entry,
+    parse_time,
+    workload_key,
+)
 from deepvm.catalog.problems import Finding, Path, field_description, json_place, repeated_keys, shown
 from deepvm.catalog.schema import MAX_EFLOPS, MAX_NETWORK_GBPS, MAX_NODES, NetworkGbps, Number, Text, TypeName, Whole
 from deepvm.errors import CatalogFormatError, Problem
 
 MAX_ENTRIES = 10_000
+MAX_KEY = 100
 EXPECTED = "allowed: what `deepvm tables export` or `deepvm profile ... -o json` writes"
 _MANY = 1000
 _DEEPEST = 100
@@ -261,6 +268,11 @@ def document_findings(kind: str, document: object, path: Path = ()) -> list[Find
     if version is not None:
         return [Finding((*path, *version.path), version.found, version.expected)]
     found = list(_refused(DOCUMENTS[kind], document, path))
+    if not found and kind != "saturation":
+        key = workload_key(document["workload"])  # type: ignore[index]  # valid, so it is an object
+        if len(key) > MAX_KEY:
+            expected = f"allowed: at most {MAX_KEY} characters together, as a workload of a catalogue has"
+            found.append(Finding((*path, "workload"), shown(key), expected))
     if not found and kind == "scaling":
         found += _curve_findings(document["points"], (*path, "points"))  # type: ignore[index]  # valid
     return found

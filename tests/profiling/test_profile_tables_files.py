@@ -280,6 +280,10 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "too long a number": (changed((*EFLOPS, "document", "x"), 10**400), "document.x: Infinity"),
     "half a character": (changed((*EFLOPS, "document", "x"), "\ud800"), "half of a character"),
     "workload without model": (changed((*EFLOPS, "document", "workload"), {}), "document.workload.model: missing"),
+    "a long workload": (
+        changed((*EFLOPS, "document", "workload", "model"), "x" * 95),
+        "at most 100 characters together",
+    ),
     "workload of lists": (changed((*EFLOPS, "document", "workload", "batch"), [1]), "document.workload.batch: a list"),
     "no points": (changed((*SCALING, "document", "points"), []), "document.points: a list of 0; allowed: measured"),
     "a size twice": (changed((*SCALING, "document", "points", 2, "n"), 2), "points[2].n: 2 stands twice"),
