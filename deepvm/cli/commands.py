@@ -33,7 +33,7 @@ COMMANDS = (
     Entry("sweep", "Answer a whole range of budgets for four policies.", "sweep", "sweep", True),
     Entry("catalog", "Refresh, list, show, compare, validate and convert catalogues.", "catalog", "app"),
     Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "export", "export"),
-    Entry("profile", "Measure your own machines: eFLOPS, speed-up, network saturation.", "profile", "app"),
+    Entry("profile", "Measure your own machines: eFLOPS, speed-up, saturation.", "profile", "app"),
     Entry("tables", "List, show, compare, import and export what you measured.", "tables", "app"),
     Entry("memory-node", "Keep checkpoints in the memory of a machine that stays.", "memory_node", "app"),
     Entry("ckpt", "List, verify, thin out, restore and measure checkpoints.", "ckpt", "app"),

@@ -146,6 +146,29 @@ def test_a_kill_at_any_step_leaves_whole_tables(tmp_path: Path) -> None:
     assert {p.name for p in folder.iterdir()} == {CURRENT, PREVIOUS, measured.LOCK}
 
 
+def test_the_new_tables_are_on_the_disk_before_they_have_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut, which no kill can stand for, must not leave the name with an empty file."""
+    steps: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        steps.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        fsync(descriptor)
+
+    def renamed(old: Any, new: Any) -> None:
+        steps.append(f"{Path(old).name} to {Path(new).name}")
+        replace(old, new)
+
+    save_entries(tmp_path, [eflops("g4dn.xlarge")])
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    save_entries(tmp_path, [eflops("g5.xlarge")])
+    assert steps[0].startswith("fsync ..measured.next.json")
+    assert steps[-2:] == [f".measured.next.json to {CURRENT}", f"fsync {tmp_path.name}"]
+
+
 def save_many(folder: str, name: str, count: int, start: Any) -> None:
     start.wait(60)
     for i in range(count):
