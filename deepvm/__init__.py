@@ -28,6 +28,7 @@ _HOMES = {
     "SaturationTable": "deepvm.core.saturation",
     "explain": "deepvm.planner.explain",
     "load_catalog": "deepvm.catalog.store",
+    "load_tables": "deepvm.catalog.measured",
     "recommend": "deepvm.planner.recommend",
     "sweep": "deepvm.planner.sweep",
 }
@@ -50,11 +51,13 @@ __all__ = [
     "SaturationTable",
     "explain",
     "load_catalog",
+    "load_tables",
     "recommend",
     "sweep",
 ]
 
 if TYPE_CHECKING:
+    from deepvm.catalog.measured import load_tables
     from deepvm.catalog.store import load_catalog
     from deepvm.core.cluster import Cluster, NodeGroup, Recommendation, Rejection
     from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota

@@ -20,6 +20,8 @@ os.environ |= {
     "AWS_SHARED_CREDENTIALS_FILE": f"{_nowhere.name}/aws-credentials",
     "AWS_EC2_METADATA_DISABLED": "true",
     "DEEPVM_CACHE_DIR": f"{_nowhere.name}/cache",
+    "DEEPVM_DATA_DIR": f"{_nowhere.name}/data",
+    "XDG_DATA_HOME": f"{_nowhere.name}/own",
     "XDG_CONFIG_HOME": f"{_nowhere.name}/config",
 }
 

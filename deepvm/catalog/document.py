@@ -74,6 +74,8 @@ def build_instance(raw: Document) -> InstanceType:
         gpu=None if gpu is None else _build_gpu(gpu),
         eflops=_float(raw.get("eflops")),
         eflops_basis=raw.get("eflops_basis", ""),
+        eflops_source=raw.get("eflops_source", ""),
+        default_speedup=raw.get("default_speedup") or "",
         speedup_basis=raw.get("speedup_basis", ""),
         cpu_architecture=raw.get("cpu_architecture", ""),
         burstable=raw.get("burstable", False),
@@ -182,10 +184,14 @@ def _instance_document(instance: InstanceType) -> dict[str, Any]:
         document["current_generation"] = False
     if instance.eflops_basis:
         document["eflops_basis"] = instance.eflops_basis
+    if instance.eflops_source:
+        document["eflops_source"] = instance.eflops_source
     if instance.speedups:
         document["speedups"] = [_curve_document(c) for c in instance.speedups]
         if instance.speedup_basis:
             document["speedup_basis"] = instance.speedup_basis
+    if instance.default_speedup:
+        document["default_speedup"] = instance.default_speedup
     if instance.note:
         document["note"] = instance.note
     return document

@@ -95,7 +95,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except (OSError, ValueError) as error:
         raise _not_written(path, _reason(error)) from None
 
@@ -121,7 +121,8 @@ def _write_synced(path: Path, data: bytes, mode: int | None) -> None:
         os.fsync(descriptor)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder outlast a power cut, where the file system can."""
     # The rename itself must reach the disk; some file systems do not support it, and then it is in their hands.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from deepvm.catalog.files import read_text
 from deepvm.catalog.json_file import RepeatedKeys, parse_json
-from deepvm.catalog.problems import Finding, json_place, shown
+from deepvm.catalog.problems import Finding, field_description, json_place, shown
 from deepvm.catalog.schema import MAX_USD_PER_HOUR, Day, Price, Text, Whole
 from deepvm.core.instances import ZonePrice
 from deepvm.core.plan import Plan, PlannedVms, PlanSource
@@ -354,25 +354,8 @@ def _problem(document: object, location: Location, place: str) -> Problem:
         try:
             value = value[step]
         except (KeyError, IndexError, TypeError):
-            return Problem(place, "missing", f"allowed: {_description(location)}")
-    return Problem(place, shown(value), f"allowed: {_description(location)}")
-
-
-def _description(location: Location) -> str:
-    """What the schema says about a field; about the list where the item itself is wrong."""
-    model: type[BaseModel] | None = PlanDocument
-    text = ""
-    for step in location:
-        if isinstance(step, str) and model is not None and step in model.model_fields:
-            field = model.model_fields[step]
-            text, model = field.description or "", _model_in(field.annotation)
-    return text
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+            return Problem(place, "missing", f"allowed: {field_description(PlanDocument, location)}")
+    return Problem(place, shown(value), f"allowed: {field_description(PlanDocument, location)}")
 
 
 def _twice(document: object) -> Iterator[Location]:

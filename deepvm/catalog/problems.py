@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -136,9 +136,38 @@ def unknown_name(name: str, allowed: Sequence[str]) -> str:
     return alias if alias in allowed else next(iter(near), "")
 
 
+def field_description(model: type[BaseModel], path: Path) -> str:
+    """What a schema says about a field; about the list where the item itself is wrong."""
+    at: type[BaseModel] | None = model
+    text = ""
+    for step in path:
+        if isinstance(step, str) and at is not None and step in at.model_fields:
+            field = at.model_fields[step]
+            text, at = field.description or "", _model_in(field.annotation)
+    return text
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def repeated_keys(document: object) -> Iterator[Finding]:
+    """Fields that stand more than once in their object, as :func:`~deepvm.catalog.json_file.parse_json` marks them."""
+    stack: list[tuple[Path, Any]] = [((), document)] if isinstance(document, (dict, list)) else []
+    while stack:
+        path, value = stack.pop()
+        if isinstance(value, RepeatedKeys):
+            for name in value.repeated:
+                yield Finding((*path, name), "this field stands twice in its object", "allowed: every field once")
+        children = value.items() if isinstance(value, dict) else enumerate(value)
+        stack += [((*path, step), child) for step, child in children if isinstance(child, (dict, list))]
+
+
 def _schema_findings(model: type[BaseModel], document: object) -> tuple[list[Finding], set[Path]]:
     """What the schema refuses, and the first two steps of the path to everything that it refuses."""
-    findings = list(islice(_repeated_keys(document), _MANY)) if isinstance(document, (dict, list)) else []
+    findings = list(islice(repeated_keys(document), _MANY))
     refused = {f.path[:2] for f in findings}
     try:
         model.model_validate(document)
@@ -309,14 +338,3 @@ def _value_at(document: object, path: Path) -> Any:
 def _name_of(value: object) -> str:
     name = value.get("instance_type") if isinstance(value, Mapping) else None
     return name[:40] if isinstance(name, str) and name.isprintable() else ""
-
-
-def _repeated_keys(document: object) -> Iterator[Finding]:
-    stack: list[tuple[Path, Any]] = [((), document)]
-    while stack:
-        path, value = stack.pop()
-        if isinstance(value, RepeatedKeys):
-            for name in value.repeated:
-                yield Finding((*path, name), "this field stands twice in its object", "allowed: every field once")
-        children = value.items() if isinstance(value, dict) else enumerate(value)
-        stack += [((*path, step), child) for step, child in children if isinstance(child, (dict, list))]

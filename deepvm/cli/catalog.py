@@ -11,7 +11,7 @@ import typer
 from deepvm.cli.configured import ConfiguredCommand
 from deepvm.cli.diff import diff
 from deepvm.cli.flags import takes_flags
-from deepvm.cli.options import SourceFlags
+from deepvm.cli.options import ShowFlags, SourceFlags
 from deepvm.cli.refresh import refresh, status
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ def show(
     catalog: Annotated[
         str, typer.Argument(metavar="NAME|FILE", help="AWS's market, an embedded catalogue, or a .json or .csv file.")
     ],
-    flags: SourceFlags,
+    flags: ShowFlags,
     output: Annotated[
         ShowOutput, typer.Option("--output", "-o", help="json and csv are the file formats: redirect, edit, use.")
     ] = ShowOutput.TABLE,
 ) -> None:
-    """Show the types of a catalogue with their prices and performance."""
+    """Show the types of a catalogue with their prices and performance, those that you measured included."""
     from deepvm.catalog.store import format_catalog
 
     loaded = flags.load(catalog)
@@ -194,7 +194,7 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
     as_of = catalog.provenance.prices_as_of
     from datetime import datetime, timezone
 
-    from deepvm.reports.sources import source_line
+    from deepvm.reports.sources import measured_lines, source_line
 
     facts = [
         f"{catalog.name}: {_counted(catalog)}",
@@ -208,6 +208,8 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
         sys.stderr.write(f"source: {catalog.provenance.source}\n")
     if catalog.provenance.origins:
         sys.stderr.write(f"{source_line(catalog, datetime.now(timezone.utc))}\n")
+    for line in measured_lines(catalog):
+        sys.stderr.write(f"{line}\n")
 
 
 def _columns(*, wide: bool) -> list[Column]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from deepvm.cli.options import note, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from deepvm.catalog.market import Placement
     from deepvm.cli.options import PlanFlags
     from deepvm.core.instances import Catalog
@@ -17,12 +19,18 @@ if TYPE_CHECKING:
 def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
     """The catalogues that the options mean, one for each region, with notes on stderr about where they come from.
 
+    What the user measured is in them.
+
     Raises:
         MissingDataError: the catalogue holds prices of another region, or nothing is known of the region.
         CloudError: AWS had to answer and did not.
         DataError: it cannot be found or read.
-        RequestError: options that contradict each other.
+        RequestError: options that contradict each other, or a workload that was not measured.
     """
+    return measured(_published(flags), flags.tables, flags.workload)
+
+
+def _published(flags: PlanFlags) -> tuple[Catalog, ...]:
     from deepvm.catalog.store import may_be_aws
     from deepvm.errors import RequestError
 
@@ -49,6 +57,35 @@ def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
     for text in dict.fromkeys(n for catalog in catalogs for n in catalog.provenance.notes):
         note(text)
     return catalogs
+
+
+def measured(catalogs: Sequence[Catalog], tables: str, workload: str) -> tuple[Catalog, ...]:
+    """Catalogues with the figures that the user measured, with notes about those that cannot be used.
+
+    Args:
+        catalogs: all that are compared.
+        tables: ``auto``, ``paper`` or a file.
+        workload: which of several counts, empty for the rule.
+
+    Raises:
+        DataError: the tables cannot be read.
+        RequestError: nothing was measured with the workload.
+    """
+    from deepvm.catalog.measured import apply, open_tables
+
+    found = open_tables(tables)
+    if found is None:
+        if workload:
+            note(f"--workload {workload} has no effect beside --tables paper")
+        return tuple(catalogs)
+    if not found and not workload:
+        return tuple(catalogs)
+    applied = tuple(apply(found, catalog, workload, among=catalogs) for catalog in catalogs)
+    before = {text for catalog in catalogs for text in catalog.provenance.notes}
+    for text in dict.fromkeys(t for catalog in applied for t in catalog.provenance.notes):
+        if text not in before:  # those have been said
+            note(text)
+    return applied
 
 
 def _other(flags: PlanFlags) -> Catalog:

@@ -63,6 +63,17 @@ Solver = Annotated[
 Prices = Literal["auto", "live", "snapshot"]
 PriceBasis = Literal["current", "p50", "p95", "max"]
 Network = Literal["peak", "baseline"]
+Tables = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|paper|FILE",
+        help="Figures measured on your own machines: those that you saved, none, or those of a file.",
+    ),
+]
+Workload = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Of the measured figures, those of this workload; see 'deepvm tables list'."),
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -109,6 +120,8 @@ class PlanFlags:
         typer.Option(help="Bandwidth at its peak, or what can be sustained. The catalogue's unless given."),
     ] = None
     profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogues and files.")] = ""
+    tables: Tables = "auto"
+    workload: Workload = ""
     placement_scores: Annotated[
         bool,
         typer.Option(
@@ -311,6 +324,24 @@ class SourceFlags:
         for text in catalog.provenance.notes:
             note(text)
         return catalog
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ShowFlags(SourceFlags):
+    """As of :class:`SourceFlags`, for a command that shows what the planner would count with."""
+
+    tables: Tables = "auto"
+    workload: Workload = ""
+
+    def load(self, name: str) -> "Catalog":
+        """As of :class:`SourceFlags`, with measured figures.
+
+        Raises:
+            RequestError: nothing was measured with the workload.
+        """
+        from deepvm.cli.markets import measured
+
+        return measured((super().load(name),), self.tables, self.workload)[0]
 
 
 def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":

@@ -79,7 +79,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
     from datetime import datetime, timezone
 
     from deepvm.reports import recommendations as report
-    from deepvm.reports.sources import source_line
+    from deepvm.reports.sources import source_lines
 
     now, best = datetime.now(timezone.utc), found.answers[0]
     several = len(found.answers) > 1
@@ -103,7 +103,8 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
         if answer.infeasible is not None and not found.ranked:
             where = f"{answer.catalog.region}: " if several else ""
             o.say(where + report.sentence(answer.infeasible))
-        o.note(source_line(answer.catalog, now))
+        for line in source_lines(answer.catalog, now):
+            o.note(line)
     if why is not None and output not in ("json", "yaml"):
         o.note(why.verdict)
 

@@ -25,7 +25,7 @@ NO_FILE = "none"
 
 OTHER_VARIABLES = frozenset(
     {
-        *(CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_ADVISOR_URL"),
+        *(CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_DATA_DIR", "DEEPVM_ADVISOR_URL"),
         # of training jobs and memory nodes, which import the checkpointing alone
         *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_TLS_CA", "DEEPVM_CHECKPOINT_KILL_AT"),
     }
@@ -36,7 +36,7 @@ MAX_BYTES = 2**20
 """Larger files are refused: whoever names one did not mean a file of a few settings."""
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-_FILES = frozenset({"catalog", "quota"})
+_FILES = frozenset({"catalog", "quota", "tables"})
 _SECRET = re.compile(r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE)
 _A_FILE = 'a text file with settings, such as: region = ["us-east-1"]'
 _FORMS = {list: "text in quotes, or a list of texts", bool: "true or false", str: "text in quotes, or a number"}

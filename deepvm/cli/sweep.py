@@ -33,7 +33,7 @@ def sweep(
     from deepvm.planner.sweep import sweep as run
     from deepvm.reports import documents
     from deepvm.reports import sweeps as report
-    from deepvm.reports.sources import source_line
+    from deepvm.reports.sources import source_lines
 
     budgets = parse_budgets(flags.pw)
     if plot:
@@ -56,4 +56,7 @@ def sweep(
     for name in dict.fromkeys(r.policy.value for r in rows):
         if not any(r.recommendation for r in rows if r.policy.value == name):
             o.note(f"nothing is feasible for policy {name} at any of these budgets; 'deepvm recommend' says why")
-    o.note(source_line(found, datetime.now(timezone.utc)))
+    for line in source_lines(found, datetime.now(timezone.utc)):
+        o.note(line)
+    for doubt in found.provenance.doubts:
+        o.note(doubt)

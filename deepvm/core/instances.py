@@ -86,7 +86,10 @@ class InstanceType:
         gpu: its GPUs, None for a CPU type.
         eflops: operations per second in the catalogue's unit, None when nobody knows.
         eflops_basis: how ``eflops`` was estimated, in words; empty when it was measured.
+        eflops_source: who measured ``eflops``, in words, where it was not the catalogue's own source.
         speedups: its speed-up curves, at most one general one of each kind.
+        default_speedup: the kind of curve to use for this type unless the user says otherwise; empty for the
+            catalogue's.
         speedup_basis: whose curves these are, in words, where they are another type's; empty when its own.
         quota_family: the provider's quota that its vCPUs count against.
         cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
@@ -120,6 +123,8 @@ class InstanceType:
     spot_zones: tuple[ZonePrice, ...] = ()
     zones: tuple[str, ...] = ()
     unusable: str = ""
+    eflops_source: str = ""
+    default_speedup: str = ""
 
     def __post_init__(self) -> None:
         """Make prices exact and refuse figures that cannot be true.
@@ -225,6 +230,23 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Measurement:
+    """A figure of a catalogue that was measured on the user's own machines.
+
+    Attributes:
+        kind: ``eflops``, ``scaling`` (a speed-up curve) or ``saturation`` (n_sat of a bandwidth).
+        subject: the type, or ``sender to receiver``. workload: what was trained, empty for ``saturation``.
+        measured_at: when, UTC. value: the result, in words.
+    """
+
+    kind: str
+    subject: str
+    workload: str
+    measured_at: datetime
+    value: str
+
+
+@dataclass(frozen=True)
 class Provenance:
     """Where a catalogue's figures come from.
 
@@ -235,6 +257,8 @@ class Provenance:
         origins: the same for each kind of figure, where they differ.
         basis: which spot price is meant, in words, where it is not the current one: ``p95 of 30 days``.
         notes: what went wrong on the way, one sentence each.
+        measured: figures that were measured on the user's own machines and are used.
+        doubts: what these figures do not allow to say, one sentence each.
     """
 
     kind: str = "file"
@@ -243,6 +267,8 @@ class Provenance:
     origins: tuple[Origin, ...] = ()
     basis: str = ""
     notes: tuple[str, ...] = ()
+    measured: tuple[Measurement, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def origin(self, signal: str) -> Origin | None:
         """Where one kind of figure comes from, None when that is not told apart."""

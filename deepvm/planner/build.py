@@ -32,11 +32,12 @@ def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[B
     sizes, row, cluster = choice.block.sizes, choice.size, choice.cluster
     count, k = cluster.gpu_count, float(sizes.k[row])
     work = float(sizes.ideal_throughput[row]) * k
-    gpu, kind = cluster.gpu, candidates.speedup_kind
+    gpu = cluster.gpu
     assert gpu.eflops is not None and gpu.spot_usd_per_hour is not None  # or it would not be a candidate
+    curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
+    kind = curve.kind
     warnings = list(_about(gpu))
     if sizes.clamped[row]:
-        curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
         raw = float(curve.speedup(np.array([float(count)]))[0])
         warnings.append(
             f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at {k * count:g}"

@@ -243,7 +243,7 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     gpu_types = [i for i in catalog if i.gpu is not None]
     cpu_types = [i for i in catalog if i.gpu is None]
     refuse_idle_globs(request, catalog)
-    if any(i.speedups for i in gpu_types) and not any(i.curve(kind) for i in gpu_types):
+    if any(i.speedups for i in gpu_types) and not any(_curve(i, request, kind) for i in gpu_types):
         kinds = sorted({c.kind for i in gpu_types for c in i.speedups if c.workload is None})
         cure = f"ask for a speedup that it has, or make it default_speedup: {', '.join(kinds)}"
         raise MissingDataError(
@@ -312,9 +312,10 @@ def _gpu_candidate(
     left_out = training_rejection(instance, request)
     if left_out is not None:
         return left_out
-    curve = instance.curve(kind)
+    curve = _curve(instance, request, kind)
     if curve is None:
         return Rejection(instance.name, "no-curve", f"it has no {kind} speed-up curve")
+    kind = curve.kind
     missing = {a.name: missing_for(a, instance) for a in architectures}
     if missing and all(missing.values()):
         detail = "; ".join(f"{why.replace('-', ' ')}, which {name} needs" for name, why in missing.items())
@@ -328,6 +329,12 @@ def _gpu_candidate(
             return Rejection(instance.name, "quota", quota_too_small(quotas, instance, market))
     n_sat = 0 if instance.network_gbps is None else int(catalog.n_sat.lookup(instance.network_gbps))
     return GpuCandidate(instance, curve, scaling, n_sat)
+
+
+def _curve(instance: InstanceType, request: PlanRequest, kind: str) -> SpeedupCurve | None:
+    """The general curve to use: of the kind that was asked for, else of the type's own kind, else the catalogue's."""
+    own = instance.default_speedup if request.speedup is None else ""
+    return (instance.curve(own) if own else None) or instance.curve(kind)
 
 
 def ignores_scaling(request: PlanRequest) -> bool:

@@ -19,12 +19,12 @@ from deepvm.planner.frontier import Block, Choice, Frontier
 from deepvm.planner.infeasible import infeasible
 from deepvm.planner.policies import Scoring, architectures_of, tie_floor
 from deepvm.planner.rejections import why_absent
-from deepvm.planner.request import PlanRequest, PolicyName
+from deepvm.planner.request import PlanRequest, PolicyName, with_tables
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from deepvm.planner.request import PlanOptions
+    from deepvm.planner.request import MeasuredTables, PlanOptions
 
 
 @dataclass(frozen=True)
@@ -141,16 +141,24 @@ def _verdict(
     return f"{what} has {share}; {when}"
 
 
-def explain(catalog: Catalog, budget: Money, name: str, **options: Unpack[PlanOptions]) -> WhyNot:
+def explain(
+    catalog: Catalog,
+    budget: Money,
+    name: str,
+    *,
+    tables: MeasuredTables | None = None,
+    **options: Unpack[PlanOptions],
+) -> WhyNot:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 
     Args:
         catalog: the types and prices.
         budget: the most to pay, $/h.
         name: an instance type of the catalogue, one that trains or a memory node.
+        tables: what was measured on your own machines, as for :func:`deepvm.recommend`.
         **options: as for :func:`deepvm.recommend`.
 
     Raises:
         RequestError: the catalogue has no such type, or an option cannot be used.
     """
-    return why_not(catalog, PlanRequest.parse(budget, **options), name)
+    return why_not(with_tables(catalog, tables), PlanRequest.parse(budget, **options), name)

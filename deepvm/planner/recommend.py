@@ -20,13 +20,13 @@ from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Block, Choice, Frontier, rank
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.policies import architectures_of, scoring
-from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName
+from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName, with_tables
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from deepvm.planner.ilp import IlpResult
-    from deepvm.planner.request import PlanOptions
+    from deepvm.planner.request import MeasuredTables, PlanOptions
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,15 @@ class Recommendations(Sequence[Recommendation]):
         return self.configurations[index]
 
 
-def recommend(catalog: Catalog, budget: Money, **options: Unpack[PlanOptions]) -> Recommendations:
+def recommend(
+    catalog: Catalog, budget: Money, *, tables: MeasuredTables | None = None, **options: Unpack[PlanOptions]
+) -> Recommendations:
     """Rank the clusters that train fastest for a budget.
 
     Args:
         catalog: the types and prices; see :func:`deepvm.load_catalog`.
         budget: the most to pay, $/h (the paper's pricing willingness PW).
+        tables: what was measured on your own machines, ``deepvm.load_tables()``; None for the catalogue's own figures.
         **options: by keyword, with their defaults:
 
             - ``checkpoint_size=300_000_000``: bytes, or text such as ``"300MB"``;
@@ -143,7 +146,7 @@ def recommend(catalog: Catalog, budget: Money, **options: Unpack[PlanOptions]) -
         RequestError: an argument cannot be used.
         MissingDataError: the catalogue lacks what was asked for.
     """
-    return plan(catalog, PlanRequest.parse(budget, **options))
+    return plan(with_tables(catalog, tables), PlanRequest.parse(budget, **options))
 
 
 def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:

@@ -141,7 +141,7 @@ def _shown(bounds: Range, show: Callable[[int], str]) -> str:
 def _unprofiled(instance: InstanceType) -> str:
     measure = "measure it on such a VM with 'deepvm profile eflops' (next version)"
     if instance.eflops is None:
-        return f"nobody has measured its eFLOPS; {measure}"
+        return f"{instance.eflops_source or 'nobody has measured its eFLOPS'}; {measure}"
     return (
         f"nobody has measured its eFLOPS; {measure}, or allow the estimate of {instance.eflops:g} "
         f"({instance.eflops_basis}) with --estimates"

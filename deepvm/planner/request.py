@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
-from typing import TypedDict, TypeVar
+from typing import Protocol, TypedDict, TypeVar
 
-from deepvm.core.instances import Quota, refuse_twice
+from deepvm.core.instances import Catalog, Quota, refuse_twice
 from deepvm.core.units import Money, budget_micro_usd, parse_bytes, to_decimal
 from deepvm.errors import RequestError
 
@@ -252,6 +252,28 @@ class PlanRequest:
             solver=_choice("solver", solver, SolverName),
             time_limit_s=limit,
         )
+
+
+class MeasuredTables(Protocol):
+    """What was measured on the user's own machines, as :func:`deepvm.load_tables` reads it."""
+
+    def apply(self, catalog: Catalog, workload: str = "") -> Catalog:
+        """The catalogue with the measured figures in it."""
+
+
+def with_tables(catalog: Catalog, tables: MeasuredTables | None) -> Catalog:
+    """A catalogue with measured figures in it, where there are any.
+
+    Raises:
+        RequestError: something else was given, such as the name of a file.
+    """
+    if tables is None:
+        return catalog
+    if not callable(getattr(tables, "apply", None)):
+        raise RequestError("tables", tables, "measured tables, such as deepvm.load_tables(), or None")
+    if not isinstance(catalog, Catalog):  # people pass its name
+        raise RequestError("catalog", catalog, "a Catalog, such as deepvm.load_catalog('paper')")
+    return tables.apply(catalog)
 
 
 class PlanOptions(TypedDict, total=False):

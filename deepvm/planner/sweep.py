@@ -15,12 +15,12 @@ from deepvm.planner.build import blocks_of, describe
 from deepvm.planner.candidates import gather
 from deepvm.planner.frontier import Frontier
 from deepvm.planner.policies import architectures_of
-from deepvm.planner.request import PlanRequest, PolicyName
+from deepvm.planner.request import PlanRequest, PolicyName, with_tables
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from deepvm.planner.request import PlanOptions
+    from deepvm.planner.request import MeasuredTables, PlanOptions
 
 MOST_BUDGETS = 100_000
 ALL_POLICIES = tuple(p.value for p in PolicyName)
@@ -66,6 +66,8 @@ def sweep(
     catalog: Catalog,
     budgets: Iterable[Money],
     policies: Sequence[str] = ALL_POLICIES,
+    *,
+    tables: MeasuredTables | None = None,
     **options: Unpack[PlanOptions],
 ) -> list[SweepRow]:
     """Answer every budget for every policy.
@@ -74,6 +76,7 @@ def sweep(
         catalog: the types and prices.
         budgets: $/h, any order.
         policies: which ones; all four by default.
+        tables: what was measured on your own machines, as for :func:`deepvm.recommend`.
         **options: as for :func:`deepvm.recommend`; ``policy``, ``top``, ``solver`` and ``time_limit_s`` do not matter.
 
     Returns:
@@ -84,6 +87,7 @@ def sweep(
     """
     amounts = [to_decimal(b, "pw", zero=True, unit="$/h") for b in budgets]
     request = PlanRequest.parse(0, **options)
+    catalog = with_tables(catalog, tables)
     columns: list[list[SweepRow]] = []
     for name in policies:
         asked = replace(request, policy=PlanRequest.parse(0, policy=name).policy)

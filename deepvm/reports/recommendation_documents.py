@@ -109,7 +109,7 @@ def explanation(why: WhyNot, catalog: Catalog) -> dict[str, Any]:
 def source(catalog: Catalog) -> dict[str, Any]:
     """Where a catalogue's figures come from, each kind of figure with when it was true (ISO 8601, UTC)."""
     about = catalog.provenance
-    return {
+    found: dict[str, Any] = {
         "catalog": catalog.name,
         "region": catalog.region,
         "prices_as_of": about.prices_as_of and about.prices_as_of.isoformat(),
@@ -129,6 +129,19 @@ def source(catalog: Catalog) -> dict[str, Any]:
         ],
         "notes": list(about.notes),
     }
+    if about.measured:
+        found["measured"] = [
+            {
+                "kind": m.kind,
+                "subject": m.subject,
+                "workload": m.workload or None,
+                "measured_at": format_time(m.measured_at),
+                "value": m.value,
+            }
+            for m in about.measured
+        ]
+        found["measured_doubts"] = list(about.doubts)
+    return found
 
 
 def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
@@ -193,6 +206,8 @@ def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
 
 def _gpu_facts(gpu: InstanceType, catalog: Catalog) -> dict[str, Any]:
     return {
+        # Only where it was measured by somebody else than the catalogue's own source.
+        **({"eflops_source": gpu.eflops_source} if gpu.eflops_source else {}),
         "gpu_name": gpu.gpu and gpu.gpu.name,
         "gpus_per_vm": gpu.gpu and gpu.gpu.count,
         "cpu_architecture": gpu.cpu_architecture or None,

@@ -13,7 +13,7 @@ from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
-from deepvm.reports.sources import doubts, placement_lines, quota_lines, refused_lines, risk_lines, source_line
+from deepvm.reports.sources import doubts, placement_lines, quota_lines, refused_lines, risk_lines, source_lines
 from deepvm.reports.tables import Column, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def print_report(
     print_lines([_title(best), ""])
     print_table(*_table(placed, wide=wide, regions=len(found.answers) > 1))
     not_counted = "Not counted: disks, data transfer, and the time lost when spot VMs are taken away."
-    sources = [source_line(a.catalog, now) for a in found.answers]
+    sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
     lines = [
         *_reasons(best),
         *_others(found),
@@ -117,7 +117,7 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool) ->
         f"{r.scaling_factor:.4f}",
         f"{r.flopp_spot:.4g}",
         f"{r.z:.1f}",
-        "-" if r.usd_per_work is None else f"{r.usd_per_work:.6f}",
+        "-" if r.usd_per_work is None else _per_work(r.usd_per_work),
         r.speedup_kind,
         gpu.spot_zones[0].zone if gpu.spot_zones else "-",
         "-" if band is None else INTERRUPTION_BANDS[band],
@@ -129,7 +129,7 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool) ->
         groups[Market.SPOT],
         groups[Market.ON_DEMAND],
         format_usd(r.usd_per_hour),
-        f"{r.throughput:.1f}" + (" (estimated)" if r.estimated else ""),
+        format_work(r.throughput) + (" (estimated)" if r.estimated else ""),
         *(more if wide else []),
         ", ".join(b.constraint for b in r.binding) or "-",
     ]
@@ -164,10 +164,10 @@ def _reasons(answer: Recommendations) -> list[str]:
         )
     for alternative in answer.alternatives:
         r = alternative.recommendation
-        work = "" if r.usd_per_work is None else f", {r.usd_per_work:.6f} $/h per eFLOPS"
+        work = "" if r.usd_per_work is None else f", {_per_work(r.usd_per_work)} $/h per eFLOPS"
         lines.append(
             f"By {alternative.objective.value}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h, "
-            f"throughput {r.throughput:.1f}{work}."
+            f"throughput {format_work(r.throughput)}{work}."
         )
     lines += _left_out(answer)
     lines += [f"Doubt: {doubt}." for doubt in doubts(answer)]
@@ -214,6 +214,18 @@ def _profiling(rejections: Sequence[Rejection], answer: Recommendations) -> str:
     return f"To consider them: 'deepvm profile eflops' (next version) on such a VM measures it{instead}."
 
 
+def format_work(throughput: float) -> str:
+    """A throughput in the catalogue's unit; FLOP/s, which have a dozen digits, in four of them."""
+    return f"{throughput:.1f}" if throughput < _MANY_DIGITS else f"{throughput:.4g}"
+
+
+_MANY_DIGITS = 1e8
+
+
+def _per_work(usd: float) -> str:
+    return f"{usd:.6f}" if usd > 1 / _MANY_DIGITS else f"{usd:.4g}"
+
+
 def sentence(why: Infeasible) -> str:
     """Why there is no configuration and what to change, as two sentences."""
     return f"{why.reason[:1].upper()}{why.reason[1:]}. To change that: {why.advice}."
@@ -227,4 +239,4 @@ def print_why(why: WhyNot, catalog: Catalog, now: datetime | None = None) -> Non
         print_table(*_table([(why.best, catalog)], wide=False))
         print_lines(["", *(f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding)])
     if now is not None:
-        print_lines([*([] if why.best is not None else [""]), source_line(catalog, now)])
+        print_lines([*([] if why.best is not None else [""]), *source_lines(catalog, now)])

@@ -52,6 +52,27 @@ def source_line(catalog: Catalog, now: datetime) -> str:
     )
 
 
+def source_lines(catalog: Catalog, now: datetime) -> list[str]:
+    """Where the prices come from, and which other figures were measured here."""
+    return [source_line(catalog, now), *measured_lines(catalog)]
+
+
+_NAMED = 4
+_KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat"}
+
+
+def measured_lines(catalog: Catalog) -> list[str]:
+    """Which figures were measured on the user's own machines, and when; none where none was."""
+    parts = []
+    for kind, name in _KINDS.items():
+        found = [m for m in catalog.provenance.measured if m.kind == kind]
+        said = [f"{m.subject} {m.measured_at.date()}" + (f" with {m.workload}" if m.workload else "") for m in found]
+        more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+        if found:
+            parts.append(f"{name} of {', '.join(said[:_NAMED])}{more}")
+    return [f"Measured here: {'; '.join(parts)}. '--tables paper' does without."] if parts else []
+
+
 def _by_signal(origins: Sequence[Origin], now: datetime) -> str:
     """``live from AWS (on-demand 3 min old, spot 3 min old)``, one phrase for each kind of source."""
     phrases = []
@@ -185,15 +206,16 @@ def refused_lines(catalog: Catalog) -> list[str]:
 def doubts(answer: Recommendations) -> list[str]:
     """What should make a reader careful with the figures."""
     found = list(dict.fromkeys(w for r in answer.configurations for w in r.warnings))
+    found += answer.catalog.provenance.doubts
     named = [*answer.configurations, *(a.recommendation for a in answer.alternatives)]
-    for gpu in dict.fromkeys(r.cluster.gpu for r in named):
-        curve = gpu.curve(answer.speedup_kind)
+    for gpu, kind in dict.fromkeys((r.cluster.gpu, r.speedup_kind) for r in named):
+        curve = gpu.curve(kind)
         alone = 1.0 if curve is None else float(curve.speedup(np.array([1.0]))[0])
         if abs(alone - 1) > ODD_START:
             better = [k for k in ("ring", "measured") if gpu.curve(k)]
             hint = f"; '--speedup {better[0]}' does not" if better else ""
             found.append(
-                f"the {answer.speedup_kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
+                f"the {kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
                 f"so it misjudges small clusters{hint}"
             )
     return found

@@ -8,6 +8,7 @@ from typing import Any
 from deepvm.core.instances import Catalog
 from deepvm.core.units import format_usd
 from deepvm.planner.sweep import SweepRow
+from deepvm.reports.recommendations import format_work
 from deepvm.reports.tables import Column, print_table
 
 SCHEMA_VERSION = "deepvm.sweep/1"
@@ -65,6 +66,6 @@ def print_rows(rows: Sequence[SweepRow]) -> None:
     for row in rows:
         values = [f"{row.budget.normalize():f}", *_values(row)]
         if row.recommendation is not None:
-            values[7:] = [format_usd(row.recommendation.usd_per_hour), f"{row.recommendation.throughput:.1f}"]
+            values[7:] = [format_usd(row.recommendation.usd_per_hour), format_work(row.recommendation.throughput)]
         cells.append(["-" if v is None else str(v) for v in values])
     print_table(columns, cells)

@@ -90,6 +90,8 @@ def instances(draw, name, *, plain):
             "current_generation": draw(st.booleans()),
             "interruption_band": draw(st.none() | st.integers(0, 4)),
             "unusable": draw(text()),
+            "eflops_source": draw(text()),
+            "default_speedup": draw(st.sampled_from(["", "hybrid", "ring", "measured"])),
             "zones": () if plain else draw(st.lists(text(1), max_size=3).map(tuple)),
             "spot_zones": () if plain or spot is None or draw(st.booleans()) else draw(zone_prices(spot)),
         },

@@ -175,6 +175,8 @@ _OTHER: dict[str, Any] = {
     "interruption_band": 3,
     "zones": ("use1-az1",),
     "unusable": "a share of a GPU",
+    "eflops_source": "measured here",
+    "default_speedup": "measured",
 }
 
 

@@ -104,6 +104,7 @@ def test_every_option_is_handed_on() -> None:
             (changed.market(), changed.regions, changed.placement_scores)
             != (plain.market(), plain.regions, plain.placement_scores),
             changed.planner_options(paper) != plain.planner_options(paper),
+            (changed.tables, changed.workload) != (plain.tables, plain.workload),
         ]
         assert sum(differs) == 1, field.name
 

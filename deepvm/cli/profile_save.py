@@ -1,0 +1,154 @@
+"""Saving what a profiling command found: ``--save`` of each of them, and ``deepvm tables import``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from deepvm.cli.options import note, say
+
+if TYPE_CHECKING:
+    from deepvm.catalog.measured_entries import Entry
+
+
+def check_save(kind: str, *, instance_type: str = "", sender_type: str = "", receiver_type: str = "") -> None:
+    """Find out before minutes of measuring that what is found could not be saved.
+
+    Raises:
+        RequestError: a type is missing. DataError: the tables cannot be read or written.
+    """
+    from deepvm.catalog.measured import own_folder, save_entries
+    from deepvm.errors import RequestError
+
+    pair = {"sender_type": sender_type, "receiver_type": receiver_type}
+    for option, value in (pair if kind == "saturation" else {"instance_type": instance_type}).items():
+        if not value:
+            raise RequestError(option, value, "with --save, the provider's name of the type, such as g4dn.xlarge")
+    save_entries(own_folder(), ())
+
+
+def save(
+    document: Mapping[str, Any],
+    *,
+    instance_type: str = "",
+    sender_type: str = "",
+    receiver_type: str = "",
+    force_local: bool = False,
+    measured_at: datetime | None = None,
+) -> None:
+    """Put the document of a profiling command into the user's measured tables, and say so on stderr.
+
+    Args:
+        document: as the command prints it with ``-o json``; its ``schema_version`` says what it is.
+        instance_type: the type of the VM; what the document's machine says unless given.
+        sender_type: for saturation; the document's unless given.
+        receiver_type: for saturation; the document's unless given.
+        force_local: save a scaling run although processes of one machine stood for VMs.
+        measured_at: when; now unless given.
+
+    Raises:
+        RequestError: a type is missing, or a local run is to be saved without ``force_local``.
+        DataError: the document is not valid, or the tables cannot be written.
+    """
+    entry = entry_from(
+        document,
+        instance_type=instance_type,
+        sender_type=sender_type,
+        receiver_type=receiver_type,
+        measured_at=measured_at,
+    )
+    put([entry], force_local=force_local)
+
+
+def entry_from(
+    document: Mapping[str, Any],
+    *,
+    instance_type: str = "",
+    sender_type: str = "",
+    receiver_type: str = "",
+    measured_at: datetime | None = None,
+    name: str = "document",
+) -> Entry:
+    """The entry of a document; see :func:`save`.
+
+    Raises:
+        RequestError: a type is missing. CatalogFormatError: the document is no measurement, or not valid.
+    """
+    from datetime import timezone
+
+    from deepvm.catalog.measured import entry_of
+    from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
+    from deepvm.errors import CatalogFormatError, Problem
+
+    version = document.get("schema_version")
+    family = version.partition("/")[0] if isinstance(version, str) else ""
+    kind = next((k for k, v in DOCUMENT_VERSIONS.items() if v.partition("/")[0] == family), "")
+    if not kind:
+        found = "missing" if version is None else repr(version)[:60]
+        fit = "; import the points themselves, as CSV" if family == "deepvm.fit" else ""
+        allowed = f"allowed: deepvm.tables/1, {', '.join(DOCUMENT_VERSIONS.values())}{fit}"
+        raise CatalogFormatError(name, [Problem("schema_version", found, allowed)])
+    machine = document.get("machine")
+    own = machine.get("instance_type") if isinstance(machine, Mapping) else ""
+    types = (
+        {
+            "sender_type": sender_type or _text(document, "sender_type"),
+            "receiver_type": receiver_type or _text(document, "receiver_type"),
+        }
+        if kind == "saturation"
+        else {"instance_type": instance_type or (own if isinstance(own, str) else "")}
+    )
+    moment = measured_at or datetime.now(timezone.utc)
+    return entry_of(kind, document, measured_at=moment, name=name, **types)
+
+
+def put(entries: Iterable[Entry], *, force_local: bool = False) -> None:
+    """Save entries in the user's tables and say what was done on stderr.
+
+    Raises:
+        RequestError: a local run without ``force_local``. DataError: the tables cannot be written.
+    """
+    from deepvm.catalog.measured import own_folder, save_entries
+    from deepvm.errors import RequestError
+
+    new = tuple(entries)
+    local = next((e for e in new if e.local), None)
+    if local is not None and not force_local:
+        raise RequestError(
+            "force_local",
+            False,
+            f"this option, or a run over real hosts: {local.name} was measured with processes of one machine, which "
+            f"says nothing about the network between {local.subject} VMs",
+        )
+    _warn_of_names(new)
+    change = save_entries(own_folder(), new)
+    kept = {e.name: e for e in change.new}
+    for entry in new:
+        if kept[entry.name] == entry:
+            say(f"saved: {entry.name}, {entry.value}")
+        else:
+            note(f"{entry.name} is not saved: there is a later measurement, of {kept[entry.name].measured_at.date()}")
+    say(
+        f"{change.path}: {len(change.new)} measurements; 'deepvm recommend' uses them, 'deepvm tables restore' undoes "
+        "the last change"
+    )
+
+
+def _text(document: Mapping[str, Any], name: str) -> str:
+    value = document.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _warn_of_names(entries: Iterable[Entry]) -> None:
+    """A mistyped type would never be used and never be missed."""
+    from difflib import get_close_matches
+
+    from deepvm.catalog.store import catalog_names, load_catalog
+
+    known = sorted({i.name for name in catalog_names() for i in load_catalog(name, prices="snapshot")})
+    types = {t for e in entries for t in (e.instance_type, e.sender_type, e.receiver_type) if t}
+    for name in sorted(types - set(known)):
+        near = get_close_matches(name, known, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        note(f"no catalogue that comes with deepvm has a type {name}{meant}")

@@ -1,0 +1,277 @@
+"""``deepvm tables``: look at what was measured, bring it from one machine to another, undo."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from deepvm.cli.options import note, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from deepvm.catalog.measured_entries import Entry
+
+Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="An instance type, a kind, or a name as 'list -o json' shows it."),
+]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, show, compare, import and export what was measured on your own machines.",
+)
+
+
+@app.command("list")
+def list_tables(output: Output = "table") -> None:
+    """List what was measured: kind, type, workload, day and result."""
+    from deepvm.catalog.measured import CURRENT, load_tables, own_folder
+    from deepvm.reports import measured as report
+
+    tables = load_tables(own_folder())
+    if output == "json":
+        _write(report.list_document(tables))
+        return
+    report.print_list(tables)
+    if not tables:
+        note(f"nothing was measured yet ({own_folder() / CURRENT} is empty or not there); 'deepvm profile' measures")
+
+
+@app.command()
+def show(name: Name, output: Output = "table") -> None:
+    """Show measurements with their raw figures; json prints the documents whole."""
+    from deepvm.reports import measured as report
+
+    found = _called([name])
+    if output == "json":
+        _write({"schema_version": "deepvm.tables/1", "entries": [e.as_document() for e in found]})
+    else:
+        for entry in found:
+            report.print_entry(entry)
+
+
+@app.command()
+def diff(
+    catalog: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Show what the measurements change in this catalogue, not what the last change did.",
+        ),
+    ] = "",
+    output: Output = "table",
+) -> None:
+    """Show what the last change did to the measured tables, or what they change in a catalogue.
+
+    Example: deepvm tables diff --catalog paper
+    """
+    from deepvm.catalog.measured import apply, load_tables, own_folder, previous_tables
+    from deepvm.reports import measured as report
+
+    folder = own_folder()
+    tables = load_tables(folder)
+    if not catalog:
+        old = previous_tables(folder)
+        if output == "json":
+            _write(report.diff_document(old, tables))
+        else:
+            report.print_diff(old, tables)
+        return
+    from deepvm.catalog.diff import diff_catalogs
+    from deepvm.catalog.store import load_catalog
+    from deepvm.reports import diffs
+
+    published = load_catalog(catalog)
+    own = apply(tables, published)
+    found = diff_catalogs(published, own)
+    if output == "json":
+        _write(diffs.document(found))
+    else:
+        diffs.print_report(found, catalog, f"{catalog} with your measurements")
+    for text in (*own.provenance.notes[len(published.provenance.notes) :], *own.provenance.doubts):
+        note(text)
+
+
+@app.command("import")
+def import_tables(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="What 'tables export' or 'profile ... -o json' wrote, or a CSV with columns n,speedup."
+        ),
+    ],
+    instance_type: Annotated[str, typer.Option(metavar="TYPE", help="The type that was measured.")] = "",
+    sender_type: Annotated[str, typer.Option(metavar="TYPE", help="For saturation: the type that sends.")] = "",
+    receiver_type: Annotated[str, typer.Option(metavar="TYPE", help="For saturation: the type that receives.")] = "",
+    kind: Annotated[
+        Literal["", "scaling"], typer.Option(metavar="scaling", help="For a CSV: what its columns are.")
+    ] = "",
+    workload: Annotated[str, typer.Option(metavar="NAME", help="For a CSV: what was trained, such as resnet50.")] = "",
+    measured_at: Annotated[
+        str, typer.Option(metavar="TIME", help="When, such as 2026-01-31; that of the file unless given.")
+    ] = "",
+    force_local: Annotated[
+        bool, typer.Option("--force-local", help="Also a run in which one machine stood for all VMs.")
+    ] = False,
+) -> None:
+    """Add measurements to yours; of two of the same thing the later one stays.
+
+    Example: deepvm tables import scaling.json --instance-type g4dn.xlarge
+    """
+    from pathlib import Path
+
+    from deepvm.cli.profile_save import put
+    from deepvm.errors import RequestError
+
+    path = Path(file)
+    if path.suffix.lower() == ".csv":
+        for option, value in (("kind", kind), ("instance_type", instance_type), ("workload", workload)):
+            if not value:
+                raise RequestError(option, value, "with a CSV: --kind scaling --instance-type TYPE --workload NAME")
+        entries: Sequence[Entry] = [_of_csv(path, instance_type, workload, _moment(measured_at, path))]
+    else:
+        for option, value in (("kind", kind), ("workload", workload)):
+            if value:
+                raise RequestError(option, value, "nothing with JSON, which says so itself")
+        entries = _of_json(path, measured_at, instance_type, sender_type, receiver_type)
+    put(entries, force_local=force_local)
+
+
+@app.command()
+def export(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write, or - for standard output.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it exists.")] = False,
+) -> None:
+    """Write all measurements to one file, to bring home and import there."""
+    from pathlib import Path
+
+    from deepvm.catalog.files import write_bytes
+    from deepvm.catalog.measured import encode_tables, load_tables, own_folder
+    from deepvm.errors import RequestError
+
+    tables = load_tables(own_folder())
+    if file == "-":
+        sys.stdout.write(encode_tables(tables).decode())
+        return
+    if not file.lower().endswith(".json"):
+        raise RequestError("FILE", file, "a file name that ends in .json, or - for standard output")
+    if os.path.lexists(file) and not force:
+        raise RequestError("FILE", file, "a file that does not exist yet, or --force to overwrite it")
+    write_bytes(Path(file), encode_tables(tables))
+    say(f"{file}: written, {len(tables)} measurements")
+
+
+@app.command()
+def remove(
+    name: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="An instance type, a kind, or names as 'list -o json' shows.")
+    ],
+) -> None:
+    """Remove measurements; 'deepvm tables restore' brings them back."""
+    from deepvm.catalog.measured import own_folder, remove_entries
+
+    found = _called(name)
+    change = remove_entries(own_folder(), (e.name for e in found))
+    for entry in found:
+        say(f"removed: {entry.name}")
+    say(f"{change.path}: {len(change.new)} measurements; 'deepvm tables restore' undoes this")
+
+
+@app.command()
+def restore() -> None:
+    """Undo the last change: swap the measured tables with what they were before it."""
+    from deepvm.catalog.measured import load_tables, own_folder, restore_previous
+
+    path = restore_previous(own_folder())
+    say(f"{path}: {len(load_tables(path.parent))} measurements; another restore undoes this")
+
+
+def _called(names: Sequence[str]) -> tuple[Entry, ...]:
+    from deepvm.catalog.measured import load_tables, own_folder
+    from deepvm.errors import RequestError
+
+    tables = load_tables(own_folder())
+    found: dict[str, Entry] = {}
+    for name in names:
+        called = tables.called(name)
+        if not called:
+            known = ", ".join([e.name for e in tables][:8]) or "none, because nothing was measured yet"
+            raise RequestError("NAME", name, f"a measurement: {known}")
+        found |= {e.name: e for e in called}
+    return tuple(found.values())
+
+
+def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str, receiver_type: str) -> Sequence[Entry]:
+    from deepvm.catalog.measured import read_measured, read_tables
+    from deepvm.catalog.measured_schema import EXPECTED, parse_document
+    from deepvm.cli.profile_save import entry_from
+    from deepvm.errors import CatalogFormatError, Problem, RequestError
+
+    document = parse_document(read_measured(path), path)
+    if not isinstance(document, dict):
+        raise CatalogFormatError(path, [Problem("top level", f"a {type(document).__name__}", EXPECTED)])
+    if str(document.get("schema_version")).startswith("deepvm.tables/"):
+        given = {"instance_type": instance_type, "sender_type": sender_type, "receiver_type": receiver_type}
+        for option, value in {**given, "measured_at": measured_at}.items():
+            if value:
+                raise RequestError(option, value, "nothing with exported tables, which say so themselves")
+        return read_tables(path).entries
+    return [
+        entry_from(
+            document,
+            instance_type=instance_type,
+            sender_type=sender_type,
+            receiver_type=receiver_type,
+            measured_at=_moment(measured_at, path),
+            name=str(path),
+        )
+    ]
+
+
+def _of_csv(path: Path, instance_type: str, workload: str, moment: datetime) -> Entry:
+    from deepvm.catalog.measured import entry_of, read_measured
+    from deepvm.catalog.measured_csv import speedups_of
+
+    points = speedups_of(read_measured(path), path)
+    document = {
+        "schema_version": "deepvm.scaling/1",
+        "workload": {"model": workload},
+        "local": False,
+        "points": [{"n": n, "seconds": None, "speedup": s} for n, s in points],
+        "warnings": [],
+    }
+    return entry_of("scaling", document, measured_at=moment, instance_type=instance_type, name=str(path))
+
+
+def _moment(text: str, path: Path) -> datetime:
+    """When something was measured: as given, else when its file was written."""
+    from datetime import datetime, timedelta, timezone
+
+    from deepvm.catalog.measured_entries import parse_time
+    from deepvm.errors import RequestError
+
+    now = datetime.now(timezone.utc)
+    if not text:
+        return min(now, datetime.fromtimestamp(path.stat().st_mtime, timezone.utc))
+    try:
+        moment = parse_time(text)
+        if moment.year < 2000 or moment > now + timedelta(days=1):
+            raise ValueError
+    except (ValueError, OverflowError):
+        allowed = "a day or a moment with a time zone that is not in the future, such as 2026-01-31T12:00:00Z"
+        raise RequestError("measured_at", text, allowed) from None
+    return moment
+
+
+def _write(document: object) -> None:
+    from deepvm.reports.documents import to_json
+
+    sys.stdout.write(to_json(document))

@@ -1,0 +1,381 @@
+"""``deepvm tables`` and ``--tables`` as people meet them: save, recommend at once, undo, bring home."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deepvm
+from deepvm.catalog.measured import load_tables
+from deepvm.cli.main import main
+from deepvm.cli.profile_save import check_save, save
+from deepvm.errors import DataError, RequestError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+WORKLOAD = {"model": "resnet50", "resolution": 224, "batch": 64, "dtype": "float32", "optimizer": "adam"}
+SIZES = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32)
+FIGURE_5 = {
+    "g3s.xlarge": (1, 1.775, 2.482, 4.539, 6.445, 7.968, 9.397, 10.753, 12.718, 12.532),
+    "g4dn.xlarge": (1, 1.036, 1.390, 2.274, 3.065, 3.743, 4.323, 4.786, 5.490, 5.251),
+    "g5.xlarge": (1, 0.473, 0.618, 1.027, 1.376, 1.697, 2.053, 2.235, 2.747, 2.879),
+}
+PAPER = ("--pw", "3", "--catalog", "paper")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err and "internal error" not in err
+    return int(end.value.code or 0), out, err
+
+
+def good(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    code, out, err = run(capsys, *words)
+    assert code == 0, err
+    return out
+
+
+def eflops(value: float = 1.2e12, **changes: Any) -> dict[str, Any]:
+    return {
+        "schema_version": "deepvm.eflops/1",
+        "eflops": value,
+        "images_per_s": 98.3,
+        "spread": 0.02,
+        "workload": WORKLOAD,
+        "machine": {"gpus": ["Tesla T4"]},
+    } | changes
+
+
+def scaling(**changes: Any) -> dict[str, Any]:
+    points = [{"n": n, "seconds": 10 / s, "speedup": s} for n, s in ((1, 1), (2, 1.9), (4, 3.6), (8, 7), (16, 12))]
+    return {"schema_version": "deepvm.scaling/1", "workload": WORKLOAD, "local": False, "points": points} | changes
+
+
+def saturation() -> dict[str, Any]:
+    return {
+        "schema_version": "deepvm.saturation/1",
+        "transport": "tcp",
+        "sender_type": "g4dn.xlarge",
+        "receiver_type": "c5.xlarge",
+        "sender_gbps": 25,
+        "receiver_gbps": 10,
+        "times": [{"n": n, "seconds": [1.0]} for n in range(1, 9)],
+        "n_sat_raw": 7,
+        "n_sat_knee": 5,
+        "interval": [4, 6],
+    }
+
+
+def written(name: str, document: dict[str, Any]) -> str:
+    Path(name).write_text(json.dumps(document))
+    os.utime(name, (1767225600, 1767225600))  # 2026-01-01
+    return name
+
+
+def figure_5(name: str) -> str:
+    rows = "".join(f"{n},{s}\n" for n, s in zip(SIZES, FIGURE_5[name], strict=True))
+    Path(f"{name}.csv").write_text("n,speedup\n" + rows)
+    return f"{name}.csv"
+
+
+def test_figure_5_as_measured_points(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in FIGURE_5:
+        words = ("--kind", "scaling", "--instance-type", name, "--workload", "resnet50")
+        good(capsys, "tables", "import", figure_5(name), *words)
+    answer = json.loads(good(capsys, "recommend", *PAPER, "--speedup", "measured", "--top", "100", "-o", "json"))
+    assert [m["subject"] for m in answer["source"]["measured"]] == sorted(FIGURE_5)
+    checked = 0
+    for found in answer["configurations"]:
+        name, count = found["gpu"]["instance_type"], found["gpu"]["count"]
+        if count in SIZES:
+            checked += 1
+            assert found["speedup"] == pytest.approx(min(FIGURE_5[name][SIZES.index(count)], count))
+    assert checked > 3
+    # The catalogue holds the same points, so the answer is the same cluster; now it is the default too.
+    published = json.loads(
+        good(capsys, "recommend", *PAPER, "--speedup", "measured", "--tables", "paper", "-o", "json")
+    )
+    own = json.loads(good(capsys, "recommend", *PAPER, "-o", "json"))
+    assert own["configurations"][0]["throughput"] == pytest.approx(published["configurations"][0]["throughput"])
+    assert own["configurations"][0]["speedup_kind"] == "measured"
+
+
+def test_saved_and_used_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    before = good(capsys, "recommend", *PAPER)
+    save(eflops(), instance_type="g4dn.xlarge")
+    save(scaling(), instance_type="g4dn.xlarge")
+    save(saturation())
+    err = capsys.readouterr().err
+    assert "saved: scaling:g4dn.xlarge:resnet50/224px/b64/float32/adam, S(16) = 12 (5 sizes)" in err
+    after = good(capsys, "recommend", *PAPER)
+    today = str(load_tables().entries[0].measured_at.date())
+    assert after != before
+    assert (
+        "where the measured curve of g4dn.xlarge gives S(16)" in after or "the measured curve of g4dn.xlarge" in after
+    )
+    assert f"Measured here: eFLOPS of g4dn.xlarge {today} with resnet50/224px/b64/float32/adam" in after
+    assert f"n_sat of g4dn.xlarge to c5.xlarge {today}. '--tables paper' does without." in after
+    assert "Doubt: g4dn.xlarge alone links" in after
+    assert good(capsys, "recommend", *PAPER, "--tables", "paper") == before
+    document = json.loads(good(capsys, "recommend", *PAPER, "-o", "json"))
+    assert [m["kind"] for m in document["source"]["measured"]] == ["eflops", "scaling", "saturation"]
+    assert document["configurations"][0]["gpu"]["eflops_source"].startswith(f"measured here, {today} (resnet50/")
+    for words in (("explain", "g5.xlarge", *PAPER), ("catalog", "show", "paper"), ("sweep", *PAPER)):
+        code, out, said = run(capsys, *words)
+        assert code == 0 and "Measured here: eFLOPS of g4dn.xlarge" in out + said
+        code, out, said = run(capsys, *words, "--tables", "paper")
+        assert code == 0 and "easured here" not in out + said
+
+
+FORMS = [("recommend", *PAPER, "-o", o) for o in ("table", "wide", "json", "yaml", "csv")]
+FORMS += [
+    ("sweep", "--pw", "1:3:1", "--catalog", "paper"),
+    ("explain", "g5.xlarge", *PAPER),
+    ("catalog", "show", "paper"),
+]
+
+
+@pytest.mark.parametrize("words", FORMS, ids=lambda w: " ".join(w))
+def test_paper_is_byte_for_byte_what_it_is_without_tables(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    save(eflops(5e13), instance_type="g4dn.xlarge")
+    save(scaling(), instance_type="g5.xlarge")
+    paper, own = run(capsys, *words, "--tables", "paper"), run(capsys, *words)
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "nothing"))
+    assert run(capsys, *words) == paper != own
+
+
+def test_a_catalogue_with_measurements_can_be_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    """And counts the same whether the tables are applied to it once more or not."""
+    save(eflops(), instance_type="g4dn.xlarge")
+    save(eflops(2.9e12, machine={}), instance_type="g5.xlarge")
+    save(scaling(), instance_type="g4dn.xlarge")
+    Path("mine.json").write_text(good(capsys, "catalog", "show", "paper", "-o", "json"))
+    good(capsys, "catalog", "validate", "mine.json")
+    own, kept, twice = (
+        json.loads(good(capsys, "recommend", "--pw", "3", *words, "-o", "json"))["configurations"]
+        for words in (
+            ("--catalog", "paper"),
+            ("--catalog", "mine.json", "--tables", "paper"),
+            ("--catalog", "mine.json"),
+        )
+    )
+    for found in (kept, twice):
+        assert [(c["gpu"]["instance_type"], c["gpu"]["count"]) for c in found] == [
+            (c["gpu"]["instance_type"], c["gpu"]["count"]) for c in own
+        ]
+        assert found[0]["throughput"] == pytest.approx(own[0]["throughput"], rel=1e-5)
+
+
+def test_tables_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    save(scaling(), instance_type="g4dn.xlarge")
+    own = good(capsys, "recommend", *PAPER)
+    good(capsys, "tables", "export", "mine.json")
+    good(capsys, "tables", "remove", "scaling")
+    assert "Measured" not in good(capsys, "recommend", *PAPER)
+    assert good(capsys, "recommend", *PAPER, "--tables", "mine.json") == own
+    Path("deepvm.toml").write_text('tables = "mine.json"\n')
+    assert good(capsys, "recommend", *PAPER) == own
+    assert "Measured" not in good(capsys, "recommend", *PAPER, "--tables", "auto")
+    for words, code, error in (
+        (("--tables", "none.json"), 4, "none.json: file: does not exist; allowed: what `deepvm tables export`"),
+        (("--tables", "never"), 2, "--tables: 'never' cannot be used; allowed: auto, paper, or a file"),
+        (("--workload", "bert"), 2, "--workload: 'bert' cannot be used; allowed: one that was measured"),
+    ):
+        found = run(capsys, "recommend", *PAPER, *words)
+        assert found[0] == code and error in found[2]
+
+
+def test_the_python_api() -> None:
+    save(scaling(), instance_type="g4dn.xlarge")
+    paper = deepvm.load_catalog("paper")
+    tables = deepvm.load_tables()
+    assert deepvm.recommend(paper, 3, tables=tables)[0].speedup_kind == "measured"
+    assert deepvm.recommend(paper, 3)[0].speedup_kind == "hybrid"
+    (row,) = deepvm.sweep(paper, [3], ["deepvm"], tables=tables)
+    assert row.recommendation is not None and row.recommendation.speedup_kind == "measured"
+    assert deepvm.explain(paper, 3, "g4dn.xlarge", tables=tables).best is not None
+    with pytest.raises(RequestError, match=r"deepvm\.load_tables\(\)"):
+        deepvm.recommend(paper, 3, tables="auto")  # type: ignore[arg-type]
+
+
+def test_damaged_tables_stop_a_recommendation_and_say_the_way_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    save(scaling(), instance_type="g4dn.xlarge")
+    save(eflops(), instance_type="g4dn.xlarge")
+    file = tmp_path / "data" / "measured.json"
+    file.write_text(file.read_text().replace('"speedup": 1.9', '"speedup": -1.9'))
+    code, out, err = run(capsys, "recommend", *PAPER)
+    assert (code, out) == (4, "")
+    assert f"{file}: entries[1] (g4dn.xlarge).document.points[1].speedup: -1.9; allowed: speed-up over one VM" in err
+    assert "'deepvm tables restore' brings back the tables before the last change" in err
+    assert run(capsys, "recommend", *PAPER, "--tables", "paper")[0] == 0
+    good(capsys, "tables", "restore")
+    assert "Measured here: speed-up of g4dn.xlarge" in good(capsys, "recommend", *PAPER)
+
+
+def test_home_and_back(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    save(eflops(), instance_type="g4dn.xlarge")
+    save(saturation())
+    good(capsys, "tables", "export", "home.json")
+    assert good(capsys, "tables", "export", "-") == Path("home.json").read_text()
+    assert run(capsys, "tables", "export", "home.json")[0] == 2
+    good(capsys, "tables", "export", "home.json", "--force")
+    there = load_tables().entries
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "elsewhere"))
+    good(capsys, "tables", "import", "home.json")
+    assert load_tables().entries == there
+    code, _, err = run(capsys, "tables", "import", "home.json", "--instance-type", "g5.xlarge")
+    assert code == 2 and "nothing with exported tables, which say so themselves" in err
+
+
+def test_documents_are_imported_with_their_day(capsys: pytest.CaptureFixture[str]) -> None:
+    file = written("e.json", eflops())
+    good(capsys, "tables", "import", file, "--instance-type", "g4dn.xlarge")
+    assert str(load_tables().entries[0].measured_at) == "2026-01-01 00:00:00+00:00"
+    good(capsys, "tables", "import", file, "--instance-type", "g4dn.xlarge", "--measured-at", "2026-02-03")
+    assert str(load_tables().entries[0].measured_at.date()) == "2026-02-03"
+    code, _, err = run(capsys, "tables", "import", file, "--instance-type", "g4dn.xlarge")
+    assert code == 0 and "is not saved: there is a later measurement, of 2026-02-03" in err
+    good(capsys, "tables", "import", written("n.json", saturation()))
+    assert load_tables().entries[1].subject == "g4dn.xlarge to c5.xlarge"
+
+
+REFUSED = {
+    "local": (("l.json", "--instance-type", "g4dn.xlarge"), 2, "processes of one machine, which says nothing about"),
+    "no type": (("e.json",), 2, "--instance-type: '' cannot be used; allowed: the provider's name of the type"),
+    "a fit": (("fit.json",), 4, "fit.json: schema_version: 'deepvm.fit/1'; allowed: deepvm.tables/1, deepvm.eflops/1"),
+    "a list": (("list.json",), 4, "list.json: top level: a list"),
+    "not there": (("nowhere.json",), 4, "nowhere.json: file: does not exist"),
+    "CSV without words": (("g5.xlarge.csv",), 2, "--kind scaling --instance-type TYPE --workload NAME"),
+    "CSV of nothing": (
+        ("bad.csv", *(CSV := ("--kind", "scaling", "--instance-type", "a", "--workload", "b"))),
+        4,
+        "line 3",
+    ),
+    "CSV without header": (("raw.csv", *CSV), 4, "raw.csv: line 1: 1,1; allowed: a header n,speedup"),
+    "words of a CSV": (("e.json", "--workload", "x"), 2, "--workload: 'x' cannot be used; allowed: nothing with JSON"),
+    "future": (("e.json", "--instance-type", "a", "--measured-at", "2100-01-01"), 2, "not in the future"),
+    "no day": (("e.json", "--instance-type", "a", "--measured-at", "monday"), 2, "--measured-at: 'monday'"),
+    "newer": (("new.json", "--instance-type", "a"), 4, '"deepvm.eflops/9" is newer than this deepvm reads'),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_imports_that_are_refused(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words, code, error = REFUSED[case]
+    written("l.json", scaling(local=True))
+    written("e.json", eflops())
+    written("fit.json", {"schema_version": "deepvm.fit/1"})
+    Path("list.json").write_text("[]")
+    written("new.json", eflops(schema_version="deepvm.eflops/9"))
+    figure_5("g5.xlarge")
+    Path("bad.csv").write_text("n,speedup\n1,1\n2,fast\n")
+    Path("raw.csv").write_text("1,1\n2,1.9\n")
+    found = run(capsys, "tables", "import", *words)
+    assert (found[0], found[1]) == (code, "")
+    assert error in found[2]
+    assert not load_tables()
+
+
+def test_a_local_run_is_saved_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RequestError, match="force_local"):
+        save(scaling(local=True), instance_type="g4dn.xlarge")
+    save(scaling(local=True), instance_type="g4dn.xlarge", force_local=True)
+    assert "was measured with processes of one machine" in good(capsys, "recommend", *PAPER)
+
+
+def test_what_a_profiling_command_asks_before_it_measures(tmp_path: Path) -> None:
+    check_save("eflops", instance_type="g4dn.xlarge")
+    assert not (tmp_path / "data" / "measured.json").exists()
+    with pytest.raises(RequestError, match="instance_type"):
+        check_save("scaling")
+    with pytest.raises(RequestError, match="receiver_type"):
+        check_save("saturation", sender_type="a")
+    os.environ["DEEPVM_DATA_DIR"] = "/proc/nowhere"  # put back by the fixture
+    with pytest.raises(DataError, match="DEEPVM_DATA_DIR names another place"):
+        check_save("eflops", instance_type="g4dn.xlarge")
+
+
+def test_the_machine_may_know_its_type(capsys: pytest.CaptureFixture[str]) -> None:
+    save(eflops(machine={"instance_type": "g4dn.xlarge", "gpus": ["Tesla T4"]}))
+    assert load_tables().entries[0].instance_type == "g4dn.xlarge"
+    save(eflops(), instance_type="g4nd.xlarge")
+    assert (
+        "no catalogue that comes with deepvm has a type g4nd.xlarge; did you mean g4dn.xlarge?"
+        in capsys.readouterr().err
+    )
+
+
+SHOWN = {
+    "tables-list": ("list",),
+    "tables-show": ("show", "g4dn.xlarge"),
+    "tables-diff": ("diff",),
+    "tables-diff-paper": ("diff", "--catalog", "paper"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_golden(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``WRITE_GOLDEN=1`` writes the outputs anew."""
+    day = ("--measured-at", "2026-03-01")
+    good(capsys, "tables", "import", written("e.json", eflops()), "--instance-type", "g4dn.xlarge", *day)
+    good(capsys, "tables", "import", written("n.json", saturation()), *day)
+    good(capsys, "tables", "import", written("s.json", scaling()), "--instance-type", "g4dn.xlarge", *day)
+    good(capsys, "tables", "export", "t.json")
+    good(capsys, "tables", "remove", "g4dn.xlarge")
+    earlier = written("e.json", eflops(1.5e12))
+    good(capsys, "tables", "import", earlier, "--instance-type", "g4dn.xlarge", "--measured-at", "2026-02-01")
+    good(capsys, "tables", "import", "t.json")
+    out = good(capsys, "tables", *SHOWN[name])
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get("WRITE_GOLDEN"):
+        file.write_text(out)
+    assert out == file.read_text()
+
+
+def test_diff_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(good(capsys, "tables", "diff", "-o", "json"))["changed"] is False
+    assert good(capsys, "tables", "diff") == "No difference: the same measurements.\n"
+    save(eflops(), instance_type="g4dn.xlarge")
+    (change,) = json.loads(good(capsys, "tables", "diff", "-o", "json"))["changes"]
+    assert (change["change"], change["old"], change["new"]["subject"]) == ("added", None, "g4dn.xlarge")
+    rows = json.loads(good(capsys, "tables", "list", "-o", "json"))["entries"]
+    assert rows == [change["new"]]
+    (entry,) = json.loads(good(capsys, "tables", "show", rows[0]["name"], "-o", "json"))["entries"]
+    assert entry["document"] == eflops()
+    figures = json.loads(good(capsys, "tables", "diff", "--catalog", "paper", "-o", "json"))["figures"]
+    assert [f["figure"] for f in figures] == ["eflops_source"]
+
+
+def test_names_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("show", "remove"):
+        code, _, err = run(capsys, "tables", word, "g5.xlarge")
+        assert code == 2 and "NAME: 'g5.xlarge' cannot be used; allowed: a measurement: none" in err
+    assert run(capsys, "tables", "restore")[0] == 4
+    assert "nothing was measured yet" in run(capsys, "tables", "list")[2]
+
+
+@pytest.mark.parametrize("words", [["tables", "--help"], ["tables", "import", "--help"]])
+def test_help_loads_nothing_slow(words: list[str]) -> None:
+    run = f"try: main({words!r})\nexcept SystemExit: print('\\n', *sys.modules)"
+    code = f"import sys\nfrom deepvm.cli.main import main\n{run}"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert not {"numpy", "pydantic.main", "pandas", "scipy", "torch"} & set(out.splitlines()[-1].split())

@@ -1,0 +1,302 @@
+"""Measured figures in a catalogue: above all that figures of two workloads never stand in one ranking."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+from itertools import combinations
+
+import pytest
+from builders import catalog, cpu_type, gpu_type, paper
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measurements import DAY, FIGURE_5, SIZES, WORKLOAD, eflops, saturation, scaling, tables
+
+import deepvm
+from deepvm.catalog.measured import apply
+from deepvm.catalog.store import load_catalog
+from deepvm.core.instances import Catalog, Gpu
+from deepvm.core.saturation import PAPER_TABLE, SaturationTable
+from deepvm.core.speedup import MeasuredSpeedup, RingSpeedup
+from deepvm.errors import RequestError
+
+NAMES = ("g3s.xlarge", "g4dn.xlarge", "g5.xlarge")
+SPEEDS = st.floats(1e8, 1e15)
+
+
+def paper_gpus() -> Catalog:
+    """The paper's types, each with its own GPU."""
+    models = {"g3s.xlarge": "M60", "g4dn.xlarge": "T4", "g5.xlarge": "A10G"}
+    own = paper()
+    return replace(own, instances=tuple(replace(i, gpu=Gpu(models[i.name])) if i.gpu else i for i in own))
+
+
+PAPER = paper_gpus()
+OTHER = {**WORKLOAD, "model": "resnet18"}
+
+
+def test_nothing_measured_changes_nothing() -> None:
+    assert apply(tables(), PAPER) is PAPER
+    assert apply(tables(eflops("z9.huge"), scaling("z9.huge")), PAPER) is PAPER
+
+
+def test_one_type_alone_says_nothing_about_which_is_faster() -> None:
+    found = apply(tables(eflops("g4dn.xlarge")), PAPER)
+    assert [i.eflops for i in found] == [i.eflops for i in PAPER]
+    assert found["g4dn.xlarge"].eflops_source.startswith(
+        "measured here, 2026-03-01 (resnet50/224px/b64/float32/adam): 1.2e+12"
+    )
+    assert not any(i.eflops_basis for i in found)
+    assert found.provenance.doubts[0].startswith("g4dn.xlarge alone links")
+    assert "2 other types" in found.provenance.doubts[0]
+    assert [m.subject for m in found.provenance.measured] == ["g4dn.xlarge"]
+
+
+@settings(max_examples=examples(100))
+@given(st.dictionaries(st.sampled_from(NAMES), SPEEDS, min_size=1), st.floats(1e-6, 1e6))
+def test_the_unit_of_the_measurements_does_not_matter(measured: dict[str, float], unit: float) -> None:
+    """Ranking a paper figure beside a FLOP/s would make it matter."""
+    one = apply(tables(*(eflops(n, v) for n, v in measured.items())), PAPER)
+    two = apply(tables(*(eflops(n, v * unit) for n, v in measured.items())), PAPER)
+    for a, b in zip(one, two, strict=True):
+        assert a.eflops == b.eflops is None or a.eflops == pytest.approx(b.eflops, rel=3e-6)
+        assert a.eflops_basis == b.eflops_basis
+
+
+@settings(max_examples=examples(100))
+@given(st.dictionaries(st.sampled_from(NAMES), SPEEDS, min_size=1))
+def test_measured_types_stand_to_each_other_as_measured(measured: dict[str, float]) -> None:
+    found = apply(tables(*(eflops(n, v) for n, v in measured.items())), PAPER)
+    for a, b in combinations(measured, 2):
+        assert found[a].eflops / found[b].eflops == pytest.approx(measured[a] / measured[b], rel=1e-5)  # type: ignore[operator]
+    # Put on the catalogue's scale by the geometric mean: the others are neither favoured nor harmed as a whole.
+    before = math.prod(PAPER[n].eflops or 0 for n in measured)
+    assert math.prod(found[n].eflops or 0 for n in measured) == pytest.approx(before, rel=1e-4)
+    assert all(found[n].eflops == PAPER[n].eflops for n in NAMES if n not in measured)
+
+
+@pytest.mark.parametrize(("ratio", "estimate"), [(696 / 377, False), (696 / 377 * 1.2, False), (696 / 377 * 1.3, True)])
+def test_links_that_contradict_each_other_make_the_rest_estimates(ratio: float, estimate: bool) -> None:
+    found = apply(tables(eflops("g4dn.xlarge", 1e12), eflops("g5.xlarge", ratio * 1e12)), PAPER)
+    assert bool(found["g3s.xlarge"].eflops_basis) is estimate
+    assert not found["g4dn.xlarge"].eflops_basis and not found["g5.xlarge"].eflops_basis
+    best = deepvm.recommend(found, 3, instance_type="g3s.xlarge")
+    assert bool(best) is not estimate
+    assert deepvm.recommend(found, 3, instance_type="g3s.xlarge", estimates=True)
+
+
+def unlinked(**other: object) -> Catalog:
+    """A type that nobody published beside those of the paper."""
+    new = gpu_type("new.xlarge", eflops=None, gpu=Gpu("L4"), **other)
+    return replace(PAPER, instances=(*PAPER.instances, new))
+
+
+def test_without_a_link_only_what_was_measured_may_train() -> None:
+    found = apply(tables(eflops("new.xlarge", 3e12)), unlinked())
+    assert found["new.xlarge"].eflops == 3e12
+    assert [i.name for i in found if i.eflops is not None] == ["new.xlarge"]
+    assert found.eflops_unit == "FLOP/s of resnet50/224px/b64/float32/adam"
+    answer = deepvm.recommend(found, 3)
+    assert {r.cluster.gpu.name for r in answer} == {"new.xlarge"}
+    (left_out,) = (r for r in answer.rejections if r.instance_type == "g5.xlarge")
+    assert left_out.reason == "unprofiled"
+    assert (
+        "its eFLOPS (696, published for another workload) compare with nothing that was measured here"
+        in left_out.detail
+    )
+    (doubt,) = found.provenance.doubts
+    assert "3 other types" in doubt and "measure g3s.xlarge or g4dn.xlarge or g5.xlarge" in doubt
+
+
+def test_an_estimate_links_only_where_estimates_are_allowed() -> None:
+    guessed = replace(unlinked()["new.xlarge"], eflops=300.0, eflops_basis="guessed")
+    found = apply(tables(eflops("new.xlarge", 3e12)), replace(PAPER, instances=(*PAPER.instances, guessed)))
+    assert found["new.xlarge"].eflops == 3e12 and not found["new.xlarge"].eflops_basis
+    assert found["g5.xlarge"].eflops == pytest.approx(696e10)
+    assert "estimates of new.xlarge" in found["g5.xlarge"].eflops_basis
+    assert {r.cluster.gpu.name for r in deepvm.recommend(found, 3)} == {"new.xlarge"}
+    assert deepvm.recommend(found, 3, estimates=True, instance_type="g4dn.xlarge")
+
+
+def test_types_with_the_same_gpu_follow() -> None:
+    """Else a small measured type would stand beside a large one that still has a published figure."""
+    gpu = Gpu("T4")
+    own = catalog(
+        gpu_type("a.small", gpu=gpu, eflops=100.0),
+        gpu_type("a.large", gpu=gpu, eflops=100.0),
+        gpu_type("a.four", gpu=Gpu("T4", 4), eflops=400.0, eflops_basis="4 x one T4's"),
+        gpu_type("a.unknown", gpu=gpu, eflops=None),
+        gpu_type("b.small", gpu=Gpu("A10G"), eflops=200.0),
+        cpu_type(),
+    )
+    found = apply(tables(eflops("a.small", 1e12), eflops("b.small", 1.8e12)), own)
+    small = found["a.small"].eflops
+    assert small is not None and small != 100
+    assert found["a.large"].eflops == small == found["a.unknown"].eflops
+    assert not found["a.large"].eflops_basis and "same GPU" in found["a.large"].eflops_source
+    assert found["a.four"].eflops == pytest.approx(4 * small, rel=1e-5) and found["a.four"].eflops_basis
+
+
+def test_the_embedded_market_follows_too() -> None:
+    aws = load_catalog("aws-us-east-1", prices="snapshot")
+    points = list(zip(SIZES, FIGURE_5["g4dn.xlarge"], strict=True))
+    found = apply(tables(eflops("g4dn.xlarge"), eflops("g5.xlarge", 2.4e12), scaling("g4dn.xlarge", points)), aws)
+    small, large = found["g4dn.xlarge"], found["g4dn.2xlarge"]
+    assert small.eflops == large.eflops != 377
+    assert small.curve("measured") == large.curve("measured") and large.default_speedup == "measured"
+    assert small.speedup_basis == "" and large.speedup_basis == "those of g4dn.xlarge, the same GPU"
+
+
+def test_figures_of_two_workloads_are_not_compared() -> None:
+    found = apply(tables(eflops("g4dn.xlarge"), eflops("g5.xlarge", 9e12, workload=OTHER)), PAPER)
+    later = apply(tables(eflops("g4dn.xlarge"), eflops("g5.xlarge", 9e12, DAY + timedelta(1), workload=OTHER)), PAPER)
+    # Of equals the last counts: by name here, by day there.
+    assert [len(c.provenance.measured) for c in (found, later)] == [1, 1]
+    assert later.provenance.measured[0].subject == "g5.xlarge"
+    assert any("eFLOPS of g4dn.xlarge were measured, but not with resnet18" in n for n in later.provenance.notes)
+    asked = apply(tables(eflops("g4dn.xlarge"), eflops("g5.xlarge", workload=OTHER)), PAPER, "resnet50")
+    assert [m.subject for m in asked.provenance.measured] == ["g4dn.xlarge"]
+
+
+def test_the_workload_of_most_types_counts() -> None:
+    late = DAY + timedelta(9)
+    found = apply(
+        tables(eflops("g3s.xlarge"), eflops("g4dn.xlarge"), eflops("g4dn.xlarge", 5e12, late, workload=OTHER)), PAPER
+    )
+    assert {m.workload for m in found.provenance.measured} == {"resnet50/224px/b64/float32/adam"}
+
+
+def test_a_workload_that_was_not_measured() -> None:
+    with pytest.raises(RequestError, match="allowed: one that was measured: resnet50/224px"):
+        apply(tables(eflops("g4dn.xlarge")), PAPER, "bert")
+    with pytest.raises(RequestError, match="nothing was measured yet"):
+        apply(tables(), PAPER, "bert")
+
+
+@pytest.mark.parametrize("says", [{"machine": {"gpus": []}}, {"device": "cpu"}])
+def test_processors_do_not_stand_for_a_gpu(says: dict[str, object]) -> None:
+    found = apply(tables(eflops("g4dn.xlarge", 1e9, **says)), PAPER)
+    assert found.instances == PAPER.instances and not found.provenance.measured
+    assert "measured on its processors, not on its T4" in found.provenance.notes[0]
+
+
+def test_another_gpu_than_the_type_has_is_asked_about() -> None:
+    right = apply(tables(eflops("g4dn.xlarge", machine={"gpus": ["Tesla T4"]})), PAPER)
+    wrong = apply(tables(eflops("g4dn.xlarge", machine={"gpus": ["NVIDIA T4G"]})), PAPER)
+    assert not right.provenance.notes
+    assert "has T4 GPUs, but was measured on NVIDIA T4G" in wrong.provenance.notes[0]
+
+
+def test_regions_come_to_one_scale() -> None:
+    """A region without the type that links must not seem 10^10 times as fast."""
+    linked, alone = unlinked(), replace(PAPER, instances=unlinked().instances[-1:])
+    measured = tables(eflops("g4dn.xlarge", 1e12), eflops("new.xlarge", 2e12))
+    a, b = (apply(measured, c, among=(linked, alone)) for c in (linked, alone))
+    assert a["new.xlarge"].eflops == b["new.xlarge"].eflops == pytest.approx(754)
+    assert a.eflops_unit == b.eflops_unit
+    assert [m.subject for m in b.provenance.measured] == ["new.xlarge"]
+
+
+# --- curves ---
+
+
+def test_a_measured_curve_is_the_types_own_default() -> None:
+    points = list(zip(SIZES, FIGURE_5["g4dn.xlarge"], strict=True))
+    found = apply(tables(scaling("g4dn.xlarge", points)), PAPER)
+    curve = found["g4dn.xlarge"].curve("measured")
+    assert isinstance(curve, MeasuredSpeedup) and curve.points == tuple(points)
+    assert curve.source == "measured here, 2026-03-01 (resnet50/224px/b64/float32/adam)"
+    ring = found["g4dn.xlarge"].curve("ring")
+    assert isinstance(ring, RingSpeedup) and ring.fitted_to == 32
+    assert curve.beyond == RingSpeedup.fit(points[1:])
+    answer = deepvm.recommend(found, 3, instance_type="g4dn.xlarge")
+    assert {r.speedup_kind for r in answer} == {"measured"}
+    by_size = dict(points)
+    for r in deepvm.recommend(found, 4, instance_type="g4dn.xlarge", top=100):
+        if r.cluster.gpu_count in by_size:
+            assert r.speedup == pytest.approx(by_size[r.cluster.gpu_count])
+    other = deepvm.recommend(found, 3, instance_type="g5.xlarge")
+    assert {r.speedup_kind for r in other} == {"hybrid"}
+    asked = deepvm.recommend(found, 3, instance_type="g4dn.xlarge", speedup="hybrid")
+    assert {r.speedup_kind for r in asked} == {"hybrid"}
+
+
+def test_two_sizes_are_too_few_to_go_by() -> None:
+    """From S(2) = 1.9 alone the ring says S(32) = 29, where the paper measured 5."""
+    found = apply(tables(scaling("g4dn.xlarge", ((1, 1), (2, 1.9)))), PAPER)
+    assert found["g4dn.xlarge"].default_speedup == ""
+    assert found["g4dn.xlarge"].curve("measured") is not None
+    assert "at 1 size above 1, too few to go by" in found.provenance.doubts[0]
+    assert deepvm.recommend(found, 3)[0].speedup == deepvm.recommend(PAPER, 3)[0].speedup
+
+
+def test_the_curve_of_the_eflops_workload_counts() -> None:
+    slow, fast = ((2, 1.1), (4, 1.2), (8, 1.3)), ((2, 1.9), (4, 3.8), (8, 7.5))
+    curves = (scaling("g4dn.xlarge", slow), scaling("g4dn.xlarge", fast, DAY + timedelta(1), workload=OTHER))
+    last = apply(tables(*curves), PAPER)["g4dn.xlarge"]
+    same = apply(tables(*curves, eflops("g4dn.xlarge")), PAPER)["g4dn.xlarge"]
+    asked = apply(tables(*curves), PAPER, "resnet50")["g4dn.xlarge"]
+    assert [i.curve("measured").points[-1][1] for i in (last, same, asked)] == [7.5, 1.3, 1.3]  # type: ignore[union-attr]
+    assert {c.workload for c in last.speedups if c.kind == "measured"} >= {None, "resnet18/224px/b64/float32/adam"}
+
+
+def test_a_local_run_is_doubted() -> None:
+    found = apply(tables(scaling("g4dn.xlarge", local=True)), PAPER)
+    assert any("processes of one machine" in d for d in found.provenance.doubts)
+
+
+# --- saturation ---
+
+
+def rows(table: SaturationTable) -> dict[float, int]:
+    return dict(zip(table.network_gbps, map(int, table.n_sat), strict=True))
+
+
+def test_a_measured_pair_replaces_the_row_of_its_bandwidth() -> None:
+    found = apply(tables(saturation(18, 10)), PAPER)
+    assert rows(found.n_sat) == {**rows(PAPER_TABLE), 10: 18}
+    assert not found.provenance.notes
+
+
+def test_rows_that_contradict_give_way_and_it_is_said() -> None:
+    found = apply(tables(saturation(13, 10)), PAPER)
+    assert rows(found.n_sat) == {**rows(PAPER_TABLE), 5: 13, 10: 13}
+    assert found.provenance.notes == ("n_sat at 5 Gbit/s comes down from 16 to 13, measured here at more bandwidth",)
+    more = apply(tables(saturation(26, 10)), PAPER)
+    assert rows(more.n_sat) == {0.3: 3, 1.7: 12, 5: 16, 10: 26, 25: 28, 30: 32}
+    assert len(more.provenance.notes) == 2
+
+
+def test_the_smaller_bandwidth_of_a_pair_counts_and_the_catalogue_knows_it() -> None:
+    ends = {"sender_gbps": 25, "receiver_gbps": 10}
+    assert rows(apply(tables(saturation(18, **ends)), PAPER).n_sat)[10] == 18
+    assert rows(apply(tables(saturation(18, None)), PAPER).n_sat)[10] == 18  # g4dn.xlarge 25, c5.xlarge 10
+    unknown = apply(tables(saturation(18, None, receiver="z9.huge")), PAPER)
+    assert unknown.n_sat == PAPER_TABLE and "nobody knows the bandwidth" in unknown.provenance.notes[0]
+
+
+def test_no_saturation_seen_counts_as_far_as_it_was_looked() -> None:
+    assert rows(apply(tables(saturation(None, 10, upto=18)), PAPER).n_sat)[10] == 18
+
+
+PAIRS = st.lists(
+    st.tuples(st.sampled_from([0.2, 0.3, 1.0, 5.0, 10.0, 11.0, 25.0, 40.0]), st.integers(1, 40)), max_size=5
+)
+
+
+@settings(max_examples=examples(150))
+@given(PAIRS)
+def test_the_table_keeps_its_order_and_never_promises_more_than_was_measured(pairs: list[tuple[float, int]]) -> None:
+    entries = [saturation(n, g, receiver=f"r{i}") for i, (g, n) in enumerate(pairs)]
+    found = apply(tables(*entries), PAPER).n_sat
+    assert list(found.n_sat) == sorted(found.n_sat)
+    for gbps, n in pairs:
+        assert found.lookup(gbps) <= n
+        assert found.lookup(gbps) == min(m for g, m in pairs if g >= gbps)
+    own = {g: min(m for other, m in pairs if other >= g) for g, _ in pairs}
+    for gbps, n in rows(PAPER_TABLE).items():
+        low = max([m for g, m in own.items() if g <= gbps], default=0)
+        high = min([m for g, m in own.items() if g >= gbps], default=10**6)
+        assert found.lookup(gbps) == min(max(n, low), high)
