@@ -162,7 +162,7 @@ def search_fast(law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]) 
             break
         free = free[kept]
     # exp(log(512)) may be a little more than 512.
-    ended = np.clip(np.where(logs, np.exp(values), values), law.low, law.high)
+    ended = np.clip(np.where(logs, np.exp(np.where(logs, values, 0.0)), values), law.low, law.high)
     return tuple(_settled(v) for v in ended)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import FIGURE_5, G4DN, HELD_OUT, SIZES, TABLE_IV, logistic, measured
@@ -92,15 +93,15 @@ class TestPublished:
         assert 0.05 < mean_error(found.ring, beyond) < 0.4
 
     def test_what_the_warning_says_of_a_logistic_to_eight_vms(self) -> None:
-        """S(32) of 0.4 to 6 times the truth: most of 80 fits with 5 % noise, and not much less than that."""
+        """S(32) of 0.4 to 6 times the truth: nine in ten fits with 5 % noise, and not much less than that."""
         random = np.random.default_rng(3)
         n, at = np.array([1.0, 2, 4, 6, 8]), np.array([32.0])
         truth = LOGISTIC.speedup(n, *G4DN)
-        draws = [truth * (1 + 0.05 * random.standard_normal(5)) for _ in range(80)]
+        draws = [truth * (1 + 0.05 * random.standard_normal(5)) for _ in range(examples(120))]
         found = [float(fit_law(LOGISTIC, n, s).speedup(at)[0] / LOGISTIC.speedup(at, *G4DN)[0]) for s in draws]
-        low, high = np.quantile(found, [0.02, 0.98])
-        assert 0.3 < low < 0.5
-        assert 4 < high < 8
+        low, high = np.quantile(found, [0.05, 0.95])
+        assert 0.3 < low < 0.55
+        assert 3.5 < high < 8
 
 
 amdahls = st.tuples(st.floats(0.005, 3.0))
@@ -116,7 +117,7 @@ class TestOwnData:
         ("law", "parameters"), [(AMDAHL, amdahls), (USL, usls), (ALPHA_BETA, rings), (LOGISTIC, logistics)]
     )
     def test_it_comes_back(self, law: Law, parameters: st.SearchStrategy[tuple[float, ...]]) -> None:
-        @settings(max_examples=20)
+        @settings(max_examples=examples(60))
         @given(values=parameters)
         def check(values: tuple[float, ...]) -> None:
             found = quick(list(zip(N.tolist(), law.speedup(N, *values).tolist(), strict=True)))
@@ -302,7 +303,7 @@ class TestWarnings:
         assert whole.converged
         assert not cut.converged
         assert square(LOGISTIC, cut.values, n, s) == pytest.approx(square(LOGISTIC, whole.values, n, s), rel=1e-3)
-        assert doubts(n, s, [cut], cut, 32)[0] == "logistic: the search for its parameters was cut off; do not use them"
+        assert "logistic: the search for its parameters was cut off; do not use them" in doubts(n, s, [cut], cut, 32)
         assert not any("cut off" in text for text in doubts(n, s, [whole], whole, 32))
 
 
@@ -362,7 +363,7 @@ def test_the_order_of_the_points_does_not_matter() -> None:
     assert fit_curve(points, resamples=20).document() == fit_curve(points[::-1], resamples=20).document()
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(75))
 @given(
     points=st.lists(
         st.tuples(st.integers(1, 4096), st.floats(1e-9, 1e9)), min_size=4, max_size=12, unique_by=lambda p: p[0]
