@@ -120,3 +120,12 @@ def test_the_fast_search_stops_at_bounds() -> None:
     assert LOGISTIC.speedup(n, *found) == pytest.approx(np.exp(0.1 * n), rel=0.01)
     falling = search_fast(ALPHA_BETA, n, 2 * n, (1.0, 1.0))
     assert falling == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("other", [(4.0, 0.2), (1.0, 0.01)])
+def test_a_curve_outside_its_draws_is_still_inside_its_band(other: tuple[float, float]) -> None:
+    fitted = fit_law(ALPHA_BETA, N, ALPHA_BETA.speedup(N, *TRUE[ALPHA_BETA]))
+    low, high = Band(fitted, np.array([other] * 10)).at(BEYOND)
+    ends = np.sort([fitted.speedup(BEYOND), ALPHA_BETA.speedup(BEYOND, *other)], axis=0)
+    assert low == pytest.approx(ends[0])
+    assert high == pytest.approx(ends[1])
