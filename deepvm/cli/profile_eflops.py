@@ -10,6 +10,7 @@ import typer
 
 from deepvm.cli.ending import cleaning_up
 from deepvm.cli.options import say
+from deepvm.cli.profile_save import InstanceType, Save, check_save, entry_from, put
 from deepvm.errors import DeepVMError, RequestError
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def eflops(
         ),
     ] = "",
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="End a training that is silent for so long.")] = 600,
+    save: Save = False,
+    instance_type: InstanceType = "",
     output: Annotated[
         Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
     ] = "table",
@@ -69,6 +72,11 @@ def eflops(
     wrong = [name for name in model if name not in (*MODELS, ALL)]
     if wrong:
         raise RequestError("model", wrong[0], f"{', '.join(MODELS)}, {ALL}")
+    if save:
+        from deepvm.profiling.machine import describe
+
+        instance_type = instance_type or describe().instance_type
+        check_save("eflops", instance_type=instance_type)  # before minutes of measuring
     names = MODELS if ALL in model else tuple(dict.fromkeys(model))
     several = len(model) > 1 or ALL in model
     found: list[Eflops] = []
@@ -96,6 +104,8 @@ def eflops(
             found.append(one)
     if found:
         _print(found, several, output)
+        if save:
+            put([entry_from(one.document(), instance_type=instance_type) for one in found])
     if failure is not None:
         raise failure
 

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from deepvm.cli.profile_save import Save, check_save, entry_from, put
+
 Gbps = Annotated[float | None, typer.Option(metavar="GBIT/S", help="Its bandwidth. Measured unless given.")]
 
 
@@ -45,6 +47,7 @@ def saturation(
     sender_gbps: Gbps = None,
     receiver_gbps: Gbps = None,
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw t(n) and the knee as well: a .png or .svg.")] = "",
+    save: Save = False,
     output: Annotated[
         Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
     ] = "table",
@@ -60,6 +63,8 @@ def saturation(
         from deepvm.reports.pictures import picture_format
 
         picture_format(Path(plot))  # a wrong name is found before minutes of measuring
+    if save:
+        check_save("saturation", sender_type=sender_type, receiver_type=receiver_type)
     from deepvm.cli.ending import cleaning_up
     from deepvm.cli.options import say
     from deepvm.core.units import parse_bytes
@@ -93,6 +98,8 @@ def saturation(
         from deepvm.reports.saturation import print_saturation
 
         print_saturation(found)
+    if save:
+        put([entry_from(found.document())])
     if plot:
         from deepvm.reports.saturation import draw_saturation
 

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from deepvm.cli.options import note, say
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured_entries import Entry
+
+Save = Annotated[
+    bool,
+    typer.Option("--save", show_default=False, help="Keep it in the measured tables, which recommend uses at once."),
+]
+InstanceType = Annotated[
+    str,
+    typer.Option(
+        metavar="TYPE", help="What the provider calls these machines; with --save.  [default: found out, on EC2 Nitro]"
+    ),
+]
 
 
 def check_save(kind: str, *, instance_type: str = "", sender_type: str = "", receiver_type: str = "") -> None:
