@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from deepvm.cli.profile_fit import fit
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Measure eFLOPS, speed-up curves and network saturation on your own machines.",
 )
+app.command("fit")(fit)

@@ -37,7 +37,7 @@ _MARK_ALL = 24
 
 
 @dataclass(frozen=True)
-class _Style:
+class Style:
     """A line that can be told from the others by colour, by dashes and by marker alone."""
 
     color: str
@@ -49,12 +49,13 @@ class _Style:
 
 # The palette of Okabe and Ito, which stays apart under every common colour-blindness. The first line is the widest and
 # lies below the others, so that a baseline with the same values is seen on top of it.
-_STYLES = (
-    _Style("#0072B2", "-", "o", 3.4, 9.0),
-    _Style("#E69F00", (0, (5.0, 2.0)), "s"),
-    _Style("#009E73", (0, (6.0, 1.5, 1.2, 1.5)), "^"),
-    _Style("#A8336F", (0, (1.4, 1.4)), "D"),
+STYLES = (
+    Style("#0072B2", "-", "o", 3.4, 9.0),
+    Style("#E69F00", (0, (5.0, 2.0)), "s"),
+    Style("#009E73", (0, (6.0, 1.5, 1.2, 1.5)), "^"),
+    Style("#A8336F", (0, (1.4, 1.4)), "D"),
 )
+"""Of up to four lines, in order."""
 _POLICIES = {
     PolicyName.DEEPVM: "DeepVM",
     PolicyName.NOSCALE: "DeepVM-NoScale",
@@ -116,7 +117,7 @@ def render(figure: Figure, form: Format = "png") -> bytes:
     """
     buffer = io.BytesIO()
     metadata = {"Date": None, "Creator": "deepvm"} if form == "svg" else {"Software": "deepvm"}
-    with _defaults(), warnings.catch_warnings():
+    with own_settings(), warnings.catch_warnings():
         # A name in a script that the font lacks becomes boxes; nothing that the user could act on.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(buffer, format=form, dpi=_DPI, metadata=metadata)
@@ -141,8 +142,8 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
     reference = [r for r in rows if r.policy is PolicyName.DEEPVM] or rows
     highest = max((r.recommendation.throughput for r in reference if r.recommendation), default=math.nan)
     whose = "DeepVM's highest" if PolicyName.DEEPVM in policies else "the highest"
-    with _defaults():
-        figure = _new_figure(8.0, 4.9)
+    with own_settings():
+        figure = new_figure(8.0, 4.9)
         axes = figure.add_subplot()
         for index, policy in enumerate(policies):
             own = sorted((r for r in rows if r.policy is policy), key=lambda r: r.budget)
@@ -152,7 +153,7 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
                 [float(r.budget) for r in own],
                 values,
                 _POLICIES[policy],
-                _STYLES[list(PolicyName).index(policy)],
+                STYLES[list(PolicyName).index(policy)],
                 place=index,
                 places=len(policies),
                 drawstyle="steps-post",
@@ -160,19 +161,19 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
         axes.set_xlabel("pricing willingness PW ($/h)")
         axes.set_ylabel(f"normalised performance\n(throughput / {whose}, no unit)")
         figure.suptitle("Performance of the best cluster that each policy buys")
-        scale = f"1.0 = {highest:,.6g} (eFLOPS x n x K; eFLOPS in {_short(eflops_unit)})"
+        scale = f"1.0 = {highest:,.6g} (eFLOPS x n x K; eFLOPS in {short(eflops_unit)})"
         if math.isnan(highest):
             scale = "no policy has a feasible cluster at any of these budgets"
             axes.set_ylim(0, 1)
         else:
             axes.set_ylim(bottom=0)
-        axes.set_title(f"catalogue {_short(catalog_name)}\n{scale}", fontsize="small")
+        axes.set_title(f"catalogue {short(catalog_name)}\n{scale}", fontsize="small")
         if rows:
             # Budgets with nothing feasible are part of the picture: the axis starts where the sweep does.
             low, high = (float(f(r.budget for r in rows)) for f in (min, max))
             margin = 0.02 * (high - low) or 0.5
             axes.set_xlim(low - margin, high + margin)
-        _frame(axes)
+        frame(axes)
         if policies:
             figure.legend(loc="outside lower center", ncols=len(policies), frameon=False, handlelength=4.2)
     return figure
@@ -193,24 +194,24 @@ def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: in
     height = max(1, -(-len(panels) // columns))
     labels = list(dict.fromkeys(label for p in panels for label in p.curves))
     n = np.arange(1, max_nodes + 1, dtype=np.float64)
-    with _defaults():
-        figure = _new_figure(1.2 + 3.1 * columns, 0.9 + 3.2 * height)
+    with own_settings():
+        figure = new_figure(1.2 + 3.1 * columns, 0.9 + 3.2 * height)
         grid = figure.subplots(height, columns, squeeze=False).ravel().tolist()
         handles: dict[str, Any] = {}
         for axes, panel in zip(grid, panels, strict=False):
             for label, curve in panel.curves.items():
-                style = _STYLES[labels.index(label) % len(_STYLES)]
+                style = STYLES[labels.index(label) % len(STYLES)]
                 look = {"color": style.color, "linestyle": style.dashes, "linewidth": style.width}
                 handles.setdefault(label, axes.plot(n, curve.speedup(n), **look)[0])
             if panel.points:
                 x, y = zip(*panel.points, strict=True)
                 dots = axes.plot(x, y, linestyle="none", marker="o", color="black", markersize=4.5, zorder=5)[0]
                 handles.setdefault("measured", dots)
-            axes.set_title(_short(panel.title), fontsize="medium")
+            axes.set_title(short(panel.title), fontsize="medium")
             axes.set_xlabel("GPU VMs, n")
             axes.set_xticks([1, *range(8, max_nodes + 1, max(8, max_nodes // 32 * 8))])
             axes.axhline(0, color="0.4", linewidth=0.8)
-            _frame(axes)
+            frame(axes)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         for axes in grid[::columns]:
@@ -245,12 +246,12 @@ def bench_figure(bench: Bench) -> Figure:
     """
     names, own = list(bench.methods), list(bench.methods.values())
     bars = {"training stands still": [f.stall_ratio for f in own], "until it is safe": [f.durable_ratio for f in own]}
-    with _defaults():
-        figure = _new_figure(8.0, 1.7 + 0.55 * len(names))
+    with own_settings():
+        figure = new_figure(8.0, 1.7 + 0.55 * len(names))
         axes = figure.add_subplot()
         for index, (label, values) in enumerate(bars.items()):
             places = np.arange(len(names)) + 0.4 * index - 0.2
-            drawn = axes.barh(places, values, 0.38, label=label, color=_STYLES[index].color)
+            drawn = axes.barh(places, values, 0.38, label=label, color=STYLES[index].color)
             axes.bar_label(drawn, [f"{v:.3f}" for v in values], padding=3, fontsize="small")
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
@@ -261,9 +262,9 @@ def bench_figure(bench: Bench) -> Figure:
         axes.margins(x=0.15)
         axes.set_xlabel("seconds over those of torch.save with fsync (no unit)")
         figure.suptitle(f"What a checkpoint costs: {bench.model}, {bench.bytes / 1e6:.0f} MB of state")
-        machine = f"{_short(bench.machine.processor)}, {bench.machine.cores} cores, {bench.machine.file_system}"
+        machine = f"{short(bench.machine.processor)}, {bench.machine.cores} cores, {bench.machine.file_system}"
         axes.set_title(f"{machine}; medians of {bench.reps}", fontsize="small")
-        _frame(axes)
+        frame(axes)
         figure.legend(loc="outside lower center", ncols=len(bars), frameon=False)
     return figure
 
@@ -273,7 +274,7 @@ def _line(
     x: Sequence[float],
     y: Sequence[float],
     label: str,
-    style: _Style,
+    style: Style,
     *,
     place: int,
     places: int,
@@ -297,14 +298,16 @@ def _line(
     )
 
 
-def _frame(axes: Axes) -> None:
+def frame(axes: Axes) -> None:
+    """A light grid behind the lines, and no box."""
     axes.grid(color="0.88", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of this many inches; MissingExtraError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -316,7 +319,7 @@ def _new_figure(width: float, height: float) -> Figure:
 
 
 @contextlib.contextmanager
-def _defaults() -> Iterator[None]:
+def own_settings() -> Iterator[None]:
     """Matplotlib's own settings in place of the user's matplotlibrc, put back afterwards."""
     try:
         from matplotlib import style
@@ -328,7 +331,7 @@ def _defaults() -> Iterator[None]:
         yield
 
 
-def _short(text: str, most: int = 40) -> str:
+def short(text: str, most: int = 40) -> str:
     """One line of at most ``most`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."

@@ -1,0 +1,98 @@
+"""A fitted speed-up curve as tables and a verdict; the picture is in :mod:`deepvm.reports.profile_pictures`."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING
+
+from deepvm.reports.tables import Column, print_lines, print_table
+
+if TYPE_CHECKING:
+    from deepvm.profiling.fit import Fit
+    from deepvm.profiling.laws import Fitted
+
+
+def ranked(fit: Fit) -> list[Fitted]:
+    """The laws by AICc, the best first, those without a value last."""
+    return sorted(fit.laws, key=lambda f: math.inf if f.aicc is None else f.aicc)
+
+
+def print_fit(fit: Fit, name: str) -> None:
+    """What was measured, the laws, the band of the best, the verdict, doubts and the next measurement.
+
+    Args:
+        fit: what to print.
+        name: what the points are called.
+    """
+    from deepvm.profiling.doubts import next_step
+
+    print_lines([f"{name}: {len(fit.points)} measurements at {len(fit.sizes)} sizes, n = {_sizes(fit)}", ""])
+    columns = [Column("law"), Column("mean error", "right"), Column("AICc", "right"), Column("parameters")]
+    rows = [
+        [f.law.name, f"{100 * f.mape:.1f} %", "-" if f.aicc is None else f"{f.aicc:.1f}", _parameters(f)]
+        for f in ranked(fit)
+    ]
+    print_table(columns, rows)
+    print_lines([""])
+    _print_band(fit)
+    print_lines(["", *_verdict(fit), f"Next: {next_step(fit)}."])
+    if fit.warnings:
+        print_lines(["", *(f"Warning: {text}." for text in fit.warnings)])
+
+
+def _print_band(fit: Fit) -> None:
+    measured = {n: statistics.median(s for size, s in fit.points if size == n) for n in fit.sizes}
+    columns = [Column(c, "right") for c in ("n", "measured", fit.best.law.name, "low", "high")]
+    rows = [
+        [
+            str(p.n),
+            f"{measured[p.n]:.3f}" if p.n in measured else "-",
+            *(f"{v:.3f}" for v in (p.speedup, p.low, p.high)),
+        ]
+        for p in fit.band_points()
+    ]
+    print_table(columns, rows)
+
+
+def _verdict(fit: Fit) -> list[str]:
+    from deepvm.profiling.band import SHARE
+    from deepvm.profiling.doubts import CLOSE, REACH
+
+    best, second = ranked(fit)[:2]
+    assert best.aicc is not None  # Amdahl's always has one, with the four sizes that a fit needs
+    if second.aicc is None:
+        comparison = "no other law can be compared"
+    elif second.aicc - best.aicc <= CLOSE:
+        comparison = f"{second.law.name} does it as well (AICc less than {CLOSE:g} apart)"
+    else:
+        comparison = f"{second.law.name}, the next, is {second.aicc - best.aicc:.1f} of AICc behind"
+    largest = fit.sizes[-1]
+    at = next(p for p in fit.band_points() if p.n == largest)
+    return [
+        f"Verdict: {best.law.name} describes these points best, {100 * best.mape:.1f} % off on average; {comparison}.",
+        f"Trust: up to n = {int(REACH * largest)}, {REACH:g} x the largest n measured. S({largest}) is "
+        f"{at.low:.4g} to {at.high:.4g} ({100 * SHARE:.0f} % band, if the law is right).",
+        f"Use: {_use(best)}.",
+    ]
+
+
+def _use(best: Fitted) -> str:
+    points = "or the points themselves, kind measured"
+    match best.law.name:
+        case "alpha-beta":
+            return f"in a catalogue, a curve of kind ring with {_parameters(best)}; {points}"
+        case "amdahl":
+            return f"in a catalogue, a curve of kind ring with c 0, l {best.values[0]:.4g}, which is the same; {points}"
+        case "logistic":
+            return f"in a catalogue, a curve of kind hybrid with {_parameters(best)}, its tangent below b; {points}"
+    return "the points themselves, kind measured: catalogues have no curve of this law"
+
+
+def _parameters(fitted: Fitted) -> str:
+    return ", ".join(f"{p} {v:.4g}" for p, v in zip(fitted.law.parameters, fitted.values, strict=True))
+
+
+def _sizes(fit: Fit) -> str:
+    shown = [str(n) for n in fit.sizes]
+    return " ".join(shown if len(shown) <= 12 else [*shown[:5], "...", shown[-1]])
