@@ -14,6 +14,7 @@
     │   ├── Refused (protocol)     1  a memory node refuses: ``code`` says why
     │   ├── TierBusyError          1  a place for checkpoints has no room now: this version is skipped
     │   └── DamagedError           1  a version is not what its commit record says: names what is damaged
+    ├── MeasurementError           1  a machine could not be measured: says what failed there
     └── SolverError                1  no integer-program solver can be run on this machine
 
 A budget for which nothing is feasible, or a solver that ran out of time, is a *result* (see
@@ -157,6 +158,10 @@ class TierBusyError(CheckpointError):
 
 class DamagedError(CheckpointError):
     """A version is not what its commit record says."""
+
+
+class MeasurementError(DeepVMError):
+    """A machine could not be measured; the message says what failed where, and the next step."""
 
 
 class SolverError(DeepVMError):

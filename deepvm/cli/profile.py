@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from deepvm.cli.profile_fit import fit
+from deepvm.cli.profile_scaling import scaling
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -12,3 +13,4 @@ app = typer.Typer(
     help="Measure eFLOPS, speed-up curves and network saturation on your own machines.",
 )
 app.command("fit")(fit)
+app.command("scaling")(scaling)
