@@ -177,8 +177,8 @@ class Crew:
                     continue
                 if stream == "err":
                     member.tail.append(text)
-                    if self._hear is not None:
-                        self._hear(f"[{member.host.name}] {text}")
+                    if (hear := self._hear) is not None:
+                        hear(f"[{member.host.name}] {text}")
                 self._events.put(Said(place, stream, text))
 
     def _wait(self, place: int, process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:
@@ -208,6 +208,7 @@ class Crew:
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
         """End everything: by closing the standard inputs, then by signals to what runs on this machine."""
+        self._hear = None  # that all end now is no news
         try:
             for member in self._members:
                 assert member.process.stdin is not None

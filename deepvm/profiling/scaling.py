@@ -88,7 +88,6 @@ def measure_scaling(
     out: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
     hear: Callable[[str], None] | None = None,
-    token: str = "",
 ) -> Curve:
     """Measure a curve.
 
@@ -100,7 +99,6 @@ def measure_scaling(
         out: a file that grows with each run; runs that it holds already are not made again.
         say: gets lines about the progress.
         hear: gets each line that hosts print for people.
-        token: stands in the command line of every process; random unless given.
 
     Returns:
         The curve; it lacks sizes for which not enough hosts were well.
@@ -112,7 +110,7 @@ def measure_scaling(
     """
     sizes = task.sizes_for(len(hosts))
     old = read_curve(out) if out is not None else None
-    conductor = Conductor(launcher, limits, hear, token)
+    conductor = Conductor(launcher, limits, hear)
     say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
     probe = conductor.probe(hosts, task.workload("cpu", 1))
     session = _Session(task, conductor, hosts, probe, out, say)

@@ -81,19 +81,16 @@ class Outcome:
 class Conductor:
     """Starts the agents on the hosts and makes sense of what they say."""
 
-    def __init__(
-        self, launcher: Launcher, limits: Limits, hear: Callable[[str], None] | None = None, token: str = ""
-    ) -> None:
+    def __init__(self, launcher: Launcher, limits: Limits, hear: Callable[[str], None] | None = None) -> None:
         """Remember how.
 
         Args:
             launcher: how commands get to hosts.
             limits: on every wait.
             hear: gets each line that the hosts print for people.
-            token: stands in the command line of every process of this measurement; random unless given.
         """
         self._launcher, self._limits, self._hear = launcher, limits, hear
-        self.token = token or secrets.token_hex(8)
+        self._token = secrets.token_hex(8)
 
     def probe(self, hosts: Sequence[Host], workload: Mapping[str, Any]) -> Probe:
         """Look whether each host can run the workload, and whether all reach each other."""
@@ -162,7 +159,7 @@ class Conductor:
         workload: Mapping[str, Any],
         more: Sequence[str] = (),
     ) -> list[str]:
-        shared = ["--token", self.token, "--limit-s", str(limit_s + _SLACK_S), "--workload", json.dumps(workload)]
+        shared = ["--token", self._token, "--limit-s", str(limit_s + _SLACK_S), "--workload", json.dumps(workload)]
         return self._launcher.command(host, AGENT, [work, *shared, "--rank", str(rank), *more])
 
 
