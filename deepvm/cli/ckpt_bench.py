@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from deepvm.cli.ending import cleaning_up
+from deepvm.cli.options import say
 
 if TYPE_CHECKING:
     from deepvm.checkpoint.bench.run import Bench
@@ -69,15 +71,5 @@ def _run(model: str, reps: int, methods: list[str], folder: Path, steps: int) ->
             raise
         raise MissingExtraError("model", "torch", "train") from None
 
-    def say(line: str) -> None:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-
-    def on_signal(number: int, _: object) -> None:
-        raise SystemExit(128 + number)  # gigabytes must not stay behind
-
-    before = signal.signal(signal.SIGTERM, on_signal)
-    try:
+    with cleaning_up():  # gigabytes must not stay behind
         return run_bench(model, reps, methods=methods, folder=folder, steps=steps, say=say)
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from deepvm.cli.profile_eflops import eflops
 from deepvm.cli.profile_fit import fit
 from deepvm.cli.profile_scaling import scaling
 
@@ -12,5 +13,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure eFLOPS, speed-up curves and network saturation on your own machines.",
 )
-app.command("fit")(fit)
+app.command("eflops")(eflops)
 app.command("scaling")(scaling)
+app.command("fit")(fit)

@@ -155,7 +155,9 @@ def forward_flops(model: nn.Module, resolution: int) -> int:
         resolution: height and width of an image, pixels.
     """
     # Without data no layer computes anything. Two images: batch normalisation refuses single values in training.
-    state = {name: torch.empty_like(t, device="meta") for name, t in (*model.named_parameters(), *model.named_buffers())}
+    state = {
+        name: torch.empty_like(t, device="meta") for name, t in (*model.named_parameters(), *model.named_buffers())
+    }
     images = torch.empty(2, 3, resolution, resolution, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         functional_call(model, state, (images,))

@@ -1,0 +1,146 @@
+"""Labelled images from the files of CIFAR-10 and Fashion-MNIST, read without trusting them.
+
+CIFAR-10 in its binary version (``data_batch_1.bin`` ...: a label and 3 x 32 x 32 bytes for each image), and idx files
+(``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, gzip or not). CIFAR-10's Python version is not read: it is
+pickled, and unpickling a file runs what is in it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.errors import DataError
+
+CIFAR_CLASSES = 10
+_CIFAR_SHAPE = (3, 32, 32)
+_CIFAR_RECORD = 1 + 3 * 32 * 32
+_IDX_IMAGES, _IDX_LABELS = 0x803, 0x801
+_MOST_BYTES = 256 * 2**20
+"""Of a file, unpacked; the largest of both data sets has 47 MB."""
+_MOST_SIDE = 1024
+_FOLDERS = ("", "cifar-10-batches-bin", "FashionMNIST/raw", "raw")
+_ADVICE = "get the files of the data set again"
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """A data set in memory.
+
+    Attributes:
+        name: ``cifar10`` or ``idx``.
+        pixels: (images, 3, height, width), 0 to 255. labels: (images,), 0 to 9.
+    """
+
+    name: str
+    pixels: Bytes
+    labels: Bytes
+
+
+def read_images(folder: Path) -> Images:
+    """The training images below a folder, where the data sets' archives put them when they are unpacked there.
+
+    Raises:
+        DataError: there are none, or a file is damaged; names the file and the place in it.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: is not a folder; name the one with the files of CIFAR-10 or Fashion-MNIST")
+    for place in (folder / name for name in _FOLDERS):
+        batches = sorted(place.glob("data_batch_*.bin"))
+        if batches:
+            parts = [_cifar(path) for path in batches]
+            labels, pixels = (np.concatenate(rows) for rows in zip(*parts, strict=True))
+            return Images("cifar10", pixels, labels)
+        images, names = (_either(place / f"train-{name}-ubyte") for name in ("images-idx3", "labels-idx1"))
+        if images and names:
+            return _idx_pair(images, names)
+        if images or names:
+            raise DataError(f"{place}: has {images or names}, but not the images and labels that belong together")
+    pickled = any(list((folder / name).glob("data_batch_1")) for name in (*_FOLDERS, "cifar-10-batches-py"))
+    why = (
+        "has CIFAR-10's Python version, which is pickled, and unpickling runs what is in a file; get the binary version"
+        if pickled
+        else "has neither data_batch_*.bin (CIFAR-10, binary version) nor train-images-idx3-ubyte and "
+        "train-labels-idx1-ubyte (Fashion-MNIST); leave --data out to train on random images"
+    )
+    raise DataError(f"{folder}: {why}")
+
+
+def _cifar(path: Path) -> tuple[Bytes, Bytes]:
+    data = _content(path)
+    if not data or len(data) % _CIFAR_RECORD:
+        raise DataError(
+            f"{path}: has {len(data)} bytes; allowed: one or more images of {_CIFAR_RECORD} bytes each; {_ADVICE}"
+        )
+    rows = np.frombuffer(data, np.uint8).reshape(-1, _CIFAR_RECORD)
+    _check_labels(path, rows[:, 0], 0, _CIFAR_RECORD)
+    return rows[:, 0], rows[:, 1:].reshape(-1, *_CIFAR_SHAPE)
+
+
+def _idx_pair(images: Path, names: Path) -> Images:
+    pixels, labels = _idx(images, _IDX_IMAGES, 3), _idx(names, _IDX_LABELS, 1)
+    if len(pixels) != len(labels):
+        raise DataError(f"{images}: has {len(pixels)} images, {names} has {len(labels)} labels; {_ADVICE}")
+    _check_labels(names, labels, 8, 1)
+    # A view: three times the same grey, without the memory for it.
+    return Images("idx", np.broadcast_to(pixels[:, None], (len(pixels), 3, *pixels.shape[1:])), labels)
+
+
+def _idx(path: Path, magic: int, dimensions: int) -> Bytes:
+    data = _content(path)
+    header = 4 + 4 * dimensions
+    found = int.from_bytes(data[:4], "big")
+    if len(data) < header or found != magic:
+        raise DataError(f"{path}: byte 0: 0x{found:08x} is not 0x{magic:08x}, which begins such a file; {_ADVICE}")
+    shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, header, 4)]
+    for place, size in enumerate(shape):
+        if size < 1 or (place and size > _MOST_SIDE):
+            most = f"1 to {_MOST_SIDE}" if place else "from 1"
+            raise DataError(f"{path}: byte {4 + 4 * place}: a size of {size}; allowed: {most}; {_ADVICE}")
+    count = 1
+    for size in shape:
+        count *= size
+    if len(data) - header != count:
+        raise DataError(
+            f"{path}: byte {header}: {len(data) - header} bytes follow the header, which says {count}; {_ADVICE}"
+        )
+    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
+
+
+def _check_labels(path: Path, labels: Bytes, first: int, step: int) -> None:
+    wrong = np.flatnonzero(labels >= CIFAR_CLASSES)
+    if len(wrong):
+        number = int(wrong[0])
+        raise DataError(f"{path}: byte {first + number * step}: label {labels[number]}; allowed: 0 to 9; {_ADVICE}")
+
+
+def _either(path: Path) -> Path | None:
+    zipped = path.with_name(f"{path.name}.gz")
+    return path if path.exists() else zipped if zipped.exists() else None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer, for ever if there is none.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DataError(f"{path}: is not a regular file; {_ADVICE}")
+            unpacked: Any = gzip.GzipFile(fileobj=stream) if path.suffix == ".gz" else stream
+            data: bytes = unpacked.read(_MOST_BYTES + 1)  # what gzip makes of a small file may have no end
+    except (OSError, EOFError, zlib.error) as error:
+        why = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise DataError(f"{path}: cannot be read: {why}; {_ADVICE}") from None
+    if len(data) > _MOST_BYTES:
+        raise DataError(f"{path}: has more than {_MOST_BYTES // 2**20} MiB; {_ADVICE}")
+    return data

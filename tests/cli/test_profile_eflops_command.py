@@ -1,0 +1,179 @@
+"""``deepvm profile eflops``: its documents, its table, its errors, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from deepvm.cli.main import main  # noqa: E402
+from deepvm.cli.profile_eflops import MODELS  # noqa: E402
+from deepvm.reports.eflops import scaled  # noqa: E402
+
+Run = Callable[..., tuple[int, str, str]]
+SHORT = ["--batch", "2", "--windows", "3", "--seconds", "0.01", "--device", "cpu"]
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """Threads that wait for each other on a machine with other work to do make steps many times as long."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, stdout, stderr."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["profile", "eflops", *map(str, words)])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        assert "internal error" not in err
+        return int(end.value.code or 0), out, err
+
+    return call
+
+
+def test_the_document(one_core: None, run: Run) -> None:
+    code, out, err = run("--model", "resnet18", *SHORT, "-o", "json")
+    document = json.loads(out)
+    assert code == 0, err
+    assert document["schema_version"] == "deepvm.eflops/1"
+    assert document["workload"] == {
+        "model": "resnet18",
+        "resolution": 32,
+        "batch": 2,
+        "dtype": "float32",
+        "optimizer": "adam",
+    }
+    speeds = sorted(w["images"] / w["seconds"] for w in document["windows"])
+    assert len(speeds) == 3
+    assert document["images_per_s"] == pytest.approx(speeds[1])
+    assert document["spread"] == pytest.approx((speeds[2] - speeds[0]) / speeds[1])
+    assert document["eflops"] == pytest.approx(3 * 74_033_152 * speeds[1])
+    assert document["machine"]["torch"]
+    assert len(re.findall(r"^resnet18: window \d of 3: ", err, re.MULTILINE)) == 3
+    warned = re.findall(r"^Warning: resnet18: (.*)$", err, re.MULTILINE)
+    assert warned == document["warnings"]
+
+
+@pytest.mark.slow
+def test_several_models_are_a_list(one_core: None, run: Run) -> None:
+    code, out, _ = run("--model", "all", *SHORT, "-o", "json")
+    assert code == 0
+    assert [d["workload"]["model"] for d in json.loads(out)] == list(MODELS)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--model", "vgg"], 2, "--model: 'vgg' cannot be used; allowed: resnet18, resnet50"),
+        (["--windows", "2"], 2, "--windows: 2 cannot be used; allowed: a whole number from 3 to 1000"),
+        (["--batch", "1"], 2, "--batch: 1 cannot be used"),
+        (["--timeout", "nan"], 2, "--timeout: nan cannot be used"),
+        (["--dtype", "int8"], 2, "int8"),
+    ],
+)
+def test_wrong_usage(run: Run, words: list[str], code: int, message: str) -> None:
+    found, out, err = run(*SHORT, *words)
+    assert (found, out) == (code, "")
+    assert message in err
+
+
+def test_images_that_are_not_there(one_core: None, run: Run, tmp_path: Path) -> None:
+    code, out, err = run(*SHORT, "--data", tmp_path)
+    assert (code, out) == (4, "")
+    assert f"{tmp_path}: has neither data_batch_*.bin" in err
+
+
+def test_the_table_also_when_a_later_model_fails(run: Run, monkeypatch: pytest.MonkeyPatch, one_core: None) -> None:
+    """The second model's name is known to the command only, so that its process refuses it."""
+    monkeypatch.setattr("deepvm.cli.profile_eflops.MODELS", ("resnet18", "unheard_of"))
+    code, out, err = run("--model", "resnet18", "--model", "unheard_of", "--model", "resnet18", *SHORT)
+    assert code == 2
+    assert "--model: 'unheard_of' cannot be used; allowed: resnet18, resnet50" in err
+    rows = out.splitlines()
+    assert re.fullmatch(r"resnet18 +\S+ [MGT]FLOP/s +[\d,.]+ +\d+\.\d% +74\.0 MFLOP", rows[1])
+    assert rows[2] == ""
+    assert "belongs to its model and to batch 2, random images of 32 x 32, float32, adam" in out
+    assert "compare machines by the same" in out
+
+
+def test_the_names_are_those_of_the_models() -> None:
+    from deepvm.profiling import models
+
+    assert tuple(models.MODELS) == MODELS
+
+
+def test_help_loads_nothing_slow() -> None:
+    code = "import sys; from deepvm.cli.main import main\ntry: main(['profile', 'eflops', '--help'])\n"
+    code += "except SystemExit: sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
+
+
+def started(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "too late"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, ""),
+        # Nobody can clean up then: the processes themselves see that they are alone.
+        (signal.SIGKILL, -signal.SIGKILL, ""),
+    ],
+)
+def test_the_processes_end_with_the_command(number: int, code: int, said: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "deepvm.cli.main", "profile", "eflops", "--device", "cpu"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    until(lambda: started(process.pid))
+    # What was started has become Python, so that it is the worker that is watched.
+    (worker,) = started(process.pid)
+    until(lambda: b"eflops_worker" in Path(f"/proc/{worker}/cmdline").read_bytes())
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert (out, "Traceback" in err) == ("", False)
+    assert said in err
+    until(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()[2])
+    if number != signal.SIGKILL:
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0.5, "0.500 "), (999.4, "999 "), (999.5, "1.00 k"), (74_033_152, "74.0 M"), (1.5e13, "15.0 T")],
+)
+def test_numbers_have_three_digits(number: float, shown: str) -> None:
+    assert scaled(number) == shown
