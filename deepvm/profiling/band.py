@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.speedup import FloatArray
-from deepvm.profiling.laws import Fitted, residuals, search_again
+from deepvm.profiling.laws import Fitted, residuals, search_fast
 
 RESAMPLES = 400
 SHARE = 0.95
@@ -74,7 +74,7 @@ def bootstrap(fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = 
         one = float(np.mean(random.choice(unit, len(unit))) / np.mean(unit)) if len(unit) else 1.0
         # A residual is law / measured - 1. Noise beyond 90 % would turn into speed-ups below 0.
         measured = curve / np.maximum(1.0 + drawn[where], 0.1)
-        found = search_again(law, n, np.where(n == 1, measured, measured / one), _inside(fitted))
+        found = search_fast(law, n, np.where(n == 1, measured, measured / one), _inside(fitted))
         if found is not None:
             draws.append(found)
     return Band(fitted, np.array(draws or [fitted.values]))

@@ -43,6 +43,11 @@ def doubts(n: FloatArray, s: FloatArray, laws: Sequence[Fitted], best: Fitted, u
     return tuple(found)
 
 
+def trusted_to(fit: Fit) -> int:
+    """The largest n to use the curve for: 1.5 x the largest measured, or just that one where nothing bends yet."""
+    return fit.sizes[-1] if _is_straight(fit) else int(REACH * fit.sizes[-1])
+
+
 def next_step(fit: Fit) -> str:
     """Which n to measure next, and why; or that there is no need."""
     sizes, largest = fit.sizes, fit.sizes[-1]
@@ -52,14 +57,18 @@ def next_step(fit: Fit) -> str:
     widest = int(np.argmax(width))
     if fit.up_to > REACH * largest:
         return f"measure n = {fit.up_to}, for which the curve is to be used"
-    if fit.logistic.b >= largest or _is_near_linear(*np.array(fit.points).T):
+    if _is_straight(fit):
         return f"measure n = {2 * largest}: nothing bends yet at n = {largest}"
     if len(sizes) <= ENOUGH_SIZES:
         between = _middle(sizes)
         return f"measure n = {between or 2 * largest}: {len(sizes)} sizes are few"
     if width[widest] > _OFF:
         return f"repeat n = {sizes[widest]}, where the band is widest: {100 * width[widest]:.0f} % to either side"
-    return f"none: up to n = {int(REACH * largest)} these points are enough"
+    return f"nothing; up to n = {trusted_to(fit)} these points are enough"
+
+
+def _is_straight(fit: Fit) -> bool:
+    return fit.logistic.b >= fit.sizes[-1] or _is_near_linear(*np.array(fit.points).T)
 
 
 def _middle(sizes: Sequence[int]) -> int | None:
@@ -75,7 +84,7 @@ def _of_use(n: FloatArray, up_to: int) -> Iterator[str]:
         yield (
             f"n = {up_to} is {up_to / largest:.3g} x the largest n that was measured ({largest:g}): beyond "
             f"{REACH} x, here n = {int(REACH * largest)}, S(n) is a guess, and the band knows nothing of other laws. "
-            "A logistic measured to n = 8 with 5 % noise gave an S(32) between 59 % too low and 515 % too high"
+            "A logistic that was measured to n = 8 with 5 % noise gave an S(32) of 0.4 to 6 times the truth"
         )
 
 
@@ -100,13 +109,13 @@ def _of_points(n: FloatArray, s: FloatArray) -> Iterator[str]:
         own = s[n == size]
         spread = float(np.std(own, ddof=1) / np.mean(own)) if len(own) > 1 else 0.0
         if spread > _SCATTER:
-            yield f"{len(own)} measurements at n = {size:g} scatter by {100 * spread:.0f} % (standard deviation): repeat them"
+            yield f"{len(own)} measurements at n = {size:g} scatter by {100 * spread:.0f} % of S(n): repeat them"
 
 
 def _of_fits(measurements: int, laws: Sequence[Fitted], best: Fitted) -> Iterator[str]:
     for fitted in laws:
         if not fitted.converged:
-            yield f"{fitted.law.name}: the search for its parameters did not converge; do not use them"
+            yield f"{fitted.law.name}: the search for its parameters was cut off; do not use them"
     without = [f for f in laws if f.aicc is None]
     if without:
         names = " and ".join(f.law.name for f in without)

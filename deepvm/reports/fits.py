@@ -57,7 +57,7 @@ def _print_band(fit: Fit) -> None:
 
 def _verdict(fit: Fit) -> list[str]:
     from deepvm.profiling.band import SHARE
-    from deepvm.profiling.doubts import CLOSE, REACH
+    from deepvm.profiling.doubts import CLOSE, trusted_to
 
     best, second = ranked(fit)[:2]
     assert best.aicc is not None  # Amdahl's always has one, with the four sizes that a fit needs
@@ -71,19 +71,22 @@ def _verdict(fit: Fit) -> list[str]:
     at = next(p for p in fit.band_points() if p.n == largest)
     return [
         f"Verdict: {best.law.name} describes these points best, {100 * best.mape:.1f} % off on average; {comparison}.",
-        f"Trust: up to n = {int(REACH * largest)}, {REACH:g} x the largest n measured. S({largest}) is "
+        f"Trust: up to n = {trusted_to(fit)}, measured up to {largest}. S({largest}) is "
         f"{at.low:.4g} to {at.high:.4g} ({100 * SHARE:.0f} % band, if the law is right).",
-        f"Use: {_use(best)}.",
+        f"Use: {_use(fit)}.",
     ]
 
 
-def _use(best: Fitted) -> str:
+def _use(fit: Fit) -> str:
+    best = fit.best
     points = "or the points themselves, kind measured"
     match best.law.name:
         case "alpha-beta":
             return f"in a catalogue, a curve of kind ring with {_parameters(best)}; {points}"
         case "amdahl":
             return f"in a catalogue, a curve of kind ring with c 0, l {best.values[0]:.4g}, which is the same; {points}"
+        case "logistic" if any(text.startswith("hybrid") for text in fit.warnings):
+            return "the points themselves, kind measured: the hybrid with these a, b and c is wrong at small n"
         case "logistic":
             return f"in a catalogue, a curve of kind hybrid with {_parameters(best)}, its tangent below b; {points}"
     return "the points themselves, kind measured: catalogues have no curve of this law"
