@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from deepvm.cli.ending import cleaning_up
 from deepvm.cli.options import say
 from deepvm.errors import DataError, RequestError
 
@@ -90,7 +87,7 @@ def scaling(
             raise RequestError(option, seconds, "1 to 1000000 seconds")
     where = _hosts(hosts, hosts_file, local)
     task = Task(model, batch, resolution, device, _sizes(sizes), repeats, warmup, windows, steps)
-    with _ended_in_order():
+    with cleaning_up():
         curve = measure_scaling(
             task,
             where,
@@ -141,19 +138,3 @@ def _sizes(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[0-9]{1,4}( *, *[0-9]{1,4})*", text.strip(), re.ASCII):
         raise RequestError("sizes", text, "whole numbers separated by commas, such as 1,2,4,8")
     return tuple(int(n) for n in text.split(","))
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the hosts' processes as Ctrl-C does."""
-
-    def on_signal(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            with contextlib.suppress(TypeError):  # one that Python did not set
-                signal.signal(number, handler)
