@@ -200,14 +200,18 @@ class _Session:
     def _good(self, n: int, repeat: int, outcome: Outcome) -> Run:
         middle = median(outcome.seconds)
         speed = n * self._curve.workload["processes"] * self._task.batch / middle
-        self._say(f"n = {n}, repeat {repeat} of {self._task.repeats}: {middle:.4g} s a step, {speed:.5g} images/s")
         return Run(n, repeat, outcome.seconds, speed)
 
     def _add(self, run: Run) -> None:
+        self._curve = replace(self._curve, runs=(*self._curve.runs, run))
+        self._write()  # before anything is said: what was said to be done is not lost
         if run.failed is not None:
             self._say(f"n = {run.n}, repeat {run.repeat}: failed: {run.failed}")
-        self._curve = replace(self._curve, runs=(*self._curve.runs, run))
-        self._write()
+            return
+        middle, speed = median(run.seconds_per_step), run.images_per_s
+        self._say(
+            f"n = {run.n}, repeat {run.repeat} of {self._task.repeats}: {middle:.4g} s a step, {speed:.5g} images/s"
+        )
 
     def _write(self) -> None:
         """Into the file; hours of measuring are not thrown away because a disk is full now."""

@@ -265,7 +265,7 @@ def _candidates(ready: Ready) -> list[str]:
 def _leave_out(ready: Mapping[int, Ready], missing: Mapping[tuple[int, int], str], failed: dict[int, str]) -> None:
     """Leave out hosts until all that stay reach each other, always the one that most others cannot speak with."""
     while True:
-        left = [p for p in ready if p not in failed]
+        left = [p for p in sorted(ready) if p not in failed]
         cut = {p: [q for q in left if (p, q) in missing or (q, p) in missing] for p in left}
         worst = max(left, key=lambda p: (len(cut[p]), p), default=-1)
         if worst < 0 or not cut[worst]:
