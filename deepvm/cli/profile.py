@@ -7,6 +7,7 @@ import typer
 from deepvm.cli.profile_eflops import eflops
 from deepvm.cli.profile_fit import fit
 from deepvm.cli.profile_saturation import saturation
+from deepvm.cli.profile_scaling import scaling
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,5 +16,6 @@ app = typer.Typer(
 )
 
 app.command("eflops")(eflops)
-app.command("fit")(fit)
+app.command("scaling")(scaling)
 app.command("saturation")(saturation)
+app.command("fit")(fit)

@@ -1,0 +1,140 @@
+"""``deepvm profile scaling``: how much faster n VMs train than one."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from deepvm.cli.ending import cleaning_up
+from deepvm.cli.options import say
+from deepvm.errors import DataError, RequestError
+
+if TYPE_CHECKING:
+    from deepvm.profiling.hosts import Host
+
+INCOMPLETE = 1
+"""Exit code when sizes are missing from the curve that was printed."""
+_MOST_LOCAL = 64
+
+
+def scaling(
+    hosts: Annotated[str, typer.Option(metavar="NAMES", help="Hosts, separated by commas.")] = "",
+    hosts_file: Annotated[
+        str, typer.Option(metavar="FILE", help="Or a file: one host a line, with slots= and address= where needed.")
+    ] = "",
+    local: Annotated[
+        int, typer.Option(metavar="N", help="Or this many processes here: tries the parts out, measures no VMs.")
+    ] = 0,
+    launcher: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|TEMPLATE",
+            help="How a command gets to a host: ssh, netns, local, or your own, such as 'ssh -p 2222 {host}' or "
+            "'docker exec -i {host}'; it must pass standard input on.",
+        ),
+    ] = "ssh",
+    python: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", help="Python on the hosts, with deepvm[train].  [default: python3; here: this one]"
+        ),
+    ] = "",
+    workdir: Annotated[str, typer.Option(metavar="FOLDER", help="Where it is started on the hosts.")] = "",
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="resnet18, resnet50, ..., or module:function for a model of your own.")
+    ] = "resnet50",
+    batch: Annotated[int, typer.Option(help="Images of a step for each GPU, whatever the number of VMs.")] = 128,
+    resolution: Annotated[int, typer.Option(help="Height and width of the images, pixels.")] = 32,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What trains.")] = "auto",
+    sizes: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Numbers of VMs.  [default: 1, 2, 4, ... and all hosts]")
+    ] = "",
+    repeats: Annotated[int, typer.Option(help="Runs of each size.")] = 3,
+    warmup: Annotated[int, typer.Option(help="Steps of each run that do not count.")] = 10,
+    windows: Annotated[int, typer.Option(help="Times that are taken in each run.")] = 5,
+    steps: Annotated[int, typer.Option(help="Steps in each window.")] = 20,
+    start_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Until all hosts have found each other; the first may load slowly.")
+    ] = 180.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For one run.")] = 1800.0,
+    out: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Grows with each run; the same command goes on where it was interrupted."),
+    ] = "",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", show_default=False, help="Show what hosts print.")
+    ] = False,
+    output: Annotated[
+        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
+    ] = "table",
+) -> None:
+    """Train for some seconds on 1, 2, 4, ... VMs through torchrun and compare the speeds.
+
+    The largest cluster comes first; a host that fails is left out of the rest. Exit code 1 when sizes are missing.
+
+    Example: deepvm profile scaling --hosts-file hosts --python '~/venv/bin/python' --out curve.json
+    """
+    from deepvm.profiling.launch import Launcher
+    from deepvm.profiling.scaling import Task, measure_scaling
+    from deepvm.profiling.scaling_crew import Limits
+
+    for option, seconds in (("start_timeout", start_timeout), ("timeout", timeout)):
+        if not 1 <= seconds <= 1e6:
+            raise RequestError(option, seconds, "1 to 1000000 seconds")
+    where = _hosts(hosts, hosts_file, local)
+    task = Task(model, batch, resolution, device, _sizes(sizes), repeats, warmup, windows, steps)
+    with cleaning_up():
+        curve = measure_scaling(
+            task,
+            where,
+            Launcher.parse("local" if local else launcher, python, workdir),
+            limits=Limits(start_timeout, timeout),
+            out=Path(out) if out else None,
+            say=say,
+            hear=say if verbose else None,
+        )
+    if output == "json":
+        from deepvm.reports.documents import to_json
+
+        sys.stdout.write(to_json(curve.document()))
+    else:
+        from deepvm.reports.scaling import print_curve
+
+        print_curve(curve)
+    if curve.unwritten:
+        sys.stdout.flush()
+        raise DataError(f"{curve.unwritten}; the curve is printed above")
+    if curve.missing:
+        say(f"No time for n = {', '.join(map(str, curve.missing))}." + _advice(out))
+        raise typer.Exit(INCOMPLETE)
+
+
+def _advice(out: str) -> str:
+    if out:
+        return f" The same command tries only the failed runs again: {out} has the others."
+    return " With --out FILE the same command would go on with what is missing."
+
+
+def _hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
+    from deepvm.profiling.hosts import Host, parse_hosts, read_hosts
+
+    given = [name for name, value in (("hosts", hosts), ("hosts_file", hosts_file), ("local", local)) if value]
+    if len(given) != 1:
+        raise RequestError("hosts", hosts, "one of --hosts NAMES, --hosts-file FILE and --local N")
+    if local:
+        if not 1 <= local <= _MOST_LOCAL:
+            raise RequestError("local", local, f"1 to {_MOST_LOCAL} processes")
+        return tuple(Host(f"local-{i}") for i in range(1, local + 1))
+    return parse_hosts(hosts) if hosts else read_hosts(Path(hosts_file))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    if not text:
+        return ()
+    if not re.fullmatch(r"[0-9]{1,4}( *, *[0-9]{1,4})*", text.strip(), re.ASCII):
+        raise RequestError("sizes", text, "whole numbers separated by commas, such as 1,2,4,8")
+    return tuple(int(n) for n in text.split(","))

@@ -1,0 +1,94 @@
+"""Processes on other machines that end by themselves when nobody waits for them any more.
+
+Whoever starts a process through ssh cannot be sure to be able to kill it later. But it holds the other end of its
+standard input, which closes when the starter ends, however that happens, and which all children inherit: end of file is
+seen by each of them, at any time after. Behind a network that broke without a word a limit of time does the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+MARK = "@deepvm "
+"""Begins the lines that are meant for whoever started this process; all others are meant for people."""
+MOST_REASON = 600
+"""Characters of a reason: a line below the 4096 bytes of PIPE_BUF is never torn by another process's."""
+ENDED = 143
+_LOOK_S = 0.25
+
+
+def hold(limit_s: float) -> queue.SimpleQueue[str]:
+    """End this process and its children when standard input closes, the parent is gone, or time is over.
+
+    Args:
+        limit_s: seconds from now on.
+
+    Returns:
+        The lines that come through standard input, if any: only one process of those that share it may wait for them.
+    """
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    arguments = (os.getppid(), time.monotonic() + limit_s, lines)
+    threading.Thread(target=_watch, args=arguments, name="leash", daemon=True).start()
+    return lines
+
+
+def emit(event: str, **facts: Any) -> None:
+    """Tell whoever started this process; one write of one line, so that lines of several processes stay whole."""
+    text = json.dumps({"event": event, **facts})
+    # The line break before it ends whatever another process of this host has written half.
+    with contextlib.suppress(OSError):
+        os.write(1, f"\n{MARK}{text}\n".encode())
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in one short line."""
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"{name}: {text}"[:MOST_REASON] if text else name
+
+
+def _watch(parent: int, deadline: float, lines: queue.SimpleQueue[str]) -> None:
+    rest = b""
+    while True:
+        ready = select.select([0], [], [], _LOOK_S)[0]
+        if ready:
+            try:
+                data = os.read(0, 65536)
+            except OSError:
+                data = b""
+            if not data:
+                _end("standard input was closed: whoever started this is gone, or does not pass its input on")
+            *whole, rest = (rest + data).split(b"\n")
+            for line in whole:
+                lines.put(line.decode(errors="replace"))
+        if os.getppid() != parent:
+            _end("the process that started this is gone")
+        if time.monotonic() > deadline:
+            _end("its time is over")
+
+
+def _end(why: str) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, f"deepvm: ended: {why}\n".encode())
+    # They would see the same end of file; but one that is stopped sees nothing, and another may be killed only so.
+    for child in _children():
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+    os._exit(ENDED)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text().split())
+    return found
