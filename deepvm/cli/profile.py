@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from deepvm.cli.profile_all import everything
 from deepvm.cli.profile_eflops import eflops
 from deepvm.cli.profile_fit import fit
 from deepvm.cli.profile_saturation import saturation
@@ -19,3 +20,4 @@ app.command("eflops")(eflops)
 app.command("scaling")(scaling)
 app.command("saturation")(saturation)
 app.command("fit")(fit)
+app.command("all")(everything)

@@ -11,6 +11,7 @@ import typer
 
 from deepvm.cli.ending import cleaning_up
 from deepvm.cli.options import say
+from deepvm.cli.profile_save import InstanceType, Save, check_save, entry_from, put
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ def scaling(
         str,
         typer.Option(metavar="FILE", help="Grows with each run; the same command goes on where it was interrupted."),
     ] = "",
+    save: Save = False,
+    instance_type: InstanceType = "",
+    force_local: Annotated[
+        bool, typer.Option("--force-local", show_default=False, help="Save even what processes of one machine did.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", show_default=False, help="Show what hosts print.")
     ] = False,
@@ -85,8 +91,10 @@ def scaling(
     for option, seconds in (("start_timeout", start_timeout), ("timeout", timeout)):
         if not 1 <= seconds <= 1e6:
             raise RequestError(option, seconds, "1 to 1000000 seconds")
-    where = _hosts(hosts, hosts_file, local)
-    task = Task(model, batch, resolution, device, _sizes(sizes), repeats, warmup, windows, steps)
+    if save:
+        check_save("scaling", instance_type=instance_type)
+    where = hosts_of(hosts, hosts_file, local)
+    task = Task(model, batch, resolution, device, sizes_of(sizes), repeats, warmup, windows, steps)
     with cleaning_up():
         curve = measure_scaling(
             task,
@@ -105,6 +113,8 @@ def scaling(
         from deepvm.reports.scaling import print_curve
 
         print_curve(curve)
+    if save:
+        put([entry_from(curve.document(), instance_type=instance_type)], force_local=force_local)
     if curve.unwritten:
         sys.stdout.flush()
         raise DataError(f"{curve.unwritten}; the curve is printed above")
@@ -119,7 +129,8 @@ def _advice(out: str) -> str:
     return " With --out FILE the same command would go on with what is missing."
 
 
-def _hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
+def hosts_of(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
+    """The hosts that one of three options names. Raises RequestError, DataError."""
     from deepvm.profiling.hosts import Host, parse_hosts, read_hosts
 
     given = [name for name, value in (("hosts", hosts), ("hosts_file", hosts_file), ("local", local)) if value]
@@ -132,7 +143,8 @@ def _hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
     return parse_hosts(hosts) if hosts else read_hosts(Path(hosts_file))
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def sizes_of(text: str) -> tuple[int, ...]:
+    """Numbers separated by commas. Raises RequestError."""
     if not text:
         return ()
     if not re.fullmatch(r"[0-9]{1,4}( *, *[0-9]{1,4})*", text.strip(), re.ASCII):

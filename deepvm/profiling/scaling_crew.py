@@ -100,7 +100,7 @@ class Conductor:
         failed: dict[int, str] = {}
         with Crew(commands, self._hear) as crew:
             deadline = time.monotonic() + self._limits.start_s
-            while len(ready.keys() | failed.keys()) < len(hosts) and (heard := _next(crew, deadline)) is not None:
+            while len(ready.keys() | failed.keys()) < len(hosts) and (heard := next_fact(crew, deadline)) is not None:
                 place, fact = heard
                 if fact["event"] == "ready":
                     ready[place] = _ready(hosts[place], fact)
@@ -125,7 +125,7 @@ class Conductor:
         waiting = set(ready)
         missing = {}
         deadline = time.monotonic() + _REACH_S
-        while waiting and (heard := _next(crew, deadline)) is not None:
+        while waiting and (heard := next_fact(crew, deadline)) is not None:
             place, fact = heard
             if fact["event"] == "reached" and fact["address"]:
                 ready[place].reach[ready[fact["rank"]].host.name] = fact["address"]
@@ -178,7 +178,7 @@ class _Listener:
         """The outcome."""
         begin = time.monotonic()
         deadline, joined = begin + self._limits.start_s, False
-        while (heard := _next(self._crew, deadline)) is not None:
+        while (heard := next_fact(self._crew, deadline)) is not None:
             place, fact = heard
             event = fact["event"]
             if event == "arrived":
@@ -231,7 +231,7 @@ class _Listener:
         return {self._hosts[p].name: tail for p in places if (tail := self._crew.tail(p))}
 
 
-def _next(crew: Crew, deadline: float) -> tuple[int, dict[str, Any]] | None:
+def next_fact(crew: Crew, deadline: float) -> tuple[int, dict[str, Any]] | None:
     """The next fact that a host tells, None when there is none until then; its command's end is one more."""
     while (event := crew.next(deadline)) is not None:
         if isinstance(event, Ended):

@@ -1,0 +1,74 @@
+"""eFLOPS of another machine: ``python -m deepvm.profiling.eflops_host`` there, and who listens to it here."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from deepvm.errors import MeasurementError
+from deepvm.profiling.eflops import measure_eflops
+from deepvm.profiling.hosts import Host
+from deepvm.profiling.launch import Crew, Launcher
+from deepvm.profiling.leash import emit, hold, reason_of
+from deepvm.profiling.scaling_crew import next_fact
+
+MODULE = "deepvm.profiling.eflops_host"
+_START_S = 180.0
+_WINDOWS_S = 1800.0
+"""For one model on a slow machine, its warm-up included."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command on the host; returns its exit code. Its one argument is JSON: the options of a measurement."""
+    (order,) = sys.argv[1:] if arguments is None else arguments
+    hold(_START_S + _WINDOWS_S)
+    try:
+        found = measure_eflops(**json.loads(order), say=lambda line: emit("say", line=line))
+    except Exception as error:  # whatever it is, the reason goes to who waits for it
+        emit("failed", reason=reason_of(error))
+        return 1
+    emit("measured", document=found.document())
+    return 0
+
+
+def measure_eflops_on(
+    host: Host,
+    launcher: Launcher,
+    options: Mapping[str, Any],
+    *,
+    say: Callable[[str], None] = lambda line: None,
+    limit_s: float = _START_S + _WINDOWS_S,
+) -> dict[str, Any]:
+    """Measure on a host.
+
+    Args:
+        host: where.
+        launcher: how commands get there.
+        options: of :func:`~deepvm.profiling.eflops.measure_eflops`, as JSON has them.
+        say: gets lines about the progress.
+        limit_s: seconds, after which the host is given up.
+
+    Returns:
+        The document, see :meth:`deepvm.profiling.eflops.Eflops.document`.
+
+    Raises:
+        MeasurementError: it failed there, or nothing came in time; says why.
+    """
+    deadline = time.monotonic() + limit_s
+    with Crew([(host, launcher.command(host, MODULE, [json.dumps(dict(options))]))]) as crew:
+        while (heard := next_fact(crew, deadline)) is not None:
+            _, fact = heard
+            if fact["event"] == "measured":
+                return dict(fact["document"])
+            if fact["event"] in ("failed", "ended"):
+                raise MeasurementError(f"{host.name}: {fact['reason']}")
+            if fact["event"] == "say":
+                say(str(fact["line"]))
+    raise MeasurementError(f"{host.name}: nothing was measured within {limit_s:g} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
