@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import deepvm
 from deepvm.profiling.scaling_document import read_curve
 
 from namespaces import Host, namespaces, why_not  # isort: skip
@@ -168,9 +169,11 @@ def test_a_curve_without_the_host_that_failed(start: Start, tmp_path: Path) -> N
     bare = tmp_path / "agent"
     with namespaces(4) as hosts:
         hosts[0].cut()
-        # -S -E: the interpreter without any installed package
+        # -S: an interpreter without the packages that are installed for it; deepvm itself it does find.
+        package = Path(deepvm.__file__).parents[1]
         bare.write_text(
-            f'#!/bin/sh\nhost=$1; shift 2\n[ "$host" = {hosts[2].name} ] && set -- -S "$@"\n'
+            f"#!/bin/sh\nhost=$1; shift 2\n"
+            f'[ "$host" = {hosts[2].name} ] && set -- -S "$@" && export PYTHONPATH={shlex.quote(str(package))}\n'
             f'exec ip netns exec "$host" {shlex.quote(sys.executable)} "$@"\n'
         )
         bare.chmod(0o755)
