@@ -139,7 +139,7 @@ def _shown(bounds: Range, show: Callable[[int], str]) -> str:
 
 
 def _unprofiled(instance: InstanceType) -> str:
-    measure = "measure it on such a VM with 'deepvm profile eflops' (next version)"
+    measure = "measure it on such a VM with 'deepvm profile eflops --save'"
     if instance.eflops is None:
         return f"{instance.eflops_source or 'nobody has measured its eFLOPS'}; {measure}"
     return (

@@ -211,7 +211,7 @@ def _profiling(rejections: Sequence[Rejection], answer: Recommendations) -> str:
     """How to make unprofiled types count."""
     estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)
     instead = ", or '--estimates' counts with estimates" if estimates else ""
-    return f"To consider them: 'deepvm profile eflops' (next version) on such a VM measures it{instead}."
+    return f"To consider them: 'deepvm profile eflops --save' on such a VM measures it{instead}."
 
 
 def format_work(throughput: float) -> str:
