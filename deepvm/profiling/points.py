@@ -21,6 +21,7 @@ import os
 import re
 import statistics
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +64,20 @@ def read_points(path: str | os.PathLike[str]) -> Points:
     """
     file = Path(path)
     try:
-        text = read_text(file)
-        raw = parse_json(text, file) if file.suffix.lower() == ".json" else None
+        text = read_text(file, _EXPECTED)
     except FileNotFoundError:
         raise CatalogFormatError(file, [Problem("file", "does not exist", _EXPECTED)]) from None
-    except CatalogFormatError as error:
-        # Those readers speak of catalogues.
-        found = [Problem(p.place, p.found, _EXPECTED) for p in error.problems]
-        raise CatalogFormatError(file, found) from None
+    raw = parse_json(text, file, _EXPECTED) if file.suffix.lower() == ".json" else None
     problems: list[Problem] = []
     points = _of_csv(text, problems) if raw is None else _of_scaling(raw, problems)
     if problems:
         raise CatalogFormatError(file, problems)
     return tuple(sorted(points, key=lambda p: p[0]))
+
+
+def read_medians(path: str | os.PathLike[str]) -> Points:
+    """As :func:`read_points`, with the median of the speed-ups of each size in the place of its repeats."""
+    return tuple((n, statistics.median(s for _, s in own)) for n, own in groupby(read_points(path), lambda p: p[0]))
 
 
 def speedups(rows: Sequence[tuple[float, float]]) -> Points:

@@ -21,7 +21,7 @@ import pytest
 
 from deepvm.profiling.scaling_document import read_curve
 
-from namespaces import Host, namespaces, why_not  # isort: skip
+from namespaces import Host, namespaces, need_namespaces  # isort: skip
 from test_profile_scaling import TINY, environment  # isort: skip
 
 MARK = "DEEPVM_TEST_RUN"
@@ -32,8 +32,7 @@ SHORT = ("--warmup", 1, "--windows", 3, "--steps", 5, "--repeats", 1)
 
 @pytest.fixture(autouse=True)
 def _needs_namespaces() -> None:
-    if why_not():
-        pytest.skip(why_not())
+    need_namespaces()
 
 
 class Profiler:
@@ -61,8 +60,7 @@ class Profiler:
         return found
 
     def workers(self, host: Host) -> list[int]:
-        inside = subprocess.run(["ip", "netns", "pids", host.name], capture_output=True, text=True, timeout=10)
-        here = set(map(int, inside.stdout.split()))
+        here = host.processes()
         return [pid for pid, line in self.all().items() if pid in here and "scaling_worker" in line and "-m" in line]
 
     def await_line(self, beginning: str) -> None:
