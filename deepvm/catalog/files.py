@@ -49,7 +49,7 @@ def read_text(path: Path, wanted: str = _A_CATALOGUE) -> str:
             found += " (the file is UTF-16)"
         elif data[:2] == b"\x1f\x8b":
             found += " (the file is compressed by gzip: unpack it first)"
-        raise _refused(path, f"byte {offset}", found, "allowed: text in UTF-8; save the file again as UTF-8") from None
+        raise _refused(path, f"byte {offset}", found, f"{wanted}; save the file again as UTF-8") from None
 
 
 def _read_bytes(path: Path, wanted: str) -> bytes:

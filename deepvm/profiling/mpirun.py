@@ -49,7 +49,7 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
     launcher = setup.launcher
     program = launcher.program(AGENT, [f"{setup.pushes_s + SLACK_S:g}"])
     if launcher.quoted:  # for a shell there, which mpirun goes past
-        program = ["sh", "-c", joined(program)]
+        program = ["sh", "-c", f"exec {joined(program)}"]
     with tempfile.TemporaryDirectory(prefix="deepvm-mpi-") as folder:
         words = _mpirun(setup, Path(folder), program)
         with Crew([(Host("mpirun"), words)], hear, _environment()) as crew:

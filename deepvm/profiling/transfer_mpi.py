@@ -192,7 +192,8 @@ def main() -> None:
         if comm.Get_rank():
             send(comm, float(sys.argv[1]))
         else:
-            receive(comm, MPI, open(0, encoding="utf-8", closefd=False))
+            with open(0, encoding="utf-8", closefd=False) as lines:
+                receive(comm, MPI, lines)
     except (MPI.Exception, TimeoutError):
         os._exit(1)
     # With a dead rank MPI may wait for it in vain; whoever started this has all it wants.

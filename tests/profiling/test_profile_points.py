@@ -103,7 +103,7 @@ def test_files_that_are_none(name: str, tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     path = tmp_path / "bad" / name
     path.write_bytes(b"n,speedup\n\xff")
-    assert "is not UTF-8; allowed: text in UTF-8; save the file again" in refused(path)
+    assert "is not UTF-8; allowed: CSV" in refused(path)
 
 
 def test_too_many_rows(tmp_path: Path) -> None:

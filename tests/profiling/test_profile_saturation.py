@@ -47,12 +47,12 @@ def named(*names: str) -> tuple[Host, ...]:
     return tuple(Host(name) for name in names)
 
 
-def between(hosts: list[namespaces.Host], size: int, **more: Any) -> Saturation:
+def between(hosts: list[namespaces.Host], size: int, launcher: str | Launcher = "netns", **more: Any) -> Saturation:
     receiver, *senders = named(*(h.name for h in hosts))
     setup = Setup(
         receiver=receiver,
         senders=tuple(senders),
-        launcher=Launcher.parse("netns"),
+        launcher=launcher if isinstance(launcher, Launcher) else Launcher.parse(launcher),
         checkpoint_bytes=size,
         interface="eth0",
         limit_s=60,
@@ -121,6 +121,24 @@ def test_over_mpi_the_interval_has_five(mpi: None) -> None:
         found = between(hosts, 8 * MB, transport="mpi")
     low, high = found.document()["interval"]
     assert low <= 5 <= (high or 8), found
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+def test_over_mpi_with_a_template_whose_command_a_shell_reads(mpi: None, tmp_path: Path) -> None:
+    """As behind ssh: the folder and the interpreter are quoted for it, though mpirun goes past that shell."""
+    need_namespaces(shaped=True)
+    folder = tmp_path / "my work"
+    folder.mkdir()
+    shell = """ip netns exec {host} unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' {host} {command}"""
+    python = folder / "my python"
+    python.write_text(f'#!/bin/sh\npwd >> out\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with shaped_hosts(2, receiver_mbit=200, sender_mbit=100) as hosts:
+        launcher = Launcher.parse(shell, "./my python", str(folder))
+        found = between(hosts, 4 * MB, transport="mpi", repeats=1, launcher=launcher)
+    assert sorted(found.times) == [1, 2]
+    assert (folder / "out").read_text().splitlines() == [str(folder)] * 3
 
 
 @pytest.mark.slow
