@@ -239,10 +239,11 @@ def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str,
 
 def _of_csv(path: Path, instance_type: str, workload: str, moment: datetime) -> Entry:
     from deepvm.catalog.measured import entry_of
+    from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
     from deepvm.profiling.points import read_medians
 
     document = {
-        "schema_version": "deepvm.scaling/1",
+        "schema_version": DOCUMENT_VERSIONS["scaling"],
         "workload": {"model": workload},
         "local": False,
         "points": [{"n": int(n), "seconds": None, "speedup": s} for n, s in read_medians(path)],

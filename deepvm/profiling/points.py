@@ -27,12 +27,13 @@ from typing import Any
 
 from deepvm.catalog.files import read_text
 from deepvm.catalog.json_file import parse_json
+from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
 from deepvm.errors import CatalogFormatError, Problem
 
 Points = tuple[tuple[float, float], ...]
 """(n, S(n)): VMs, and how many times as fast as one they train; sorted by n, repeats allowed."""
 
-SCALING = "deepvm.scaling/1"
+SCALING = DOCUMENT_VERSIONS["scaling"]
 MAX_ROWS = 10_000
 MOST_NODES = 4096
 LARGEST = 1e9

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal, Protocol
 
+from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
 from deepvm.errors import MeasurementError, RequestError
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.knee import Knee, fit_knee, raw_saturation
 from deepvm.profiling.launch import Launcher
 from deepvm.profiling.machine import describe
 
-SCHEMA = "deepvm.saturation/1"
+SCHEMA = DOCUMENT_VERSIONS["saturation"]
 _BUSY = 0.8
 _CLEAN = 0.1
 _SHORT_S = 0.05

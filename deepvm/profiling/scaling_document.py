@@ -11,9 +11,10 @@ from statistics import median
 from typing import Any
 
 from deepvm.catalog.files import read_text, write_bytes
+from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
 from deepvm.errors import DataError, RequestError
 
-SCALING_VERSION = "deepvm.scaling/1"
+SCALING_VERSION = DOCUMENT_VERSIONS["scaling"]
 _WANTED = "--out goes on with a file that this command has written, or begins a new one"
 _PLAN = ("workload", "plan", "local")
 

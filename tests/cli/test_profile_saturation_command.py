@@ -108,8 +108,8 @@ def test_it_gets_to_hosts_as_scaling_does() -> None:
     assert options[0] == options[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, code: int, tmp_path: Path) -> None:
     template = f"""sh -c 'echo $$ > {tmp_path}/"$0"; exec "$@"' {{host}}"""
     words = ["--launcher", template, "--python", sys.executable, *LOCAL[2:], "--repeats", "100000"]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -120,7 +120,7 @@ def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, tmp_path: 
                 break
         process.send_signal(number)
         rest = process.stderr.read()
-        assert process.wait(30) == (143 if number == signal.SIGTERM else 130)
+        assert process.wait(30) == code
     assert "Traceback" not in rest
     numbers = [int(path.read_text()) for path in tmp_path.iterdir()]
     assert len(numbers) == 4
