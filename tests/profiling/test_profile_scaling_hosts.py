@@ -22,7 +22,7 @@ import pytest
 from deepvm.profiling.scaling_document import read_curve
 
 from namespaces import Host, namespaces, need_namespaces  # isort: skip
-from test_profile_scaling import TINY, environment  # isort: skip
+from test_profile_scaling import HERE, TINY, environment  # isort: skip
 
 MARK = "DEEPVM_TEST_RUN"
 LIMIT_S = 240.0
@@ -166,9 +166,10 @@ def test_a_curve_without_the_host_that_failed(start: Start, tmp_path: Path) -> N
     bare = tmp_path / "agent"
     with namespaces(4) as hosts:
         hosts[0].cut()
-        # -S -E: the interpreter without any installed package
+        # -S, and a path with this checkout alone: the interpreter without any installed package
+        checkout = shlex.quote(str(HERE.parents[1]))
         bare.write_text(
-            f'#!/bin/sh\nhost=$1; shift 2\n[ "$host" = {hosts[2].name} ] && set -- -S "$@"\n'
+            f'#!/bin/sh\nhost=$1; shift 2\n[ "$host" = {hosts[2].name} ] && set -- -S "$@" && PYTHONPATH={checkout}\n'
             f'exec ip netns exec "$host" {shlex.quote(sys.executable)} "$@"\n'
         )
         bare.chmod(0o755)
