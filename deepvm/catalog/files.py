@@ -13,7 +13,7 @@ from deepvm.errors import CatalogFormatError, DataError, Problem
 MAX_BYTES = 64 * 2**20
 """Larger files are refused unread: the largest catalogue of a real cloud is below 2 MiB."""
 
-_A_FILE = "allowed: a regular file with a catalogue or quotas in it"
+_A_CATALOGUE = "allowed: a catalogue or quotas, as `deepvm catalog show paper -o json` prints a catalogue"
 
 
 def data_folder() -> Path:
@@ -23,19 +23,22 @@ def data_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "data"
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, wanted: str = _A_CATALOGUE) -> str:
     """The text of a regular file in UTF-8, with or without a byte-order mark.
 
     Never blocks: a named pipe or a device is opened without waiting and refused unread.
+
+    Args:
+        path: the file.
+        wanted: what belongs there, for messages.
 
     Raises:
         FileNotFoundError: no such file.
         CatalogFormatError: not a regular file, not readable, above 64 MiB, empty, or not UTF-8.
     """
-    data = _read_bytes(path)
+    data = _read_bytes(path, wanted)
     if not data.strip():
-        start = "`deepvm catalog show paper -o json` prints a catalogue to start from"
-        raise _refused(path, "file", "is empty", start)
+        raise _refused(path, "file", "is empty", wanted)
     mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
     try:
         return data[mark:].decode()
@@ -46,28 +49,28 @@ def read_text(path: Path) -> str:
             found += " (the file is UTF-16)"
         elif data[:2] == b"\x1f\x8b":
             found += " (the file is compressed by gzip: unpack it first)"
-        raise _refused(path, f"byte {offset}", found, "allowed: text in UTF-8; save the file again as UTF-8") from None
+        raise _refused(path, f"byte {offset}", found, f"{wanted}; save the file again as UTF-8") from None
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_bytes(path: Path, wanted: str) -> bytes:
     try:
         # O_NONBLOCK: opening a named pipe would otherwise wait for a writer, for ever if there is none.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise _refused(path, "file", f"cannot be opened: {_reason(error)}", _A_FILE) from None
+        raise _refused(path, "file", f"cannot be opened: {_reason(error)}", wanted) from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, socket or device"
-            raise _refused(path, "file", f"is {kind}", _A_FILE)
+            raise _refused(path, "file", f"is {kind}", wanted)
         if status.st_size > MAX_BYTES:
             raise _too_large(path, status.st_size)
         with open(descriptor, "rb", closefd=False) as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise _refused(path, "file", f"cannot be read: {_reason(error)}", _A_FILE) from None
+        raise _refused(path, "file", f"cannot be read: {_reason(error)}", wanted) from None
     finally:
         os.close(descriptor)
     if len(data) > MAX_BYTES:  # files such as those in /proc have no size until they are read

@@ -33,25 +33,33 @@ class RepeatedKeys(dict[str, Any]):
         self.repeated = tuple(repeated)
 
 
-def parse_json(text: str, path: Path) -> object:
+_A_CATALOGUE = "allowed: one JSON object, as `deepvm catalog show paper -o json` prints it"
+
+
+def parse_json(text: str, path: Path, wanted: str = _A_CATALOGUE) -> object:
     """Read JSON with its decimals exact; NaN and infinities stay in, so that validation can name their place.
+
+    Args:
+        text: the JSON.
+        path: where it comes from, for messages.
+        wanted: what belongs there, for messages.
 
     Raises:
         CatalogFormatError: not JSON (line and column), nested too deeply, more than 2 000 000 values, or an object with
             more than 1000 fields.
     """
     if text.count(",") > MAX_VALUES:
-        raise CatalogFormatError(path, [Problem("file", f"holds more than {MAX_VALUES} values", _ONE_OBJECT)])
+        raise CatalogFormatError(path, [Problem("file", f"holds more than {MAX_VALUES} values", wanted)])
     try:
         return json.loads(
             text, parse_float=exact_number, parse_int=_whole, parse_constant=float, object_pairs_hook=_object_of_pairs
         )
     except json.JSONDecodeError as error:
-        problem = Problem(f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}", _ONE_OBJECT)
+        problem = Problem(f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}", wanted)
     except RecursionError:
-        problem = Problem("file", "lists or objects are nested too deeply", _ONE_OBJECT)
+        problem = Problem("file", "lists or objects are nested too deeply", wanted)
     except _TooManyFieldsError as error:
-        problem = Problem("file", f"an object has {error} fields", _ONE_OBJECT)
+        problem = Problem("file", f"an object has {error} fields", wanted)
     raise CatalogFormatError(path, [problem])
 
 
@@ -64,9 +72,6 @@ def load_exact(text: str) -> dict[str, Any]:
 def format_document(document: object) -> str:
     """JSON with a newline at the end: what fits into 120 columns stands on one line, the rest is indented."""
     return _format(document, "") + "\n"
-
-
-_ONE_OBJECT = "allowed: one JSON object, as `deepvm catalog show paper -o json` prints it"
 
 
 class _TooManyFieldsError(Exception):

@@ -126,12 +126,9 @@ def read_measured(path: Path) -> str:
     from deepvm.catalog.measured_schema import EXPECTED
 
     try:
-        return read_text(path)
+        return read_text(path, EXPECTED)
     except FileNotFoundError:
         raise CatalogFormatError(path, [Problem("file", "does not exist", EXPECTED)]) from None
-    except CatalogFormatError as error:
-        problems = [Problem(p.place, p.found, EXPECTED) for p in error.problems]
-        raise CatalogFormatError(error.path, problems) from None
 
 
 def entry_of(

@@ -176,11 +176,7 @@ def parse_document(text: str, path: FilePath) -> Any:
     Raises:
         CatalogFormatError: not JSON, a number that is not finite, or a field that stands twice.
     """
-    try:
-        document = parse_json(text, path)
-    except CatalogFormatError as error:
-        problems = [Problem(p.place, p.found, EXPECTED) for p in error.problems]
-        raise CatalogFormatError(error.path, problems) from None
+    document = parse_json(text, path, EXPECTED)
     refuse(path, document, islice(repeated_keys(document), _MANY))
     try:
         plain = _plain(document)

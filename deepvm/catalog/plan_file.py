@@ -193,11 +193,9 @@ def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
     """
     file = Path(path)
     try:
-        text = read_text(file)
+        text = read_text(file, _EXPECTED)
     except FileNotFoundError:
         raise CatalogFormatError(file, [Problem("file", "does not exist", _EXPECTED)]) from None
-    except CatalogFormatError as error:
-        raise _about_plans(error) from None
     return parse_plan(text, rank, str(file))
 
 
@@ -228,10 +226,7 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
     Raises:
         CatalogFormatError: not valid. RequestError: no configuration has this rank.
     """
-    try:
-        raw = parse_json(text, Path(name))
-    except CatalogFormatError as error:
-        raise _about_plans(error) from None
+    raw = parse_json(text, Path(name), _EXPECTED)
     problems = _problems(raw)
     if problems:
         raise CatalogFormatError(name, problems)
@@ -290,11 +285,6 @@ def _plan(chosen: ConfigurationDocument, source: SourceDocument, budget: Decimal
         ),
         warnings=tuple(chosen.warnings),
     )
-
-
-def _about_plans(error: CatalogFormatError) -> CatalogFormatError:
-    """What could not be read at all, with a plan and not a catalogue as the thing to give."""
-    return CatalogFormatError(error.path, [Problem(p.place, p.found, _EXPECTED) for p in error.problems])
 
 
 def _problems(document: object) -> list[Problem]:

@@ -15,7 +15,7 @@ from deepvm.cli.ending import cleaning_up
 from deepvm.cli.options import note, say
 from deepvm.cli.profile_eflops import ALL, MODELS
 from deepvm.cli.profile_save import Save, check_save, entry_from, put
-from deepvm.cli.profile_scaling import hosts_of, sizes_of
+from deepvm.cli.profile_scaling import scaling_hosts, sizes_of
 from deepvm.errors import DataError, DeepVMError, RequestError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def everything(
     wrong = [name for name in model if name not in (*MODELS, ALL)]
     if wrong:
         raise RequestError("model", wrong[0], f"{', '.join(MODELS)}, {ALL}")
-    where = hosts_of(hosts, hosts_file, 0) if hosts or hosts_file else ()
+    where = scaling_hosts(hosts, hosts_file, 0) if hosts or hosts_file else ()
     instance_type = instance_type or _own_type(bool(where))
     if receiver and len(where) < 2:
         raise RequestError("receiver", receiver, "two hosts or more that push to it, with --hosts or --hosts-file")
@@ -187,11 +187,12 @@ class _Plan:
 
     def _saturation(self) -> Mapping[str, Any]:
         from deepvm.core.units import parse_bytes
+        from deepvm.profiling.hosts import parse_hosts
         from deepvm.profiling.saturation import Setup, measure
 
         setup = Setup(
-            receiver=self.receiver,
-            senders=tuple(h.name for h in self.hosts),
+            receiver=parse_hosts(self.receiver, "receiver")[0],
+            senders=self.hosts,
             launcher=self.launcher,
             transport=self.transport,
             checkpoint_bytes=parse_bytes(self.checkpoint_size),

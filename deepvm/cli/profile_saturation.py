@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from deepvm.cli.profile_hosts import (
+    START_TIMEOUT,
+    LauncherName,
+    PythonThere,
+    StartTimeout,
+    Verbose,
+    Workdir,
+    check_timeouts,
+    hosts_of,
+)
 from deepvm.cli.profile_save import Save, check_save, entry_from, put
+from deepvm.errors import RequestError
 
 Gbps = Annotated[float | None, typer.Option(metavar="GBIT/S", help="Its bandwidth. Measured unless given.")]
 
 
 def saturation(
     receiver: Annotated[str, typer.Option(metavar="HOST", help="The host that all push to: the memory node.")],
-    senders: Annotated[str, typer.Option(metavar="HOSTS", help="Hosts that push, separated by commas: a,b,c.")],
-    launcher: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|COMMAND",
-            help="What starts a command on a host: ssh, netns (network namespaces), local (this machine under all "
-            "names), or a command of your own with {host} in it.",
-        ),
-    ] = "ssh",
+    senders: Annotated[str, typer.Option(metavar="NAMES", help="Hosts that push, separated by commas: a,b,c.")] = "",
+    senders_file: Annotated[str, typer.Option(metavar="FILE", help="Or a file: one host a line.")] = "",
+    launcher: LauncherName = "ssh",
+    python: PythonThere = "",
+    workdir: Workdir = "",
     transport: Annotated[
         Literal["tcp", "mpi"], typer.Option(help="What carries the bytes; MPI needs the extra mpi on all hosts.")
     ] = "tcp",
@@ -32,10 +40,8 @@ def saturation(
     ] = "300MB",
     repeats: Annotated[int, typer.Option(metavar="N", help="Pushes for each number of senders.")] = 5,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the order of the pushes, and of the interval.")] = 0,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="The longest that one push may take.")] = 600.0,
-    python: Annotated[
-        str, typer.Option(metavar="PATH", help="The Python with deepvm on the hosts.  [default: this one's path]")
-    ] = "",
+    start_timeout: StartTimeout = START_TIMEOUT,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For one push.")] = 600.0,
     receiver_address: Annotated[
         str, typer.Option(metavar="ADDRESS", help="The receiver's for senders, with TCP. Found out unless given.")
     ] = "",
@@ -48,6 +54,7 @@ def saturation(
     receiver_gbps: Gbps = None,
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw t(n) and the knee as well: a .png or .svg.")] = "",
     save: Save = False,
+    verbose: Verbose = False,
     output: Annotated[
         Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
     ] = "table",
@@ -68,20 +75,24 @@ def saturation(
     from deepvm.cli.ending import cleaning_up
     from deepvm.cli.options import say
     from deepvm.core.units import parse_bytes
-    from deepvm.profiling.agents import Launcher
+    from deepvm.profiling.hosts import parse_hosts
+    from deepvm.profiling.launch import Launcher
     from deepvm.profiling.saturation import Setup, measure
 
+    check_timeouts(start_timeout, timeout)
+    target, *others = parse_hosts(receiver, "receiver")
+    if others:
+        raise RequestError("receiver", receiver, "one host")
     setup = Setup(
-        receiver=receiver.strip(),
-        senders=tuple(name.strip() for name in senders.split(",") if name.strip()),
-        launcher=Launcher.parse(launcher),
+        receiver=replace(target, address=receiver_address),
+        senders=hosts_of("senders", senders, senders_file),
+        launcher=Launcher.parse(launcher, python, workdir),
         transport=transport,
         checkpoint_bytes=parse_bytes(checkpoint_size),
         repeats=repeats,
         seed=seed,
+        start_s=start_timeout,
         limit_s=timeout,
-        python=python or sys.executable,
-        address=receiver_address,
         interface=interface,
         sender_type=sender_type,
         receiver_type=receiver_type,
@@ -89,7 +100,7 @@ def saturation(
         receiver_gbps=receiver_gbps,
     )
     with cleaning_up():
-        found = measure(setup, say)
+        found = measure(setup, say, say if verbose else None)
     if output == "json":
         from deepvm.reports.documents import to_json
 

@@ -11,6 +11,16 @@ import typer
 
 from deepvm.cli.ending import cleaning_up
 from deepvm.cli.options import say
+from deepvm.cli.profile_hosts import (
+    START_TIMEOUT,
+    LauncherName,
+    PythonThere,
+    StartTimeout,
+    Verbose,
+    Workdir,
+    check_timeouts,
+    hosts_of,
+)
 from deepvm.cli.profile_save import InstanceType, Save, check_save, entry_from, put
 from deepvm.errors import DataError, RequestError
 
@@ -30,21 +40,9 @@ def scaling(
     local: Annotated[
         int, typer.Option(metavar="N", help="Or this many processes here: tries the parts out, measures no VMs.")
     ] = 0,
-    launcher: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|TEMPLATE",
-            help="How a command gets to a host: ssh, netns, local, or your own, such as 'ssh -p 2222 {host}' or "
-            "'docker exec -i {host}'; it must pass standard input on.",
-        ),
-    ] = "ssh",
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH", help="Python on the hosts, with deepvm[train].  [default: python3; here: this one]"
-        ),
-    ] = "",
-    workdir: Annotated[str, typer.Option(metavar="FOLDER", help="Where it is started on the hosts.")] = "",
+    launcher: LauncherName = "ssh",
+    python: PythonThere = "",
+    workdir: Workdir = "",
     model: Annotated[
         str, typer.Option(metavar="NAME", help="resnet18, resnet50, ..., or module:function for a model of your own.")
     ] = "resnet50",
@@ -58,9 +56,7 @@ def scaling(
     warmup: Annotated[int, typer.Option(help="Steps of each run that do not count.")] = 10,
     windows: Annotated[int, typer.Option(help="Times that are taken in each run.")] = 5,
     steps: Annotated[int, typer.Option(help="Steps in each window.")] = 20,
-    start_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Until all hosts have found each other; the first may load slowly.")
-    ] = 180.0,
+    start_timeout: StartTimeout = START_TIMEOUT,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For one run.")] = 1800.0,
     out: Annotated[
         str,
@@ -71,9 +67,7 @@ def scaling(
     force_local: Annotated[
         bool, typer.Option("--force-local", show_default=False, help="Save even what processes of one machine did.")
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", show_default=False, help="Show what hosts print.")
-    ] = False,
+    verbose: Verbose = False,
     output: Annotated[
         Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
     ] = "table",
@@ -88,12 +82,10 @@ def scaling(
     from deepvm.profiling.scaling import Task, measure_scaling
     from deepvm.profiling.scaling_crew import Limits
 
-    for option, seconds in (("start_timeout", start_timeout), ("timeout", timeout)):
-        if not 1 <= seconds <= 1e6:
-            raise RequestError(option, seconds, "1 to 1000000 seconds")
+    check_timeouts(start_timeout, timeout)
     if save:
         check_save("scaling", instance_type=instance_type)
-    where = hosts_of(hosts, hosts_file, local)
+    where = scaling_hosts(hosts, hosts_file, local)
     task = Task(model, batch, resolution, device, sizes_of(sizes), repeats, warmup, windows, steps)
     with cleaning_up():
         curve = measure_scaling(
@@ -129,18 +121,17 @@ def _advice(out: str) -> str:
     return " With --out FILE the same command would go on with what is missing."
 
 
-def hosts_of(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
+def scaling_hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
     """The hosts that one of three options names. Raises RequestError, DataError."""
-    from deepvm.profiling.hosts import Host, parse_hosts, read_hosts
+    from deepvm.profiling.hosts import Host
 
-    given = [name for name, value in (("hosts", hosts), ("hosts_file", hosts_file), ("local", local)) if value]
-    if len(given) != 1:
+    if (bool(hosts), bool(hosts_file), bool(local)).count(True) != 1:
         raise RequestError("hosts", hosts, "one of --hosts NAMES, --hosts-file FILE and --local N")
-    if local:
-        if not 1 <= local <= _MOST_LOCAL:
-            raise RequestError("local", local, f"1 to {_MOST_LOCAL} processes")
-        return tuple(Host(f"local-{i}") for i in range(1, local + 1))
-    return parse_hosts(hosts) if hosts else read_hosts(Path(hosts_file))
+    if not local:
+        return hosts_of("hosts", hosts, hosts_file)
+    if not 1 <= local <= _MOST_LOCAL:
+        raise RequestError("local", local, f"1 to {_MOST_LOCAL} processes")
+    return tuple(Host(f"local-{i}") for i in range(1, local + 1))
 
 
 def sizes_of(text: str) -> tuple[int, ...]:

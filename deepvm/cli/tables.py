@@ -105,7 +105,8 @@ def import_tables(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="What 'tables export' or 'profile ... -o json' wrote, or a CSV with columns n,speedup."
+            metavar="FILE",
+            help="What 'tables export' or 'profile ... -o json' wrote, or a CSV with n,speedup or n,seconds.",
         ),
     ],
     instance_type: Annotated[str, typer.Option(metavar="TYPE", help="The type that was measured.")] = "",
@@ -237,15 +238,15 @@ def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str,
 
 
 def _of_csv(path: Path, instance_type: str, workload: str, moment: datetime) -> Entry:
-    from deepvm.catalog.measured import entry_of, read_measured
-    from deepvm.catalog.measured_csv import speedups_of
+    from deepvm.catalog.measured import entry_of
+    from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
+    from deepvm.profiling.points import read_medians
 
-    points = speedups_of(read_measured(path), path)
     document = {
-        "schema_version": "deepvm.scaling/1",
+        "schema_version": DOCUMENT_VERSIONS["scaling"],
         "workload": {"model": workload},
         "local": False,
-        "points": [{"n": n, "seconds": None, "speedup": s} for n, s in points],
+        "points": [{"n": int(n), "seconds": None, "speedup": s} for n, s in read_medians(path)],
         "warnings": [],
     }
     return entry_of("scaling", document, measured_at=moment, instance_type=instance_type, name=str(path))

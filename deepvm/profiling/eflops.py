@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
 from deepvm.checkpoint.machine import cores
 from deepvm.errors import MissingExtraError, RequestError
 from deepvm.profiling.machine import Machine
@@ -19,7 +20,7 @@ from deepvm.profiling.windows import Window, median_speed, spread
 from deepvm.profiling.workers import run_workers
 from deepvm.profiling.workload import BATCH, RESOLUTION, Task, Workload
 
-EFLOPS_VERSION = "deepvm.eflops/1"
+EFLOPS_VERSION = DOCUMENT_VERSIONS["eflops"]
 PASSES = 3
 """Training over the forward pass: the gradients by a layer's input and by its weights have as many operations each."""
 LEAST_WINDOWS, MOST_WINDOWS = 3, 1000

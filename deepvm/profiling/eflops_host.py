@@ -13,7 +13,6 @@ from deepvm.profiling.eflops import measure_eflops
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.launch import Crew, Launcher
 from deepvm.profiling.leash import emit, hold, reason_of
-from deepvm.profiling.scaling_crew import next_fact
 
 MODULE = "deepvm.profiling.eflops_host"
 _START_S = 180.0
@@ -59,7 +58,7 @@ def measure_eflops_on(
     """
     deadline = time.monotonic() + limit_s
     with Crew([(host, launcher.command(host, MODULE, [json.dumps(dict(options))]))]) as crew:
-        while (heard := next_fact(crew, deadline)) is not None:
+        while (heard := crew.next_fact(deadline)) is not None:
             _, fact = heard
             if fact["event"] == "measured":
                 return dict(fact["document"])

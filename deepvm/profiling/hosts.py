@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.catalog.files import read_text
-from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
+from deepvm.errors import CatalogFormatError, Problem, RequestError
 
 MOST_HOSTS = 1024
 # Never a hyphen first: ssh would take the name for an option.
@@ -37,8 +37,8 @@ class Host:
         return self.name.rpartition("@")[2]
 
 
-def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Names that are separated by commas.
+def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
+    """Names that are separated by commas; ``option`` is what they were given for.
 
     Raises:
         RequestError: no name, something that is none, or one twice.
@@ -46,24 +46,21 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     names = [n.strip() for n in text.split(",") if n.strip()]
     for name in names:
         if not _NAME.fullmatch(name):
-            raise RequestError("hosts", name, _A_NAME)
-    return _distinct([Host(n) for n in names], "hosts")
+            raise RequestError(option, name, _A_NAME)
+    return _distinct([Host(n) for n in names], option)
 
 
-def read_hosts(path: Path) -> tuple[Host, ...]:
+def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
     """A file as torchrun's or MPI's host files: one host a line, ``slots=`` and ``address=`` behind it, ``#`` comments.
 
     Raises:
         RequestError: there is no such file, or no host in it, or one twice.
-        DataError: it cannot be read, or lines are no hosts: names each by its number.
+        CatalogFormatError: it cannot be read, or lines are no hosts: names each by its number.
     """
     try:
-        text = read_text(path)
+        text = read_text(path, f"expected a text file with {_A_LINE}")
     except FileNotFoundError:
-        raise RequestError("hosts_file", str(path), f"a file that exists; {_A_LINE}") from None
-    except CatalogFormatError as error:
-        # The reader is made for catalogues; its facts hold for any file, its advice does not.
-        raise DataError(f"{path}: {error.problems[0].found}; expected a text file with {_A_LINE}") from None
+        raise RequestError(option, str(path), f"a file that exists; {_A_LINE}") from None
     hosts: list[Host] = []
     problems: list[Problem] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -76,7 +73,7 @@ def read_hosts(path: Path) -> tuple[Host, ...]:
             problems.append(Problem(f"line {number}", repr(line.strip()[:80]), str(error)))
     if problems:
         raise CatalogFormatError(path, problems)
-    return _distinct(hosts, "hosts_file")
+    return _distinct(hosts, option)
 
 
 def _host(words: Sequence[str]) -> Host:

@@ -7,6 +7,7 @@ see :mod:`deepvm.profiling.leash` for the other end. Nothing here waits without 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import shlex
@@ -17,18 +18,20 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from deepvm.errors import RequestError
 from deepvm.profiling.hosts import Host
+from deepvm.profiling.leash import MARK
 
 PRESETS = {
     # ServerAlive: a machine that is gone without a word is noticed after a minute, not after hours.
     "ssh": "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o ServerAliveCountMax=4 {host}",
-    "netns": "ip netns exec {host}",
+    # A host name of its own as well: MPI takes processes with one host name for those of one machine.
+    "netns": """ip netns exec {host} unshare --uts sh -c 'hostname "$0" && exec "$@"' {host}""",
     "local": "",
 }
 """Templates by the names that ``--launcher`` knows."""
@@ -54,6 +57,11 @@ class Launcher:
     folder: str
     quoted: bool
     name: str
+
+    @property
+    def local(self) -> bool:
+        """Whether all hosts are this machine, and their names only names."""
+        return self.name == "local"
 
     @classmethod
     def parse(cls, template: str, python: str = "", folder: str = "") -> Launcher:
@@ -88,14 +96,22 @@ class Launcher:
 
     def command(self, host: Host, module: str, arguments: Sequence[str]) -> list[str]:
         """The words to start here, so that ``python -m module arguments`` runs on the host."""
-        there = [self.python, "-m", module, *arguments]
-        if self.folder:
-            there = ["sh", "-c", 'cd -- "$0" && exec "$@"', self.folder, *there]
+        there = self.program(module, arguments)
         words = [w.replace(HOST, host.name) for w in self.words]
         if not self.quoted:
             return [*words, *there]
-        whole = " ".join(map(_quoted, there))
+        whole = joined(there)
         return [whole if w == COMMAND else w for w in words] if COMMAND in words else [*words, whole]
+
+    def program(self, module: str, arguments: Sequence[str]) -> list[str]:
+        """What runs on the host then, in words."""
+        there = [self.python, "-m", module, *arguments]
+        return ["sh", "-c", 'cd -- "$0" && exec "$@"', self.folder, *there] if self.folder else there
+
+
+def joined(words: Sequence[str]) -> str:
+    """Words as one, quoted for the shell of a host."""
+    return " ".join(map(_quoted, words))
 
 
 def _quoted(word: str) -> str:
@@ -132,17 +148,23 @@ class _Member:
 class Crew:
     """One command on each of several hosts; leaving the ``with`` block ends all of them."""
 
-    def __init__(self, commands: Sequence[tuple[Host, Sequence[str]]], hear: Callable[[str], None] | None = None):
+    def __init__(
+        self,
+        commands: Sequence[tuple[Host, Sequence[str]]],
+        hear: Callable[[str], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Start all at once.
 
         Args:
             commands: hosts, and the words to start here for each.
             hear: gets each line that people may want to read, with its host.
+            environment: of the commands; this process's own unless given.
 
         Raises:
             RequestError: a program cannot be started.
         """
-        self._hear = hear
+        self._hear, self._environment = hear, environment
         self._events: queue.SimpleQueue[Said | Ended] = queue.SimpleQueue()
         self._members: list[_Member] = []
         try:
@@ -156,7 +178,9 @@ class Crew:
         pipe = subprocess.PIPE
         try:
             # A session of its own: Ctrl-C comes to this process alone, which then ends the others in good order.
-            process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+            process = subprocess.Popen(
+                words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=self._environment
+            )
         except OSError as error:
             raise RequestError("launcher", words[0], f"a program that can be started ({error.strerror})") from None
         member = _Member(host, process)
@@ -194,6 +218,19 @@ class Crew:
         except queue.Empty:
             return None
 
+    def next_fact(self, deadline: float) -> tuple[int, dict[str, Any]] | None:
+        """The next fact that a host tells (:func:`deepvm.profiling.leash.emit`), and its place.
+
+        Returns:
+            None when there is none until ``deadline``. The end of a command is the event ``ended`` with its ``reason``.
+        """
+        while (event := self.next(deadline)) is not None:
+            if isinstance(event, Ended):
+                return event.place, {"event": "ended", "reason": f"{_ending(event.code)}{self.last(event.place)}"}
+            if (fact := _fact(event)) is not None:
+                return event.place, fact
+        return None
+
     def tell(self, place: int, line: str) -> None:
         """Send a line to a host's command; nothing happens when that has ended."""
         stdin = self._members[place].process.stdin
@@ -205,6 +242,11 @@ class Crew:
     def tail(self, place: int, lines: int = 5) -> tuple[str, ...]:
         """The last lines that a host has printed for people."""
         return tuple(self._members[place].tail)[-lines:]
+
+    def last(self, place: int) -> str:
+        """The last of these lines, to be put behind a reason; "" when there is none."""
+        tail = self.tail(place, 1)
+        return f"; it said last: {tail[0][:200]}" if tail else ""
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
         """End everything: by closing the standard inputs, then by signals to what runs on this machine."""
@@ -242,3 +284,22 @@ class Crew:
     ) -> None:
         """End everything."""
         self.stop()
+
+
+def _fact(said: Said) -> dict[str, Any] | None:
+    if said.stream != "out" or not said.text.startswith(MARK):
+        return None
+    try:
+        fact = json.loads(said.text[len(MARK) :])
+    except ValueError:
+        return None
+    return fact if isinstance(fact, dict) and isinstance(fact.get("event"), str) else None
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"its command ended with exit code {code}"
+    try:
+        return f"its command was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"its command was killed by signal {-code}"

@@ -7,56 +7,57 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepvm.errors import MissingExtraError, RequestError
-from deepvm.profiling.agents import Agent, Launcher, end
+from deepvm.profiling.hosts import Host
+from deepvm.profiling.launch import COMMAND, HOST, Crew, Launcher, joined
+from deepvm.profiling.saturation_crew import MARGIN_S, SLACK_S, Voices
 
 if TYPE_CHECKING:
     from deepvm.profiling.saturation import Cluster, Push, Setup
 
-START_S = 90.0
-_MARGIN_S = 10.0
+AGENT = "deepvm.profiling.transfer_mpi"
 
 
 class _Mpi:
     """Ranks under one ``mpirun``, rank 0 first."""
 
-    def __init__(self, setup: Setup, agent: Agent, absent: dict[str, str]) -> None:
-        self._setup, self._agent, self.absent = setup, agent, absent
-        self.senders = [name for name in setup.senders if name not in absent]
+    def __init__(self, setup: Setup, voices: Voices, absent: dict[str, str]) -> None:
+        self._setup, self._voices, self.absent = setup, voices, absent
+        self.senders = [host.name for host in setup.senders if host.name not in absent]
 
     def push(self, names: Sequence[str], size: int) -> Push:
         from deepvm.profiling.saturation import Push
 
         limit = self._setup.limit_s
-        self._agent.tell({"push": list(names), "bytes": size, "limit_s": limit})
-        told = self._agent.hear(limit + self._setup.stall_s + _MARGIN_S)
+        self._voices.tell(0, {"push": list(names), "bytes": size, "limit_s": limit})
+        told = self._voices.hear(0, limit + self._setup.stall_s + MARGIN_S)
         return Push(told["seconds"], told["busy"], told["lost"])
 
 
 @contextmanager
-def mpi_cluster(setup: Setup) -> Iterator[Cluster]:
+def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iterator[Cluster]:
     """Ranks of :mod:`deepvm.profiling.transfer_mpi` on all hosts; they end with the block, whatever happens.
 
     Raises:
         MissingExtraError: mpi4py or mpirun is not here. MeasurementError: mpirun does not start the ranks.
     """
-    pushes = len(setup.senders) * setup.repeats + 1
-    idle_s = pushes * (setup.limit_s + setup.stall_s)
-    program = [setup.python, "-m", "deepvm.profiling.transfer_mpi", f"{idle_s:g}"]
+    launcher = setup.launcher
+    program = launcher.program(AGENT, [f"{setup.pushes_s + SLACK_S:g}"])
+    if launcher.quoted:  # for a shell there, which mpirun goes past
+        program = ["sh", "-c", f"exec {joined(program)}"]
     with tempfile.TemporaryDirectory(prefix="deepvm-mpi-") as folder:
         words = _mpirun(setup, Path(folder), program)
-        agent = Agent("mpirun", words, _environment())
-        try:
-            agent.tell({"senders": list(setup.senders), "stall_s": setup.stall_s, "start_s": START_S})
-            absent = dict(agent.hear(START_S + _MARGIN_S)["lost"])
-            yield _Mpi(setup, agent, absent)
-        finally:
-            end([agent])
+        with Crew([(Host("mpirun"), words)], hear, _environment()) as crew:
+            voices = Voices(crew, ["mpirun"])
+            names = [host.name for host in setup.senders]
+            voices.tell(0, {"senders": names, "stall_s": setup.stall_s, "start_s": setup.start_s})
+            # mpirun starts all ranks before the first of them says anything.
+            yield _Mpi(setup, voices, dict(voices.hear(0, 2 * setup.start_s + MARGIN_S)["lost"]))
 
 
 def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:
@@ -72,7 +73,7 @@ def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:
         words += ["--prtemca", "plm_ssh_agent", str(script), "--prtemca", "plm_ssh_no_tree_spawn", "1"]
     for place, host in enumerate((setup.receiver, *setup.senders)):
         words += [] if place == 0 else [":"]
-        words += ["-n", "1", *([] if setup.launcher.local else ["--host", f"{host}:1"])]
+        words += ["-n", "1", *([] if setup.launcher.local else ["--host", f"{host.name}:1"])]
         words += ["-x", "PYTHONPATH"] if "PYTHONPATH" in os.environ else []
         words += program
     return words
@@ -80,11 +81,12 @@ def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:
 
 def _write_agent(script: Path, launcher: Launcher) -> None:
     """A program that takes the place of ssh for mpirun: its words are a host and what the host's shell is to run."""
-    front = launcher.words("\0", [])
-    joined = " ".join('"$host"' if word == "\0" else shlex.quote(word).replace("\0", "'\"$host\"'") for word in front)
-    over_ssh = os.path.basename(front[0]) == "ssh"
-    command = '"$*"' if over_ssh else 'sh -c "$*"'
-    script.write_text(f'#!/bin/sh\nhost="$1"\nshift\nexec {joined} {command}\n')
+    whole = '"$*"' if launcher.quoted else 'sh -c "$*"'
+    words = [
+        whole if word == COMMAND else '"$host"'.join(shlex.quote(part) for part in word.split(HOST))
+        for word in (*launcher.words, *([] if COMMAND in launcher.words else [COMMAND]))
+    ]
+    script.write_text(f'#!/bin/sh\nhost="$1"\nshift\nexec {" ".join(words)}\n')
     script.chmod(0o700)
 
 

@@ -21,17 +21,19 @@ import os
 import re
 import statistics
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.files import read_text
 from deepvm.catalog.json_file import parse_json
+from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
 from deepvm.errors import CatalogFormatError, Problem
 
 Points = tuple[tuple[float, float], ...]
 """(n, S(n)): VMs, and how many times as fast as one they train; sorted by n, repeats allowed."""
 
-SCALING = "deepvm.scaling/1"
+SCALING = DOCUMENT_VERSIONS["scaling"]
 MAX_ROWS = 10_000
 MOST_NODES = 4096
 LARGEST = 1e9
@@ -63,19 +65,20 @@ def read_points(path: str | os.PathLike[str]) -> Points:
     """
     file = Path(path)
     try:
-        text = read_text(file)
-        raw = parse_json(text, file) if file.suffix.lower() == ".json" else None
+        text = read_text(file, _EXPECTED)
     except FileNotFoundError:
         raise CatalogFormatError(file, [Problem("file", "does not exist", _EXPECTED)]) from None
-    except CatalogFormatError as error:
-        # Those readers speak of catalogues.
-        found = [Problem(p.place, p.found, _EXPECTED) for p in error.problems]
-        raise CatalogFormatError(file, found) from None
+    raw = parse_json(text, file, _EXPECTED) if file.suffix.lower() == ".json" else None
     problems: list[Problem] = []
     points = _of_csv(text, problems) if raw is None else _of_scaling(raw, problems)
     if problems:
         raise CatalogFormatError(file, problems)
     return tuple(sorted(points, key=lambda p: p[0]))
+
+
+def read_medians(path: str | os.PathLike[str]) -> Points:
+    """As :func:`read_points`, with the median of the speed-ups of each size in the place of its repeats."""
+    return tuple((n, statistics.median(s for _, s in own)) for n, own in groupby(read_points(path), lambda p: p[0]))
 
 
 def speedups(rows: Sequence[tuple[float, float]]) -> Points:

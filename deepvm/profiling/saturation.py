@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import random
-import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal, Protocol
 
+from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
 from deepvm.errors import MeasurementError, RequestError
-from deepvm.profiling.agents import Agent, Launcher, end
+from deepvm.profiling.hosts import Host
 from deepvm.profiling.knee import Knee, fit_knee, raw_saturation
+from deepvm.profiling.launch import Launcher
 from deepvm.profiling.machine import describe
 
-SCHEMA = "deepvm.saturation/1"
-START_S = 60.0
-"""For programs to start on their hosts, and to find one another."""
-_MARGIN_S = 10.0
+SCHEMA = DOCUMENT_VERSIONS["saturation"]
 _BUSY = 0.8
 _CLEAN = 0.1
 _SHORT_S = 0.05
@@ -32,27 +29,27 @@ class Setup:
     """What is measured, and how.
 
     Attributes:
-        receiver, senders: hosts, as the launcher knows them; n goes from 1 to the number of senders.
+        receiver: the host that all push to; its ``address`` where the senders shall not find it out (TCP).
+        senders: hosts; n goes from 1 to their number.
+        launcher: how commands get to hosts.
         checkpoint_bytes: pushed by all senders together.
         repeats: of each n. seed: of the order.
-        limit_s: for one push. stall_s: a sender of which nothing comes for so long is lost.
-        python: the interpreter with deepvm on the hosts.
-        address: the receiver's, where the senders shall not find it out (TCP).
+        start_s: until all hosts have found each other. limit_s: for one push.
+        stall_s: a sender of which nothing comes for so long is lost.
         interface: only this one, or this network, is used (MPI).
         sender_type, receiver_type: instance types, "" for unknown. sender_gbps, receiver_gbps: None is measured.
     """
 
-    receiver: str
-    senders: tuple[str, ...]
+    receiver: Host
+    senders: tuple[Host, ...]
     launcher: Launcher
     transport: Transport = "tcp"
     checkpoint_bytes: int = 300_000_000
     repeats: int = 5
     seed: int = 0
+    start_s: float = 180.0
     limit_s: float = 600.0
     stall_s: float = 30.0
-    python: str = sys.executable
-    address: str = ""
     interface: str = ""
     sender_type: str = ""
     receiver_type: str = ""
@@ -65,18 +62,27 @@ class Setup:
         Raises:
             RequestError: fewer than two senders, a host twice, or a number that is not above 0.
         """
-        if len(self.senders) < 2:
-            raise RequestError("senders", ",".join(self.senders), "two hosts or more, separated by commas")
-        if len({self.receiver, *self.senders}) <= len(self.senders):
-            raise RequestError("senders", ",".join(self.senders), "each host once, and not the receiver")
-        if not self.receiver:
-            raise RequestError("receiver", "", "the name of a host")
+        names = [host.name for host in self.senders]
+        if len(names) < 2:
+            raise RequestError("senders", ",".join(names), "two hosts or more")
+        if len({self.receiver.name, *names}) <= len(names):
+            raise RequestError("senders", ",".join(names), "each host once, and not the receiver")
         if self.checkpoint_bytes < len(self.senders):
             raise RequestError("checkpoint_size", self.checkpoint_bytes, "at least a byte for each sender")
-        for option in ("repeats", "timeout", "sender_gbps", "receiver_gbps"):
-            value = getattr(self, {"timeout": "limit_s"}.get(option, option))
+        for option, value in (
+            ("repeats", self.repeats),
+            ("start_timeout", self.start_s),
+            ("timeout", self.limit_s),
+            ("sender_gbps", self.sender_gbps),
+            ("receiver_gbps", self.receiver_gbps),
+        ):
             if value is not None and not 0 < value < float("inf"):
                 raise RequestError(option, value, "a number above 0")
+
+    @property
+    def pushes_s(self) -> float:
+        """Seconds that all pushes may take, the one that does not count with them."""
+        return (len(self.senders) * self.repeats + 1) * (self.limit_s + self.stall_s)
 
 
 @dataclass(frozen=True)
@@ -152,7 +158,11 @@ class Saturation:
         }
 
 
-def measure(setup: Setup, say: Callable[[str], None] = lambda line: None) -> Saturation:
+def measure(
+    setup: Setup,
+    say: Callable[[str], None] = lambda line: None,
+    hear: Callable[[str], None] | None = None,
+) -> Saturation:
     """Measure t(n) for n = 1 ... N, and say where it stops falling.
 
     All n are measured once in each repeat, in an order of its own, and by senders of its own: what drifts with time or
@@ -161,7 +171,8 @@ def measure(setup: Setup, say: Callable[[str], None] = lambda line: None) -> Sat
 
     Args:
         setup: what to measure.
-        say: is told of the progress, a line each.
+        say: gets lines about the progress.
+        hear: gets each line that hosts print for people.
 
     Raises:
         MeasurementError: the receiver or all but one of the senders are lost before there is anything to tell.
@@ -175,8 +186,8 @@ def measure(setup: Setup, say: Callable[[str], None] = lambda line: None) -> Sat
         warnings.append(text)
         say(f"Warning: {text}")
 
-    say(f"starting {len(setup.senders)} senders and {setup.receiver}")
-    with _cluster(setup) as cluster:
+    say(f"starting {len(setup.senders)} senders and {setup.receiver.name}")
+    with _cluster(setup, hear) as cluster:
         for name, reason in cluster.absent.items():
             warn(f"sender {name} could not be used: {reason}")
         try:
@@ -280,71 +291,14 @@ def _pushes(
                 break
 
 
-@contextmanager
-def _cluster(setup: Setup) -> Iterator[Cluster]:
+def _cluster(setup: Setup, hear: Callable[[str], None] | None) -> AbstractContextManager[Cluster]:
     if setup.transport == "tcp":
-        with tcp_cluster(setup) as tcp:
-            yield tcp
-        return
+        from deepvm.profiling.saturation_crew import tcp_cluster
+
+        return tcp_cluster(setup, hear)
     from deepvm.profiling.mpirun import mpi_cluster
 
-    with mpi_cluster(setup) as mpi:
-        yield mpi
-
-
-class _Tcp:
-    """A receiver and senders that have come to it."""
-
-    def __init__(self, setup: Setup, receiver: Agent, senders: Mapping[str, Agent], absent: dict[str, str]) -> None:
-        self._setup, self._receiver, self._agents = setup, receiver, senders
-        self.senders, self.absent = list(senders), absent
-
-    def push(self, names: Sequence[str], size: int) -> Push:
-        limit = self._setup.limit_s
-        self._receiver.tell({"push": list(names), "bytes": size, "limit_s": limit})
-        told = self._receiver.hear(limit + self._setup.stall_s + _MARGIN_S)
-        lost = {name: f"{why} ({self._agents[name].ending()})" for name, why in told["lost"].items()}
-        return Push(told["seconds"], told["busy"], lost)
-
-
-@contextmanager
-def tcp_cluster(setup: Setup) -> Iterator[Cluster]:
-    """Programs of :mod:`deepvm.profiling.transfer_tcp` on all hosts; they end with the block, whatever happens."""
-    token = secrets.token_hex(32)
-    pushes = len(setup.senders) * setup.repeats + 1
-    first = {"token": token, "stall_s": setup.stall_s, "limit_s": pushes * (setup.limit_s + setup.stall_s)}
-    program = [setup.python, "-m", "deepvm.profiling.transfer_tcp"]
-    started = list[Agent]()
-    try:
-
-        def start(name: str, role: str, host: str) -> Agent:
-            agent = Agent(name, setup.launcher.words(host, [*program, role]))
-            started.append(agent)
-            return agent
-
-        receiver = start(f"receiver {setup.receiver}", "receive", setup.receiver)
-        receiver.tell({**first, "senders": list(setup.senders)})
-        found = receiver.hear(START_S)
-        # A public name may lead the long way round; the addresses that it has itself come first.
-        addresses = [setup.address] if setup.address else [*found["addresses"], setup.receiver]
-        agents, absent = dict[str, Agent](), dict[str, str]()
-        for name in setup.senders:
-            agents[name] = start(f"sender {name}", "send", name)
-            agents[name].tell({**first, "name": name, "addresses": addresses, "port": found["port"]})
-        deadline = time.monotonic() + START_S
-        for name, agent in agents.items():
-            try:
-                agent.hear(max(deadline - time.monotonic(), 1.0))
-            except MeasurementError as error:
-                absent[name] = str(error)
-        # Whoever is ready has been let in.
-        ready = [name for name in agents if name not in absent]
-        receiver.tell({"gather": ready, "limit_s": _MARGIN_S})
-        here = receiver.hear(2 * _MARGIN_S)["here"]
-        absent |= {name: "the receiver does not know it" for name in ready if name not in here}
-        yield _Tcp(setup, receiver, {name: agents[name] for name in here}, absent)
-    finally:
-        end(started)
+    return mpi_cluster(setup, hear)
 
 
 def _rounded(gbps: float) -> float:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from deepvm.profiling.hosts import Host
-from deepvm.profiling.launch import Crew, Ended, Launcher, Said
-from deepvm.profiling.leash import MARK
+from deepvm.profiling.launch import Crew, Launcher
 
 AGENT = "deepvm.profiling.scaling_host"
 _REACH_S = 30.0
@@ -100,7 +98,7 @@ class Conductor:
         failed: dict[int, str] = {}
         with Crew(commands, self._hear) as crew:
             deadline = time.monotonic() + self._limits.start_s
-            while len(ready.keys() | failed.keys()) < len(hosts) and (heard := next_fact(crew, deadline)) is not None:
+            while len(ready.keys() | failed.keys()) < len(hosts) and (heard := crew.next_fact(deadline)) is not None:
                 place, fact = heard
                 if fact["event"] == "ready":
                     ready[place] = _ready(hosts[place], fact)
@@ -108,7 +106,7 @@ class Conductor:
                     failed.setdefault(place, fact["reason"])
             for place in range(len(hosts)):
                 if place not in ready:
-                    failed.setdefault(place, f"{SILENT} for {self._limits.start_s:g} s{_last(crew, place)}")
+                    failed.setdefault(place, f"{SILENT} for {self._limits.start_s:g} s{crew.last(place)}")
             if len(ready) > 1:
                 missing = self._reach(crew, ready, failed)
                 _leave_out(ready, missing, failed)
@@ -125,7 +123,7 @@ class Conductor:
         waiting = set(ready)
         missing = {}
         deadline = time.monotonic() + _REACH_S
-        while waiting and (heard := next_fact(crew, deadline)) is not None:
+        while waiting and (heard := crew.next_fact(deadline)) is not None:
             place, fact = heard
             if fact["event"] == "reached" and fact["address"]:
                 ready[place].reach[ready[fact["rank"]].host.name] = fact["address"]
@@ -178,7 +176,7 @@ class _Listener:
         """The outcome."""
         begin = time.monotonic()
         deadline, joined = begin + self._limits.start_s, False
-        while (heard := next_fact(self._crew, deadline)) is not None:
+        while (heard := self._crew.next_fact(deadline)) is not None:
             place, fact = heard
             event = fact["event"]
             if event == "arrived":
@@ -213,7 +211,7 @@ class _Listener:
         if not self._failed and not self._lost and not joined:
             absent = set(range(len(self._hosts))) - self._arrived
             if absent and self._arrived:
-                self._failed = {p: f"{SILENT} for {self._limits.start_s:g} s{_last(self._crew, p)}" for p in absent}
+                self._failed = {p: f"{SILENT} for {self._limits.start_s:g} s{self._crew.last(p)}" for p in absent}
         if self._failed:
             named = {self._hosts[p].name: why for p, why in sorted(self._failed.items())}
             return Outcome(why="; ".join(f"{n}: {w}" for n, w in named.items()), failed=named, tails=self._tails())
@@ -229,16 +227,6 @@ class _Listener:
     def _tails(self) -> dict[str, tuple[str, ...]]:
         places = self._failed or range(len(self._hosts))
         return {self._hosts[p].name: tail for p in places if (tail := self._crew.tail(p))}
-
-
-def next_fact(crew: Crew, deadline: float) -> tuple[int, dict[str, Any]] | None:
-    """The next fact that a host tells, None when there is none until then; its command's end is one more."""
-    while (event := crew.next(deadline)) is not None:
-        if isinstance(event, Ended):
-            return event.place, {"event": "ended", "reason": f"{_ending(event.code)}{_last(crew, event.place)}"}
-        if (fact := _fact(event)) is not None:
-            return event.place, fact
-    return None
 
 
 def _ready(host: Host, fact: Mapping[str, Any]) -> Ready:
@@ -290,27 +278,3 @@ def _meeting(hosts: Sequence[Ready], place: int) -> list[str]:
         ]
     address = hosts[place].reach[first.host.name]
     return ["--master", f"{address}:{first.port}", "--toward", address]
-
-
-def _fact(said: Said) -> dict[str, Any] | None:
-    if said.stream != "out" or not said.text.startswith(MARK):
-        return None
-    try:
-        fact = json.loads(said.text[len(MARK) :])
-    except ValueError:
-        return None
-    return fact if isinstance(fact, dict) and isinstance(fact.get("event"), str) else None
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"its command ended with exit code {code}"
-    try:
-        return f"its command was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"its command was killed by signal {-code}"
-
-
-def _last(crew: Crew, place: int) -> str:
-    tail = crew.tail(place, 1)
-    return f"; it said last: {tail[0][:200]}" if tail else ""

@@ -11,9 +11,11 @@ from statistics import median
 from typing import Any
 
 from deepvm.catalog.files import read_text, write_bytes
-from deepvm.errors import CatalogFormatError, DataError, RequestError
+from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
+from deepvm.errors import DataError, RequestError
 
-SCALING_VERSION = "deepvm.scaling/1"
+SCALING_VERSION = DOCUMENT_VERSIONS["scaling"]
+_WANTED = "--out goes on with a file that this command has written, or begins a new one"
 _PLAN = ("workload", "plan", "local")
 
 
@@ -130,11 +132,9 @@ def read_curve(path: Path) -> Curve | None:
         DataError: it cannot be read, or is no speed-up curve.
     """
     try:
-        text = read_text(path)
+        text = read_text(path, _WANTED)
     except FileNotFoundError:
         return None
-    except CatalogFormatError as error:
-        raise _refused(path, error.problems[0].found) from None
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -187,7 +187,7 @@ def _run(found: Mapping[str, Any]) -> Run:
 
 
 def _refused(path: Path, why: str) -> DataError:
-    return DataError(f"{path}: {why}; --out goes on with a file that this command has written, or begins a new one")
+    return DataError(f"{path}: {why}; {_WANTED}")
 
 
 def _other(path: Path, why: str) -> RequestError:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import os
 import random
 import signal
 import socket
-import struct
 import sys
 import threading
 from collections.abc import Sequence
@@ -23,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.profiling.leash import emit, hold, reason_of
+from deepvm.profiling.network import own_addresses
 
 WORKER = "deepvm.profiling.scaling_worker"
 PORTS = range(20000, 30000)
 """Below those that Linux gives to outgoing connections: one that was free stays free until torchrun wants it."""
 _CONNECT_S = 4.0
-_SIOCGIFADDR = 0x8915
 _LONGEST_HELLO = 256
 
 
@@ -77,7 +75,7 @@ def _report(order: argparse.Namespace) -> None:
     emit(
         "ready",
         port=listener.getsockname()[1],
-        addresses=[a for a in _own_addresses().values() if not a.startswith("127.")],
+        addresses=[a for a in own_addresses().values() if not a.startswith("127.")],
         boot=_boot(),
         gpus=torch.cuda.device_count(),
         torch=str(torch.__version__),
@@ -120,17 +118,6 @@ def _answer(listener: socket.socket, hello: str) -> None:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
             connection.sendall(hello.encode())
-
-
-def _own_addresses() -> dict[str, str]:
-    """IPv4 addresses by network card."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # a card without an address
-                reply = fcntl.ioctl(asker, _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
-                found[name] = socket.inet_ntoa(reply[20:24])
-    return found
 
 
 def _reach(peers: Sequence[dict[str, Any]], token: str) -> None:
@@ -197,7 +184,7 @@ def _card_toward(address: str) -> str:
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         asker.connect((address, 9))  # nothing is sent
         own = asker.getsockname()[0]
-        return next((name for name, a in _own_addresses().items() if a == own), "")
+        return next((name for name, a in own_addresses().items() if a == own), "")
     return ""
 
 

@@ -1,21 +1,24 @@
 """Pushes over MPI: the program of every rank of ``deepvm profile saturation --transport mpi``.
 
-Rank 0 receives and has the clock; it is told what to do, and tells what it found, in lines of JSON on standard input
-and output, which mpirun carries. A push begins with a message to each sender, and is over with the last byte. Only
-messages between rank 0 and one sender are used, with errors returned: when a sender dies, its own fail, and the others
-go on; mpirun must be told so (``--with-ft ulfm``).
+Rank 0 receives and has the clock; it is told what to do in lines of JSON on standard input, and tells what it found as
+:func:`deepvm.profiling.leash.emit` does; mpirun carries both. At the end of its input it lets the others end, so the
+leash, which ends a process at once, is not for it. A push begins with a message to each sender, and is over with the
+last byte. Only messages between rank 0 and one sender are used, with errors returned: when a sender dies, its own fail,
+and the others go on; mpirun must be told so (``--with-ft ulfm``).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from deepvm.profiling.agents import Lines, shares
+from deepvm.profiling.leash import emit
+from deepvm.profiling.transfer_tcp import shares
 
 PIECE = 2**24
 """Bytes of one message; two of each sender are under way."""
@@ -82,7 +85,7 @@ class Receiver:
             if not moved:
                 time.sleep(_PAUSE_S)
         busy = (time.thread_time() - cpu) / (time.monotonic() - start)
-        return {"seconds": max(each.values(), default=0.0), "each": each, "busy": busy, "lost": lost}
+        return {"seconds": max(each.values(), default=0.0), "busy": busy, "lost": lost}
 
     def _guarded(self, name: str, lost: dict[str, str], step: Any) -> Any:
         try:
@@ -134,14 +137,14 @@ def _pieces(size: int) -> list[int]:
     return [min(PIECE, size - offset) for offset in range(0, size, PIECE)]
 
 
-def receive(comm: Any, mpi: Any) -> None:
-    """What rank 0 does."""
-    lines = Lines.standard()
-    first = lines.read()
+def receive(comm: Any, mpi: Any, lines: Iterable[str]) -> None:
+    """What rank 0 does with the orders that come, until there are no more."""
+    orders = map(json.loads, lines)
+    first = next(orders)
     receiver = Receiver(comm, mpi, first)
-    lines.write({"lost": receiver.gather(first["start_s"])})
-    while order := lines.read():
-        lines.write(receiver.push(order["push"], order["bytes"], order["limit_s"]))
+    emit("gathered", lost=receiver.gather(first["start_s"]))
+    for order in orders:
+        emit("pushed", **receiver.push(order["push"], order["bytes"], order["limit_s"]))
     receiver.close()
 
 
@@ -189,7 +192,8 @@ def main() -> None:
         if comm.Get_rank():
             send(comm, float(sys.argv[1]))
         else:
-            receive(comm, MPI)
+            with open(0, encoding="utf-8", closefd=False) as lines:
+                receive(comm, MPI, lines)
     except (MPI.Exception, TimeoutError):
         os._exit(1)
     # With a dead rank MPI may wait for it in vain; whoever started this has all it wants.

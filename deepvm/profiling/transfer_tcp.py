@@ -1,9 +1,9 @@
 """Pushes over TCP: the programs that run on the receiver and on the senders of ``deepvm profile saturation``.
 
-They are told what to do, and tell what they found, in lines of JSON on standard input and output, so that whatever
-starts a command on another host (ssh, ip netns exec) carries them; when that ends, they end. The senders' connections
-are proven with a token, in both directions, as those of memory nodes (:mod:`deepvm.checkpoint.protocol`); once all
-senders have come, nobody else is let in. A push begins with a signal to each sender, and is over with its last byte.
+They are told what to do in lines of JSON on standard input, tell what they found through lines as well, and end when
+whoever started them is gone; see :mod:`deepvm.profiling.leash`. The senders' connections are proven with a token, in
+both directions, as those of memory nodes (:mod:`deepvm.checkpoint.protocol`); once all senders have come, nobody else
+is let in. A push begins with a signal to each sender, and is over with its last byte.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 from deepvm.checkpoint.protocol import Channel, Kind, admit, introduce, tune
 from deepvm.errors import CheckpointError
-from deepvm.profiling.agents import Lines, own_addresses, shares
+from deepvm.profiling.leash import MOST_REASON, emit, hold
+from deepvm.profiling.network import own_addresses
 
 PIECE = 2**20
 STALL_S = 30.0
@@ -29,6 +31,11 @@ STALL_S = 30.0
 CONNECT_S = 5.0
 """For one address of the receiver."""
 _STRANGERS = 16
+
+
+def shares(size: int, count: int) -> list[int]:
+    """``size`` bytes in ``count`` parts that differ by at most one byte."""
+    return [size // count + (place < size % count) for place in range(count)]
 
 
 class Receiver:
@@ -89,8 +96,8 @@ class Receiver:
         """Have these senders push ``size`` bytes together, at once.
 
         Returns:
-            ``seconds`` from the first start signal to the last byte; ``each``: the same of each sender; ``busy``: the
-            part of the time in which this thread used a processor; ``lost``: why senders have not sent their part.
+            ``seconds`` from the first start signal to the last byte; ``busy``: the part of the time in which this
+            thread used a processor; ``lost``: why senders have not sent their part.
         """
         lost: dict[str, str] = {}
         each: dict[str, float] = {}
@@ -139,7 +146,7 @@ class Receiver:
         busy = (time.thread_time() - cpu) / (time.monotonic() - start)
         for name in lost:
             self._senders.pop(name)[1].close()
-        return {"seconds": seconds, "each": each, "busy": busy, "lost": lost}
+        return {"seconds": seconds, "busy": busy, "lost": lost}
 
     def close(self) -> None:
         """Part from all senders, which then end."""
@@ -148,31 +155,27 @@ class Receiver:
             channel.close()
 
 
-def receive(lines: Lines) -> None:
-    """What the receiver's program does."""
-    first = lines.read()
+def receive(lines: SimpleQueue[str]) -> None:
+    """What the receiver's program does with the orders that come."""
+    first = json.loads(lines.get())
     receiver = Receiver(bytes.fromhex(first["token"]), first["senders"], stall_s=first["stall_s"])
-    lines.write({"port": receiver.port, "addresses": own_addresses()})
-    try:
-        while order := lines.read():
-            if "gather" in order:
-                lines.write({"here": receiver.gather(order["gather"], order["limit_s"])})
-            else:
-                lines.write(receiver.push(order["push"], order["bytes"], order["limit_s"]))
-    finally:
-        receiver.close()
+    emit("open", port=receiver.port, addresses=list(own_addresses().values()))
+    while True:  # until its leash ends it
+        order = json.loads(lines.get())
+        if "gather" in order:
+            emit("gathered", here=receiver.gather(order["gather"], order["limit_s"]))
+        else:
+            emit("pushed", **receiver.push(order["push"], order["bytes"], order["limit_s"]))
 
 
-def send(lines: Lines) -> None:
+def send(lines: SimpleQueue[str]) -> None:
     """What a sender's program does: it connects, and pushes whenever the receiver says so."""
-    first = lines.read()
+    first = json.loads(lines.get())
     sock, channel, address = _connect(first["addresses"], first["port"], bytes.fromhex(first["token"]))
     channel.send(Kind.HELLO, {"name": first["name"]})
     if channel.receive(idle_s=CONNECT_S).kind is not Kind.WELCOME:
         raise OSError("the receiver does not want this sender")
-    lines.write({"ready": address})
-    # Whoever started this may go away without a word.
-    threading.Thread(target=_end_with, args=(lines,), daemon=True).start()
+    emit("ready", address=address)
     piece = memoryview(os.urandom(PIECE))  # of zeros, a link that compresses would make nothing
     while True:
         frame = channel.receive(idle_s=first["limit_s"])
@@ -196,25 +199,19 @@ def _connect(addresses: Sequence[str], port: int, token: bytes) -> tuple[socket.
     raise OSError(f"cannot reach the receiver's port {port}: {'; '.join(problems)}")
 
 
-def _end_with(lines: Lines) -> None:
-    while lines.read():
-        pass
-    os._exit(0)
-
-
 def _why(error: Exception) -> str:
     return str(getattr(error, "strerror", "") or error or type(error).__name__)
 
 
 def main() -> None:
-    """``python -m deepvm.profiling.transfer_tcp receive|send``."""
-    lines = Lines.standard()
+    """``python -m deepvm.profiling.transfer_tcp receive|send SECONDS``: for how long it may run."""
+    role, limit_s = sys.argv[1:]
+    lines = hold(float(limit_s))
     try:
-        (receive if sys.argv[1:] == ["receive"] else send)(lines)
-    except (OSError, CheckpointError, ValueError, KeyError, json.JSONDecodeError) as error:
-        lines.write({"problem": _why(error)})
-        os._exit(1)
-    os._exit(0)  # threads that wait for standard input hold nothing that is worth waiting for
+        (receive if role == "receive" else send)(lines)
+    except (OSError, CheckpointError, ValueError, KeyError) as error:
+        emit("failed", reason=_why(error)[:MOST_REASON])
+        os._exit(1)  # threads that wait for connections hold nothing that is worth waiting for
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -11,6 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+
+from deepvm.cli.profile_saturation import saturation
+from deepvm.cli.profile_scaling import scaling
 
 COMMAND = [sys.executable, "-m", "deepvm.cli.main", "profile", "saturation"]
 LOCAL = ["--launcher", "local", "--receiver", "m", "--senders", "a,b,c", "--checkpoint-size", "2MB"]
@@ -48,7 +52,16 @@ def test_a_table() -> None:
     ("words", "place"),
     [
         (["--launcher", "rsh"], "--launcher"),
+        (["--launcher", "no-such-program {host}"], "--launcher"),
         (["--senders", "a"], "--senders"),
+        (["--senders", "a,m"], "--senders"),
+        (["--senders", "a,-oProxyCommand=x"], "--senders"),
+        (["--senders", ""], "--senders"),
+        (["--senders-file", "hosts"], "--senders"),
+        (["--senders", "", "--senders-file", "nowhere"], "--senders-file"),
+        (["--receiver", "m,n"], "--receiver"),
+        (["--receiver", ""], "--receiver"),
+        (["--start-timeout", "0"], "--start-timeout"),
         (["--checkpoint-size", "300"], "--checkpoint-size"),
         (["--repeats", "0"], "--repeats"),
         (["--plot", "t.pdf"], "--plot"),
@@ -65,13 +78,40 @@ def test_wrong_words_are_named(words: list[str], place: str) -> None:
 def test_hosts_that_cannot_be_reached() -> None:
     done = run("--launcher", "false {host}", "--receiver", "m", "--senders", "a,b")
     assert done.returncode == 1
-    assert "Error: receiver m: its process ended with code 1" in done.stderr
+    assert "Error: receiver m: its command ended with exit code 1" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, tmp_path: Path) -> None:
+def test_senders_of_a_file_and_a_python_and_a_folder_of_the_hosts(tmp_path: Path) -> None:
+    """The template, the interpreter and the folder are those of `profile scaling`: quoted for the shell of a host."""
+    folder = tmp_path / "my work"
+    folder.mkdir()
+    (folder / "python").symlink_to(sys.executable)
+    file = tmp_path / "hosts"
+    file.write_text("# my VMs\nann slots=4\nbob slots=4 address=10.0.0.2\n")
+    words = ["--receiver", "m", "--senders-file", str(file), "--launcher", "sh -c {command} {host}", "--repeats", "1"]
+    words += ["--python", "./python", "--workdir", str(folder), "--checkpoint-size", "2MB", "-o", "json", "-v"]
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert [row["n"] for row in json.loads(done.stdout)["times"]] == [1, 2]
+    refused = run(*words, "--python", "./no-python")
+    assert refused.returncode == 1
+    assert "[m] " in refused.stderr and "Error: receiver m: its command ended with exit code 127" in refused.stderr
+
+
+def test_it_gets_to_hosts_as_scaling_does() -> None:
+    """One template, one word and one default for each of the two commands."""
+    options = []
+    for command in (saturation, scaling):
+        found = inspect.signature(command, eval_str=True).parameters
+        names = ("launcher", "python", "workdir", "start_timeout", "verbose")
+        options.append([(found[name].annotation, found[name].default) for name in names])
+    assert options[0] == options[1]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, code: int, tmp_path: Path) -> None:
     template = f"""sh -c 'echo $$ > {tmp_path}/"$0"; exec "$@"' {{host}}"""
-    words = ["--launcher", template, *LOCAL[2:], "--repeats", "100000"]
+    words = ["--launcher", template, "--python", sys.executable, *LOCAL[2:], "--repeats", "100000"]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=environ) as process:
         assert process.stderr is not None
@@ -80,7 +120,7 @@ def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, tmp_path: 
                 break
         process.send_signal(number)
         rest = process.stderr.read()
-        assert process.wait(30) == (143 if number == signal.SIGTERM else 130)
+        assert process.wait(30) == code
     assert "Traceback" not in rest
     numbers = [int(path.read_text()) for path in tmp_path.iterdir()]
     assert len(numbers) == 4

@@ -270,7 +270,7 @@ REFUSED = {
         4,
         "line 3",
     ),
-    "CSV without header": (("raw.csv", *CSV), 4, "raw.csv: line 1: 1,1; allowed: a header n,speedup"),
+    "CSV without header": (("raw.csv", *CSV), 4, "raw.csv: line 1: '1,1'; allowed: the columns n and speedup"),
     "words of a CSV": (("e.json", "--workload", "x"), 2, "--workload: 'x' cannot be used; allowed: nothing with JSON"),
     "future": (("e.json", "--instance-type", "a", "--measured-at", "2100-01-01"), 2, "not in the future"),
     "no day": (("e.json", "--instance-type", "a", "--measured-at", "monday"), 2, "--measured-at: 'monday'"),

