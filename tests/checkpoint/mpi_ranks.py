@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import queue
@@ -25,6 +26,7 @@ from deepvm.errors import CheckpointError
 
 SIZE = 24 * MIB
 VICTIM = 0
+LONGEST_S = 50
 
 
 def node(folder: Path) -> Mapping[str, object]:
@@ -197,6 +199,7 @@ def distributed(folder: Path, job: str, last: str, port: str) -> Mapping[str, ob
 
 
 def main() -> None:
+    faulthandler.dump_traceback_later(LONGEST_S)  # before the test ends it: where it stood is all there is to know
     name, folder = sys.argv[1], Path(sys.argv[2])
     roles = {"node": node, "train": train, "long": long, "streams": streams, "torch": distributed}
     found = roles[name](folder, *sys.argv[3:])

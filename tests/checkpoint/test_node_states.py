@@ -212,6 +212,7 @@ class Protocol(RuleBasedStateMachine):
             self.durable: dict[int, bytes] = {}
         # What was in memory only is lost with it; that was promised for the loss of the trainer, not of the node.
         self.acknowledged = dict(self.durable)
+        self.newest, self.known_run = next(reversed(self.acknowledged), 0), ""
 
     def teardown(self) -> None:
         self.kill()
@@ -494,13 +495,17 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def complete_is_whole_and_of_one_attempt(self) -> None:
+        if self.current() != self.known_run:  # one that comes back goes on from its own versions
+            self.known_run = self.current()
+            own = [v.number for v in self.complete() if v in self.seen and v.session == self.known_run]
+            self.newest = own[-1] if own and not self.persists else self.newest
         for version in self.complete():
             if version in self.seen:
                 continue
             puts = {rank: self.committed.get((version, rank), 0) for rank in range(self.world)}
             assert all(puts.values()), f"not all ranks committed version {version.number}: {puts}"
-            self.acknowledged.pop(version.number, None)  # in the order in which they came
             self.seen[version] = self.acknowledged[version.number] = self.whole(version, puts)
+            self.newest = version.number
             assert version.manifest is not None and version.manifest.crcs == chunk_crcs(version.image)
 
     def complete(self) -> list[Version]:
@@ -520,7 +525,7 @@ class Protocol(RuleBasedStateMachine):
             return
         memory = {v.number: self.seen[v] for v in self.complete()}
         # Where memory is all, and little, what a run went back behind may go.
-        for number in {max(self.acknowledged) if self.persists else 0, next(reversed(self.acknowledged))} - {0}:
+        for number in {max(self.acknowledged) if self.persists else 0, self.newest} - {0}:
             if memory.get(number) != self.acknowledged[number]:
                 path = self.folder.file("job", number)
                 verify(path)
