@@ -6,8 +6,8 @@ r"""Measure VMs on AWS with deepvm: eFLOPS, speed-up and saturation of your own 
 
 Run it without --dry-run to start. It looks whether all hosts answer, copies this clone to them (what is committed),
 installs it there in ~/deepvm-profile, runs 'deepvm profile all' from here, and writes the answer to --out. Started
-again it goes on: what is copied, installed or measured (the folder FILE.parts) is not done twice. Whatever stands behind -- goes to 'deepvm
-profile all', for example: -- --steps 50 --resolution 224.
+again it goes on: what is copied, installed or measured (the folder home.json.parts) is not done twice. Whatever stands
+behind -- goes to 'deepvm profile all', for example: -- --steps 50 --resolution 224.
 
 Before:
   AMI         trainers: Deep Learning Base AMI (Ubuntu), or Ubuntu 22.04 or newer with NVIDIA's driver, and 20 GB of
@@ -174,8 +174,14 @@ class Job:
             RequestError: an option cannot be used. DataError: the file of hosts cannot be read.
         """
         self.order = order
-        self.trainers = read_hosts(Path(order.trainers))
-        (self.receiver, *more) = parse_hosts(order.receiver)
+        try:
+            self.trainers = read_hosts(Path(order.trainers))
+        except RequestError as error:
+            raise RequestError("trainers", error.value, error.allowed) from None
+        try:
+            self.receiver, *more = parse_hosts(order.receiver)
+        except RequestError as error:
+            raise RequestError("receiver", error.value, error.allowed) from None
         if more:
             raise RequestError("receiver", order.receiver, "one host")
         if len(self.trainers) < 2:
@@ -512,11 +518,9 @@ def on_signal(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def main(
-    words: Sequence[str] | None = None, read: Callable[[Sequence[str]], argparse.Namespace] = read_arguments
-) -> int:
+def main() -> int:
     """The program; returns its exit code."""
-    order = read(sys.argv[1:] if words is None else words)
+    order = read_arguments(sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
     try:
