@@ -231,6 +231,55 @@ def test_an_installed_deepvm_of_another_version_is_refused(place: Place) -> None
     assert done.returncode == 1 and "deepvm 0.0.1" in done.stderr and "without --python" in done.stderr
 
 
+def shim(place: Place, name: str, text: str) -> None:
+    (place.homes / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+    (place.homes / "bin" / name).chmod(0o755)
+
+
+def shell(place: Place, line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", line], cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_printed_lines_install_on_a_fresh_host_once(place: Place) -> None:
+    """As somebody who copies them; apt-get brings venv, and what is there is not brought again."""
+    lines = place.run("--dry-run").stdout.splitlines()
+    copy, install = lines[3], lines[6]
+    real = (place.homes / "bin" / "python3").read_text().partition("\n")[2]
+    without = 'case "$*" in *ensurepip*) [ -e "$HOMES/venv" ] || exit 1;; esac\n'
+    shim(place, "python3", without + real)
+    shim(place, "apt-get", 'echo "$*" >>"$HOMES/apt"; case "$*" in *install*) : >"$HOMES/venv";; esac')
+    for _ in range(2):
+        for line in (copy, install):
+            done = shell(place, line)
+            assert done.returncode == 0, done.stderr
+    apt = (place.homes / "apt").read_text().splitlines()
+    assert [line.partition("-q ")[2] for line in apt] == ["update", "-y install python3-venv"]
+    pip = (place.homes / "pip").read_text().splitlines()
+    assert [line.split()[-1] for line in pip] == ["torch", "./source[train]"]
+    there = place.homes / "one" / "deepvm-profile"
+    assert (there / "source" / "deepvm" / "cli" / "profile_all.py").read_bytes()
+    # Another version of this clone is installed anew.
+    (there / "installed").write_text("another")
+    assert shell(place, install).returncode == 0
+    assert len((place.homes / "pip").read_text().splitlines()) == 4
+
+
+def test_a_gpu_that_torch_does_not_see(place: Place) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("torch sees a GPU here")
+    lines = place.run("--dry-run", "--torch-index", "https://example.org/it's").stdout.splitlines()
+    shim(place, "nvidia-smi", "exit 0")
+    shim(place, "df", "echo d 99999 1 99998 1% /")
+    assert shell(place, lines[3]).returncode == 0
+    done = shell(place, lines[6])
+    assert done.returncode == 1 and "--torch-index names another build" in done.stderr
+    assert "--index-url https://example.org/it's torch" in (place.homes / "pip").read_text()
+    assert not (place.homes / "one" / "deepvm-profile" / "installed").exists()
+
+
 def left(place: Place) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
