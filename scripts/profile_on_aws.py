@@ -14,8 +14,7 @@ Before:
               room on the disk; receiver: Ubuntu 22.04 or newer. Python 3.10 or newer; python3-venv is installed by apt
               where it is missing, which needs sudo without a password, as Ubuntu's AMIs have it.
   quotas      vCPUs of "All G and VT Spot Instance Requests" (or "Running On-Demand G and VT instances") for the
-              trainers, 4 for each g4dn.xlarge; of "Standard" for the receiver. 'deepvm recommend --quota aws' shows
-              what you have.
+              trainers, 4 for each g4dn.xlarge; of "Standard" for the receiver. 'deepvm doctor' shows what you have.
   network     one subnet, so that bandwidth is that of the VMs; a security group that lets in port 22 from the machine
               on which this runs, and all TCP from itself, that is between trainers and receiver.
   start       'deepvm recommend -o json > plan.json; deepvm export plan.json --to ec2-fleet' (or terraform, skypilot)
@@ -28,7 +27,7 @@ Afterwards:
   down', 'aws ec2 delete-fleets --terminate-instances'): this script never does, and they cost money until then.
 
 Exit codes: 0 done, 1 a host or a part failed (what was measured is in --out), 2 wrong usage, 4 a file cannot be read or
-written, 130 interrupted.
+written, 130 interrupted, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ def everything(
     Without hosts it is eFLOPS of this machine. JSON is one document for 'deepvm tables import' on another machine. What
     fails is said, and the rest goes on: exit code 1 when a part is missing. Interrupted, it prints what it has.
 
-    Example: deepvm profile all --hosts-file hosts --receiver 10.0.0.9 --instance-type g4dn.xlarge --out here --save
+    Example: deepvm profile all --hosts-file hosts --instance-type g4dn.xlarge --receiver 10.0.0.9 --receiver-type
+    c4.xlarge --out here --save
     """
     from deepvm.cli.profile_parts import Campaign, Options
     from deepvm.core.units import parse_bytes
