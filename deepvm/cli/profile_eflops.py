@@ -10,7 +10,7 @@ import typer
 
 from deepvm.cli.ending import cleaning_up
 from deepvm.cli.options import say
-from deepvm.cli.profile_save import InstanceType, Save, check_save, entry_from, put
+from deepvm.cli.profile_save import ForceSpread, InstanceType, Save, check_save, entry_from, put
 from deepvm.errors import DeepVMError, RequestError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def eflops(
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="End a training that is silent for so long.")] = 600,
     save: Save = False,
     instance_type: InstanceType = "",
+    force_spread: ForceSpread = False,
     output: Annotated[
         Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
     ] = "table",
@@ -105,7 +106,7 @@ def eflops(
     if found:
         _print(found, several, output)
         if save:
-            put([entry_from(one.document(), instance_type=instance_type) for one in found])
+            put([entry_from(one.document(), instance_type=instance_type) for one in found], force_spread=force_spread)
     if failure is not None:
         raise failure
 

@@ -17,12 +17,18 @@ Save = Annotated[
     bool,
     typer.Option("--save", show_default=False, help="Keep it in the measured tables, which recommend uses at once."),
 ]
+ForceSpread = Annotated[
+    bool,
+    typer.Option("--force-spread", show_default=False, help="Save even eFLOPS whose windows differ by more than half."),
+]
 InstanceType = Annotated[
     str,
     typer.Option(
         metavar="TYPE", help="What the provider calls these machines; with --save.  [default: found out, on EC2 Nitro]"
     ),
 ]
+USELESS_SPREAD = 0.5
+"""eFLOPS whose windows differ by more than this share of their median decide nothing: VM types differ by less."""
 
 
 def check_save(kind: str, *, instance_type: str = "", sender_type: str = "", receiver_type: str = "") -> None:
@@ -48,6 +54,7 @@ def save(
     sender_type: str = "",
     receiver_type: str = "",
     force_local: bool = False,
+    force_spread: bool = False,
     measured_at: datetime | None = None,
 ) -> None:
     """Put the document of a profiling command into the user's measured tables, and say so on stderr.
@@ -57,11 +64,13 @@ def save(
         instance_type: the type of the VM; what the document's machine says unless given.
         sender_type: for saturation; the document's unless given.
         receiver_type: for saturation; the document's unless given.
-        force_local: save a scaling run although processes of one machine stood for VMs.
+        force_local: save a run although processes of one machine stood for VMs.
+        force_spread: save eFLOPS although their windows differ by more than half.
         measured_at: when; now unless given.
 
     Raises:
         RequestError: a type is missing, or a local run is to be saved without ``force_local``.
+        MeasurementError: eFLOPS are too uncertain to be saved without ``force_spread``.
         DataError: the document is not valid, or the tables cannot be written.
     """
     entry = entry_from(
@@ -71,7 +80,7 @@ def save(
         receiver_type=receiver_type,
         measured_at=measured_at,
     )
-    put([entry], force_local=force_local)
+    put([entry], force_local=force_local, force_spread=force_spread)
 
 
 def entry_from(
@@ -116,14 +125,14 @@ def entry_from(
     return entry_of(kind, document, measured_at=moment, name=name, **types)
 
 
-def put(entries: Iterable[Entry], *, force_local: bool = False) -> None:
+def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bool = False) -> None:
     """Save entries in the user's tables and say what was done on stderr.
 
     Raises:
         RequestError: a local run without ``force_local``. DataError: the tables cannot be written.
+        MeasurementError: eFLOPS with a useless spread without ``force_spread``; the other entries are saved.
     """
-    from deepvm.catalog.measured import own_folder, save_entries
-    from deepvm.errors import RequestError
+    from deepvm.errors import MeasurementError, RequestError
 
     new = tuple(entries)
     local = next((e for e in new if e.local), None)
@@ -134,6 +143,28 @@ def put(entries: Iterable[Entry], *, force_local: bool = False) -> None:
             f"this option, or a run over real hosts: {local.name} was measured with processes of one machine, which "
             f"says nothing about the network between {local.subject} VMs",
         )
+    useless = [] if force_spread else [e for e in new if _spread(e) > USELESS_SPREAD]
+    new = tuple(e for e in new if e not in useless)
+    if new:
+        _save(new)
+    if useless:
+        raise MeasurementError("\n".join(map(_refusal, useless)))
+
+
+def _spread(entry: Entry) -> float:
+    return float(entry.document.get("spread") or 0) if entry.kind == "eflops" else 0.0
+
+
+def _refusal(entry: Entry) -> str:
+    return (
+        f"{entry.name} is not saved: its windows differ by {_spread(entry):.0%}, so the number may be anything; end "
+        "what else runs there and measure again, with more --windows or --seconds; --force-spread saves it all the same"
+    )
+
+
+def _save(new: tuple[Entry, ...]) -> None:
+    from deepvm.catalog.measured import own_folder, save_entries
+
     _warn_of_names(new)
     change = save_entries(own_folder(), new)
     kept = {e.name: e for e in change.new}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.options import note, say
+from deepvm.cli.profile_save import ForceSpread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,6 +123,7 @@ def import_tables(
     force_local: Annotated[
         bool, typer.Option("--force-local", help="Also a run in which one machine stood for all VMs.")
     ] = False,
+    force_spread: ForceSpread = False,
 ) -> None:
     """Add measurements to yours; of two of the same thing the later one stays.
 
@@ -143,7 +145,7 @@ def import_tables(
             if value:
                 raise RequestError(option, value, "nothing with JSON, which says so itself")
         entries = _of_json(path, measured_at, instance_type, sender_type, receiver_type)
-    put(entries, force_local=force_local)
+    put(entries, force_local=force_local, force_spread=force_spread)
 
 
 @app.command()

@@ -153,12 +153,7 @@ def measure_eflops(
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("model", "torch", "train")
-    _check_whole("batch", batch, 2, 65536, "; batch normalisation needs two images")
-    _check_whole("resolution", resolution, 32, 2048)
-    _check_whole("windows", windows, LEAST_WINDOWS, MOST_WINDOWS)
-    for option, value, least, most in (("seconds", seconds, 0.001, 600), ("timeout", timeout_s, 1, 86400)):
-        if not least <= value <= most:
-            raise RequestError(option, value, f"seconds from {least} to {most}")
+    check_numbers(batch, resolution, windows, seconds, timeout_s)
     for option, name, names in (("dtype", dtype, _DTYPES), ("optimizer", optimizer, _OPTIMIZERS)):
         if name not in names:
             raise RequestError(option, name, ", ".join(names))
@@ -176,6 +171,20 @@ def measure_eflops(
     where = f"{count} GPU{'s' * (count > 1)}" if device == "cuda" else _on_cpu(task)
     say(f"{model}: {batch} images of {resolution} x {resolution}, {dtype}, {optimizer}, on {where}")
     return _eflops(task, run_workers(task, lambda line: say(f"{model}: {line}")))
+
+
+def check_numbers(batch: int, resolution: int, windows: int, seconds: float, timeout_s: float = TIMEOUT_S) -> None:
+    """Refuse numbers with which :func:`measure_eflops` cannot measure on any machine.
+
+    Raises:
+        RequestError: names the number and its limits.
+    """
+    _check_whole("batch", batch, 2, 65536, "; batch normalisation needs two images")
+    _check_whole("resolution", resolution, 32, 2048)
+    _check_whole("windows", windows, LEAST_WINDOWS, MOST_WINDOWS)
+    for option, value, least, most in (("seconds", seconds, 0.001, 600), ("timeout", timeout_s, 1, 86400)):
+        if not least <= value <= most:
+            raise RequestError(option, value, f"seconds from {least} to {most}")
 
 
 def _eflops(task: Task, found: dict[str, Any]) -> Eflops:

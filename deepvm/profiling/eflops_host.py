@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deepvm.errors import MeasurementError
-from deepvm.profiling.eflops import measure_eflops
+from deepvm.profiling.eflops import SECONDS, WINDOWS, measure_eflops
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.launch import Crew, Launcher
 from deepvm.profiling.leash import emit, hold, reason_of
@@ -23,14 +25,26 @@ _WINDOWS_S = 1800.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command on the host; returns its exit code. Its one argument is JSON: the options of a measurement."""
     (order,) = sys.argv[1:] if arguments is None else arguments
-    hold(_START_S + _WINDOWS_S)
+    options = json.loads(order)
+    # The leash ends this process at once: what it has put anywhere is in here, and goes with it.
+    folder = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-eflops-host-")
+    hold(limit_of(options), lambda: shutil.rmtree(folder, ignore_errors=True))
     try:
-        found = measure_eflops(**json.loads(order), say=lambda line: emit("say", line=line))
+        found = measure_eflops(**options, say=lambda line: emit("say", line=line))
     except Exception as error:  # whatever it is, the reason goes to who waits for it
         emit("failed", reason=reason_of(error))
         return 1
+    finally:
+        tempfile.tempdir = None
+        shutil.rmtree(folder, ignore_errors=True)
     emit("measured", document=found.document())
     return 0
+
+
+def limit_of(options: Mapping[str, Any]) -> float:
+    """Seconds after which a measurement with these options hangs, however slow the machine is."""
+    # A slow step makes a window longer than it need be, and the warm-up takes as long as some windows.
+    return _START_S + _WINDOWS_S + 4 * float(options.get("seconds", SECONDS)) * int(options.get("windows", WINDOWS))
 
 
 def measure_eflops_on(
@@ -39,7 +53,7 @@ def measure_eflops_on(
     options: Mapping[str, Any],
     *,
     say: Callable[[str], None] = lambda line: None,
-    limit_s: float = _START_S + _WINDOWS_S,
+    limit_s: float | None = None,
 ) -> dict[str, Any]:
     """Measure on a host.
 
@@ -48,7 +62,7 @@ def measure_eflops_on(
         launcher: how commands get there.
         options: of :func:`~deepvm.profiling.eflops.measure_eflops`, as JSON has them.
         say: gets lines about the progress.
-        limit_s: seconds, after which the host is given up.
+        limit_s: seconds, after which the host is given up; :func:`limit_of` them unless given.
 
     Returns:
         The document, see :meth:`deepvm.profiling.eflops.Eflops.document`.
@@ -56,6 +70,7 @@ def measure_eflops_on(
     Raises:
         MeasurementError: it failed there, or nothing came in time; says why.
     """
+    limit_s = limit_of(options) if limit_s is None else limit_s
     deadline = time.monotonic() + limit_s
     with Crew([(host, launcher.command(host, MODULE, [json.dumps(dict(options))]))]) as crew:
         while (heard := crew.next_fact(deadline)) is not None:

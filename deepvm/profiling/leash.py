@@ -15,6 +15,7 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,17 +27,18 @@ ENDED = 143
 _LOOK_S = 0.25
 
 
-def hold(limit_s: float) -> queue.SimpleQueue[str]:
+def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.SimpleQueue[str]:
     """End this process and its children when standard input closes, the parent is gone, or time is over.
 
     Args:
         limit_s: seconds from now on.
+        tidy: is called last, when the children are killed; what it raises is passed over.
 
     Returns:
         The lines that come through standard input, if any: only one process of those that share it may wait for them.
     """
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    arguments = (os.getppid(), time.monotonic() + limit_s, lines)
+    arguments = (os.getppid(), time.monotonic() + limit_s, lines, tidy)
     threading.Thread(target=_watch, args=arguments, name="leash", daemon=True).start()
     return lines
 
@@ -56,7 +58,7 @@ def reason_of(error: BaseException) -> str:
     return f"{name}: {text}"[:MOST_REASON] if text else name
 
 
-def _watch(parent: int, deadline: float, lines: queue.SimpleQueue[str]) -> None:
+def _watch(parent: int, deadline: float, lines: queue.SimpleQueue[str], tidy: Callable[[], None]) -> None:
     rest = b""
     while True:
         ready = select.select([0], [], [], _LOOK_S)[0]
@@ -66,23 +68,25 @@ def _watch(parent: int, deadline: float, lines: queue.SimpleQueue[str]) -> None:
             except OSError:
                 data = b""
             if not data:
-                _end("standard input was closed: whoever started this is gone, or does not pass its input on")
+                _end("standard input was closed: whoever started this is gone, or does not pass its input on", tidy)
             *whole, rest = (rest + data).split(b"\n")
             for line in whole:
                 lines.put(line.decode(errors="replace"))
         if os.getppid() != parent:
-            _end("the process that started this is gone")
+            _end("the process that started this is gone", tidy)
         if time.monotonic() > deadline:
-            _end("its time is over")
+            _end("its time is over", tidy)
 
 
-def _end(why: str) -> NoReturn:
+def _end(why: str, tidy: Callable[[], None]) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, f"deepvm: ended: {why}\n".encode())
     # They would see the same end of file; but one that is stopped sees nothing, and another may be killed only so.
     for child in _children():
         with contextlib.suppress(OSError):
             os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(Exception):
+        tidy()
     os._exit(ENDED)
 
 

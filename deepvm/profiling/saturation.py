@@ -141,6 +141,7 @@ class Saturation:
         setup = self.setup
         return {
             "schema_version": SCHEMA,
+            "local": setup.launcher.local,  # as a curve of one machine's processes says: nobody saves it by mistake
             "transport": setup.transport,
             "checkpoint_bytes": setup.checkpoint_bytes,
             "sender_type": setup.sender_type,
