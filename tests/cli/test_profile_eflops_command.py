@@ -100,6 +100,7 @@ def test_images_that_are_not_there(one_core: None, run: Run, tmp_path: Path) -> 
     assert f"{tmp_path}: has neither data_batch_*.bin" in err
 
 
+@pytest.mark.slow
 def test_the_table_also_when_a_later_model_fails(run: Run, monkeypatch: pytest.MonkeyPatch, one_core: None) -> None:
     """The second model's name is known to the command only, so that its process refuses it."""
     monkeypatch.setattr("deepvm.cli.profile_eflops.MODELS", ("resnet18", "unheard_of"))

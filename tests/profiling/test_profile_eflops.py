@@ -220,6 +220,7 @@ def test_names_are_those_of_the_parts() -> None:
     assert tuple(OPTIMIZERS) == eflops._OPTIMIZERS
 
 
+@pytest.mark.slow
 def test_a_measurement_on_images_of_a_data_set(one_core: None, tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073) * 3)
     lines: list[str] = []
@@ -239,6 +240,7 @@ def test_a_measurement_on_images_of_a_data_set(one_core: None, tmp_path: Path) -
 needs_two = pytest.mark.skipif(cores() < 2, reason="two processes need two cores")
 
 
+@pytest.mark.slow
 @needs_two
 def test_two_processes_train_one_model_by_ddp() -> None:
     found = measure_eflops("resnet18", **SMALL, processes=2)

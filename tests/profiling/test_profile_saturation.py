@@ -351,6 +351,7 @@ def test_the_document() -> None:
     assert document.pop("knee") == {"senders": 3.0, "rise": 1.0, "seconds": pytest.approx(12.0), "error": 0.0}
     assert document == {
         "schema_version": "deepvm.saturation/1",
+        "local": False,
         "transport": "tcp",
         "checkpoint_bytes": 1500 * MB,
         "sender_type": "g4dn.xlarge",
