@@ -34,6 +34,9 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.made
 # pip byte-compiles what it installs, but not a checkout; without this every start would compile deepvm anew.
 COMPILE := $(BIN)/python -m compileall -q deepvm
 
+# One more than there are cores: many tests wait for disks, processes and networks.
+WORKERS = $(shell echo $$(($$(nproc) + 1)))
+
 # What money hangs on is covered: core and planner, branches included. Counting takes as long again as their tests.
 COVERED := --cov=deepvm.core --cov=deepvm.planner --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
 
@@ -43,7 +46,7 @@ recommend: $(VENV)/.base
 
 test: $(VENV)/.dev
 	@$(COMPILE)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 test-slow: $(VENV)/.dev
 	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m 'not gpu and not aws' $(COVERED)

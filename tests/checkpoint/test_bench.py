@@ -99,6 +99,7 @@ class Reference(Slow):
         return Times(0.08, 0.08)
 
 
+@pytest.mark.slow
 def test_ratios_are_to_the_reference(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "METHODS", {"torch.save": Reference, "slow": Slow})
     monkeypatch.setattr(methods, "METHODS", {"torch.save": Reference, "slow": Slow})

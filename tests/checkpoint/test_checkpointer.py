@@ -402,6 +402,7 @@ def test_auto_saves_at_once_and_then_as_often_as_pays(tmp_path: Path, monkeypatc
         Job(tmp_path, every="auto")
 
 
+@pytest.mark.slow
 def test_who_forgets_to_close_loses_nothing(tmp_path: Path) -> None:
     code = (
         "import sys, torch\n"

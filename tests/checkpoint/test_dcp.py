@@ -265,6 +265,7 @@ def ranks(what: str, folder: Path, world: int, seed: int, environment: dict[str,
             process.wait()
 
 
+@pytest.mark.slow
 def test_two_ranks_save_and_one_loads(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     assert ranks("save", folder, 2, 5) == [0, 0]

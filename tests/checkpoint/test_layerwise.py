@@ -383,6 +383,7 @@ def test_after_close_the_training_goes_on_as_usual(tmp_path: Path) -> None:
     assert_same(layers.state(), whole.state())
 
 
+@pytest.mark.slow
 def test_two_ranks_layer_by_layer(tmp_path: Path) -> None:
     """The same numbers as DistributedDataParallel alone, whole versions, and the refusals that need ranks."""
     out = tmp_path / "found"

@@ -73,7 +73,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield "tcp://" + ",".join(ports)
 
 
-@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_state_once_for_each_slot(slots: int, place: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_bytes(TOKEN)

@@ -669,7 +669,11 @@ SEEN_BY = {
 }
 
 
-RARE = ("the disk keeps the newest only", "a slot that is written is used again")
+RARE = (
+    "the disk keeps the newest only",
+    "a slot that is written is used again",
+    "what came anew is not noticed by who writes early",
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in RARE else n for n in MUTATIONS])

@@ -69,7 +69,7 @@ def test_reasons_say_the_figures_and_the_next_step() -> None:
     assert why("credits")[0] == "burstable"
     reason, detail = why("four")
     assert reason == "unprofiled"
-    assert "'deepvm profile eflops'" in detail
+    assert "'deepvm profile eflops --save'" in detail
     assert "the estimate of 400 (4 x one T4's) with --estimates" in detail
 
 
