@@ -17,6 +17,7 @@ def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_quick_bench(tmp_path: Path) -> None:
     """One test, because a fixture would run the bench once in each worker of pytest-xdist."""
     pytest.importorskip("matplotlib")

@@ -161,6 +161,7 @@ def test_other_measurements_are_not_mixed(other: Curve, said: str) -> None:
 # --- real trainings here ---
 
 
+@pytest.mark.slow
 def test_two_processes_give_a_curve(tmp_path: Path) -> None:
     file = tmp_path / "curve.json"
     words = ("--local", 2, *TINY, *SHORT, "--out", file, "-o", "json")
