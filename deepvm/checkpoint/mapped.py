@@ -72,13 +72,15 @@ class IntoFile(Strategy):
             ) from error
         slot = self.pinned(Slot(image, layout, rank, memory=memory))
         slot.home = hidden
-        self._files = {f for f in self._files if f.exists()}  # the others have become versions
+        for file in [*self._files]:  # a copy: slots are made by several threads
+            if not file.exists():  # it has become a version
+                self._files.discard(file)
         return slot
 
     def close(self) -> None:
         """Remove the files that no version came into, unless this is a forked child, whose files they are not."""
         if os.getpid() == self._process:
-            for path in self._files:
+            for path in [*self._files]:
                 self._remove(path)
 
     @staticmethod
