@@ -32,7 +32,7 @@ from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.open import open_tier
 from deepvm.checkpoint.tree import take_apart
 from deepvm.checkpoint.versions import COMPARE_EVERY, WAIT_S, Versions
-from deepvm.core.savepolicy import EverySteps, Never, SaveContext
+from deepvm.core.savepolicy import EverySteps, Never, SaveContext, SaveFacts
 from deepvm.errors import CheckpointError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -346,7 +346,8 @@ class Checkpointer:
         made, last = self._versions, self._versions.last
         busy = max(last.times.values(), default=0.0) if last is not None else 0.0
         stall = max(last.stall_s - made.plan_s, 0.0) if last is not None else 0.0  # a layout is made once
-        return SaveContext(self._version, time.monotonic(), made.last_step, made.last_s, stall, busy)
+        facts = SaveFacts(save_s=stall, backup_s=busy)
+        return SaveContext(self._version, time.monotonic(), made.last_step, made.last_s, facts)
 
     def _before_forward(self) -> None:
         if not self._state.model.training:  # validation, perhaps with other weights

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.core.savepolicy import Auto, EverySeconds, EverySteps, Never, SaveContext, SavePolicy
+from deepvm.core.savepolicy import Auto, EverySeconds, EverySteps, Never, SaveContext, SaveFacts, SavePolicy
 from deepvm.errors import RequestError
 
 times = st.floats(0.001, 1e5)
@@ -20,8 +20,8 @@ def steps_saved(policy: SavePolicy, steps: int, step_s: float, stall_s: float = 
     now = last = 0.0
     for step in range(1, steps + 1):
         now += step_s
-        known = (stall_s, busy_s) if saved else (0.0, 0.0)
-        if policy.due(SaveContext(step, now, saved[-1] if saved else 0, last, *known)):
+        facts = SaveFacts(save_s=stall_s, backup_s=busy_s) if saved else SaveFacts()
+        if policy.due(SaveContext(step, now, saved[-1] if saved else 0, last, facts)):
             saved.append(step)
             last = now
             now += stall_s
@@ -43,7 +43,7 @@ def test_young_minimises_the_loss(stall_s: float, mtbf_s: float, other: float) -
         return stall_s / interval + interval / (2 * mtbf_s)
 
     best = math.sqrt(2 * stall_s * mtbf_s)
-    assert Auto(mtbf_s, 0.999999).interval_s(stall_s, 0) == pytest.approx(max(best, stall_s / 0.999999))
+    assert Auto(mtbf_s, 0.999999).interval_s(SaveFacts(save_s=stall_s)) == pytest.approx(max(best, stall_s / 0.999999))
     assert lost(best) <= lost(best * (1 + other)) and lost(best) <= lost(best * (1 - other))
 
 
@@ -51,7 +51,7 @@ def test_young_minimises_the_loss(stall_s: float, mtbf_s: float, other: float) -
 def test_auto_keeps_its_budget_and_never_overtakes_itself(
     stall_s: float, busy_s: float, mtbf_s: float, overhead: float, step_s: float
 ) -> None:
-    interval = Auto(mtbf_s, overhead).interval_s(stall_s, busy_s)
+    interval = Auto(mtbf_s, overhead).interval_s(SaveFacts(save_s=stall_s, backup_s=busy_s))
     assert stall_s / interval <= overhead * (1 + 1e-9) and interval >= busy_s
     saved = steps_saved(Auto(mtbf_s, overhead), 300, step_s, stall_s, busy_s)
     assert saved[0] == 1

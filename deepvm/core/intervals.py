@@ -1,0 +1,100 @@
+"""How much work to do between two saves: closed forms.
+
+Each function takes numbers, or arrays over many runs of the same shape, and gives the like. ``save_s`` is the time for
+which training stands still for one version (the thesis's and Daly's delta), ``mttp_s`` the mean time to preemption,
+``interval_s`` the working time between the end of one save and the beginning of the next (Daly's tau).
+
+The loss rate behind all of them, for a hazard of h preemptions a second: a save costs ``save_s`` each ``interval_s``,
+and a preemption in the middle of an interval costs half of it, so ``save_s / interval + h interval / 2`` is lost, which
+is least at ``sqrt(2 save_s / h)``. The forms differ in what stands for h.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:  # the training job imports this module, and may have no numpy
+    import numpy as np
+    import numpy.typing as npt
+
+    Number: TypeAlias = float | npt.NDArray[np.float64]
+    Truth: TypeAlias = bool | npt.NDArray[np.bool_]
+
+
+def young_s(save_s: Number, mttp_s: Number) -> Number:
+    """sqrt(2 delta M): Young (1974), and 4.5 of the Spotify thesis without R."""
+    return (2 * save_s * mttp_s) ** 0.5
+
+
+def thesis_s(save_s: Number, mttp_s: Number, restart_s: Number) -> Number:
+    """sqrt(2 delta (MTTP + R)): Spotify thesis, eq. 4.5 (Daly 2003). ``restart_s``: allocation and preparation."""
+    return young_s(save_s, mttp_s + restart_s)
+
+
+def daly_s(save_s: Number, mttp_s: Number) -> Number:
+    """Daly's higher-order form (2006, eq. 37).
+
+    sqrt(2 delta M) (1 + sqrt(delta/(2 M))/3 + delta/(18 M)) - delta while delta < 2 M, else M.
+    """
+    share = save_s / (2 * mttp_s)
+    series = young_s(save_s, mttp_s) * (1 + share**0.5 / 3 + share / 9) - save_s
+    return either(share < 1, series, mttp_s + 0 * series)
+
+
+def exact_s(save_s: Number, mttp_s: Number) -> Number:
+    """M (1 + W0(-exp(-delta/M - 1))): the exact minimiser for exponential lifetimes, W0 being Lambert's function.
+
+    The expected time of a job of ``w`` seconds in segments of tau is ``w/tau M exp(R/M) (exp((tau + delta)/M) - 1)``
+    (Daly 2006, eq. 13). Its derivative is 0 where ``(1 - tau/M) exp(tau/M) = exp(-delta/M)``; R drops out.
+    """
+    from scipy.special import lambertw
+
+    import numpy as np
+
+    share = np.asarray(save_s / mttp_s, dtype=float)
+    # For shares near 0 the argument is next to the branch point -1/e, where W0 loses half of the digits; there the
+    # series around it, -1 + p - p^2/3 + 11/72 p^3 with p = sqrt(2 (1 - exp(-share))), has them all.
+    p = np.sqrt(-2 * np.expm1(-share))
+    near = p - p**2 / 3 + 11 / 72 * p**3 - 43 / 540 * p**4
+    factor = np.where(p < 1e-3, near, 1 + lambertw(-np.exp(-share - 1)).real)
+    found = mttp_s * factor
+    return float(found) if np.ndim(found) == 0 else found
+
+
+def covered_s(save_s: Number, mttp_s: Number, missed_rate: Number) -> Number:
+    """sqrt(2 delta M / q): only the share q of preemptions whose notice is missed costs work.
+
+    With emergency saves that work, preemptions that lose something come at the rate q/M.
+    """
+    return either(missed_rate > 0, young_s(save_s, mttp_s / _above_0(missed_rate)), math.inf)
+
+
+def lomax_s(save_s: Number, age_s: Number, shape: Number, scale_s: Number) -> Number:
+    """sqrt(2 delta (beta + a)/alpha): Young's form with the Lomax hazard h(a) = alpha/(beta + a) at the age a."""
+    return young_s(save_s, (scale_s + age_s) / shape)
+
+
+def either(condition: Truth, one: Number, other: Number) -> Any:
+    """``one`` where the condition holds, ``other`` elsewhere."""
+    if isinstance(condition, bool):
+        return one if condition else other
+    import numpy as np
+
+    return np.where(condition, one, other)
+
+
+def most(*values: Number) -> Any:
+    """The largest, element by element."""
+    if all(isinstance(v, (int, float)) for v in values):
+        return max(values)
+    import numpy as np
+
+    found = values[0]
+    for value in values[1:]:
+        found = np.maximum(found, value)
+    return found
+
+
+def _above_0(value: Number) -> Any:
+    return either(value > 0, value, 1.0)
