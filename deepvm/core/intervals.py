@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the training job imports this module, and may have no numpy
     import numpy as np
     import numpy.typing as npt
 
-    Number: TypeAlias = float | npt.NDArray[np.float64]
+    Number: TypeAlias = float | npt.NDArray[np.floating[Any]]
     Truth: TypeAlias = bool | npt.NDArray[np.bool_]
 
 
@@ -48,9 +48,8 @@ def exact_s(save_s: Number, mttp_s: Number) -> Number:
     The expected time of a job of ``w`` seconds in segments of tau is ``w/tau M exp(R/M) (exp((tau + delta)/M) - 1)``
     (Daly 2006, eq. 13). Its derivative is 0 where ``(1 - tau/M) exp(tau/M) = exp(-delta/M)``; R drops out.
     """
-    from scipy.special import lambertw
-
     import numpy as np
+    from scipy.special import lambertw
 
     share = np.asarray(save_s / mttp_s, dtype=float)
     # For shares near 0 the argument is next to the branch point -1/e, where W0 loses half of the digits; there the
@@ -59,7 +58,7 @@ def exact_s(save_s: Number, mttp_s: Number) -> Number:
     near = p - p**2 / 3 + 11 / 72 * p**3 - 43 / 540 * p**4
     factor = np.where(p < 1e-3, near, 1 + lambertw(-np.exp(-share - 1)).real)
     found = mttp_s * factor
-    return float(found) if np.ndim(found) == 0 else found
+    return float(found) if np.ndim(found) == 0 else np.asarray(found)
 
 
 def covered_s(save_s: Number, mttp_s: Number, missed_rate: Number) -> Number:
@@ -75,7 +74,7 @@ def lomax_s(save_s: Number, age_s: Number, shape: Number, scale_s: Number) -> Nu
     return young_s(save_s, (scale_s + age_s) / shape)
 
 
-def either(condition: Truth, one: Number, other: Number) -> Any:
+def either(condition: Truth, one: Number, other: Number) -> Number:
     """``one`` where the condition holds, ``other`` elsewhere."""
     if isinstance(condition, bool):
         return one if condition else other
@@ -84,17 +83,17 @@ def either(condition: Truth, one: Number, other: Number) -> Any:
     return np.where(condition, one, other)
 
 
-def most(*values: Number) -> Any:
+def most(*values: Number) -> Number:
     """The largest, element by element."""
     if all(isinstance(v, (int, float)) for v in values):
         return max(values)
     import numpy as np
 
-    found = values[0]
+    found: Number = values[0]
     for value in values[1:]:
         found = np.maximum(found, value)
     return found
 
 
-def _above_0(value: Number) -> Any:
+def _above_0(value: Number) -> Number:
     return either(value > 0, value, 1.0)

@@ -10,7 +10,6 @@ All history of the pool counts: on real traces short moving windows estimate wor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -121,9 +120,8 @@ class LomaxHistory:
             - self.ended_logs
             - (self.strength + ended) * np.log(self.strength / self.shape0 + self.logs)
         )
-        # The strength's own factor is the same for all scales before anything is seen.
-        weights: Any = np.exp(likelihood - likelihood.max(axis=-1, keepdims=True))
-        return weights / weights.sum(axis=-1, keepdims=True)
+        weights: Array = np.exp(likelihood - likelihood.max(axis=-1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
     def shape(self) -> Array:
         """(..., K) mean of alpha for each scale."""
@@ -133,5 +131,7 @@ class LomaxHistory:
     def law(self) -> tuple[Array, Array]:
         """Shape and scale (seconds) of the most probable scale; the shape of the attributes without K."""
         best = self.weights().argmax(axis=-1)
-        shape = np.take_along_axis(np.broadcast_to(self.shape(), (*np.shape(best), len(self.scale_s))), best[..., None], -1)
+        shape = np.take_along_axis(
+            np.broadcast_to(self.shape(), (*np.shape(best), len(self.scale_s))), best[..., None], -1
+        )
         return shape[..., 0], self.scale_s[best]

@@ -5,7 +5,8 @@ while training (deepvm.core.preemptions) comes in as facts.
 
 ``none``, ``static:K`` (each K steps), ``every:30s``, ``auto`` (Young's interval within a budget) and the policies that
 weigh saves against preemptions: ``young``, ``daly``, ``exact``, ``thesis``, ``adaptive`` (the default of the
-simulator), ``hazard``. A new one is a frozen dataclass with ``interval_s`` and ``emergency``, and a line in ``POLICIES``.
+simulator), ``hazard``. A new one is a frozen dataclass with ``interval_s`` and ``emergency``, and a line in
+``POLICIES``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from deepvm.core.intervals import covered_s, daly_s, either, exact_s, lomax_s, most, thesis_s, young_s
 from deepvm.errors import RequestError
@@ -229,7 +230,7 @@ class Exact(_Weighing):
 
 @dataclass(frozen=True)
 class Thesis(_Weighing):
-    """Adaptive checkpointing as in the Spotify thesis, Algorithm 1: an emergency save, or insurance saves, never both."""
+    """Adaptive checkpointing of the Spotify thesis, Algorithm 1: an emergency save or insurance saves, never both."""
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """Infinite when an emergency save fits into the grace period, else eq. 4.5."""
