@@ -11,7 +11,6 @@ what is lost to a preemption depends on the sums only through where it falls wit
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from deepvm.core.instances import Market
 from deepvm.core.job import ZERO, Job, Span
 from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
-from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, Never, SaveFacts, SavePolicy
+from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
 from deepvm.errors import SimulationError
 from deepvm.simulator.lives import LifeSource
 
