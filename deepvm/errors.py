@@ -5,7 +5,7 @@
     DeepVMError                    exit code 1
     ├── RequestError (ValueError)  2  a value that was asked for cannot be used: names it, and what is allowed
     │   └── MissingExtraError      2  the request needs an optional library: names the extra to install
-    ├── JobFormatError             2  a job file says something that cannot be: names each key, its line and what may stand there
+    ├── JobFormatError             2  a job file says what cannot be: names keys, lines and what may stand there
     ├── DataError                  4  data is missing or unreadable
     │   ├── CatalogNotFoundError   4  no embedded catalogue and no file has this name
     │   ├── CatalogFormatError     4  a file that was read is not a valid catalogue: lists every problem with its place
@@ -77,7 +77,7 @@ class MissingExtraError(RequestError):
 
 
 class JobFormatError(DeepVMError):
-    """A file that describes a job says something that cannot be; ``problems`` are lines for people, each with its place."""
+    """A file that describes a job says something that cannot be; ``problems`` are for people, each with its place."""
 
     exit_code = 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,9 +64,11 @@ def lines_figure(answers: Sequence[Answer]) -> Figure:
     """Overhead over one key of a sweep (Figure 6.3), a line for each policy, with the 5 to 95 % of the runs."""
     key = answers[0].values[0][0]
     policies = list(dict.fromkeys(a.results.policy for a in answers))
-    unit = {"missed": "share of notices that do not come", "vms": "VMs"}.get(
-        key, f"{key} (h)" if key == "mttp" else f"{key} (s)"
-    )
+    labels = {
+        "mttp": "mean time to preemption of a VM (h)",
+        "missed": "share of notices that do not come",
+        "vms": "VMs",
+    }
     scale = 3600.0 if key == "mttp" else 1.0
     job = answers[0].results.job
     with own_settings():
@@ -77,10 +79,15 @@ def lines_figure(answers: Sequence[Answer]) -> Figure:
             x = [a.values[0][1] / scale for a in own]
             spreads = [Spread.of(100 * (a.results.total_s / a.results.breakdown_s["compute"] - 1)) for a in own]
             style = STYLES[index % len(STYLES)]
-            look = {"color": style.color, "linestyle": style.dashes, "marker": style.marker, "markersize": 5}
+            look: dict[str, Any] = {
+                "color": style.color,
+                "linestyle": style.dashes,
+                "marker": style.marker,
+                "markersize": 5,
+            }
             axes.plot(x, [s.mean for s in spreads], label=policy, **look)
             axes.fill_between(x, [s.p5 for s in spreads], [s.p95 for s in spreads], color=style.color, alpha=0.15, lw=0)
-        axes.set_xlabel({"mttp": "mean time to preemption of a VM (h)"}.get(key, unit))
+        axes.set_xlabel(labels.get(key, f"{key} (s)"))
         axes.set_ylabel("overhead over the steps alone (%)")
         axes.set_ylim(bottom=0)
         figure.suptitle(f"What preemptions cost: {short(job.name)}")

@@ -78,9 +78,7 @@ def _row(answer: Answer) -> list[str]:
 
 def _remarks(answers: Sequence[Answer]) -> list[str]:
     job = answers[0].results.job
-    lines = [
-        "Overhead and its parts are shares of the time for the steps alone, each done once; time and cost are means."
-    ]
+    lines = ["Overhead and its parts: shares of the time for the steps alone, each done once. Time and cost: means."]
     if job.market is Market.SPOT and job.on_demand_usd_per_hour:
         base = undisturbed_s(job)
         usd = base / 3600 * job.on_demand_usd_per_hour * job.vms

@@ -85,8 +85,14 @@ def run(job: Job, policy: SavePolicy, lives: LifeSource, runs: int, random: np.r
     """Simulate a job.
 
     Args:
-        job: what is trained. policy: when it is saved. lives: how long machines live.
-        runs: how many. random: the generator.
+        job: what is trained.
+        policy: when it is saved.
+        lives: how long machines live.
+        runs: how many.
+        random: the generator.
+
+    Raises:
+        SimulationError: the job does not get ahead.
     """
     return _Engine(job, policy, lives, random).run(runs)
 
@@ -131,8 +137,8 @@ class _Engine:
         worst = r.now.argmax()
         return SimulationError(
             f"{self._job.name}: does not get ahead: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
-            f"preemptions {r.durable[worst]:.0f} of {self._job.steps} steps are safe; save more often (another policy), "
-            "or take machines that live longer"
+            f"preemptions {r.durable[worst]:.0f} of {self._job.steps} steps are safe; save more often (another "
+            "policy), or take machines that live longer"
         )
 
     def _begun(self, runs: int) -> _Runs:

@@ -23,7 +23,7 @@ from deepvm.simulator.lives import Drawn, LifeSource
 from deepvm.simulator.results import Results
 
 CHUNK = 5000
-"""Runs that are simulated together: enough that numpy's own time counts little, few enough for the processor's cache."""
+"""Runs that are simulated together: enough that numpy's own time counts little, few enough for the memory."""
 CONNECT_S = 15.0
 
 
@@ -41,10 +41,13 @@ def simulate(
     """Simulate a job many times.
 
     Args:
-        job: what is trained. policy: when it is saved.
-        runs: how many, from 1. seed: from 0; the same seed gives the same runs.
+        job: what is trained.
+        policy: when it is saved.
+        runs: how many, from 1.
+        seed: from 0; the same seed gives the same runs.
         lives: how long machines live; drawn by the law and the mean of the job when None.
-        jobs: processes of this machine. executor: ``dask://HOST:PORT`` for a Dask cluster in their place.
+        jobs: processes of this machine.
+        executor: ``dask://HOST:PORT`` for a Dask cluster in their place.
         progress: told how many more runs are done.
 
     Raises:

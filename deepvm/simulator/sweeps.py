@@ -95,12 +95,9 @@ def _range(text: str) -> tuple[str, list[float]]:
         raise RequestError("sweep", text, allowed) from None
     whole = name == "vms"
     by = step[0] if step else (max(1.0, (high - low) // (_POINTS - 1)) if whole else (high - low) / (_POINTS - 1))
-    if (
-        low > high
-        or (high > low and by <= 0)
-        or (name == "missed" and high > 1)
-        or (name in ("mttp", "vms") and not low)
-    ):
+    least = {"mttp": 1e-3, "vms": 1.0}.get(name, 0.0)
+    most = 1.0 if name == "missed" else math.inf
+    if not least <= low <= high <= most or (high > low and by <= 0):
         raise RequestError("sweep", text, allowed)
     if high > low and (high - low) / by > _MOST:
         raise RequestError("sweep", text, f"at most {_MOST} points in all")
