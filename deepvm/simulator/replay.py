@@ -172,7 +172,8 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> t
     width = (high - low)[:, None]
     saves, lost = (np.sum((b - a) / width, axis=0) for a, b in zip(up_to(low), up_to(high), strict=True))
     best = int(np.argmin(saves + lost))
-    interval = math.inf if best == work.size - 1 else float(work[best])
+    # What is never over within a life is no interval.
+    interval = float(work[best]) if work[best] < high.max() else math.inf
     return interval, Cost(lives.seen_s, float(saves[best]), float(lost[best]), lives.preemptions)
 
 
