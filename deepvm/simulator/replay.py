@@ -3,7 +3,7 @@
 A machine works from the beginning of its life: an interval of work, a save, the next interval, until it is preempted;
 what was done since the end of the last save is lost then, the save that was under way as well. A life that was only
 watched for a while loses nothing. Costs are shares of the machine time: (saves + lost work) / time that the machines
-were there. Policies act at the ends of steps.
+were there. Policies act at the ends of steps; how long to work is decided when a save ends.
 
 A policy knows the lives of its pool that are over, in their order, and a prior: nothing of the life it is in, and
 nothing of other pools. That is what a job on one pool can know.
