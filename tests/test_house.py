@@ -48,6 +48,7 @@ PLACES = {
     "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "reports/", "checkpoint/"],
     "matplotlib": ["reports/"],
     "yaml": ["reports/", "simulator/"],
+    "distributed": ["simulator/runs.py"],
     "platformdirs": ["catalog/", "profiling/", "cli/"],
     "tomli": ["cli/settings.py"],
     "tomllib": ["cli/settings.py"],  # of the standard library from 3.11 on

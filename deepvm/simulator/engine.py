@@ -28,9 +28,7 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 PARTS = ("compute", "recompute", "save", "allocation", "preparation")
-BELIEF = 10.0
-"""How many lives the mean time to preemption of the job file counts as, in what a policy believes."""
-HOPELESS = 1000.0
+HOPELESS = 100.0
 """A run that takes so many times as long as its work does not get ahead."""
 _NEVER = 1e15
 """Steps and seconds that are never reached; infinity does not survive arithmetic."""
@@ -108,7 +106,7 @@ class _Engine:
         self._spot = job.market is Market.SPOT
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         self._behind = ZERO if job.stall_s is None else job.save_s  # what of a save runs behind the training
-        self._prior = sum(job.mttp_s) / len(job.mttp_s)
+        self._prior = job.mttp_s[0] / job.vms  # what is believed of the cluster before anything is seen
         self._history = LomaxHistory.around(self._prior) if isinstance(policy, Hazard) and self._spot else None
         urgent = job.save_s.mean + job.durable_s.mean
         behind = job.durable_s.mean + self._behind.mean
@@ -173,7 +171,7 @@ class _Engine:
         if history is not None:
             r.shape[:], r.scale[:] = history.law()
         for machine in range(n):
-            self._ask(r, slice(None), machine, np.zeros(runs))
+            self._ask(r, slice(None), machine, np.zeros(runs))  # one machine of each row
         return r
 
     def _ask(self, r: _Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
@@ -194,11 +192,13 @@ class _Engine:
 
     def _lose(self, r: _Runs, which: Rows, when: Array) -> None:
         """In the rows ``which`` the machine that goes first is lost at ``when``, is learnt from, and is replaced."""
-        rows = _plain(which, len(r.number))
+        rows = self._plain(which, len(r.number))
         machine = self._first_to_go(r, rows)
         death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
         when = np.maximum(when, r.now[rows])
-        self._learn(r, rows, death - asked, notice >= death)
+        # A notice that comes too late for a save is as good as none.
+        late = self._facts.step_s + self._facts.emergency_s >= death - notice
+        self._learn(r, rows, death - (asked if self._job.vms == 1 else r.asked[rows].max(1)), late)
         again = when
         if self._job.proactive_replacement:
             again = np.minimum(np.maximum(notice, asked), when)
@@ -209,10 +209,18 @@ class _Engine:
         r.preemptions[rows] += 1
         self._ask(r, rows, machine, again)
 
+    def _plain(self, which: Rows, rows: int) -> Rows | slice:
+        """Rows as a slice when it is all of them: numpy copies nothing for a slice.
+
+        With several machines rows and machines are paired, which only two arrays are.
+        """
+        return slice(None) if len(which) == rows and self._job.vms == 1 else which
+
     def _first_to_go(self, r: _Runs, rows: Rows | slice) -> Rows | int:
         return 0 if self._job.vms == 1 else r.death[rows].argmin(1)
 
     def _learn(self, r: _Runs, rows: Rows | slice, life_s: Array, missed: Mask) -> None:
+        """What a policy remembers; a cluster counts as one machine that lives from the newest request to a loss."""
         r.seen_s[rows] += life_s
         r.missed[rows] += missed
         if self._history is None:
@@ -224,7 +232,7 @@ class _Engine:
 
     def _wait(self, r: _Runs, which: Rows) -> None:
         """Machines are waited for and prepared; rows that lose one meanwhile wait again."""
-        rows, count, job = _plain(which, len(r.number)), len(which), self._job
+        rows, count, job = self._plain(which, len(r.number)), len(which), self._job
         now, death = r.now[rows], r.death[rows, self._first_to_go(r, rows)]
         ready = r.ready[rows, 0] if job.vms == 1 else r.ready[rows].max(1)
         if job.elastic:  # once all have trained together, those that are there go on
@@ -314,19 +322,17 @@ class _Engine:
 
     def _decide(self, r: _Runs, grace_s: Array, slow: Array | float) -> tuple[Mask | None, Array | float]:
         """Whether notices are heeded (None: none is), and the steps between two saves."""
-        policy, n = self._policy, self._job.vms
+        policy = self._policy
         if isinstance(policy, EverySteps):
             return None, float(policy.steps)
         if not isinstance(policy, IntervalPolicy) or not self._spot:
             return None, _NEVER
-        seen = Lifetimes(self._prior, BELIEF, r.seen_s, r.preemptions)
+        seen = Lifetimes(self._prior, seen_s=r.seen_s, preemptions=r.preemptions)
         notices = Notices(Notices.missed + r.missed, Notices.seen + r.preemptions)
         step_s = self._facts.step_s * slow
-        facts = replace(self._facts, step_s=step_s, mttp_s=seen.mean_s / n, missed_rate=notices.missed_rate)
+        facts = replace(self._facts, step_s=step_s, mttp_s=seen.mean_s, missed_rate=notices.missed_rate)
         if self._history is not None:
-            # The hazards of all machines add up; as one machine of the mean age it is n times as high.
-            rate = (1 / (r.scale[:, None] + r.now[:, None] - r.asked)).mean(1)
-            facts = replace(facts, shape=r.shape * n, scale_s=1 / rate)
+            facts = replace(facts, shape=r.shape, scale_s=r.scale, age_s=r.now - r.asked.max(1))
         interval = np.floor(np.asarray(policy.interval_s(facts)) / step_s)
         interval = np.minimum(np.maximum(interval, 1.0), _NEVER)
         if not self._job.grace_s.high:
@@ -364,11 +370,6 @@ class _Engine:
         if count.dtype == bool:
             return drawn + span.low
         return np.asarray(span.mean * count + (drawn - (span.high - span.low) / 2) * np.sqrt(count))
-
-
-def _plain(which: Rows, rows: int) -> Rows | slice:
-    """Rows as a slice when it is all of them: numpy copies nothing for a slice."""
-    return slice(None) if len(which) == rows else which
 
 
 def _rest(steps: Array, by: Array | float) -> Array:

@@ -135,9 +135,7 @@ def read_job(path: Path) -> Job:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"{path}: {error.strerror}; give a job file (see 'deepvm simulate --help'), or --preset"
-        ) from None
+        raise DataError(f"{path}: {error.strerror}; give a job file, or --preset {' or '.join(_PRESETS)}") from None
     if len(data) > _LARGEST:
         raise DataError(f"{path}: {len(data)} bytes are no job file")
     try:

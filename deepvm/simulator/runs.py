@@ -108,7 +108,8 @@ def _on_dask(tasks: list[Task], executor: str) -> Iterator[Outcome]:
     except ImportError:
         raise MissingExtraError("executor", "distributed", "dask") from None
     try:
-        client: Any = Client(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
+        make: Any = Client  # distributed is not typed
+        client: Any = make(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         advice = "start one with 'dask scheduler', or leave --executor away"
         raise CloudError(f"Dask scheduler at {address}", "network", str(error), advice) from None
