@@ -10,11 +10,13 @@ All history of the pool counts: on real traces short moving windows estimate wor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.intervals import Number, Truth
+if TYPE_CHECKING:
+    from deepvm.core.intervals import Number, Truth
 
 Array = npt.NDArray[np.float64]
 
