@@ -139,7 +139,8 @@ def forecast(
     """Expectations for a job on one or many clusters.
 
     Args:
-        job: what is trained. policy: when it saves.
+        job: what is trained.
+        policy: when it saves.
         per_second: preemptions a second of each cluster; None: of the job's own VMs.
         step_s: one step on each cluster, seconds; None: the job's own.
         vms: spot VMs of each cluster; None: the job's own.
@@ -223,7 +224,9 @@ class _Course:
             again = -np.log(notices * np.exp(-rate * sooner) + (1 - notices) * np.exp(-rate * again)) / rate
         scale = np.exp(rate * (again + self.delay))
         segments, tail = self._segments()
-        waves = sum((count * np.expm1(rate * length) for length, count in segments), np.expm1(rate * tail))
+        waves = np.expm1(rate * tail)
+        for length, count in segments:
+            waves = waves + count * np.expm1(rate * length)
         total = (np.expm1(rate * (again + self.delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
         return total, rate * total, rate * total * lead
 
