@@ -15,6 +15,7 @@
     │   ├── TierBusyError          1  a place for checkpoints has no room now: this version is skipped
     │   └── DamagedError           1  a version is not what its commit record says: names what is damaged
     ├── MeasurementError           1  a machine could not be measured: says what failed there
+    ├── SimulationError            3  a simulated job does not get ahead: says how far it came and what would help
     └── SolverError                1  no integer-program solver can be run on this machine
 
 A budget for which nothing is feasible, or a solver that ran out of time, is a *result* (see
@@ -162,6 +163,12 @@ class DamagedError(CheckpointError):
 
 class MeasurementError(DeepVMError):
     """A machine could not be measured; the message says what failed where, and the next step."""
+
+
+class SimulationError(DeepVMError):
+    """A simulated job loses more to preemptions than it gains."""
+
+    exit_code = 3
 
 
 class SolverError(DeepVMError):

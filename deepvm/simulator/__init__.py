@@ -1,0 +1,1 @@
+"""Training under preemption: what a job will take and cost before it starts."""

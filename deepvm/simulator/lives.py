@@ -1,0 +1,135 @@
+"""Where the lives of preemptible machines come from: laws with a given mean, or lives that were seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.errors import RequestError
+
+Array = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+LAWS = ("exponential", "weibull:SHAPE", "lomax:SHAPE", "lognormal:SIGMA")
+
+
+class LifeSource(Protocol):
+    """Draws lives, from the request for a machine to its preemption."""
+
+    def starts(self, random: np.random.Generator, runs: int) -> Whole:
+        """(runs,) where each run begins; whatever :meth:`draw` needs of it."""
+
+    def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
+        """Lives in seconds.
+
+        Args:
+            random: the generator.
+            starts: (N,) as given out for the runs of these lives.
+            numbers: (N,) which life of its run each is, from 0.
+        """
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Lives that follow a law.
+
+    Attributes:
+        law: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``.
+        mean_s: means, seconds; life k has the k-th, the last holds from there on. Infinite: it never ends.
+    """
+
+    law: str
+    mean_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown law.
+
+        Raises:
+            RequestError: the law or a mean.
+        """
+        self._unit()
+        if not self.mean_s or not all(m > 0 for m in self.mean_s):
+            raise RequestError("mttp_s", self.mean_s, "mean times above 0 s")
+
+    def _unit(self) -> tuple[str, float]:
+        name, _, text = self.law.partition(":")
+        try:
+            shape = float(text) if text else 0.0
+        except ValueError:
+            shape = math.nan
+        # A Lomax life has a mean only above a shape of 1.
+        least = {"exponential": -1.0, "weibull": 0.0, "lomax": 1.0, "lognormal": 0.0}.get(name, math.inf)
+        if not least < shape < math.inf or (name == "exponential") == bool(text):
+            raise RequestError("lifetime", self.law, f"{', '.join(LAWS)}; shapes above 0, of lomax above 1")
+        return name, shape
+
+    def starts(self, random: np.random.Generator, runs: int) -> Whole:
+        """See :class:`LifeSource`."""
+        return np.zeros(runs, dtype=np.int64)
+
+    def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
+        """See :class:`LifeSource`."""
+        name, shape = self._unit()
+        count = len(numbers)
+        if name == "exponential":
+            unit = random.standard_exponential(count)
+        elif name == "weibull":
+            unit = random.weibull(shape, count) / math.gamma(1 + 1 / shape)
+        elif name == "lomax":
+            unit = random.pareto(shape, count) * (shape - 1)
+        else:
+            unit = random.lognormal(-(shape**2) / 2, shape, count)
+        means = np.asarray(self.mean_s)
+        return np.asarray(unit * means[np.minimum(numbers, len(means) - 1)])
+
+
+class Seen:
+    """Lives that were seen: each run follows one pool in its order, from a random place on, round again at its end."""
+
+    def __init__(self, pools: Sequence[Sequence[float]]) -> None:
+        """Keep the lives.
+
+        Args:
+            pools: lives of each pool, seconds, all above 0; pools without lives do not count.
+
+        Raises:
+            RequestError: no life at all, or one not above 0.
+        """
+        pools = [pool for pool in pools if len(pool)]
+        self._lives = np.array([life for pool in pools for life in pool], dtype=float)
+        if not len(self._lives) or not np.all((self._lives > 0) & np.isfinite(self._lives)):
+            raise RequestError("lives", self._lives[:5].tolist(), "at least one life, each above 0 s")
+        sizes = [len(pool) for pool in pools]
+        self._first = np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)
+        self._size = np.repeat(sizes, sizes)
+
+    def starts(self, random: np.random.Generator, runs: int) -> Whole:
+        """See :class:`LifeSource`; a pool is as probable as it has lives."""
+        return random.integers(len(self._lives), size=runs)
+
+    def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
+        """See :class:`LifeSource`."""
+        first = self._first[starts]
+        return np.asarray(self._lives[first + (starts - first + numbers) % self._size[starts]])
+
+
+def whole_lives(lives: Sequence[tuple[float, bool]]) -> tuple[float, ...]:
+    """Lives to replay; one whose end was not seen goes on with the length of the next.
+
+    Args:
+        lives: (seconds, whether the end was seen), in order, taken as a ring.
+    """
+    found: list[float] = []
+    open_s = 0.0
+    for seconds, ended in lives:
+        open_s += seconds
+        if ended:
+            found.append(open_s)
+            open_s = 0.0
+    if found:
+        found[0] += open_s
+    return tuple(found)
