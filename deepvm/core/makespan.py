@@ -106,18 +106,24 @@ def refusal(job: Job, policy: SavePolicy) -> str:
     """
     if job.market is not Market.SPOT:
         return ""
-    if job.lifetime != "exponential":
-        return f"lives follow {job.lifetime}, and the closed form knows exponential ones only"
-    if len(set(job.mttp_s)) > 1:
-        return "the mean time to preemption changes from life to life"
-    if job.elastic and job.vms > 1:
-        return "the cluster trains on when it loses a VM"
+    why = beyond_model(job)
+    if why:
+        return why
     if not bool(forecast(job, policy).sound):
         mean = job.mttp_s[0] / job.vms
         return (
             f"with a preemption each {mean:.6g} s on average, restarts, backups and lost work take too much of the time"
         )
     return ""
+
+
+def beyond_model(job: Job) -> str:
+    """What of a job the model of the closed form does not know, in words; empty when it knows all."""
+    if job.lifetime != "exponential":
+        return f"lives follow {job.lifetime}, and the closed form knows exponential ones only"
+    if len(set(job.mttp_s)) > 1:
+        return "the mean time to preemption changes from life to life"
+    return "the cluster trains on when it loses a VM" if job.elastic and job.vms > 1 else ""
 
 
 def expected(job: Job, policy: SavePolicy) -> Expected:
@@ -151,7 +157,7 @@ def forecast(
     mean_step = np.asarray(job.step_s.mean if step_s is None else step_s, dtype=float)
     count = np.maximum(np.asarray(job.vms if vms is None else vms, dtype=float), 1.0)
     rate, mean_step, count = np.broadcast_arrays(rate, mean_step, count)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return _Course(job, policy, rate, mean_step, count).forecast()
 
 
@@ -235,17 +241,16 @@ class _Course:
         steps, period = self.job.steps, min(self.job.save_every_steps or self.job.steps, self.job.steps)
         every = self._interval(1.0)
         if isinstance(self.policy, EverySteps) and self.job.save_every_steps:
-            pieces, rest = _union(steps, self.policy.steps, period)
+            pieces, last = _union(steps, self.policy.steps, period)
+            rest = np.full_like(every, last)
             counted = [(np.full_like(every, length), np.full_like(every, count)) for length, count in pieces]
         else:
             every = np.minimum(every, period)
-            whole, left = divmod(steps, period)
-            if not self.job.save_every_steps and not isinstance(self.policy, EverySteps | IntervalPolicy):
-                whole, left = 0, steps  # nobody saves at all
-                every = np.full_like(every, steps + 1.0)
-            odd = np.mod(period, every) if self.job.save_every_steps else np.zeros_like(every)
-            if not self.job.save_every_steps:
-                whole, left = 0, steps
+            users = bool(self.job.save_every_steps)
+            whole, left = divmod(steps, period) if users else (0, steps)
+            if not users and not isinstance(self.policy, EverySteps | IntervalPolicy):
+                every = np.full_like(every, steps + 1.0)  # nobody saves at all
+            odd = np.mod(period, every) if users else np.zeros_like(every)
             counted = [
                 (every, whole * np.floor(period / every) + np.floor(left / every)),
                 (odd, np.where(odd > 0, whole, 0.0)),
