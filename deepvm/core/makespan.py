@@ -68,6 +68,8 @@ MOST_PREEMPTIONS_PER_STEP = 0.1
 MOST_COARSE = 0.01
 """Share of the time that unsaved work may cost, times the share of the job that goes in one such loss."""
 
+_PARTS = 12
+
 MOST_STRETCH = 20.0
 """Expected time over undisturbed time, above which nobody should be told a figure but that the job does not end."""
 
@@ -129,8 +131,7 @@ def beyond_model(job: Job) -> str:
 def expected(job: Job, policy: SavePolicy) -> Expected:
     """Expected time, cost and preemptions of a job; trust them only where :func:`refusal` is empty."""
     found = forecast(job, policy)
-    one = job.usd_per_hour / job.vms
-    cost = (float(found.total_s) * job.usd_per_hour + float(found.overlap_s) * one) / 3600
+    cost = (float(found.total_s) * job.vms + float(found.overlap_s)) / 3600 * job.usd_per_vm_hour
     return Expected(float(found.total_s), cost, float(found.preemptions))
 
 
@@ -270,18 +271,31 @@ class _Course:
         """Share of preemptions that no emergency save covers; 1 where the policy makes none."""
         if not isinstance(self.policy, IntervalPolicy) or self.job.grace_s.high <= 0:
             return np.ones(self.rate.shape)
-        policy, shape = self.policy, (*self.rate.shape, 1, 1)
-        # Grace period, rest of the step, and the save: the middles of equal parts of their laws, each with each.
-        points = (np.arange(16) + 0.5) / 16
-        grace = self.job.grace_s.low + (self.job.grace_s.high - self.job.grace_s.low) * points
-        step = self.mean_step.reshape(shape)
-        facts = replace(self.facts, step_s=step, grace_s=grace[:, None], mttp_s=(1 / self.rate).reshape(shape))
-        taken = np.broadcast_to(np.asarray(policy.emergency(facts)), (*self.rate.shape, 16, 1))
+        job, step = self.job, self.mean_step
+        never = step + self.urgent_s >= job.grace_s.high
+        always = step + job.save_s.high + job.durable_s.high <= job.grace_s.low
+        covered = np.where(always & self._emergency(step, job.grace_s.low), 1.0, 0.0)
+        between = ~(never | always)
+        if between.any():
+            covered[between] = self._covered(step[between])
+        return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
+
+    def _emergency(self, step: Array, grace: Array | float) -> npt.NDArray[np.bool_]:
+        assert isinstance(self.policy, IntervalPolicy)
+        return np.asarray(self.policy.emergency(replace(self.facts, step_s=step, grace_s=grace)))
+
+    def _covered(self, step: Array) -> Array:
+        """Share of the notices upon which a save is begun and done in time, for each of the steps, (S,).
+
+        Grace period, rest of the step, and the save: the middles of equal parts of their laws, each with each.
+        """
+        points = (np.arange(_PARTS) + 0.5) / _PARTS
+        grace = (self.job.grace_s.low + (self.job.grace_s.high - self.job.grace_s.low) * points)[:, None, None]
         spread = (self.job.save_s.variance + self.job.durable_s.variance) ** 0.5 * 12**0.5
-        save = self.urgent_s + spread * (points - 0.5)
-        late = (step * points)[..., :, None, :] + save[:, None] > grace[:, None, None]
-        good = taken & ~late.reshape(*self.rate.shape, 16, -1)
-        return np.asarray(1 - (1 - self.job.missed_notice_rate) * good.mean(axis=(-1, -2)))
+        save = (self.urgent_s + spread * (points - 0.5))[:, None]
+        every = step[:, None, None, None]
+        done = self._emergency(every, grace) & (every * points + save <= grace)
+        return np.asarray(np.broadcast_to(done, (len(step), _PARTS, _PARTS, _PARTS)).mean(axis=(1, 2, 3)))
 
     def _with_emergency(self, bad: Array) -> tuple[Array, ...]:
         job, rate, step = self.job, self.rate, self.step

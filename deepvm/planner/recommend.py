@@ -19,7 +19,7 @@ from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Block, Choice, Frontier, rank
 from deepvm.planner.infeasible import Infeasible, infeasible
-from deepvm.planner.policies import architectures_of
+from deepvm.planner.policies import architectures_of, scoring
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
         configurations=tuple(
             describe(c, i, candidates, binding(c, candidates, request)) for i, c in enumerate(choices, start=1)
         ),
-        alternatives=_alternatives(candidates, request, best),
+        alternatives=_alternatives(blocks, candidates, request, best),
         rejections=_rejections(catalog, candidates, frontier, request),
         next_change=_next_change(frontier, candidates, request),
         nearly=_nearly(frontier, candidates, request, best),
@@ -222,7 +222,15 @@ def _doubt(found: IlpResult, expected: Sequence[Choice]) -> str:
     return ""
 
 
-def _alternatives(candidates: Candidates, request: PlanRequest, best: Choice | None) -> tuple[Alternative, ...]:
+def _scored(block: Block, request: PlanRequest) -> Block:
+    """A block under another objective."""
+    sizes = block.sizes.take(np.isfinite(block.sizes.total_s)) if request.needs_work else block.sizes
+    return replace(block, sizes=sizes, scoring=scoring(request, sizes))
+
+
+def _alternatives(
+    blocks: Sequence[Block], candidates: Candidates, request: PlanRequest, best: Choice | None
+) -> tuple[Alternative, ...]:
     """The best clusters by the other objectives; the baselines have no objective to disagree about."""
     if best is None or not _has_objective(request):
         return ()
@@ -230,7 +238,8 @@ def _alternatives(candidates: Candidates, request: PlanRequest, best: Choice | N
     for objective in Objective:
         if objective is not request.objective and (request.work is not None or objective not in WORK_OBJECTIVES):
             other = replace(request, objective=objective)
-            choice = Frontier.build(blocks_of(candidates, other)).best(request.budget_micro_usd)
+            scored = [_scored(block, other) for block in blocks]
+            choice = Frontier.build(scored).best(request.budget_micro_usd)
             if choice is not None and choice.cluster != best.cluster:
                 reasons = binding(choice, candidates, other)
                 found.append(Alternative(objective, describe(choice, 1, candidates, reasons)))

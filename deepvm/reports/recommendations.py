@@ -60,7 +60,12 @@ def _title(answer: Recommendations) -> str:
         best_by = f"policy {request.policy.value}"
     elif request.policy is not PolicyName.DEEPVM:
         best_by += f", policy {request.policy.value}"
-    return f"Clusters for at most {request.budget.normalize():f} $/h: {best_by}; {needs}"
+    limits = f"at most {request.budget.normalize():f} $/h"
+    if request.work is not None and request.work.deadline_s is not None:
+        limits += f", done within {format_seconds(request.work.deadline_s)}"
+    if request.work is not None and request.work.total_budget is not None:
+        limits += f", at most {request.work.total_budget.normalize():f} $ in all"
+    return f"Clusters for {limits}: {best_by}; {needs}"
 
 
 def _others(found: Comparison) -> list[str]:
