@@ -212,7 +212,7 @@ def test_a_deadline_that_more_money_meets() -> None:
 
 
 def test_why_not_names_the_deadline() -> None:
-    why = explain(fast_and_slow(), 6, "slow", job=JOB, measured_on="slow", mttp="12h", deadline="90min")
+    why = explain(fast_and_slow(), 6, "slow", job=JOB, measured_on="slow", mttp="12h", deadline="90min", max_nodes=10)
     assert why.rejection is not None and why.rejection.reason == "deadline" and "slow" in why.verdict
 
 
