@@ -43,10 +43,9 @@ def simulated(answer: Recommendations, runs: str | None) -> Recommendations:
 
 def _outlook(answer: Recommendations, r: Recommendation, runs: int) -> Outlook:
     """The means and the spread of a job on one cluster; as it was expected where the job does not get ahead there."""
-    import numpy as np
-
     from deepvm.core.cluster import Outlook, Spread
     from deepvm.errors import SimulationError
+    from deepvm.simulator.results import Spread as Quantiles
     from deepvm.simulator.runs import simulate
 
     work, reference = answer.request.work, answer.reference
@@ -58,11 +57,11 @@ def _outlook(answer: Recommendations, r: Recommendation, runs: int) -> Outlook:
     except SimulationError as error:
         note(f"{r.cluster}: {error}")
         return r.outlook
-    (p50_s, p95_s), (p50_usd, p95_usd) = (np.percentile(v, (50, 95)).tolist() for v in (found.total_s, found.cost_usd))
+    time, bill = Quantiles.of(found.total_s), Quantiles.of(found.cost_usd)
     return Outlook(
-        total_s=float(found.total_s.mean()),
-        cost_usd=float(found.cost_usd.mean()),
+        total_s=time.mean,
+        cost_usd=bill.mean,
         preemptions=float(found.preemptions.mean()),
         sound=r.outlook.sound,
-        spread=Spread(runs, p50_s, p95_s, p50_usd, p95_usd),
+        spread=Spread(runs, time.p50, time.p95, bill.p50, bill.p95),
     )

@@ -53,6 +53,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.expectations import believed, cut, effective, left_of, union
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import Adaptive, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
@@ -231,7 +232,7 @@ class _Course:
         if self.job.proactive_replacement and self.job.grace_s.mean > 0:
             notices = 1 - self.job.missed_notice_rate
             lead = notices * np.broadcast_to(self.job.grace_s.mean, rate.shape)
-            sooner = again - self.job.allocation_s.mean + _left_of(self.job.allocation_s, lead / notices)
+            sooner = again - self.job.allocation_s.mean + left_of(self.job.allocation_s, lead / notices)
             again = -np.log(notices * np.exp(-rate * sooner) + (1 - notices) * np.exp(-rate * again)) / rate
         scale = np.exp(rate * (again + self.delay))
         segments, tail = self._segments()
@@ -246,7 +247,7 @@ class _Course:
         steps, period = self.job.steps, min(self.job.save_every_steps or self.job.steps, self.job.steps)
         every = self._interval(1.0)
         if isinstance(self.policy, EverySteps) and self.job.save_every_steps:
-            pieces, last = _union(steps, self.policy.steps, period)
+            pieces, last = union(steps, self.policy.steps, period)
             rest = np.full_like(every, last)
             counted = [(np.full_like(every, length), np.full_like(every, count)) for length, count in pieces]
         else:
@@ -318,7 +319,7 @@ class _Course:
         fails, start = self._start(bad, self.first)
         more, restart = self._start(bad, self.again)
         # The first try after a stop had its allocation begun earlier; where it fails, the next one did not.
-        sooner = good * (self.again - job.allocation_s.mean + _left_of(job.allocation_s, lead)) + badly * self.again
+        sooner = good * (self.again - job.allocation_s.mean + left_of(job.allocation_s, lead)) + badly * self.again
         if job.proactive_replacement:
             once, first_try = self._try(bad, sooner)
             restart = first_try + once * restart
@@ -343,21 +344,21 @@ class _Course:
         step = np.minimum(self.mean_step + self.urgent_s, grace)
         late = np.maximum(needed + step - grace, 0.0)
         if self.job.proactive_replacement:  # the next request comes with the notice
-            newest, others = np.exp(-rate * grace) * _cut(rate, needed, needed), _cut(rate, needed, needed)
+            newest, others = np.exp(-rate * grace) * cut(rate, needed, needed), cut(rate, needed, needed)
         else:  # after a step and an emergency save, or at the end of the life
-            newest = _cut(rate, needed + step, needed + grace)
-            others = _cut(rate, late, needed) - np.expm1(-rate * needed) * grace
+            newest = cut(rate, needed + step, needed + grace)
+            others = cut(rate, late, needed) - np.expm1(-rate * needed) * grace
         share = 1 / self.vms
         reached = np.exp(-rate * needed)
         good = reached * (share * np.exp(-rate * grace) + 1 - share)
         begins = (1 - bad) * good + bad * reached
-        wasted = (1 - bad) * (share * newest + (1 - share) * others) + bad * _cut(rate, needed, needed)
+        wasted = (1 - bad) * (share * newest + (1 - share) * others) + bad * cut(rate, needed, needed)
         return 1 - begins, needed * begins + wasted
 
     def _worked_and_lost(self, bad: Array) -> tuple[Array, Array]:
         """Share of the training time that is work, and the work that a bad preemption loses, seconds."""
         rate, steps = self.rate, self.job.steps
-        every = self._interval(_believed(bad, rate * steps * self.mean_step))
+        every = self._interval(believed(bad, rate * steps * self.mean_step))
         period = float(min(self.job.save_every_steps or steps, steps))
         users = every >= period
         every = np.where(users, period, period / np.ceil(period / every) if self.job.save_every_steps else every)
@@ -374,46 +375,3 @@ class _Course:
             share = work / segment
             return np.where(users, share, working), np.where(users, age * share, lost)
         return working, lost
-
-
-def effective(mean: Array, width: Array, rate: Array) -> Array:
-    """Effective length of a latency uniform around a mean, seconds: -log(E exp(-rate x))/rate."""
-    x = rate * width / 2
-    # log(sinh(x)/x) loses its digits near 0, where it is x^2/6.
-    log = np.where(x > 1e-4, np.log(np.sinh(np.clip(x, 1e-4, 500.0)) / np.clip(x, 1e-4, 500.0)), x**2 / 6)
-    return np.asarray(mean - log / rate)
-
-
-def _cut(rate: Array, most: Array, end: Array) -> Array:
-    """E[min(life, most); life < end] of an exponential life, most <= end, seconds."""
-    lives = np.exp(-rate * most)
-    return np.asarray((1 - lives) / rate - most * lives + most * (lives - np.exp(-rate * end)))
-
-
-def _left_of(span: Span, head: Array) -> Array:
-    """What is left on average of a latency that began ``head`` seconds earlier, seconds."""
-    width = max(span.high - span.low, 1e-9)
-    inside = np.clip(span.high - head, 0.0, width)
-    return np.asarray(inside**2 / (2 * width) + np.maximum(span.low - head, 0.0))
-
-
-def _believed(bad: Array, preemptions: Array) -> Array:
-    """The missed rate that a job believes in over its life, from 0.1 before anything is seen; see ``Notices``.
-
-    Intervals go with its root, so the root is averaged over the course of the learning.
-    """
-    at = np.array([0.1127, 0.5, 0.8873])  # Gauss-Legendre on (0, 1)
-    seen = preemptions[..., None] * at
-    root = ((1 + bad[..., None] * seen) / (10 + seen)) ** 0.5
-    return np.asarray(np.sum(root * np.array([5, 8, 5]) / 18, axis=-1) ** 2)
-
-
-def _union(steps: int, every: int, period: int) -> tuple[list[tuple[float, float]], float]:
-    """Segments between multiples of either number: (steps, how many) with the commonest first, and what is left."""
-    at = np.union1d(np.arange(every, steps + 1, every), np.arange(period, steps + 1, period))
-    if not len(at):
-        return [(float(steps + 1), 0.0)], float(steps)
-    lengths, counts = np.unique(np.diff(at, prepend=0), return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    pieces = [(float(lengths[i]), float(counts[i])) for i in order]
-    return pieces, float(steps - at[-1])

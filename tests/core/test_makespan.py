@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from effort import THOROUGH
 
+from deepvm.core.expectations import effective
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
-from deepvm.core.makespan import effective, expected, forecast, refusal
+from deepvm.core.makespan import expected, forecast, refusal
 from deepvm.core.savepolicy import parse_policy
 from deepvm.simulator.runs import simulate
 
