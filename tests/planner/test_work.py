@@ -266,3 +266,22 @@ def test_hours_alone() -> None:
     assert found[0].outlook is not None
     assert found[0].outlook.total_s == pytest.approx(360_000, rel=0.003)
     assert found.status.value == "optimal" and plan(found.catalog, found.request).configurations == found.configurations
+
+
+def test_more_throughput_for_less_money_may_still_be_late() -> None:
+    """Ten cheap VMs beat five dear ones in both, but are hit twice as often: neither solver may drop the five."""
+    ring = (RingSpeedup(0.0, 0.0),)
+    shop = catalog(
+        gpu_type("many", eflops=100.0, spot_usd_per_hour="0.1", speedups=ring),
+        gpu_type("few", eflops=195.0, spot_usd_per_hour="0.3", speedups=ring),
+        default_speedup="ring",
+    )
+    options = {"job": JOB, "measured_on": "many", "mttp": "1h", "architecture": "single-anchor", "max_nodes": 10}
+    many = recommend(shop, "2.25", **options)[0]  # type: ignore[arg-type]
+    few = recommend(shop, "2.25", **options, objective="makespan")[0]  # type: ignore[arg-type]
+    assert (many.cluster.gpu.name, few.cluster.gpu.name) == ("many", "few")
+    assert many.outlook is not None and few.outlook is not None and few.outlook.total_s < many.outlook.total_s
+    for top in (1, 3):
+        deadline = (few.outlook.total_s + many.outlook.total_s) / 2
+        late = recommend(shop, "2.25", **options, deadline=deadline, top=top)  # type: ignore[arg-type]
+        assert late[0].cluster == few.cluster and not late.doubt
