@@ -18,6 +18,7 @@ from oracle import Plan
 from deepvm.core.instances import Catalog
 from deepvm.core.job import Job, Span
 from deepvm.core.makespan import expected
+from deepvm.core.saturation import SaturationTable
 from deepvm.core.speedup import RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.planner.explain import explain
@@ -268,20 +269,25 @@ def test_hours_alone() -> None:
     assert found.status.value == "optimal" and plan(found.catalog, found.request).configurations == found.configurations
 
 
-def test_more_throughput_for_less_money_may_still_be_late() -> None:
-    """Ten cheap VMs beat five dear ones in both, but are hit twice as often: neither solver may drop the five."""
+def test_faster_and_cheaper_by_the_hour_may_still_cost_more_in_all() -> None:
+    """One type beats the other by a hair in both, and is taken away more often: neither solver may drop the other.
+
+    The total budget covers its VMs without their memory node, so that only the whole plan breaks it.
+    """
     ring = (RingSpeedup(0.0, 0.0),)
     shop = catalog(
-        gpu_type("many", eflops=100.0, spot_usd_per_hour="0.1", speedups=ring),
-        gpu_type("few", eflops=195.0, spot_usd_per_hour="0.3", speedups=ring),
+        gpu_type("flighty", eflops=100.0, spot_usd_per_hour="0.1", speedups=ring, interruption_band=4),
+        gpu_type("steady", eflops=99.9999, spot_usd_per_hour="0.100001", speedups=ring, interruption_band=0),
+        cpu_type("node", network_gbps=100.0),
+        n_sat=SaturationTable((1.0,), (100,)),
         default_speedup="ring",
     )
-    options = {"job": JOB, "measured_on": "many", "mttp": "1h", "architecture": "single-anchor", "max_nodes": 10}
-    many = recommend(shop, "2.25", **options)[0]  # type: ignore[arg-type]
-    few = recommend(shop, "2.25", **options, objective="makespan")[0]  # type: ignore[arg-type]
-    assert (many.cluster.gpu.name, few.cluster.gpu.name) == ("many", "few")
-    assert many.outlook is not None and few.outlook is not None and few.outlook.total_s < many.outlook.total_s
-    for top in (1, 3):
-        deadline = (few.outlook.total_s + many.outlook.total_s) / 2
-        late = recommend(shop, "2.25", **options, deadline=deadline, top=top)  # type: ignore[arg-type]
-        assert late[0].cluster == few.cluster and not late.doubt
+    options = {"work": 3000, "measured_on": "flighty", "architecture": "tiering", "max_nodes": 5}
+    flighty = recommend(shop, 1, **options)[0]  # type: ignore[arg-type]
+    steady = recommend(shop, 1, **options, objective="makespan")[0]  # type: ignore[arg-type]
+    assert [(r.cluster.gpu.name, r.cluster.spot_count) for r in (flighty, steady)] == [("flighty", 5), ("steady", 5)]
+    assert flighty.outlook is not None and steady.outlook is not None
+    budget = round((steady.outlook.cost_usd + flighty.outlook.cost_usd) / 2, 4)
+    assert steady.outlook.cost_usd < budget < flighty.outlook.cost_usd
+    frugal = recommend(shop, 1, **options, total_budget=budget, top=1)  # type: ignore[arg-type]
+    assert frugal[0].cluster == steady.cluster and not frugal.doubt
