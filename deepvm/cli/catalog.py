@@ -11,8 +11,8 @@ import typer
 from deepvm.cli.configured import ConfiguredCommand
 from deepvm.cli.diff import diff
 from deepvm.cli.flags import takes_flags
-from deepvm.cli.options import ShowFlags, SourceFlags
 from deepvm.cli.refresh import refresh, status
+from deepvm.cli.source_options import ShowFlags, SourceFlags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from deepvm.cli.flags import takes_flags
-from deepvm.cli.options import SourceFlags
+from deepvm.cli.source_options import SourceFlags
 
 CHANGED = 1
 """Exit code of ``--fail-on-change`` when something changed, as ``diff`` and ``git diff --exit-code`` have it."""

@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from deepvm.catalog.market import MarketRequest
     from deepvm.core.instances import Catalog, Quota
+    from deepvm.core.job import Job
     from deepvm.planner.request import PlanOptions
 
 DEFAULT_CATALOG = "aws"
@@ -40,7 +41,8 @@ def _complete_architecture(incomplete: str) -> list[str]:
 
 
 ObjectiveName = Annotated[
-    Literal["throughput", "flopp", "cost-per-work"], typer.Option(help="What the best cluster is best at.")
+    Literal["throughput", "flopp", "cost-per-work", "makespan", "total-cost"],
+    typer.Option(help="What the best cluster is best at; makespan and total-cost need --job or --work."),
 ]
 Policy = Annotated[
     Literal["deepvm", "noscale", "cost-first", "performance-first"],
@@ -196,6 +198,47 @@ class PlanFlags:
         typer.Option(metavar="FILE|none", help="Account limits in vCPUs, or none; the catalogue's unless given."),
     ] = None
 
+    # Not called "job": DEEPVM_JOB is what a training job calls itself.
+    job_file: Annotated[
+        str,
+        typer.Option(
+            "--job",
+            metavar="FILE",
+            help="What to train, as for 'deepvm simulate': adds its expected time and cost under preemption.",
+        ),
+    ] = ""
+    work: Annotated[
+        str | None, typer.Option(metavar="HOURS", help="In place of --job: hours that it would take on one VM.")
+    ] = None
+    measured_on: Annotated[
+        str,
+        typer.Option(
+            metavar="TYPE",
+            autocompletion=complete_type,
+            help="The type of that VM, and of the job's step_s; the cheapest that may train unless given.",
+        ),
+    ] = ""
+    mttp: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Mean time to preemption of a spot VM, such as 3h; see --interruption-rate."),
+    ] = None
+    interruption_rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of spot VMs taken away in a month, such as 10%; the job's mttp_s or AWS's bands unless given.",
+        ),
+    ] = None
+    save_policy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="When the job saves, as for 'deepvm simulate': adaptive.")
+    ] = None
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The longest expected time of the job, such as 12h.")
+    ] = None
+    total_budget: Annotated[
+        str | None, typer.Option(metavar="USD", help="The most that the job is expected to cost in all, $.")
+    ] = None
+
     @property
     def regions(self) -> tuple[str, ...]:
         """The regions that were named, each once; empty when none was.
@@ -260,6 +303,14 @@ class PlanFlags:
             "burstable": self.burstable,
             "max_nodes": self.max_nodes,
             "quotas": open_quotas(self.quota, catalog),
+            "job": open_job(self.job_file),
+            "work": self.work,
+            "measured_on": self.measured_on,
+            "mttp": self.mttp,
+            "interruption_rate": self.interruption_rate,
+            "save_policy": self.save_policy,
+            "deadline": self.deadline,
+            "total_budget": self.total_budget,
         }
 
 
@@ -270,6 +321,10 @@ class RankFlags(PlanFlags):
     top: Annotated[str, typer.Option(metavar="N", help="How many configurations to rank.")] = "3"
     solver: Solver = "ilp"
     time_limit: Annotated[str, typer.Option(metavar="SECONDS", help="Stop the integer program after this time.")] = "60"
+    simulate: Annotated[
+        str | None,
+        typer.Option(metavar="RUNS", help="Also simulate the job on the ranked clusters: median and 95 %."),
+    ] = None
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
         """As of :class:`PlanFlags`, with how to rank."""
@@ -300,48 +355,15 @@ class SweepFlags(PlanFlags):
         return options
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SourceFlags:
-    """How a command that only reads catalogues comes to AWS's prices; as in :class:`PlanFlags`."""
+def open_job(path: str) -> "Job | None":
+    """What is to be trained, None when no file says."""
+    if not path:
+        return None
+    from pathlib import Path
 
-    prices: Annotated[
-        Prices, typer.Option(help="From AWS where that is possible, only from AWS, or those that came with deepvm.")
-    ] = "auto"
-    offline: Annotated[
-        bool, typer.Option(show_default=False, help="Never ask the network: use what is kept on this machine.")
-    ] = False
-    profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogues and files.")] = ""
+    from deepvm.simulator.jobfile import read_job
 
-    def load(self, name: str) -> "Catalog":
-        """A catalogue, with notes about where AWS's prices come from.
-
-        Raises:
-            DataError, CloudError: it cannot be had.
-        """
-        from deepvm.catalog.store import load_catalog
-
-        catalog = load_catalog(name, prices=self.prices, offline=self.offline, profile=self.profile)
-        for text in catalog.provenance.notes:
-            note(text)
-        return catalog
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ShowFlags(SourceFlags):
-    """As of :class:`SourceFlags`, for a command that shows what the planner would count with."""
-
-    tables: Tables = "auto"
-    workload: Workload = ""
-
-    def load(self, name: str) -> "Catalog":
-        """As of :class:`SourceFlags`, with measured figures.
-
-        Raises:
-            RequestError: nothing was measured with the workload.
-        """
-        from deepvm.cli.markets import measured
-
-        return measured((super().load(name),), self.tables, self.workload)[0]
+    return read_job(Path(path))
 
 
 def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":

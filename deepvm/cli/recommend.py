@@ -43,7 +43,16 @@ def recommend(
     from deepvm.cli.markets import open_catalogs, placement_of
     from deepvm.planner.regions import compare
 
-    found = compare(_answers(open_catalogs(flags), flags))
+    answers = _answers(open_catalogs(flags), flags)
+    if answers[0].request.work is not None:
+        from deepvm.cli.outlooks import simulated
+
+        answers = [simulated(answer, flags.simulate) for answer in answers]
+    elif flags.simulate is not None:
+        from deepvm.errors import RequestError
+
+        raise RequestError("simulate", flags.simulate, "this beside --job or --work, which say what is to be trained")
+    found = compare(answers)
     why = None
     if explain:
         from deepvm.planner.explain import why_not

@@ -36,7 +36,7 @@ MAX_BYTES = 2**20
 """Larger files are refused: whoever names one did not mean a file of a few settings."""
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-_FILES = frozenset({"catalog", "quota", "tables"})
+_FILES = frozenset({"catalog", "quota", "tables", "job_file"})
 _SECRET = re.compile(r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE)
 _A_FILE = 'a text file with settings, such as: region = ["us-east-1"]'
 _FORMS = {list: "text in quotes, or a list of texts", bool: "true or false", str: "text in quotes, or a number"}
@@ -302,7 +302,7 @@ def _text(value: Any) -> str:
 
 def _placed(value: Value, path: Path) -> Value:
     """A file that is named in a file of settings is looked for beside it, not wherever the command is run."""
-    if not isinstance(value, str) or not value.lower().endswith((".json", ".csv")):
+    if not isinstance(value, str) or not value.lower().endswith((".json", ".csv", ".yaml", ".yml")):
         return value
     return str(path.parent / os.path.expanduser(value))
 

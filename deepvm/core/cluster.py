@@ -89,6 +89,35 @@ class Binding:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Median and 95th percentile of simulated runs: of the time, seconds, and of the bill, dollars."""
+
+    runs: int
+    p50_s: float
+    p95_s: float
+    p50_usd: float
+    p95_usd: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a job is expected to take on a cluster, preemptions included.
+
+    Attributes:
+        total_s: time from the request to the end, seconds; infinite where it does not come to an end.
+        cost_usd: the bill for all VMs. preemptions: how many.
+        sound: whether the closed form holds here within 2 % (deepvm.core.makespan).
+        spread: of simulated runs, where there were any; the figures above are then their means.
+    """
+
+    total_s: float
+    cost_usd: float
+    preemptions: float
+    sound: bool = True
+    spread: Spread | None = None
+
+
+@dataclass(frozen=True)
 class Recommendation:
     """A cluster with everything that is claimed of it.
 
@@ -102,6 +131,7 @@ class Recommendation:
         speedup_kind: the curve that was used.
         binding: what stops the next larger cluster of these types; empty when nothing does.
         warnings: what should make a reader doubt the figures.
+        outlook: expected time and bill of the user's job; None without one.
     """
 
     rank: int
@@ -115,6 +145,7 @@ class Recommendation:
     speedup_kind: str
     binding: tuple[Binding, ...] = ()
     warnings: tuple[str, ...] = ()
+    outlook: Outlook | None = None
 
     @property
     def usd_per_hour(self) -> Decimal:

@@ -86,6 +86,41 @@ def format_usd(amount: Decimal | int) -> str:
     return f"{whole}.{decimals:0<4}"
 
 
+_TIME = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(s|min|m|h|d)?\s*", re.ASCII | re.IGNORECASE)
+_TIME_UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+MOST_SECONDS = 10**10
+"""Three hundred years; whoever writes more made a slip."""
+
+
+def parse_seconds(value: str | float, option: str) -> float:
+    """Read a time: ``12h``, ``90min``, ``2d``, ``300s``, or a number of seconds.
+
+    Text without a unit is refused: somebody who writes ``12`` does not mean 12 seconds.
+
+    Raises:
+        RequestError: not a time, no unit or an unknown one, or not above 0.
+    """
+    allowed = "a time above 0 with a unit of s, min, h or d, such as 12h"
+    if isinstance(value, str):
+        match = _TIME.fullmatch(value)
+        if match is None or match[2] is None:
+            raise RequestError(option, value, allowed)
+        seconds = float(match[1]) * _TIME_UNITS[match[2].lower()]
+    else:
+        seconds = value
+    if isinstance(value, bool) or not 0 < seconds <= MOST_SECONDS:
+        raise RequestError(option, value, allowed)
+    return seconds
+
+
+def format_seconds(seconds: float) -> str:
+    """A time for people, rounded to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
+    for unit, size, most in (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0)):
+        if seconds < most:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds / 86400:.4g} d" if seconds < float("inf") else "never"
+
+
 MOST_BYTES = 10**24
 """A size beyond this is a slip; floats and solvers still count with it."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from deepvm.core.cluster import Binding
 from deepvm.core.instances import InstanceType, Market, quota_limit
 from deepvm.core.speedup import scaling_factor
-from deepvm.core.units import MICRO_USD, format_usd
+from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.candidates import Candidates, Sizes
 from deepvm.planner.frontier import Choice
 from deepvm.planner.policies import TIE, scoring
@@ -53,7 +53,8 @@ def binding(choice: Choice, candidates: Candidates, request: PlanRequest) -> tup
                 pair = min(int(choice.block.tier.n_sat[choice.memory or 0]), int(sizes.n_sat[row]))
                 reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
                 broken.append(Binding("saturation", reason))
-    order = (*choice.block.architecture.constraints, "max-nodes")
+    broken += _job(f"{count} x {now.gpu.name}", float(sizes.total_s[row]), int(price[row]), request)
+    order = (*choice.block.architecture.constraints, "max-nodes", "deadline", "total-budget")
     return tuple(sorted(broken, key=lambda b: order.index(b.constraint)))
 
 
@@ -63,7 +64,8 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> Sizes:
     gpu = next(g for g in candidates.gpus if g.instance.name == name)
     scaling = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
     free = replace(candidates, gpus=(replace(gpu, scaling=scaling),), quotas=(), max_nodes=MOST_NODES + 1)
-    return free.sizes(choice.block.architecture)
+    sizes = free.sizes(choice.block.architecture)
+    return sizes if candidates.work is None else sizes.take(np.isfinite(sizes.total_s))
 
 
 def _limits(
@@ -86,6 +88,19 @@ def _limits(
         broken.append(Binding("max-nodes", f"{count} VMs would train; the limit is {request.max_nodes}"))
     broken += _quota(gpu, Market.SPOT, spot, candidates)
     broken += _quota(gpu, Market.ON_DEMAND, on_demand, candidates)
+    return broken
+
+
+def _job(what: str, total_s: float, price: int, request: PlanRequest) -> list[Binding]:
+    """What a cluster at a price breaks of what the user's job may take."""
+    work, broken = request.work, []
+    if work is not None and work.deadline_s is not None and total_s > work.deadline_s:
+        reason = f"{what} would be expected to take {format_seconds(total_s)}"
+        broken.append(Binding("deadline", reason))
+    if work is not None and work.total_budget is not None:
+        bill = total_s / 3600 * price / MICRO_USD
+        if bill > work.total_budget:
+            broken.append(Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all"))
     return broken
 
 

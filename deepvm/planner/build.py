@@ -21,6 +21,11 @@ def blocks_of(candidates: Candidates, request: PlanRequest) -> tuple[Block, ...]
     blocks = []
     for architecture in architectures_of(request):
         sizes = candidates.sizes(architecture)
+        # Most of them keep to a deadline at any price, or at none; the rest is a matter of the whole plan's price.
+        if request.needs_work:
+            sizes = sizes.take(np.isfinite(sizes.total_s))
+        if request.work is not None and request.work.constrained:
+            sizes = sizes.take(sizes.price <= sizes.most_usd)
         if architecture.tiered and not len(candidates.tier):
             sizes = sizes.take(np.zeros(len(sizes), dtype=np.bool_))
         blocks.append(Block(architecture, sizes, candidates.tier, scoring(request, sizes)))
@@ -44,6 +49,11 @@ def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[B
         )
     if sizes.extrapolated[row]:
         warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
+    outlook = None
+    if candidates.work is not None:
+        outlook = candidates.work.outlook(sizes, row, choice.price)
+        if candidates.work.mttp_s is None and gpu.interruption_band is None:
+            warnings.append(f"nobody says how often {gpu.name} is taken away: counted as 25 % a month; give --mttp")
     return Recommendation(
         rank=rank,
         cluster=cluster,
@@ -56,6 +66,7 @@ def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[B
         speedup_kind=kind,
         binding=binding,
         warnings=tuple(warnings),
+        outlook=outlook,
     )
 
 

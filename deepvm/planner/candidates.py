@@ -25,6 +25,7 @@ from deepvm.planner.request import PlanRequest, PolicyName
 
 if TYPE_CHECKING:
     from deepvm.planner.architectures.base import Architecture
+    from deepvm.planner.work import Work
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -57,6 +58,9 @@ class Sizes:
         n_sat: n_sat of the type's own network. clamped, extrapolated: see :class:`ScalingFactor`.
         zone: where its spot VMs are cheapest, a column of :attr:`MemoryTier.offered`.
         quotas: the account limits that the planner counts with.
+        total_s, preemptions, sound: what the user's job is expected to take, see :mod:`deepvm.planner.work`; 0 without
+            a job.
+        most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """
 
     types: tuple[InstanceType, ...]
@@ -73,6 +77,10 @@ class Sizes:
     extrapolated: BoolArray
     zone: IntArray
     quotas: tuple[Quota, ...]
+    total_s: FloatArray
+    preemptions: FloatArray
+    sound: BoolArray
+    most_usd: IntArray
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -155,6 +163,7 @@ class Candidates:
         ignores_scaling: whether the policy does not look at K(n), and so also takes sizes that the curve says train
             nothing.
         zones: ids of the zones where spot VMs are cheapest; the last, empty one stands for zones that are not known.
+        work: what is to be trained, None when nobody says. reference: the type that its step is measured on.
     """
 
     gpus: tuple[GpuCandidate, ...]
@@ -165,6 +174,8 @@ class Candidates:
     speedup_kind: str
     ignores_scaling: bool = False
     zones: tuple[str, ...] = ("",)
+    work: Work | None = None
+    reference: InstanceType | None = None
 
     def sizes(self, architecture: Architecture) -> Sizes:
         """All (type, n) pairs of an architecture that the quotas and ``max_nodes`` allow and that scale at all."""
@@ -206,10 +217,18 @@ class Candidates:
             "clamped": np.asarray(scaled("clamped"), dtype=np.bool_),
             "extrapolated": np.asarray(scaled("extrapolated"), dtype=np.bool_),
             "zone": column((self.zones.index(_zone(t)) for t in types), np.int64),
+            "total_s": np.zeros(1),
+            "preemptions": np.zeros(1),
+            "sound": np.ones(1, dtype=np.bool_),
+            "most_usd": np.array([np.iinfo(np.int64).max]),
         }
         flat = {name: np.ascontiguousarray(np.broadcast_to(c, shape)).reshape(-1) for name, c in columns.items()}
         rows = Sizes(types=types, quotas=self.quotas, **flat)
-        return rows.take(((rows.k > 0) | self.ignores_scaling) & self._within_quotas(rows))
+        rows = rows.take(((rows.k > 0) | self.ignores_scaling) & self._within_quotas(rows))
+        if self.work is None:
+            return rows
+        rows = self.work.forecast(rows, self.reference)
+        return replace(rows, most_usd=self.work.allowed_micro_usd(rows.total_s))
 
     def _within_quotas(self, sizes: Sizes) -> BoolArray:
         def limits(market: Market) -> IntArray:
@@ -279,7 +298,10 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
             [[not z or not i.zones or z in i.zones for z in zones] for i in memory], dtype=np.bool_
         ).reshape(len(memory), len(zones)),
     )
+    work = request.work
     return Candidates(
+        work=work,
+        reference=None if work is None else work.reference(gpus, gpu_types),
         gpus=tuple(gpus),
         tier=tier,
         quotas=tuple(quotas),

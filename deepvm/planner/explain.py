@@ -130,7 +130,7 @@ def _verdict(
         return f"{what} is as good as the winner and costs {format_usd(over)} $/h more"
     share = "no measured throughput to compare"
     if gap is not None and request.policy is PolicyName.DEEPVM:
-        measure = {"flopp": "lower Z", "cost-per-work": "dearer work"}.get(request.objective.value, "less throughput")
+        measure = _WORSE.get(request.objective.value, "less throughput")
         share = f"{gap:.1%} {measure}"
     elif gap is not None:
         share = f"{abs(gap):.1%} {'less' if gap > 0 else 'more'} throughput, which is not what this policy looks at"
@@ -139,6 +139,14 @@ def _verdict(
     else:
         when = f"it would equal the winner's {format_usd(winner.price)} $/h cluster at {format_usd(matches_at)} $/h"
     return f"{what} has {share}; {when}"
+
+
+_WORSE = {
+    "flopp": "lower Z",
+    "cost-per-work": "dearer work",
+    "makespan": "fewer jobs in the same time",
+    "total-cost": "a higher bill",
+}
 
 
 def explain(

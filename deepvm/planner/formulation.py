@@ -13,6 +13,7 @@ from typing import Literal
 
 from deepvm.core.instances import Market, quota_limit
 from deepvm.planner.candidates import MemoryTier, Sizes
+from deepvm.planner.request import MOST_NODES
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,19 @@ def choose_one_size(sizes: Sizes) -> tuple[tuple[Variable, ...], Constraint]:
 def budget_row(prices: Sequence[int], budget: int) -> Constraint:
     """The hourly price must not exceed the budget (DeepVM eq. 3, 5)."""
     return Constraint("budget", "price <= PW", tuple((v, p) for v, p in enumerate(prices) if p), "<=", budget)
+
+
+def total_budget_row(prices: Sequence[int], sizes: Sizes) -> tuple[Constraint, ...]:
+    """The price must not exceed what the chosen size may cost an hour, for its expected time, within a total budget.
+
+    Linear because exactly one size is chosen: the sum of its price and its memory nodes', less its limit, is <= 0.
+    """
+    limits = sizes.most_usd.tolist()
+    if not limits or min(limits) > sum(prices):
+        return ()
+    most = sum(prices) * MOST_NODES  # more than any plan costs, so a larger limit is none
+    terms = tuple((v, p - (min(limits[v], most) if v < len(limits) else 0)) for v, p in enumerate(prices))
+    return (Constraint("total-budget", "price x expected time <= total budget", terms, "<=", 0),)
 
 
 def quota_rows(sizes: Sizes, tier: MemoryTier | None, counts: Sequence[int] = ()) -> tuple[Constraint, ...]:

@@ -8,7 +8,7 @@ then a look-up in a running maximum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -211,9 +211,12 @@ def _plans(block: Block, top: int) -> _Plans:
     """Each size with each of the memory tiers that are worth knowing."""
     sizes = block.sizes
     if block.architecture.tiered:
-        return _with_cheapest_tiers(sizes, block.tier, top)
+        plans = _with_cheapest_tiers(sizes, block.tier, top)
+        kept = plans.price <= sizes.most_usd[plans.size]
+        return _Plans(*(getattr(plans, f.name)[kept] for f in fields(plans)))
     rows = np.arange(len(sizes), dtype=np.int64)
-    return _Plans(rows, np.full_like(rows, -1), np.zeros_like(rows), sizes.price)
+    rows = rows[sizes.price <= sizes.most_usd]
+    return _Plans(rows, np.full_like(rows, -1), np.zeros_like(rows), sizes.price[rows])
 
 
 def useful_tier(tier: MemoryTier, top: int) -> BoolArray:

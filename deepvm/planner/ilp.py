@@ -94,6 +94,8 @@ def _useful_sizes(block: Block, budget: int, top: int) -> IntArray:
     rows = block.sizes.take(affordable)
     order = np.unique(block.scoring.scores[affordable], return_inverse=True)[1]
     columns = [-order, price_order(rows.price)]
+    if len(rows) and rows.most_usd.min() < np.iinfo(np.int64).max:  # what a size may cost falls with its expected time
+        columns += [-rows.most_usd]
     if block.architecture.tiered:
         columns += [rows.count, -rows.n_sat]
         if block.tier.offers_differ:

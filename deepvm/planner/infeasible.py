@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepvm.core.cluster import NodeGroup
 from deepvm.core.instances import Catalog, InstanceType, Market
-from deepvm.core.units import format_bytes, format_usd
+from deepvm.core.units import MICRO_USD, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
+from deepvm.planner.build import blocks_of
 from deepvm.planner.candidates import Candidates, missing_for
-from deepvm.planner.frontier import Choice
+from deepvm.planner.frontier import Choice, Frontier
 from deepvm.planner.policies import architectures_of
-from deepvm.planner.request import PlanRequest
+from deepvm.planner.request import Objective, PlanRequest, PolicyName
+
+if TYPE_CHECKING:
+    from deepvm.planner.work import Work
 
 _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 
@@ -24,8 +29,8 @@ class Infeasible:
     """Why a request has no answer.
 
     Attributes:
-        constraint: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, ``zone``, or ``types`` when no
-            type that was allowed can be used.
+        constraint: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, ``zone``, ``deadline``,
+            ``total-budget``, or ``types`` when no type that was allowed can be used.
         reason: what is in the way, with the figures.
         advice: what to change.
     """
@@ -44,6 +49,9 @@ def infeasible(catalog: Catalog, request: PlanRequest, candidates: Candidates, c
         candidates: the types that are left.
         cheapest: the cheapest cluster at any budget, None when there is none.
     """
+    limited = _job_limits(request, candidates, cheapest)
+    if limited is not None:
+        return limited
     if cheapest is not None:
         reason = (
             f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible cluster costs "
@@ -77,6 +85,42 @@ def infeasible(catalog: Catalog, request: PlanRequest, candidates: Candidates, c
     # Candidates exist and still no plan at any price: only the quotas of the pieces together can forbid that.
     reason = "the quotas allow no cluster: they must cover " + ", or ".join(_smallest(a, candidates) for a in roomy)
     return Infeasible("quota", reason, _HIGHER_QUOTA)
+
+
+def _job_limits(request: PlanRequest, candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
+    """Whether what the job may take is in the way; None when there would be no cluster without it either."""
+    work = request.work
+    if work is None or not work.constrained:
+        return None
+    instead = "" if cheapest is None else f", or pay at least {format_usd(cheapest.price)} $/h"
+    patient = replace(work, deadline_s=None, total_budget=None)
+    fastest = _best(Objective.MAKESPAN, patient, request, candidates)
+    if fastest is None:
+        return None
+    within = f"for at most {request.budget.normalize():f} $/h"
+    takes = 3600 / fastest.value
+    if work.deadline_s is not None and takes > work.deadline_s:
+        reason = (
+            f"nothing is expected to end within {format_seconds(work.deadline_s)}: the fastest cluster {within}, "
+            f"{fastest.cluster}, takes {format_seconds(takes)}"
+        )
+        return Infeasible("deadline", reason, f"allow more time{instead}")
+    thrifty = _best(Objective.TOTAL_COST, replace(patient, deadline_s=work.deadline_s), request, candidates)
+    if thrifty is None or work.total_budget is None:
+        return None
+    in_time = "" if work.deadline_s is None else " that ends in time"
+    reason = (
+        f"no bill of at most {work.total_budget.normalize():f} $ is expected: the cheapest cluster{in_time} {within}, "
+        f"{thrifty.cluster}, costs {-thrifty.value / MICRO_USD:.2f} $ in all"
+    )
+    return Infeasible(
+        "total-budget", reason, f"raise the total budget{' or allow more time' if in_time else ''}{instead}"
+    )
+
+
+def _best(objective: Objective, work: Work, request: PlanRequest, candidates: Candidates) -> Choice | None:
+    asked = replace(request, objective=objective, policy=PolicyName.DEEPVM, work=work)
+    return Frontier.build(blocks_of(replace(candidates, work=work), asked)).best(request.budget_micro_usd)
 
 
 def _no_gpu(candidates: Candidates, catalog: Catalog, request: PlanRequest) -> Infeasible:

@@ -71,4 +71,8 @@ def scoring(request: PlanRequest, sizes: Sizes) -> Scoring:
     work, z = (sizes.ideal_throughput, sizes.ideal_z) if ideal else (sizes.throughput, sizes.z)
     if request.objective is Objective.FLOPP:
         return Scoring(z)
+    if request.objective in (Objective.MAKESPAN, Objective.TOTAL_COST):
+        # Jobs an hour: the bill of one is price / score, as the price of work is for cost-per-work. Sizes that never
+        # get done are no candidates (blocks_of); here they only must not divide by 0.
+        return Scoring(3600 / sizes.total_s, per_dollar=request.objective is Objective.TOTAL_COST)
     return Scoring(work, per_dollar=request.objective is Objective.COST_PER_WORK)

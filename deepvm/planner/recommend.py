@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from deepvm.core.cluster import Recommendation, Rejection
-from deepvm.core.instances import Catalog
+from deepvm.core.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.planner.binding import binding
 from deepvm.planner.build import blocks_of, describe, improvement
@@ -20,7 +20,7 @@ from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Block, Choice, Frontier, rank
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.policies import architectures_of, scoring
-from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName, with_tables
+from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -68,6 +68,7 @@ class Recommendations(Sequence[Recommendation]):
         doubt: why the integer program did not prove them; empty when it did.
         infeasible: why nothing is feasible and what to change; None when something is.
         cheapest: the cheapest feasible cluster at any budget.
+        reference: the type that the job's step is measured on, None without a job.
     """
 
     catalog: Catalog
@@ -83,6 +84,7 @@ class Recommendations(Sequence[Recommendation]):
     doubt: str = ""
     infeasible: Infeasible | None = None
     cheapest: Recommendation | None = None
+    reference: InstanceType | None = None
 
     def __repr__(self) -> str:
         """The ranked clusters, or why there are none; not the whole catalogue."""
@@ -137,7 +139,9 @@ def recommend(
             - ``quotas=None``: account limits; None for those of the catalogue, empty for none;
             - ``top=3``: how many clusters to rank;
             - ``solver="ilp"``, or ``"frontier"``: both are exact and agree;
-            - ``time_limit_s=60.0``: seconds for the integer program.
+            - ``time_limit_s=60.0``: seconds for the integer program;
+            - what is to be trained: see :class:`deepvm.planner.request.WorkOptions`; objectives ``makespan`` and
+              ``total-cost`` need it.
 
     Returns:
         The ranked clusters; empty with a reason when nothing is feasible.
@@ -185,6 +189,7 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
         doubt=doubt,
         infeasible=why,
         cheapest=None if cheapest is None else describe(cheapest, 1, candidates),
+        reference=candidates.reference,
     )
 
 
@@ -217,6 +222,12 @@ def _doubt(found: IlpResult, expected: Sequence[Choice]) -> str:
     return ""
 
 
+def _scored(block: Block, request: PlanRequest) -> Block:
+    """A block under another objective."""
+    sizes = block.sizes.take(np.isfinite(block.sizes.total_s)) if request.needs_work else block.sizes
+    return replace(block, sizes=sizes, scoring=scoring(request, sizes))
+
+
 def _alternatives(
     blocks: Sequence[Block], candidates: Candidates, request: PlanRequest, best: Choice | None
 ) -> tuple[Alternative, ...]:
@@ -225,9 +236,9 @@ def _alternatives(
         return ()
     found = []
     for objective in Objective:
-        if objective is not request.objective:
+        if objective is not request.objective and (request.work is not None or objective not in WORK_OBJECTIVES):
             other = replace(request, objective=objective)
-            scored = [replace(block, scoring=scoring(other, block.sizes)) for block in blocks]
+            scored = [_scored(block, other) for block in blocks]
             choice = Frontier.build(scored).best(request.budget_micro_usd)
             if choice is not None and choice.cluster != best.cluster:
                 reasons = binding(choice, candidates, other)

@@ -82,6 +82,8 @@ def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
         return (count,)
     if request.policy is PolicyName.PERFORMANCE_FIRST:
         return (eflops, count)
+    if request.needs_work and r.outlook is not None:
+        return (-r.outlook.total_s if request.objective is Objective.MAKESPAN else -r.outlook.cost_usd,)
     unscaled = request.policy is PolicyName.NOSCALE
     if request.objective is Objective.FLOPP:
         return (_unscaled_z(r) if unscaled else r.z,)

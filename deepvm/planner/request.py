@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
-from typing import Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar
 
 from deepvm.core.instances import Catalog, Quota, refuse_twice
 from deepvm.core.units import Money, budget_micro_usd, parse_bytes, to_decimal
 from deepvm.errors import RequestError
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from deepvm.core.job import Job
+    from deepvm.planner.work import Work
 
 
 class Objective(str, Enum):
@@ -23,6 +29,13 @@ class Objective(str, Enum):
     """Maximise the printed objective Z, operations per dollar (DeepVM eq. 4, 8); kept for reproduction."""
     COST_PER_WORK = "cost-per-work"
     """Minimise price / throughput: the cheapest training, however long it takes."""
+    MAKESPAN = "makespan"
+    """Minimise the expected time of a job, preemptions included; needs the job."""
+    TOTAL_COST = "total-cost"
+    """Minimise its expected bill, preemptions included; needs the job."""
+
+
+WORK_OBJECTIVES = (Objective.MAKESPAN, Objective.TOTAL_COST)
 
 
 class PolicyName(str, Enum):
@@ -114,6 +127,7 @@ class PlanRequest:
         quotas: account limits; None for those of the catalogue, empty for none.
         top: how many configurations to rank.
         time_limit_s: seconds after which the integer program settles for the best plan so far.
+        work: what is to be trained, None when nobody says.
     """
 
     budget: Decimal
@@ -139,6 +153,12 @@ class PlanRequest:
     top: int = 3
     solver: SolverName = SolverName.ILP
     time_limit_s: float = 60.0
+    work: Work | None = None
+
+    @property
+    def needs_work(self) -> bool:
+        """Whether plans are compared by what becomes of the job."""
+        return self.objective in WORK_OBJECTIVES
 
     @property
     def budget_micro_usd(self) -> int:
@@ -180,6 +200,7 @@ class PlanRequest:
         top: int | str = 3,
         solver: str = "ilp",
         time_limit_s: float | str = 60.0,
+        **work: Unpack[WorkOptions],
     ) -> PlanRequest:
         """Read the values that people write.
 
@@ -210,6 +231,7 @@ class PlanRequest:
             top: configurations to rank, 1 to 100.
             solver: ``ilp`` or ``frontier``.
             time_limit_s: seconds, above 0.
+            **work: what is to be trained; see :class:`WorkOptions`.
 
         Numbers may also be given as text, as they come from a command line.
 
@@ -225,11 +247,23 @@ class PlanRequest:
         limit = float(to_decimal(time_limit_s, "time_limit_s", unit="seconds"))
         limits = None if quotas is None else tuple(quotas)
         refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in limits or ()))
+        wanted, checkpoint_bytes, trained = (
+            _choice("objective", objective, Objective),
+            parse_bytes(checkpoint_size),
+            None,
+        )
+        if any(value not in (None, "") for value in work.values()):
+            from deepvm.planner.work import Work  # loads what only jobs need
+
+            trained = Work.parse(**work, checkpoint_bytes=checkpoint_bytes)
+        if trained is None and wanted in WORK_OBJECTIVES:
+            raise RequestError("objective", objective, "this beside --job or --work, which say what is to be trained")
         return cls(
+            work=trained,
             budget=to_decimal(budget, "budget", zero=True, unit="$/h"),
-            checkpoint_bytes=parse_bytes(checkpoint_size),
+            checkpoint_bytes=checkpoint_bytes,
             buffers=_whole("buffers", buffers, 1000),
-            objective=_choice("objective", objective, Objective),
+            objective=wanted,
             policy=_choice("policy", policy, PolicyName),
             architectures=names,
             speedup=None if speedup is None else _choice("speedup", speedup, SpeedupKind),
@@ -276,7 +310,27 @@ def with_tables(catalog: Catalog, tables: MeasuredTables | None) -> Catalog:
     return tables.apply(catalog)
 
 
-class PlanOptions(TypedDict, total=False):
+class WorkOptions(TypedDict, total=False):
+    """What is to be trained, as people write it; see :mod:`deepvm.planner.work`.
+
+    ``job``: a job, whose ``step_s`` is that of one VM. ``work``: in its place, hours on one VM. ``measured_on``: the
+    type of that VM; the cheapest that may train unless given. ``mttp``: mean time to preemption of a VM, ``"3h"`` or
+    seconds; ``interruption_rate``: in its place, the share taken away in a month, ``"10%"`` or 0.1. ``save_policy``:
+    when the job saves, ``"adaptive"`` unless given. ``deadline``: the longest expected time, ``"12h"`` or seconds.
+    ``total_budget``: the highest expected bill, $.
+    """
+
+    job: Job | None
+    work: float | str | None
+    measured_on: str
+    interruption_rate: str | float | None
+    mttp: str | float | None
+    save_policy: str | None
+    deadline: str | float | None
+    total_budget: Money | None
+
+
+class PlanOptions(WorkOptions, total=False):
     """The options of :meth:`PlanRequest.parse`, for the functions that pass them on."""
 
     checkpoint_size: str | int

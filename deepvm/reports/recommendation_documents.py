@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.provider import format_time
-from deepvm.core.cluster import NodeGroup, Recommendation
+from deepvm.core.cluster import NodeGroup, Outlook, Recommendation
 from deepvm.core.instances import Catalog, InstanceType, Market
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
@@ -16,6 +17,7 @@ from deepvm.reports.sources import doubts, quota_needs
 if TYPE_CHECKING:
     from deepvm.catalog.market import Placement
     from deepvm.planner.explain import WhyNot
+    from deepvm.planner.work import Work
 
 SCHEMA_VERSION = "deepvm.recommend/1"
 EXPLAIN_VERSION = "deepvm.explain/1"
@@ -67,6 +69,8 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             {"instance_type": r.instance_type, "reason": r.reason, "detail": r.detail} for r in answer.rejections
         ],
     }
+    if request.work is not None:
+        found["request"]["work"] = _work(request.work, answer.reference)
     if answer.next_change:
         change = answer.next_change
         found["next_change"] = {
@@ -80,6 +84,42 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         found["cheapest"] = None if answer.cheapest is None else _configuration(answer.cheapest, catalog)
     if why is not None:
         found["explanation"] = explanation(why, catalog)
+    return found
+
+
+def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
+    """What is to be trained."""
+    job = work.job
+    return {
+        "job": job.name,
+        "steps": job.steps,
+        "step_s": job.step_s.mean,
+        "measured_on": reference and reference.name,
+        "mttp_s": work.mttp_s,
+        "save_policy": work.policy_name,
+        "deadline_s": work.deadline_s,
+        "total_budget_usd": None if work.total_budget is None else float(work.total_budget),
+    }
+
+
+def _expected(outlook: Outlook) -> dict[str, Any]:
+    """What the job is expected to take; null where it does not come to an end."""
+    ends, spread = math.isfinite(outlook.total_s), outlook.spread
+    found: dict[str, Any] = {
+        "makespan_s": outlook.total_s if ends else None,
+        "total_cost_usd": outlook.cost_usd if ends else None,
+        "preemptions": outlook.preemptions if ends else None,
+        "by": "closed form" if spread is None else "simulation",
+        "closed_form_holds": outlook.sound,
+    }
+    if spread is not None:
+        found |= {
+            "runs": spread.runs,
+            "makespan_p50_s": spread.p50_s,
+            "makespan_p95_s": spread.p95_s,
+            "total_cost_p50_usd": spread.p50_usd,
+            "total_cost_p95_usd": spread.p95_usd,
+        }
     return found
 
 
@@ -201,6 +241,7 @@ def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
         "binding": [b.constraint for b in r.binding],
         "binding_reasons": [b.reason for b in r.binding],
         "warnings": list(r.warnings),
+        **({"expected": _expected(r.outlook)} if r.outlook else {}),
     }
 
 
@@ -281,9 +322,27 @@ CSV_HEADER = [
 ]
 
 
+CSV_EXPECTED = [
+    "makespan_s",
+    "total_cost_usd",
+    "preemptions",
+    "makespan_p50_s",
+    "makespan_p95_s",
+    "total_cost_p50_usd",
+    "total_cost_p95_usd",
+]
+"""Behind the others where there is a job."""
+
+
 def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     """Header and one row for each configuration, of all regions together."""
-    return CSV_HEADER, [_csv_row(p.recommendation, p.answer.catalog) for p in found.ranked]
+    rows = [_csv_row(p.recommendation, p.answer.catalog) for p in found.ranked]
+    if found.answers[0].request.work is None:
+        return CSV_HEADER, rows
+    outlooks = [_expected(p.recommendation.outlook) if p.recommendation.outlook else {} for p in found.ranked]
+    return CSV_HEADER + CSV_EXPECTED, [
+        row + [outlook.get(key) for key in CSV_EXPECTED] for row, outlook in zip(rows, outlooks, strict=True)
+    ]
 
 
 def _csv_row(r: Recommendation, catalog: Catalog) -> list[Any]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from deepvm.core.cluster import Recommendation, Rejection
+from deepvm.core.cluster import Outlook, Recommendation, Rejection
 from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market
-from deepvm.core.units import format_bytes, format_usd
+from deepvm.core.units import format_bytes, format_seconds, format_usd
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
@@ -29,7 +29,8 @@ def print_report(
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
     print_lines([_title(best), ""])
     print_table(*_table(placed, wide=wide, regions=len(found.answers) > 1))
-    not_counted = "Not counted: disks, data transfer, and the time lost when spot VMs are taken away."
+    lost = "" if best.request.work else ", and the time lost when spot VMs are taken away"
+    not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
     lines = [
         *_reasons(best),
@@ -52,12 +53,19 @@ def _title(answer: Recommendations) -> str:
         Objective.THROUGHPUT: "fastest training",
         Objective.FLOPP: "most operations per dollar (Z)",
         Objective.COST_PER_WORK: "cheapest work",
+        Objective.MAKESPAN: "shortest expected time",
+        Objective.TOTAL_COST: "lowest expected bill",
     }[request.objective]
     if request.policy in (PolicyName.COST_FIRST, PolicyName.PERFORMANCE_FIRST):
         best_by = f"policy {request.policy.value}"
     elif request.policy is not PolicyName.DEEPVM:
         best_by += f", policy {request.policy.value}"
-    return f"Clusters for at most {request.budget.normalize():f} $/h: {best_by}; {needs}"
+    limits = f"at most {request.budget.normalize():f} $/h"
+    if request.work is not None and request.work.deadline_s is not None:
+        limits += f", done within {format_seconds(request.work.deadline_s)}"
+    if request.work is not None and request.work.total_budget is not None:
+        limits += f", at most {request.work.total_budget.normalize():f} $ in all"
+    return f"Clusters for {limits}: {best_by}; {needs}"
 
 
 def _others(found: Comparison) -> list[str]:
@@ -87,6 +95,7 @@ def _table(
         Column("on-demand VMs"),
         Column("$/h", "right"),
         Column("throughput", "right"),
+        *([Column("expected time", "right"), Column("expected cost", "right")] if placed[0][0].outlook else []),
         *(_WIDE if wide else []),
         Column("limited by"),
     ]
@@ -130,9 +139,43 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool) ->
         groups[Market.ON_DEMAND],
         format_usd(r.usd_per_hour),
         format_work(r.throughput) + (" (estimated)" if r.estimated else ""),
+        *(_expected(r.outlook) if r.outlook else []),
         *(more if wide else []),
         ", ".join(b.constraint for b in r.binding) or "-",
     ]
+
+
+def _expected(outlook: Outlook) -> list[str]:
+    """Expected time and bill, with the 95 % of simulated runs."""
+    if outlook.total_s == float("inf"):
+        return ["never ends", "-"]
+    time, cost = format_seconds(outlook.total_s), f"{outlook.cost_usd:.2f} $"
+    if outlook.spread is None:
+        return [time, cost]
+    return [f"{time} (95 %: {format_seconds(outlook.spread.p95_s)})", f"{cost} (95 %: {outlook.spread.p95_usd:.2f} $)"]
+
+
+def _job_lines(answer: Recommendations) -> list[str]:
+    """What the expected time and bill stand on."""
+    work, first = answer.request.work, answer.configurations[0]
+    if work is None or answer.reference is None or first.outlook is None:
+        return []
+    job, gpu, outlook = work.job, first.cluster.gpu, first.outlook
+    alone = f"{job.steps} steps of {job.step_s.mean:.4g} s, {format_seconds(job.steps * job.step_s.mean)}"
+    lines = [f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away."]
+    life = work.life_s(gpu)
+    source = "" if work.mttp_s is not None else ", by AWS's band; 'deepvm recommend --mttp' counts with your own"
+    lines.append(
+        f"A spot {gpu.name} lives {format_seconds(life)} on average{source}; {first.cluster.spot_count} of them are "
+        f"stopped by {outlook.preemptions:.3g} preemptions, with saves by {work.policy_name}."
+    )
+    if outlook.spread is not None:
+        s = outlook.spread
+        lines.append(
+            f"Of {s.runs} simulated runs, half end within {format_seconds(s.p50_s)} and {s.p50_usd:.2f} $, 95 % within "
+            f"{format_seconds(s.p95_s)} and {s.p95_usd:.2f} $."
+        )
+    return lines
 
 
 def _reasons(answer: Recommendations) -> list[str]:
@@ -142,6 +185,7 @@ def _reasons(answer: Recommendations) -> list[str]:
         f"Throughput is eFLOPS x S(n): {gpu.eflops:g} x {first.speedup:.4g}, "
         f"where the {first.speedup_kind} curve of {gpu.name} gives S({count}) = {first.speedup:.4g}."
     ]
+    lines += _job_lines(answer)
     lines += [f"Limited by {b.constraint}: {b.reason}." for b in first.binding]
     if not first.binding:
         lines.append("Limited by nothing: no larger cluster of these types is better.")
@@ -165,9 +209,10 @@ def _reasons(answer: Recommendations) -> list[str]:
     for alternative in answer.alternatives:
         r = alternative.recommendation
         work = "" if r.usd_per_work is None else f", {_per_work(r.usd_per_work)} $/h per eFLOPS"
+        bill = "" if r.outlook is None else ", expected {} and {}".format(*_expected(r.outlook))
         lines.append(
             f"By {alternative.objective.value}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h, "
-            f"throughput {format_work(r.throughput)}{work}."
+            f"throughput {format_work(r.throughput)}{work}{bill}."
         )
     lines += _left_out(answer)
     lines += [f"Doubt: {doubt}." for doubt in doubts(answer)]

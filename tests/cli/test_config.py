@@ -403,7 +403,7 @@ def test_secrets_are_refused_and_never_shown(
         (
             "DEEPVM_OBJECTIVE",
             "fast",
-            "'throughput', 'flopp', 'cost-per-work'. --objective was set by DEEPVM_OBJECTIVE.",
+            "'cost-per-work', 'makespan', 'total-cost'. --objective was set by DEEPVM_OBJECTIVE.",
         ),
         ("DEEPVM_CPU_ARCH", "sparc", "--cpu-arch was set by DEEPVM_CPU_ARCH."),
         ("DEEPVM_CHECKPOINT_SIZE", "many", "such as 300MB\n--checkpoint-size was set by DEEPVM_CHECKPOINT_SIZE."),

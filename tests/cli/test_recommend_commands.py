@@ -62,6 +62,14 @@ GOLDENS = {
     ],
     "recommend-cost-first.txt": ["recommend", "--pw", "3", "--policy", "cost-first", "--catalog", "paper"],
     "recommend-cost-per-work.txt": ["recommend", "--pw", "3", "--objective", "cost-per-work", "--catalog", "paper"],
+    "recommend-work.txt": ["recommend", "--pw", "3", "--catalog", "paper", "--work", "100", "--mttp", "12h"],
+    "recommend-work-late.txt": [
+        *("recommend", "--pw", "3", "--catalog", "paper", "--work", "100", "--mttp", "12h", "--deadline", "12h")
+    ],
+    "recommend-work.csv": [
+        *("recommend", "--pw", "3", "--catalog", "paper", "--work", "100", "--objective", "total-cost"),
+        *("--interruption-rate", "10%", "--deadline", "60h", "-o", "csv"),
+    ],
     "explain-memory-node.txt": ["explain", "c6in.xlarge", "--pw", "3", "--catalog", "paper"],
     "explain-unprofiled.txt": ["explain", "p2.xlarge", "--pw", "3", "--catalog", "paper"],
     "sweep.txt": ["sweep", "--pw", "0:3:1", "--catalog", "simulated"],

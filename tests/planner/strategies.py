@@ -21,6 +21,7 @@ from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.planner.request import (
     ANY_NUMBER,
+    WORK_OBJECTIVES,
     CpuArchitecture,
     Generation,
     Objective,
@@ -232,7 +233,7 @@ def cases(draw: st.DrawFn, pool: str = "ordinary") -> Case:
         budget=Decimal(0),
         checkpoint_bytes=draw(st.sampled_from([300_000_000, 300_000_000, 2**28, 1, 4 * 10**9])),
         buffers=draw(st.integers(1, 3)),
-        objective=draw(st.sampled_from(Objective)),
+        objective=draw(st.sampled_from([o for o in Objective if o not in WORK_OBJECTIVES])),
         policy=draw(st.sampled_from([*[PolicyName.DEEPVM] * 3, *PolicyName])),
         architectures=draw(st.sampled_from(ARCHITECTURES)),
         speedup=draw(st.sampled_from([None, *map(SpeedupKind, kinds)])),

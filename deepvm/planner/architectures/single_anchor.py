@@ -9,7 +9,7 @@ import numpy as np
 
 from deepvm.planner.architectures.base import Architecture, IntArray
 from deepvm.planner.candidates import MemoryTier, Sizes
-from deepvm.planner.formulation import Formulation, Pick, budget_row, choose_one_size, quota_rows
+from deepvm.planner.formulation import Formulation, Pick, budget_row, choose_one_size, quota_rows, total_budget_row
 
 
 class SingleAnchor(Architecture):
@@ -31,7 +31,12 @@ class SingleAnchor(Architecture):
         prices = tuple(sizes.price.tolist())
         return Formulation(
             variables=size_vars,
-            constraints=(one_size, budget_row(prices, budget), *quota_rows(sizes, None)),
+            constraints=(
+                one_size,
+                budget_row(prices, budget),
+                *total_budget_row(prices, sizes),
+                *quota_rows(sizes, None),
+            ),
             prices=prices,
             sizes=sizes,
         )

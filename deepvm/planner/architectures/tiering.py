@@ -17,6 +17,7 @@ from deepvm.planner.formulation import (
     budget_row,
     choose_one_size,
     quota_rows,
+    total_budget_row,
 )
 
 
@@ -96,6 +97,7 @@ class Tiering(Architecture):
                 if not tier.offered[w, sizes.zone].all()
             ),
             budget_row(prices, budget),
+            *total_budget_row(prices, sizes),
             *quota_rows(sizes, tier, counts),
         )
         return Formulation(variables, constraints, prices, sizes, tier)

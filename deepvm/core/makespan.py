@@ -1,0 +1,377 @@
+"""How long a job takes under preemption, and what it costs: expectations in closed form.
+
+The model is the simulator's (simulator.md): a life is exponential with the mean ``mttp_s``, counted from the request,
+so a cluster of n spot VMs that all must be there is interrupted at the rate L = n / mttp_s, at any time, whatever it is
+doing. Write R for allocation and preparation, k for the steps between two saves, s for a step, D for the stall of a
+save, tau = k s + D for a segment, and d for the time from the end of the stall until the version is durable.
+
+**Random latencies.** To get through a latency x that is drawn anew in each attempt takes ``(1/f - 1)/L`` on average,
+with f = E exp(-L x). So x may be replaced by its *effective* length -log(f)/L, a little below its mean, and everything
+below is as if latencies were constants. For x uniform around m with the width w, f = exp(-L m) sinh(L w/2)/(L w/2).
+
+**Without emergency saves** (static, young, daly, exact; thesis and adaptive when none fits). The first version is
+durable R + d + tau after the request, if the VM lives so long, which takes ``(exp(L (R + d + tau)) - 1)/L`` on average
+(Daly 2006, the argument of eq. 13). When version i is durable and the VM is still there, version i+1 is durable tau
+later; if the VM goes before, all of R + d + tau begins again:
+
+    E_next = (1 - exp(-L tau)) (1/L + (exp(L (R + d + tau)) - 1)/L) = exp(L (R + d)) (exp(L tau) - 1)/L
+
+which is eq. 13 with R + d in the place of R: the delay of a backup acts like a longer restart. The job ends when its
+last step ends, durable or not. With m versions that are durable before that, and a tail of work after the last of them
+became durable, the same argument gives E_next with the tail in the place of tau. Altogether, R' being the first start,
+
+    T = (exp(L (R + d)) - exp(L (R - R')))/L + exp(L (R + d))/L (sum over segments (exp(L tau_i) - 1) + exp(L tail) - 1)
+
+and L T preemptions, because every second counts. This is exact but for the drawing of d, which is small. With proactive
+replacement R is a mixture: with a notice the replacement's allocation began the grace period earlier.
+
+**With emergency saves**, a share b of the preemptions goes badly: no notice, one that came too late, or a save that was
+not done in time. A good one is known the grace period g ahead. So training begins if the life exceeds R + g (good) or
+R (bad), with the probability p together, and S = (R p + E[life; not begun])/p passes on average from a request to
+training. Training is then stopped at the rate L, by a notice or without one. In H seconds of it, L H times:
+
+    work needed = H (working share) + L H (good share r - bad share l)
+
+r is the rest of the step that is finished after a notice, half a step; l the work that is lost badly, which is the work
+of an exponential life, (1 - exp(-L k s))/(L (1 - exp(-L tau))), less the work of its durable versions,
+k s exp(-L (d + tau))/(1 - exp(-L tau)). Where only the user's saves are left, which stand at any phase of a life, l is
+E min(life, age of the newest durable version), that age being uniform over a segment, plus d. Then
+
+    T = S' + H + L H (S + good share (rest of the step or stall, + emergency save))
+
+with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice that comes before training begins is
+counted as a life without work, which loses at most one step.
+
+What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean course; ``hazard``
+as ``adaptive``, since on exponential lives its hazard settles at 1/mttp; ``floor`` to whole steps is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.expectations import believed, cut, effective, left_of, union
+from deepvm.core.instances import Market
+from deepvm.core.job import Job, Span
+from deepvm.core.savepolicy import Adaptive, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
+
+Array = npt.NDArray[np.float64]
+
+MOST_OF_A_LIFE = 0.5
+"""Share of the mean lifetime that a restart, a backup and twice the grace period may take; see :func:`refusal`."""
+
+MOST_PREEMPTIONS_PER_STEP = 0.1
+"""Preemptions a step, above which whole steps are too coarse for the formulas."""
+
+MOST_COARSE = 0.01
+"""Share of the time that unsaved work may cost, times the share of the job that goes in one such loss."""
+
+_PARTS = 12
+
+MOST_STRETCH = 20.0
+"""Expected time over undisturbed time, above which nobody should be told a figure but that the job does not end."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Expectations, one for each of the clusters that were asked about; arrays of one shape.
+
+    Attributes:
+        total_s: time from the request to the end, seconds; infinite where the job does not come to an end.
+        preemptions: how many. overlap_s: time with a machine too many (proactive replacement).
+        sound: whether the closed form holds there within 2 %; elsewhere simulate.
+    """
+
+    total_s: Array
+    preemptions: Array
+    overlap_s: Array
+    sound: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The expectations of one job: seconds, dollars, a number of preemptions."""
+
+    total_s: float
+    cost_usd: float
+    preemptions: float
+
+
+def refusal(job: Job, policy: SavePolicy) -> str:
+    """Why there is no closed form for a job, or none to be trusted, in words; empty when there is one.
+
+    The range, in which it is within 2 % of simulation (tests/core/test_makespan.py): exponential lives of one mean;
+    allocation, preparation, backup and twice the grace period together at most half of the mean lifetime of the first
+    VM to go, a step at most a tenth of it, an expected time of at most 20 times the undisturbed, and with emergency
+    saves no loss of a large part of the job at once: the work that a missed notice loses, times the share of the job
+    that this is, costs at most 1 %. ``hazard`` only on one VM. Preemptions may be 8 % off with proactive replacement.
+    """
+    if job.market is not Market.SPOT:
+        return ""
+    why = beyond_model(job)
+    if why:
+        return why
+    if not bool(forecast(job, policy).sound):
+        mean = job.mttp_s[0] / job.vms
+        return (
+            f"with a preemption each {mean:.6g} s on average, restarts, backups and lost work take too much of the time"
+        )
+    return ""
+
+
+def beyond_model(job: Job) -> str:
+    """What of a job the model of the closed form does not know, in words; empty when it knows all."""
+    if job.lifetime != "exponential":
+        return f"lives follow {job.lifetime}, and the closed form knows exponential ones only"
+    if len(set(job.mttp_s)) > 1:
+        return "the mean time to preemption changes from life to life"
+    return "the cluster trains on when it loses a VM" if job.elastic and job.vms > 1 else ""
+
+
+def expected(job: Job, policy: SavePolicy) -> Expected:
+    """Expected time, cost and preemptions of a job; trust them only where :func:`refusal` is empty."""
+    found = forecast(job, policy)
+    cost = (float(found.total_s) * job.vms + float(found.overlap_s)) / 3600 * job.usd_per_vm_hour
+    return Expected(float(found.total_s), cost, float(found.preemptions))
+
+
+def forecast(
+    job: Job,
+    policy: SavePolicy,
+    *,
+    per_second: Array | None = None,
+    step_s: Array | None = None,
+    vms: Array | None = None,
+) -> Forecast:
+    """Expectations for a job on one or many clusters.
+
+    Args:
+        job: what is trained.
+        policy: when it saves.
+        per_second: preemptions a second of each cluster; None: of the job's own VMs.
+        step_s: one step on each cluster, seconds; None: the job's own.
+        vms: spot VMs of each cluster; None: the job's own.
+    """
+    spot = job.market is Market.SPOT
+    own = job.vms / job.mttp_s[0] if spot else 0.0
+    rate = np.asarray(own if per_second is None else per_second, dtype=float)
+    mean_step = np.asarray(job.step_s.mean if step_s is None else step_s, dtype=float)
+    count = np.maximum(np.asarray(job.vms if vms is None else vms, dtype=float), 1.0)
+    rate, mean_step, count = np.broadcast_arrays(rate, mean_step, count)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return _Course(job, policy, rate, mean_step, count).forecast()
+
+
+class _Course:
+    """The quantities of the docstring above, as arrays over clusters. A rate of 0 is served by a very small one."""
+
+    def __init__(self, job: Job, policy: SavePolicy, rate: Array, step: Array, vms: Array) -> None:
+        self.job, self.policy, self.mean_step, self.vms = job, policy, step, vms
+        # So small that nothing happens while any job runs, and large enough that 1/rate keeps all of its digits.
+        self.rate = np.maximum(rate, 1e-15)
+        relative = (job.step_s.high - job.step_s.low) / job.step_s.mean if job.step_s.mean else 0.0
+        self.step = effective(step, relative * step, self.rate)
+        self.stall = self._length(job.blocked_s)
+        self.writing = self.stall if job.stall_s is None else np.maximum(self.stall, self._length(job.save_s))
+        self.delay = self.writing - self.stall + self._length(job.durable_s)
+        self.urgent_s = job.save_s.mean + job.durable_s.mean
+        warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
+        self.first = self._length(job.allocation_s) + self._length(job.preparation_s)
+        self.again = self._length(job.allocation_s) + self._length(warm)
+        self.facts = SaveFacts(
+            save_s=job.blocked_s.mean,
+            backup_s=job.durable_s.mean,
+            step_s=self.mean_step,
+            emergency_s=self.urgent_s,
+            grace_s=job.grace_s.mean,
+            restart_s=job.allocation_s.mean + job.preparation_s.mean,
+            mttp_s=1 / self.rate if job.market is Market.SPOT else np.asarray(job.mttp_s[0] / job.vms),
+            missed_rate=job.missed_notice_rate,
+        )
+
+    def _length(self, span: Span) -> Array:
+        return effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
+
+    def forecast(self) -> Forecast:
+        """The plain course everywhere, and the one with emergency saves where the policy makes them."""
+        bad = self._bad_share()
+        found, sound = self._without_emergency(), np.ones(self.rate.shape, dtype=bool)
+        saved = bad < 1
+        if saved.any():
+            other = self._with_emergency(np.minimum(bad, 1.0))
+            found = tuple(np.where(saved, o, f) for o, f in zip(other, found, strict=True))
+            sound = ~(saved & self.coarse)
+        total, preemptions, overlap = (np.asarray(f, dtype=float) for f in found)
+        total = np.where(np.isfinite(total) & (total >= 0), total, np.inf)
+        undisturbed = self.job.steps * self.mean_step + self.first
+        share = (np.maximum(self.first, self.again) + self.delay + 2 * self.job.grace_s.mean) * self.rate
+        sound = sound & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
+        if isinstance(self.policy, Hazard):  # a cluster has no one age, from which its hazard would settle
+            sound = sound & (self.vms == 1)
+        return Forecast(total, preemptions, overlap, sound & (total <= MOST_STRETCH * undisturbed))
+
+    def _interval(self, missed: Array | float) -> Array:
+        """Steps between two saves of the policy, as often as it would make them; at most all steps."""
+        if isinstance(self.policy, EverySteps):
+            return np.full(self.rate.shape, float(min(self.policy.steps, self.job.steps)))
+        if not isinstance(self.policy, IntervalPolicy):
+            return np.full(self.rate.shape, float(self.job.steps))
+        policy = Adaptive() if isinstance(self.policy, Hazard) else self.policy
+        seconds = np.asarray(policy.interval_s(replace(self.facts, missed_rate=missed)), dtype=float)
+        steps = np.floor(seconds / self.mean_step)
+        return np.broadcast_to(np.clip(steps, 1.0, self.job.steps), self.rate.shape)
+
+    # Without emergency saves
+
+    def _without_emergency(self) -> tuple[Array, ...]:
+        rate, again = self.rate, self.again
+        lead = np.zeros_like(rate)
+        if self.job.proactive_replacement and self.job.grace_s.mean > 0:
+            notices = 1 - self.job.missed_notice_rate
+            lead = notices * np.broadcast_to(self.job.grace_s.mean, rate.shape)
+            sooner = again - self.job.allocation_s.mean + left_of(self.job.allocation_s, lead / notices)
+            again = -np.log(notices * np.exp(-rate * sooner) + (1 - notices) * np.exp(-rate * again)) / rate
+        scale = np.exp(rate * (again + self.delay))
+        segments, tail = self._segments()
+        waves = np.expm1(rate * tail)
+        for length, count in segments:
+            waves = waves + count * np.expm1(rate * length)
+        total = (np.expm1(rate * (again + self.delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
+        return total, rate * total, rate * total * lead
+
+    def _segments(self) -> tuple[list[tuple[Array, Array]], Array]:
+        """Lengths of the segments with how many there are of each, and the work after the last durable version."""
+        steps, period = self.job.steps, min(self.job.save_every_steps or self.job.steps, self.job.steps)
+        every = self._interval(1.0)
+        if isinstance(self.policy, EverySteps) and self.job.save_every_steps:
+            pieces, last = union(steps, self.policy.steps, period)
+            rest = np.full_like(every, last)
+            counted = [(np.full_like(every, length), np.full_like(every, count)) for length, count in pieces]
+        else:
+            every = np.minimum(every, period)
+            users = bool(self.job.save_every_steps)
+            whole, left = divmod(steps, period) if users else (0, steps)
+            if not users and not isinstance(self.policy, EverySteps | IntervalPolicy):
+                every = np.full_like(every, steps + 1.0)  # nobody saves at all
+            odd = np.mod(period, every) if users else np.zeros_like(every)
+            counted = [
+                (every, whole * np.floor(period / every) + np.floor(left / every)),
+                (odd, np.where(odd > 0, whole, 0.0)),
+            ]
+            rest = np.mod(left, every)
+        segments = [(length * self.step + self.stall, count) for length, count in counted]
+        # The newest versions may not be durable when the last step ends: they are of no use.
+        tail = np.asarray(rest * self.step - self.delay, dtype=float)
+        usual, number = segments[0]
+        idle = np.minimum(number, np.ceil(np.maximum(-tail / usual, 0.0)))
+        segments[0] = (usual, number - idle)
+        return segments, tail + idle * usual
+
+    # With emergency saves
+
+    def _bad_share(self) -> Array:
+        """Share of preemptions that no emergency save covers; 1 where the policy makes none."""
+        if not isinstance(self.policy, IntervalPolicy) or self.job.grace_s.high <= 0:
+            return np.ones(self.rate.shape)
+        job, step = self.job, self.mean_step
+        never = step + self.urgent_s >= job.grace_s.high
+        always = step + job.save_s.high + job.durable_s.high <= job.grace_s.low
+        covered = np.where(always & self._emergency(step, job.grace_s.low), 1.0, 0.0)
+        between = ~(never | always)
+        if between.any():
+            covered[between] = self._covered(step[between])
+        return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
+
+    def _emergency(self, step: Array, grace: Array | float) -> npt.NDArray[np.bool_]:
+        assert isinstance(self.policy, IntervalPolicy)
+        return np.asarray(self.policy.emergency(replace(self.facts, step_s=step, grace_s=grace)))
+
+    def _covered(self, step: Array) -> Array:
+        """Share of the notices upon which a save is begun and done in time, for each of the steps, (S,).
+
+        Grace period, rest of the step, and the save: the middles of equal parts of their laws, each with each.
+        """
+        points = (np.arange(_PARTS) + 0.5) / _PARTS
+        grace = (self.job.grace_s.low + (self.job.grace_s.high - self.job.grace_s.low) * points)[:, None, None]
+        spread = (self.job.save_s.variance + self.job.durable_s.variance) ** 0.5 * 12**0.5
+        save = (self.urgent_s + spread * (points - 0.5))[:, None]
+        every = step[:, None, None, None]
+        done = self._emergency(every, grace) & (every * points + save <= grace)
+        return np.asarray(np.broadcast_to(done, (len(step), _PARTS, _PARTS, _PARTS)).mean(axis=(1, 2, 3)))
+
+    def _with_emergency(self, bad: Array) -> tuple[Array, ...]:
+        job, rate, step = self.job, self.rate, self.step
+        grace, urgent = job.grace_s.mean, self.urgent_s
+        working, lost = self._worked_and_lost(bad)
+        # Of the lives that come to training, those with a notice are rarer: they had to live g longer.
+        begun = (1 - bad) * (np.exp(-rate * grace) / self.vms + 1 - 1 / self.vms)
+        good, badly = begun / (begun + bad), bad / (begun + bad)
+        stalled = 1 - working
+        finished = step * (0.5 + stalled / 2)
+        passed = step / 2 + stalled * (step + self.stall) / 2
+        training = job.steps * step / (working + rate * (good * finished - badly * lost))
+        training = np.where(training > 0, training, np.inf)
+        stops = rate * training
+        lead = passed + urgent if job.proactive_replacement else np.zeros_like(rate)
+        fails, start = self._start(bad, self.first)
+        more, restart = self._start(bad, self.again)
+        # The first try after a stop had its allocation begun earlier; where it fails, the next one did not.
+        sooner = good * (self.again - job.allocation_s.mean + left_of(job.allocation_s, lead)) + badly * self.again
+        if job.proactive_replacement:
+            once, first_try = self._try(bad, sooner)
+            restart = first_try + once * restart
+            more = once * (1 + more)
+        total = start + training + stops * (restart + good * (passed + urgent))
+        self.coarse = badly * rate * lost * lost / (job.steps * step) > MOST_COARSE
+        return total, stops * (1 + more) + fails, stops * good * lead
+
+    def _start(self, bad: Array, needed: Array) -> tuple[Array, Array]:
+        """Lives that are lost before one comes to training, and the time from the first request to training."""
+        fails, passed = self._try(bad, needed)
+        return fails / (1 - fails), passed / (1 - fails)
+
+    def _try(self, bad: Array, needed: Array) -> tuple[Array, Array]:
+        """Probability that a life does not come to training, and the time until it does, or until its end.
+
+        ``needed``: allocation and preparation, R. A notice counts from when it is there. That is g before the end of
+        the newest VM's life, which began with the request; the others, n-1 of n, are older than g, and their notices
+        come at the same rate at any time.
+        """
+        rate, grace = self.rate, self.job.grace_s.mean
+        step = np.minimum(self.mean_step + self.urgent_s, grace)
+        late = np.maximum(needed + step - grace, 0.0)
+        if self.job.proactive_replacement:  # the next request comes with the notice
+            newest, others = np.exp(-rate * grace) * cut(rate, needed, needed), cut(rate, needed, needed)
+        else:  # after a step and an emergency save, or at the end of the life
+            newest = cut(rate, needed + step, needed + grace)
+            others = cut(rate, late, needed) - np.expm1(-rate * needed) * grace
+        share = 1 / self.vms
+        reached = np.exp(-rate * needed)
+        good = reached * (share * np.exp(-rate * grace) + 1 - share)
+        begins = (1 - bad) * good + bad * reached
+        wasted = (1 - bad) * (share * newest + (1 - share) * others) + bad * cut(rate, needed, needed)
+        return 1 - begins, needed * begins + wasted
+
+    def _worked_and_lost(self, bad: Array) -> tuple[Array, Array]:
+        """Share of the training time that is work, and the work that a bad preemption loses, seconds."""
+        rate, steps = self.rate, self.job.steps
+        every = self._interval(believed(bad, rate * steps * self.mean_step))
+        period = float(min(self.job.save_every_steps or steps, steps))
+        users = every >= period
+        every = np.where(users, period, period / np.ceil(period / every) if self.job.save_every_steps else every)
+        work, segment = every * self.step, every * self.step + self.stall
+        none = -np.expm1(-rate * segment)
+        per_life = -np.expm1(-rate * work) / (rate * none)
+        lost = per_life - work * np.exp(-rate * (self.delay + segment)) / none
+        working = rate * per_life
+        if self.job.save_every_steps:
+            # Age of the newest durable version: delay + uniform over a segment.
+            age = -np.expm1(-rate * self.delay) / rate + np.exp(-rate * self.delay) * (
+                1 / rate - none / (rate**2 * segment)
+            )
+            share = work / segment
+            return np.where(users, share, working), np.where(users, age * share, lost)
+        return working, lost

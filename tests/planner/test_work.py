@@ -1,0 +1,293 @@
+"""Jobs in the planner: expected time and bill of every cluster, deadlines, total budgets, and where they come from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+
+import oracle
+import pytest
+from builders import catalog, cpu_type, gpu_type, paper
+from effort import examples
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from oracle import Plan
+
+from deepvm.core.instances import Catalog
+from deepvm.core.job import Job, Span
+from deepvm.core.makespan import expected
+from deepvm.core.saturation import SaturationTable
+from deepvm.core.speedup import RingSpeedup
+from deepvm.errors import RequestError
+from deepvm.planner.explain import explain
+from deepvm.planner.recommend import plan, recommend
+from deepvm.planner.request import Objective, PlanRequest, PolicyName
+from deepvm.planner.work import BAND_SHARES, MONTH_S, Work, mean_life_s
+from planner.agreement import blocks_for, by_frontier, by_ilp, summary
+from planner.strategies import Case, cases
+
+JOB = Job(
+    steps=20_000,
+    step_s=Span(2.0, 2.2),
+    save_s=Span(2, 3),
+    backup_s=Span(10, 14),
+    allocation_s=Span(60, 200),
+    preparation_s=Span(40, 60),
+    grace_s=Span.of(120),
+    missed_notice_rate=0.05,
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A case with a job."""
+
+    case: Case
+    work: Work
+
+
+def work(**options: object) -> Work:
+    found = Work.parse(job=JOB, **options)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def clusters(shop: Catalog, request: PlanRequest, asked: Work) -> list[tuple[Plan, float, float]]:
+    """All plans with their expected seconds and dollars, one by one, by the oracle's own throughput."""
+    plain = replace(request, work=None, objective=Objective.THROUGHPUT)
+    reference = shop[asked.measured_on]
+    assert reference.eflops is not None
+    found = []
+    for each in oracle.plans(shop, plain):
+        throughput = float(each.value[0])
+        spot = each.count - (each.architecture == "single-anchor")
+        factor = reference.eflops / throughput
+        band = shop[each.gpu].interruption_band
+        share = (0.025, 0.075, 0.125, 0.175, 0.25)[4 if band is None else band]
+        month_s = 365.25 / 12 * 24 * 3600
+        life = asked.mttp_s or -month_s / math.log(1 - share)
+        step = Span(JOB.step_s.low * factor, JOB.step_s.high * factor)
+        total = expected(replace(JOB, vms=spot, mttp_s=(life,), step_s=step), asked.policy).total_s
+        if total < math.inf:
+            found.append((each, total, total / 3600 * each.micro_usd / 10**6))
+    return found
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> Asked:
+    """A case with a job; half of the limits lie next to what some cluster takes."""
+    case = draw(cases())
+    known = sorted(i.name for i in case.catalog if i.gpu is not None and i.eflops)
+    assume(known)
+    bands = st.sampled_from([None, 0, 2, 4])
+    shop = replace(case.catalog, instances=tuple(replace(i, interruption_band=draw(bands)) for i in case.catalog))
+    mine = work(
+        measured_on=draw(st.sampled_from(known)),
+        mttp=draw(st.sampled_from([None, "2h", "12h", "30d"])),
+        save_policy=draw(st.sampled_from(["adaptive", "thesis", "young", "static:50"])),
+    )
+    # Limits on the job under other objectives, too: then more throughput is not always less time.
+    objective = draw(st.sampled_from([Objective.MAKESPAN, Objective.TOTAL_COST, *Objective]))
+    request = replace(case.request, policy=PolicyName.DEEPVM, objective=objective)
+    assume(objective is not Objective.FLOPP)
+    found = clusters(shop, request, mine)
+    assume(found)
+    _, total, bill = found[draw(st.integers(0, 10**6)) % len(found)]
+    near = st.sampled_from([1.00001, 0.99999, 1.3])
+    if draw(st.booleans()):
+        mine = replace(mine, deadline_s=total * draw(near))
+    if draw(st.booleans()):
+        mine = replace(mine, total_budget=Decimal(repr(bill * draw(near))))
+    return Asked(Case(shop, replace(request, work=mine)), mine)
+
+
+def by_oracle(a: Asked) -> list[Plan]:
+    request, valued = a.case.request, []
+    for each, total, bill in clusters(a.case.catalog, request, a.work):
+        if a.work.deadline_s is not None and total > a.work.deadline_s:
+            continue
+        if a.work.total_budget is not None and bill > a.work.total_budget:
+            continue
+        value = {
+            Objective.MAKESPAN: Fraction(3600 / total),
+            Objective.TOTAL_COST: -Fraction(bill),
+            Objective.THROUGHPUT: each.value[0],
+            Objective.COST_PER_WORK: -each.micro_usd / each.value[0],
+        }[request.objective]
+        valued.append(replace(each, value=(value,)))
+    return oracle.ranking(valued, request.budget, request.top)
+
+
+@settings(max_examples=examples(300))
+@given(asked())
+def test_enumeration_and_integer_program_agree_with_the_oracle(a: Asked) -> None:
+    expected_plans = [(*p.cluster, p.micro_usd) for p in by_oracle(a)]
+    blocks = blocks_for(a.case.catalog, a.case.request)
+    assert [summary(c) for c in by_frontier(blocks, a.case.request)] == expected_plans
+    assert [summary(c) for c in by_ilp(blocks, a.case.request)] == expected_plans
+
+
+def fast_and_slow() -> Catalog:
+    """Two GPU types with rings, a memory node, and bands."""
+    ring = (RingSpeedup(0.5, 0.02),)
+    return catalog(
+        gpu_type("fast", eflops=400.0, spot_usd_per_hour="1.2", speedups=ring, interruption_band=4),
+        gpu_type("slow", eflops=100.0, spot_usd_per_hour="0.25", speedups=ring, interruption_band=0),
+        cpu_type("node"),
+        default_speedup="ring",
+    )
+
+
+def test_figures_of_a_recommendation() -> None:
+    """One VM of the reference type: the job itself, and the price of the whole cluster for all of its time."""
+    found = recommend(fast_and_slow(), 0.45, job=JOB, measured_on="slow", mttp="3h", architecture="tiering")
+    best = found[0]
+    assert best.cluster.spot_count == 1 and best.cluster.gpu.name == "slow" and best.outlook is not None
+    alone = expected(replace(JOB, mttp_s=(10_800.0,)), found.request.work.policy)  # type: ignore[union-attr]
+    assert best.outlook.total_s == pytest.approx(alone.total_s)
+    assert best.outlook.cost_usd == pytest.approx(alone.total_s / 3600 * 0.45)
+    assert best.outlook.preemptions == pytest.approx(alone.preemptions)
+    # Measured on the fast type, the same job is four times as much work.
+    slow = recommend(fast_and_slow(), 0.45, job=JOB, measured_on="fast", mttp="3h", architecture="tiering")[0]
+    assert slow.outlook is not None and slow.outlook.total_s > 4 * 20_000 * 2.1
+
+
+def test_an_anchor_is_not_taken_away() -> None:
+    shop = fast_and_slow()
+    both = {
+        a: next(
+            r
+            for r in recommend(shop, 20, job=JOB, measured_on="slow", mttp="1h", architecture=a, gpus_max=1, top=100)
+            if r.cluster.gpu.name == "slow" and r.cluster.gpu_count == 5
+        )
+        for a in ("single-anchor", "tiering")
+    }
+    anchored, tiered = both["single-anchor"].outlook, both["tiering"].outlook
+    assert anchored is not None and tiered is not None and anchored.total_s < tiered.total_s
+    assert anchored.preemptions / anchored.total_s == pytest.approx(4 / 3600, rel=0.1)
+    assert tiered.preemptions / tiered.total_s == pytest.approx(5 / 3600, rel=0.1)
+
+
+def test_how_often_machines_are_taken_away() -> None:
+    """What the user says beats the job, the job beats the bands; after a month the share of a band is gone."""
+    assert 1 - math.exp(-MONTH_S / mean_life_s(0.1)) == pytest.approx(0.1)
+    assert list(BAND_SHARES) == sorted(BAND_SHARES)
+    slow, fast = fast_and_slow()["slow"], fast_and_slow()["fast"]
+    assert work().life_s(slow) == mean_life_s(0.025) and work().life_s(fast) == mean_life_s(0.25)
+    assert work(mttp="3h").life_s(slow) == 10_800
+    assert work(interruption_rate="10%").life_s(fast) == work(interruption_rate=0.1).life_s(slow) == mean_life_s(0.1)
+    known = Work.parse(job=replace(JOB, mttp_s=(7200.0,)))
+    assert known is not None and known.life_s(slow) == 7200
+
+
+def test_unknown_bands_count_as_the_worst_and_say_so() -> None:
+    found = recommend(paper(), 3, work=100)
+    assert any("nobody says how often g4dn.xlarge is taken away" in w for w in found[0].warnings)
+    assert not any("nobody says" in w for w in recommend(paper(), 3, work=100, mttp="3h")[0].warnings)
+
+
+@pytest.mark.parametrize(
+    ("limits", "constraint", "words"),
+    [
+        ({"deadline": "60s"}, "deadline", ["60 s", "the fastest cluster for at most 3 $/h"]),
+        ({"total_budget": "0.01"}, "total-budget", ["0.01 $", "costs"]),
+        ({"deadline": "3h", "total_budget": "2"}, "total-budget", ["that ends in time"]),
+    ],
+)
+def test_limits_that_nothing_keeps(limits: dict[str, str], constraint: str, words: list[str]) -> None:
+    found = recommend(fast_and_slow(), 3, job=JOB, measured_on="slow", mttp="12h", **limits)  # type: ignore[arg-type]
+    assert not found and found.infeasible is not None and found.infeasible.constraint == constraint
+    assert all(word in found.infeasible.reason for word in words)
+
+
+def test_a_deadline_that_more_money_meets() -> None:
+    """The advice is a budget that works."""
+    found = recommend(fast_and_slow(), 0.5, job=JOB, measured_on="slow", mttp="12h", deadline="5h")
+    assert found.infeasible is not None and found.cheapest is not None
+    price = found.cheapest.usd_per_hour
+    assert str(price).rstrip("0") in found.infeasible.advice
+    answer = recommend(fast_and_slow(), price, job=JOB, measured_on="slow", mttp="12h", deadline="5h")
+    assert answer and answer[0].outlook is not None and answer[0].outlook.total_s <= 5 * 3600
+
+
+def test_why_not_names_the_deadline() -> None:
+    why = explain(fast_and_slow(), 6, "slow", job=JOB, measured_on="slow", mttp="12h", deadline="90min", max_nodes=10)
+    assert why.rejection is not None and why.rejection.reason == "deadline" and "slow" in why.verdict
+
+
+def test_what_limits_the_next_larger_cluster() -> None:
+    found = recommend(
+        fast_and_slow(), 50, job=JOB, measured_on="slow", mttp="12h", objective="makespan", total_budget="8"
+    )
+    assert [b.constraint for b in found[0].binding] == ["total-budget"]
+    assert found[0].outlook is not None and found[0].outlook.cost_usd <= 8
+
+
+def test_alternatives_know_the_job() -> None:
+    found = recommend(fast_and_slow(), 6, job=JOB, measured_on="slow", mttp="2h")
+    by = {a.objective: a.recommendation for a in found.alternatives}
+    assert Objective.TOTAL_COST in by
+    cheapest = recommend(fast_and_slow(), 6, job=JOB, measured_on="slow", mttp="2h", objective="total-cost")[0]
+    assert by[Objective.TOTAL_COST].cluster == cheapest.cluster
+    assert not {a.objective for a in recommend(fast_and_slow(), 6).alternatives} & {
+        Objective.MAKESPAN,
+        Objective.TOTAL_COST,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"objective": "makespan"}, "objective"),
+        ({"deadline": "12h"}, "deadline"),
+        ({"mttp": "12h"}, "mttp"),
+        ({"work": "many"}, "work"),
+        ({"work": 0}, "work"),
+        ({"work": 10, "job": JOB}, "work"),
+        ({"work": 10, "deadline": "12"}, "deadline"),
+        ({"work": 10, "mttp": "-3h"}, "mttp"),
+        ({"work": 10, "mttp": "3h", "interruption_rate": "10%"}, "interruption_rate"),
+        ({"work": 10, "interruption_rate": "100%"}, "interruption_rate"),
+        ({"work": 10, "save_policy": "sometimes"}, "save_policy"),
+        ({"work": 10, "total_budget": "-1"}, "total_budget"),
+        ({"work": 10, "measured_on": "g4dn"}, "measured_on"),
+    ],
+)
+def test_what_cannot_be(options: dict[str, object], name: str) -> None:
+    with pytest.raises(RequestError) as error:
+        recommend(paper(), 3, **options)  # type: ignore[arg-type]
+    assert error.value.option == name
+
+
+def test_hours_alone() -> None:
+    """100 hours on one VM of the type are 100 hours there, but for preemptions, saves and the start."""
+    found = recommend(fast_and_slow(), 0.45, work=100, measured_on="slow", interruption_rate="1%")
+    assert found[0].outlook is not None
+    assert found[0].outlook.total_s == pytest.approx(360_000, rel=0.003)
+    assert found.status.value == "optimal" and plan(found.catalog, found.request).configurations == found.configurations
+
+
+def test_faster_and_cheaper_by_the_hour_may_still_cost_more_in_all() -> None:
+    """One type beats the other by a hair in both, and is taken away more often: neither solver may drop the other.
+
+    The total budget covers its VMs without their memory node, so that only the whole plan breaks it.
+    """
+    ring = (RingSpeedup(0.0, 0.0),)
+    shop = catalog(
+        gpu_type("flighty", eflops=100.0, spot_usd_per_hour="0.1", speedups=ring, interruption_band=4),
+        gpu_type("steady", eflops=99.9999, spot_usd_per_hour="0.100001", speedups=ring, interruption_band=0),
+        cpu_type("node", network_gbps=100.0),
+        n_sat=SaturationTable((1.0,), (100,)),
+        default_speedup="ring",
+    )
+    options = {"work": 3000, "measured_on": "flighty", "architecture": "tiering", "max_nodes": 5}
+    flighty = recommend(shop, 1, **options)[0]  # type: ignore[arg-type]
+    steady = recommend(shop, 1, **options, objective="makespan")[0]  # type: ignore[arg-type]
+    assert [(r.cluster.gpu.name, r.cluster.spot_count) for r in (flighty, steady)] == [("flighty", 5), ("steady", 5)]
+    assert flighty.outlook is not None and steady.outlook is not None
+    budget = round((steady.outlook.cost_usd + flighty.outlook.cost_usd) / 2, 4)
+    assert steady.outlook.cost_usd < budget < flighty.outlook.cost_usd
+    frugal = recommend(shop, 1, **options, total_budget=budget, top=1)  # type: ignore[arg-type]
+    assert frugal[0].cluster == steady.cluster and not frugal.doubt
