@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.catalog.files import read_text
-from deepvm.catalog.json_file import parse_json
+from deepvm.catalog.json_file import RepeatedKeys, parse_json
 from deepvm.errors import CatalogFormatError, Problem, RequestError
 
 MOST_NODES = 100_000
@@ -64,6 +64,11 @@ class TraceLives:
     def high_s(self) -> npt.NDArray[np.float64]:
         """(n,) the longest that each life may have been; infinite for one that did not end."""
         return np.where(self.ended, self.life_s + self.gap_s / 2, np.inf)
+
+    @property
+    def pairs(self) -> tuple[tuple[float, bool], ...]:
+        """(seconds, whether the end was seen) of each life, as plain values."""
+        return tuple(zip(self.life_s.tolist(), self.ended.tolist(), strict=True))
 
     @property
     def seen_s(self) -> float:
@@ -118,6 +123,8 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         raise CatalogFormatError(file, [Problem("file", "does not exist", _A_TRACE)]) from None
     if not isinstance(raw, dict):
         raise CatalogFormatError(file, [Problem("file", f"holds {_shown(raw)}", _A_TRACE)])
+    if isinstance(raw, RepeatedKeys):
+        raise CatalogFormatError(file, [Problem(raw.repeated[0], "stands there more than once", "leave one of them")])
     metadata = raw.get("metadata")
     gap = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
     problems = []
