@@ -37,6 +37,7 @@ COMMANDS = (
     Entry("tables", "List, show, compare, import and export what you measured.", "tables", "app"),
     Entry("memory-node", "Keep checkpoints in the memory of a machine that stays.", "memory_node", "app"),
     Entry("ckpt", "List, verify, thin out, restore and measure checkpoints.", "ckpt", "app"),
+    Entry("traces", "Show histories of spot machines, fit their lives, replay saves.", "traces", "app"),
     Entry("config", "Show the settings from the environment and from files.", "config", "app"),
     Entry("doctor", "Check what live prices need: credentials, permissions, quotas.", "doctor", "doctor", True),
 )

@@ -1,0 +1,152 @@
+"""``deepvm traces``: histories of spot machines, the laws of their lives, and what saves would have cost on them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from deepvm.cli.options import note
+from deepvm.errors import DataError, RequestError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show histories of spot machines, fit laws to their lives, replay save policies on them.",
+)
+
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE...",
+        help='Traces, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}, or folders of such .json files.',
+        show_default=False,
+    ),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Machines that a job needs at once.  [default: the largest count in each file]"),
+]
+Output = Annotated[Literal["table", "json", "csv"], typer.Option("--output", "-o", help="How to print the answer.")]
+
+
+@app.command()
+def show(
+    files: Files,
+    nodes: Nodes = None,
+    plot: Annotated[
+        str, typer.Option(metavar="FILE", help="Draw availability, survival and fits as well: a .png or .svg.")
+    ] = "",
+    output: Output = "table",
+) -> None:
+    """Show how long each trace is, how often the machines were there, and how long they lived.
+
+    Example: deepvm traces show us-west-2a_v100_1.json --plot trace.png
+    """
+    if plot:
+        from deepvm.reports.pictures import picture_format
+
+        picture_format(Path(plot))  # a wrong name is found before anything is printed
+    from deepvm.reports import traces as report
+    from deepvm.reports.documents import to_csv, to_json
+    from deepvm.simulator.traces import pools_of, read_traces
+
+    traces = read_traces(files, note)
+    pools = pools_of(traces, nodes=nodes, say=note)
+    rows = report.show_rows(traces, nodes)
+    if output == "json":
+        sys.stdout.write(to_json(report.show_document(rows)))
+    elif output == "csv":
+        sys.stdout.write(to_csv(report.SHOW_HEADER, rows))
+    else:
+        report.print_show(rows)
+    if plot:
+        from deepvm.reports.trace_pictures import draw_traces
+        from deepvm.simulator.trace_fit import fit_lives
+
+        try:
+            fits = fit_lives(pools)
+        except DataError as error:
+            fits = ()
+            note(f"no laws are drawn: {error}")
+        draw_traces(traces, pools, fits, Path(plot))
+
+
+@app.command()
+def fit(
+    files: Files,
+    nodes: Nodes = None,
+    each: Annotated[bool, typer.Option("--each", help="Also fit each trace by itself.")] = False,
+    output: Output = "table",
+) -> None:
+    """Fit exponential, Weibull, Lomax and lognormal lives to all traces together, and say which describes them best.
+
+    Lives are known up to half a gap, and the last of a trace only up to its end; the likelihood takes that in.
+
+    Example: deepvm traces fit traces/ --each
+    """
+    from deepvm.reports import traces as report
+    from deepvm.reports.documents import to_csv, to_json
+    from deepvm.simulator.trace_fit import FEWEST, fit_lives
+    from deepvm.simulator.traces import lives_of
+
+    pools = lives_of(files, nodes=nodes, say=note)
+    fits = fit_lives(pools)
+    own = [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools] if each else []
+    if output == "json":
+        sys.stdout.write(to_json(report.fit_document(pools, fits, own)))
+    elif output == "csv":
+        sys.stdout.write(to_csv(report.FIT_HEADER, report.fit_rows(pools, fits, own)))
+    else:
+        report.print_fit(pools, fits, own)
+
+
+@app.command()
+def replay(
+    files: Files,
+    nodes: Nodes = None,
+    policies: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Separated by commas: thesis, hazard, adaptive, young, daly, exact, auto, none, static:STEPS, "
+            "every:SECONDS; best-fixed: the best interval of each trace in hindsight; emergency: a save at each "
+            "preemption, and no other.",
+        ),
+    ] = "thesis,best-fixed,hazard,emergency",
+    save: Annotated[
+        str, typer.Option(metavar="SECONDS", help="How long training stands still for a save; more with commas.")
+    ] = "2.55,19.5,120",
+    step: Annotated[float, typer.Option(metavar="SECONDS", help="One training step.")] = 4.6,
+    mttp: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Mean time to preemption before a trace has shown its own.")
+    ] = 10_800.0,
+    output: Output = "table",
+) -> None:
+    """Replay save policies: what saves and lost work would have cost, each policy knowing only the past of the trace.
+
+    Example: deepvm traces replay traces/ --policies thesis,hazard --save 2.55,19.5,120
+    """
+    from deepvm.reports import traces as report
+    from deepvm.reports.documents import to_csv, to_json
+    from deepvm.simulator.replay import replay_all
+    from deepvm.simulator.traces import lives_of
+
+    names = tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
+    pools = lives_of(files, nodes=nodes, say=note)
+    found = replay_all(pools, names, _seconds(save), step_s=step, mttp_s=mttp)
+    if output == "json":
+        sys.stdout.write(to_json(report.replay_document(pools, found, step_s=step, mttp_s=mttp)))
+    elif output == "csv":
+        sys.stdout.write(to_csv(report.REPLAY_HEADER, report.replay_rows(pools, found)))
+    else:
+        report.print_replay(pools, found)
+
+
+def _seconds(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        raise RequestError("save", text, "times above 0 s, separated by commas, such as 2.55,19.5") from None
