@@ -5,6 +5,7 @@
     DeepVMError                    exit code 1
     ├── RequestError (ValueError)  2  a value that was asked for cannot be used: names it, and what is allowed
     │   └── MissingExtraError      2  the request needs an optional library: names the extra to install
+    ├── JobFormatError             2  a job file says what cannot be: names keys, lines and what may stand there
     ├── DataError                  4  data is missing or unreadable
     │   ├── CatalogNotFoundError   4  no embedded catalogue and no file has this name
     │   ├── CatalogFormatError     4  a file that was read is not a valid catalogue: lists every problem with its place
@@ -73,6 +74,17 @@ class MissingExtraError(RequestError):
     def __str__(self) -> str:
         """Say what is missing and how to get it."""
         return f"{self.option} needs {self.library}, which is not installed; {self.allowed}"
+
+
+class JobFormatError(DeepVMError):
+    """A file that describes a job says something that cannot be; ``problems`` are for people, each with its place."""
+
+    exit_code = 2
+
+    def __init__(self, place: str, problems: Sequence[str]) -> None:
+        """Keep the facts; the message lists the problems."""
+        self.place, self.problems = place, tuple(problems)
+        super().__init__("\n".join(f"{place}, {problem}" for problem in problems))
 
 
 class DataError(DeepVMError):

@@ -32,6 +32,7 @@ COMMANDS = (
     Entry("explain", "Say why a type is not in the best cluster.", "recommend", "explain", True),
     Entry("sweep", "Answer a whole range of budgets for four policies.", "sweep", "sweep", True),
     Entry("catalog", "Refresh, list, show, compare, validate and convert catalogues.", "catalog", "app"),
+    Entry("simulate", "Train under preemption before you pay: time and bill, with the spread.", "simulate", "simulate"),
     Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "export", "export"),
     Entry("profile", "Measure your own machines: eFLOPS, speed-up, saturation.", "profile", "app"),
     Entry("tables", "List, show, compare, import and export what you measured.", "tables", "app"),

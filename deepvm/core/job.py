@@ -111,7 +111,6 @@ class Job:
         return self.save_s if self.stall_s is None else self.stall_s
 
     @property
-    def usd_per_hour(self) -> float:
-        """Price of all VMs, in the market they run on."""
-        one = self.spot_usd_per_hour if self.market is Market.SPOT else self.on_demand_usd_per_hour
-        return one * self.vms
+    def usd_per_vm_hour(self) -> float:
+        """Price of one VM in the market it runs on."""
+        return self.spot_usd_per_hour if self.market is Market.SPOT else self.on_demand_usd_per_hour

@@ -303,3 +303,12 @@ def parse_policy(text: str) -> SavePolicy:
         pass
     allowed = f"{', '.join(POLICIES)}, static:STEPS with steps from 1, or every:SECONDS"
     raise RequestError("policy", text, allowed)
+
+
+def policy_name(policy: SavePolicy) -> str:
+    """The text that :func:`parse_policy` makes the policy of; the class's name for one that is not in ``POLICIES``."""
+    if isinstance(policy, EverySteps):
+        return f"static:{policy.steps}"
+    if isinstance(policy, EverySeconds):
+        return f"every:{policy.seconds:g}"
+    return next((name for name, make in POLICIES.items() if make is type(policy)), type(policy).__name__.lower())

@@ -11,7 +11,6 @@ what is lost to a preemption depends on the sums only through where it falls wit
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from deepvm.core.instances import Market
 from deepvm.core.job import ZERO, Job, Span
 from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
-from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, Never, SaveFacts, SavePolicy
+from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
 from deepvm.errors import SimulationError
 from deepvm.simulator.lives import LifeSource
 
@@ -86,8 +85,14 @@ def run(job: Job, policy: SavePolicy, lives: LifeSource, runs: int, random: np.r
     """Simulate a job.
 
     Args:
-        job: what is trained. policy: when it is saved. lives: how long machines live.
-        runs: how many. random: the generator.
+        job: what is trained.
+        policy: when it is saved.
+        lives: how long machines live.
+        runs: how many.
+        random: the generator.
+
+    Raises:
+        SimulationError: the job does not get ahead.
     """
     return _Engine(job, policy, lives, random).run(runs)
 
@@ -132,8 +137,8 @@ class _Engine:
         worst = r.now.argmax()
         return SimulationError(
             f"{self._job.name}: does not get ahead: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
-            f"preemptions {r.durable[worst]:.0f} of {self._job.steps} steps are safe; save more often (another policy), "
-            "or take machines that live longer"
+            f"preemptions {r.durable[worst]:.0f} of {self._job.steps} steps are safe; save more often (another "
+            "policy), or take machines that live longer"
         )
 
     def _begun(self, runs: int) -> _Runs:

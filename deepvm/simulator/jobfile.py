@@ -1,0 +1,281 @@
+"""Jobs in YAML files, and the two of the Spotify thesis that come with deepvm."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deepvm.core.instances import Market
+from deepvm.core.job import Job, Span
+from deepvm.errors import DataError, JobFormatError, RequestError
+from deepvm.simulator.lives import LAWS, Drawn
+
+_LARGEST = 1_000_000
+"""Bytes that a job file may have; more is another file."""
+
+
+class _Wrong(ValueError):
+    """What may stand there, in words."""
+
+
+def _number(value: Any, least: float, allowed: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < math.inf:
+        raise _Wrong(allowed)
+    return float(value)
+
+
+def _span(value: Any) -> Span:
+    allowed = "seconds from 0, or [low, high] with low <= high"
+    pair = value if isinstance(value, list) else [value, value]
+    if len(pair) != 2:
+        raise _Wrong(allowed)
+    low, high = (_number(v, 0.0, allowed) for v in pair)
+    if low > high:
+        raise _Wrong(allowed)
+    return Span(low, high)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**12:
+        raise _Wrong("a whole number from 1")
+    return value
+
+
+def _lives(value: Any) -> tuple[float, ...]:
+    allowed = "a time above 0 s, or a list of such times"
+    values = value if isinstance(value, list) else [value]
+    found = tuple(_number(v, 0.0, allowed) for v in values)
+    if not found or not all(found):
+        raise _Wrong(allowed)
+    return found
+
+
+def _usd(value: Any) -> float:
+    return _number(value, 0.0, "dollars an hour, from 0")
+
+
+def _share(value: Any) -> float:
+    if _number(value, 0.0, "a share from 0 to 1") > 1:
+        raise _Wrong("a share from 0 to 1")
+    return float(value)
+
+
+def _market(value: Any) -> Market:
+    try:
+        return Market(value)
+    except ValueError:
+        raise _Wrong(" or ".join(m.value for m in Market)) from None
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Wrong("true or false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > 200 or not value.isprintable():
+        raise _Wrong("a name of up to 200 characters")
+    return value
+
+
+def _law(value: Any) -> str:
+    try:
+        Drawn(str(value), (1.0,))
+    except RequestError:
+        raise _Wrong(f"{', '.join(LAWS)}; shapes above 0, of lomax above 1") from None
+    return str(value)
+
+
+@dataclass(frozen=True)
+class _Key:
+    read: Callable[[Any], Any]
+    optional: bool = False  # null is allowed, and means that there is none
+
+
+_KEYS: Mapping[str, _Key] = {
+    "name": _Key(_text),
+    "steps": _Key(_whole),
+    "step_s": _Key(_span),
+    "save_s": _Key(_span),
+    "backup_s": _Key(_span),
+    "allocation_s": _Key(_span),
+    "preparation_s": _Key(_span),
+    "grace_s": _Key(_span),
+    "mttp_s": _Key(_lives, optional=True),
+    "save_every_steps": _Key(_whole, optional=True),
+    "spot_usd_per_hour": _Key(_usd),
+    "on_demand_usd_per_hour": _Key(_usd),
+    "market": _Key(_market),
+    "missed_notice_rate": _Key(_share),
+    "stall_s": _Key(_span, optional=True),
+    "memory_node_s": _Key(_span, optional=True),
+    "warm_preparation_s": _Key(_span, optional=True),
+    "proactive_replacement": _Key(_truth),
+    "vms": _Key(_whole),
+    "elastic": _Key(_truth),
+    "lifetime": _Key(_law),
+}
+_REQUIRED = ("steps", "step_s")
+
+
+def read_job(path: Path) -> Job:
+    """Read a job file.
+
+    Raises:
+        JobFormatError: unknown or repeated keys, or values that cannot be; names each with its line.
+        DataError: there is no such file, or it is not text.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path}: {error.strerror}; give a job file (see 'deepvm simulate --help'), or --preset"
+        ) from None
+    if len(data) > _LARGEST:
+        raise DataError(f"{path}: {len(data)} bytes are no job file")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not text in UTF-8") from None
+    return parse_job(text, str(path))
+
+
+def parse_job(text: str, place: str) -> Job:
+    """Read a job from YAML text; ``place`` is what errors call it.
+
+    Raises:
+        JobFormatError: see :func:`read_job`.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise JobFormatError(place, [f"{line}not YAML: {getattr(error, 'problem', None) or error}"]) from None
+    if root is None:
+        raise JobFormatError(place, [f"empty: a job needs at least {' and '.join(_REQUIRED)}"])
+    if not isinstance(root, yaml.MappingNode):
+        raise JobFormatError(
+            place, [f"line {root.start_mark.line + 1}: keys with values are needed, such as 'steps: 100000'"]
+        )
+    found: dict[str, Any] = {}
+    problems: list[str] = []
+    seen: set[str] = set()
+    for key, node in root.value:
+        name, line = str(key.value), key.start_mark.line + 1
+        try:
+            _read(name, node, seen, found)
+        except (_Wrong, yaml.YAMLError, RecursionError, ValueError) as error:
+            problems.append(f"line {line}: {name}: {error}")
+        seen.add(name)
+    problems += [f"{name}: missing; a job needs it" for name in _REQUIRED if name not in seen]
+    if not problems:
+        problems += [f"{name}: {text}" for name, text in _together(found)]
+    if problems:
+        raise JobFormatError(place, problems)
+    return Job(**found)
+
+
+def _read(name: str, node: yaml.Node, seen: set[str], found: dict[str, Any]) -> None:
+    known = _KEYS.get(name)
+    if known is None:
+        near = difflib.get_close_matches(name, _KEYS, 1)
+        raise _Wrong(
+            "there is no such key" + (f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_KEYS)}")
+        )
+    if name in seen:
+        raise _Wrong("stands there twice")
+    value = _value(node)
+    if value is None and known.optional:
+        if name == "mttp_s":
+            found[name] = (math.inf,)
+        return
+    try:
+        found[name] = known.read(value)
+    except _Wrong as error:
+        shown = repr(value)
+        raise _Wrong(f"{shown if len(shown) < 60 else shown[:56] + ' ...'} cannot be used; allowed: {error}") from None
+
+
+def _value(node: yaml.Node) -> Any:
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_object(node, deep=True)
+    finally:
+        loader.dispose()
+
+
+def _together(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is wrong only with other keys beside it."""
+    wrong = []
+    if found["step_s"].high <= 0:
+        wrong.append(("step_s", "a step of 0 s; allowed: a time above 0 s"))
+    stall, save = found.get("stall_s"), found.get("save_s", Span.of(0.0))
+    if stall is not None and stall.mean > save.mean:
+        wrong.append(("stall_s", f"{stall.mean:g} s is more than the whole save of {save.mean:g} s"))
+    return wrong
+
+
+_COMMON = """
+steps: 100000
+allocation_s: [62, 218]
+grace_s: 30
+mttp_s: 10800
+spot_usd_per_hour: 2.3048
+on_demand_usd_per_hour: 6.2049
+"""
+# Spotify thesis, 6.3: Azure Standard_NC12s_v3 with two V100; latencies as in simulator.md, "Acceptance".
+_PRESETS = {
+    "gpt-117m": _COMMON
+    + """
+name: gpt-117m
+step_s: [4.50, 4.70002]
+save_s: [2.30, 2.80]
+backup_s: [11.2, 15.2]
+preparation_s: [143.2, 183.2]
+save_every_steps: 10000
+""",
+    "gpt-1.3b": _COMMON
+    + """
+name: gpt-1.3b
+step_s: [19.50, 20.00058]
+save_s: [18.5, 20.5]
+backup_s: [120, 160]
+preparation_s: [305.5, 359.5]
+""",
+}
+PRESETS = tuple(_PRESETS)
+
+
+def preset(name: str) -> Job:
+    """A job that comes with deepvm.
+
+    Raises:
+        RequestError: there is none of this name.
+    """
+    if name not in _PRESETS:
+        raise RequestError("preset", name, " or ".join(_PRESETS))
+    return parse_job(_PRESETS[name], name)
+
+
+def job_document(job: Job) -> dict[str, Any]:
+    """The job as plain data with the keys of a job file; spans as [low, high]."""
+    document: dict[str, Any] = {}
+    for name in _KEYS:
+        value = getattr(job, name)
+        if isinstance(value, Span):
+            value = value.low if value.low == value.high else [value.low, value.high]
+        elif isinstance(value, Market):
+            value = value.value
+        elif isinstance(value, tuple):
+            finite = [v for v in value if v < math.inf]
+            value = (finite[0] if len(finite) == 1 else finite) if finite else None
+        document[name] = value
+    return document

@@ -1,0 +1,91 @@
+"""What came out of simulated runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.job import Job
+from deepvm.simulator.engine import PARTS, Outcome
+from deepvm.simulator.jobfile import job_document
+
+SCHEMA = "deepvm.simulate/1"
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, its standard error, and the 5th, 50th and 95th percentile of the runs."""
+
+    mean: float
+    sem: float
+    p5: float
+    p50: float
+    p95: float
+
+    @classmethod
+    def of(cls, values: Array) -> Spread:
+        """Of (runs,) values; the standard error of one run is taken as 0."""
+        p5, p50, p95 = np.percentile(values, (5, 50, 95))
+        sem = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        return cls(float(values.mean()), float(sem), float(p5), float(p50), float(p95))
+
+    def document(self) -> dict[str, float]:
+        """Plain data."""
+        return {"mean": self.mean, "sem": self.sem, "p5": self.p5, "p50": self.p50, "p95": self.p95}
+
+
+@dataclass(frozen=True)
+class Results:
+    """All runs of a job under a policy.
+
+    Attributes:
+        job: what was simulated. policy: its name. runs, seed: how many, and from which seed.
+        total_s: (runs,) from the first request to the last step. cost_usd: (runs,) of all VMs. preemptions: (runs,).
+        breakdown_s: means by ``PARTS``; they add up to the mean of ``total_s``.
+    """
+
+    job: Job
+    policy: str
+    runs: int
+    seed: int
+    total_s: Array
+    cost_usd: Array
+    preemptions: Array
+    breakdown_s: dict[str, float]
+
+    @classmethod
+    def gather(cls, job: Job, policy: str, seed: int, outcomes: Sequence[Outcome]) -> Results:
+        """Put the runs of all chunks together."""
+        total = np.concatenate([o.total_s for o in outcomes])
+        vm_s = np.concatenate([o.vm_s for o in outcomes])
+        means = sum(o.parts_s.sum(axis=1) for o in outcomes) / len(total)
+        return cls(
+            job,
+            policy,
+            len(total),
+            seed,
+            total,
+            vm_s / 3600 * job.usd_per_vm_hour,
+            np.concatenate([o.preemptions for o in outcomes]),
+            dict(zip(PARTS, np.asarray(means).tolist(), strict=True)),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Plain data, ``deepvm.simulate/1``."""
+        return {
+            "schema_version": SCHEMA,
+            "job": job_document(self.job),
+            "policy": self.policy,
+            "runs": self.runs,
+            "seed": self.seed,
+            "total_s": Spread.of(self.total_s).document(),
+            "cost_usd": Spread.of(self.cost_usd).document(),
+            "preemptions": Spread.of(self.preemptions).document(),
+            "breakdown_s": self.breakdown_s,
+        }

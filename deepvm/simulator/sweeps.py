@@ -1,0 +1,118 @@
+"""Jobs that differ in one or two numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from deepvm.core.job import Job, Span
+from deepvm.core.savepolicy import SavePolicy
+from deepvm.errors import RequestError
+from deepvm.simulator.results import Results
+
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|min|h|d)?", re.ASCII)
+_UNITS = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SPANS = {
+    "grace": "grace_s",
+    "save": "save_s",
+    "backup": "backup_s",
+    "allocation": "allocation_s",
+    "preparation": "preparation_s",
+}
+KEYS = ("mttp", *_SPANS, "missed", "vms")
+_POINTS = 12
+_MOST = 1000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to simulate.
+
+    Attributes:
+        job: with the values of the sweep. policy: when it is saved.
+        values: (key, value) of the sweep, seconds for times; empty without one.
+    """
+
+    job: Job
+    policy: SavePolicy
+    values: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out of a case; ``values`` as in :class:`Case`."""
+
+    results: Results
+    values: tuple[tuple[str, float], ...] = ()
+
+
+def seconds(text: str, option: str) -> float:
+    """A time such as 90, 90s, 5min, 3h or 2d, in seconds.
+
+    Raises:
+        RequestError: anything else, naming ``option``.
+    """
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
+        raise RequestError(option, text, "a time such as 90s, 5min, 3h or 2d")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def swept(job: Job, sweeps: Sequence[str]) -> list[tuple[Job, tuple[tuple[str, float], ...]]]:
+    """The jobs of ``KEY=LOW:HIGH[:STEP]``; with several, each value of one with each of the others.
+
+    Raises:
+        RequestError: what is no such range.
+    """
+    ranges = [_range(text) for text in sweeps]
+    names = [name for name, _ in ranges]
+    if len(set(names)) < len(names):
+        raise RequestError("sweep", " ".join(sweeps), "each key once")
+    if math.prod(len(values) for _, values in ranges) > _MOST:
+        raise RequestError("sweep", " ".join(sweeps), f"at most {_MOST} points in all")
+    found = []
+    for point in itertools.product(*(values for _, values in ranges)):
+        values = tuple(zip(names, point, strict=True))
+        varied = job
+        for name, value in values:
+            varied = _with(varied, name, value)
+        found.append((varied, values))
+    return found
+
+
+def _range(text: str) -> tuple[str, list[float]]:
+    allowed = f"KEY=LOW:HIGH[:STEP] such as mttp=1h:12h; keys: {', '.join(KEYS)}"
+    name, _, rest = text.partition("=")
+    parts = rest.split(":")
+    if name not in KEYS or len(parts) not in (1, 2, 3):
+        raise RequestError("sweep", text, allowed)
+    try:
+        low, high, *step = [seconds(p, "sweep") for p in (parts if len(parts) > 1 else parts * 2)]
+    except RequestError:
+        raise RequestError("sweep", text, allowed) from None
+    whole = name == "vms"
+    by = step[0] if step else (max(1.0, (high - low) // (_POINTS - 1)) if whole else (high - low) / (_POINTS - 1))
+    least = {"mttp": 1e-3, "vms": 1.0}.get(name, 0.0)
+    most = 1.0 if name == "missed" else math.inf
+    if not least <= low <= high <= most or (high > low and by <= 0):
+        raise RequestError("sweep", text, allowed)
+    if high > low and (high - low) / by > _MOST:
+        raise RequestError("sweep", text, f"at most {_MOST} points in all")
+    if whole and any(v != int(v) for v in (low, by)):
+        raise RequestError("sweep", text, "whole numbers of VMs")
+    count = int((high - low) / by + 1e-9) + 1 if high > low else 1
+    return name, [low + i * by for i in range(count)]
+
+
+def _with(job: Job, name: str, value: float) -> Job:
+    if name == "mttp":
+        return replace(job, mttp_s=(value,))
+    if name == "missed":
+        return replace(job, missed_notice_rate=value)
+    if name == "vms":
+        return replace(job, vms=int(value))
+    changes = {_SPANS[name]: Span.of(value)}
+    return replace(job, **changes)  # type: ignore[arg-type]  # mypy takes the values for those of any field
