@@ -16,7 +16,15 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.deadlines import ON_DEMAND, SPOT, WAIT, DeadlinePolicy, Standing, parse_deadline_policy
+from deepvm.core.deadlines import (
+    DEADLINE_POLICIES,
+    ON_DEMAND,
+    SPOT,
+    WAIT,
+    DeadlinePolicy,
+    Standing,
+    parse_deadline_policy,
+)
 from deepvm.core.foresight import least_cost
 from deepvm.errors import RequestError
 from deepvm.simulator.traces import Trace
@@ -95,7 +103,9 @@ class DeadlineJob:
         """
         deadline = (1 + slack) * self.work_s
         least = self.restart_s + self.total_s
-        if not least <= deadline < math.inf:
+        if not math.isfinite(slack):
+            raise RequestError("slack", slack, "numbers from 0, separated by commas, such as 0.1,0.5")
+        if not least <= deadline:
             needed = math.ceil(1e4 * (least / self.work_s - 1)) / 1e4
             raise RequestError("slack", slack, f"from {needed:g}: on-demand needs that much for restart and saves")
         return deadline
@@ -226,6 +236,7 @@ def replay_traces(
     nodes: int | None = None,
     starts: int = 100,
     foresight: bool = False,
+    note: Callable[[str], object] | None = None,
     say: Callable[[str], object] | None = None,
 ) -> tuple[DeadlineRow, ...]:
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
@@ -238,11 +249,14 @@ def replay_traces(
         nodes: machines that the job needs at once; None: in each trace the largest count.
         starts: at so many moments, evenly spread over each trace (fewer where it has fewer ticks for them).
         foresight: also the bound, from the same starts; seconds for each start on traces with ticks of half a minute.
-        say: told of traces that are left out, and of progress.
+        note: told of traces that are left out.
+        say: told of progress.
 
     Raises:
         RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long enough.
     """
+    if not policies:
+        raise RequestError("policies", "", f"one or more of {', '.join(DEADLINE_POLICIES)}")
     chosen = {name: parse_deadline_policy(name) for name in policies}
     if starts < 1:
         raise RequestError("starts", starts, "a whole number from 1")
@@ -257,8 +271,8 @@ def replay_traces(
         length = len(trace.counts) * trace.gap_s
         if length >= longest:
             pools.setdefault(trace.gap_s, []).append(_Pool.of(trace, nodes, longest, starts))
-        elif say:
-            say(f"{trace.path} is left out: {length / 3600:.1f} h, the longest deadline is {longest / 3600:.1f} h")
+        elif note:
+            note(f"{trace.path} is left out: {length / 3600:.1f} h, the longest deadline is {longest / 3600:.1f} h")
     if not pools:
         raise RequestError("work", job.work_s, "less: no trace is as long as the longest deadline")
     rows: list[DeadlineRow] = []
@@ -273,7 +287,7 @@ def replay_traces(
                     say(f"foresight: {pool.path}")
                 rows += _bounds(pool, gap_s, job, slacks, deadlines)
     order = {trace.path: number for number, trace in enumerate(traces)}
-    rows.sort(key=lambda r: (order.get(r.trace, -1) if r.trace else -1, slacks.index(r.slack)))
+    rows.sort(key=lambda r: (order[r.trace] if r.trace else -1, slacks.index(r.slack)))
     return (*rows, *_means(rows))
 
 
