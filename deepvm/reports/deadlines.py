@@ -127,9 +127,13 @@ def deadlines_figure(found: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
                 markersize=7.0,
                 markeredgecolor="white",
             )
-        for level, label in ((1.0, "on-demand alone"), (job.price_ratio, "spot without a preemption")):
+        axes.set_xlim(-0.4, len(slacks) - 0.6)
+        # Each text stands on the side of its line where there are no dots.
+        aside_of = ((1.0, "on-demand alone", "bottom", 3), (job.price_ratio, "spot without a preemption", "top", -3))
+        for level, label, side, points in aside_of:
             axes.axhline(level, color="0.4", linewidth=0.8)
-            axes.annotate(label, (1.0, level), (-2, 3), ("axes fraction", "data"), "offset points", ha="right", size=8)
+            at = ("axes fraction", "data")
+            axes.annotate(label, (0.0, level), (3, points), at, "offset points", va=side, ha="left", size=8)
         axes.set_xticks(range(len(slacks)), [f"{s:g}" for s in slacks])
         axes.set_ylim(bottom=0)
         axes.set_xlabel("slack: deadline over work, less 1 (no unit)")
