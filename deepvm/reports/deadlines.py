@@ -74,7 +74,7 @@ def print_deadlines(found: Sequence[DeadlineRow], job: DeadlineJob) -> None:
     print_table(columns, cells)
     lines = [
         "",
-        f"Means over {_traces(found)} traces of a job of {job.work_s / 3600:g} h; deadline = (1 + slack) x that; a "
+        f"Means over {_traces(found)} of a job of {job.work_s / 3600:g} h; deadline = (1 + slack) x that; a "
         f"restart takes {job.restart_s:g} s; spot costs {job.price_ratio:g} of on-demand.",
         "cost: over that of on-demand alone. p95: of the starts on a trace. on-demand: share of the machine time. "
         "end: over the deadline.",
@@ -135,11 +135,11 @@ def deadlines_figure(found: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
             at = ("axes fraction", "data")
             axes.annotate(label, (0.0, level), (3, points), at, "offset points", va=side, ha="left", size=8)
         axes.set_xticks(range(len(slacks)), [f"{s:g}" for s in slacks])
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max(1.0, *(r.cost for r in found)))
         axes.set_xlabel("slack: deadline over work, less 1 (no unit)")
         axes.set_ylabel("cost over on-demand alone (no unit)")
         figure.suptitle("What it costs to meet a deadline with spot VMs")
-        title = f"{job.work_s / 3600:g} h of work on {_traces(found)} traces: mean of each (dots) and of all (lines)"
+        title = f"{job.work_s / 3600:g} h of work on {_traces(found)}: mean of each (dots) and of all (lines)"
         missed = sum(r.missed for r in found if r.trace)
         axes.set_title(f"{title}; {missed or 'no'} deadline{'s' * (missed > 1)} missed", fontsize="small")
         frame(axes)
@@ -147,5 +147,6 @@ def deadlines_figure(found: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
     return figure
 
 
-def _traces(found: Sequence[DeadlineRow]) -> int:
-    return len({r.trace for r in found if r.trace})
+def _traces(found: Sequence[DeadlineRow]) -> str:
+    count = len({r.trace for r in found if r.trace})
+    return f"{count} trace{'s' * (count > 1)}"

@@ -177,7 +177,7 @@ def replay(
             spot_up=there,
         )
         chosen = np.asarray(policy.choose(standing))
-        changed = (chosen != on) | lost
+        changed = chosen != on
         machines += changed & (chosen != WAIT) & open_
         done = np.where(changed, kept, done)
         starting = np.where(changed, restart_s, starting)

@@ -185,6 +185,6 @@ def test_the_command_prints_rows_for_programs_and_people(tmp_path: Path) -> None
     ]
     assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
     table = deepvm(*about).stdout
-    assert table.startswith("slack  policy") and "Means over 1 traces of a job of 6 h" in table
+    assert table.startswith("slack  policy") and "Means over 1 trace of a job of 6 h" in table
     refused = deepvm(str(file), "--work", "6h", "--slack", "0.001")
     assert refused.returncode == 2 and "--slack: 0.001 cannot be used; allowed: from 0.0139" in refused.stderr
