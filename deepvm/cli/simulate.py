@@ -114,10 +114,11 @@ def _cases(job: Job, policies: str, sweep: list[str]) -> list[Case]:
 def _lives(files: list[Path]) -> LifeSource | None:
     if not files:
         return None
+    from deepvm.cli.options import note
     from deepvm.simulator.lives import Seen, whole_lives
     from deepvm.simulator.traces import lives_of
 
-    return Seen([whole_lives(pool) for pool in lives_of(files)])
+    return Seen([whole_lives(pool.pairs) for pool in lives_of(files, say=note)])
 
 
 def _simulated(

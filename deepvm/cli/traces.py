@@ -53,10 +53,10 @@ def show(
         picture_format(Path(plot))  # a wrong name is found before anything is printed
     from deepvm.reports import traces as report
     from deepvm.reports.documents import to_csv, to_json
-    from deepvm.simulator.traces import pools_of, read_traces
+    from deepvm.simulator.traces import check_nodes, pools_of, read_traces
 
     traces = read_traces(files, note)
-    pools = pools_of(traces, nodes=nodes, say=note)
+    check_nodes(nodes)
     rows = report.show_rows(traces, nodes)
     if output == "json":
         sys.stdout.write(to_json(report.show_document(rows)))
@@ -68,6 +68,7 @@ def show(
         from deepvm.reports.trace_pictures import draw_traces
         from deepvm.simulator.trace_fit import fit_lives
 
+        pools = pools_of(traces, nodes=nodes, say=note)
         try:
             fits = fit_lives(pools)
         except DataError as error:

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from deepvm.core.instances import Market
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 
@@ -47,6 +48,8 @@ class Span:
 
     def draw(self, random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
         """(count,) latencies."""
+        if self.low == self.high:
+            return np.full(count, self.low)
         return self.low + (self.high - self.low) * random.random(count)
 
 

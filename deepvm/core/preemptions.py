@@ -128,12 +128,10 @@ class LomaxHistory:
     def shape(self) -> Array:
         """(..., K) mean of alpha for each scale."""
         ended = np.asarray(self.ended, dtype=float)[..., None]
-        return (self.strength + ended) / (self.strength / self.shape0 + self.logs)
+        # Before anything is seen the sums are a plain 0, and the scales are what has K elements.
+        return np.asarray((self.strength + ended) / (self.strength / self.shape0 + self.logs + 0 * self.scale_s))
 
     def law(self) -> tuple[Array, Array]:
         """Shape and scale (seconds) of the most probable scale; the shape of the attributes without K."""
         best = self.weights().argmax(axis=-1)
-        shape = np.take_along_axis(
-            np.broadcast_to(self.shape(), (*np.shape(best), len(self.scale_s))), best[..., None], -1
-        )
-        return shape[..., 0], self.scale_s[best]
+        return np.take_along_axis(self.shape(), best[..., None], -1)[..., 0], self.scale_s[best]

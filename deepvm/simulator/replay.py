@@ -3,7 +3,7 @@
 A machine works from the beginning of its life: an interval of work, a save, the next interval, until it is preempted;
 what was done since the end of the last save is lost then, the save that was under way as well. A life that was only
 watched for a while loses nothing. Costs are shares of the machine time: (saves + lost work) / time that the machines
-were there. Policies act at the ends of steps.
+were there. Policies act at the ends of steps; how long to work is decided when a save ends.
 
 A policy knows the lives of its pool that are over, in their order, and a prior: nothing of the life it is in, and
 nothing of other pools. That is what a job on one pool can know.
@@ -172,7 +172,8 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> t
     width = (high - low)[:, None]
     saves, lost = (np.sum((b - a) / width, axis=0) for a, b in zip(up_to(low), up_to(high), strict=True))
     best = int(np.argmin(saves + lost))
-    interval = math.inf if best == work.size - 1 else float(work[best])
+    # What is never over within a life is no interval.
+    interval = float(work[best]) if work[best] < high.max() else math.inf
     return interval, Cost(lives.seen_s, float(saves[best]), float(lost[best]), lives.preemptions)
 
 

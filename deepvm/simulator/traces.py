@@ -189,8 +189,7 @@ def pools_of(
     traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
     """As :func:`lives_of`, of traces that are read already."""
-    if nodes is not None and nodes < 1:
-        raise RequestError("nodes", nodes, "a whole number of machines from 1")
+    check_nodes(nodes)
     found = [(trace, trace.lives(nodes)) for trace in traces]
     empty = [trace for trace, lives in found if not lives.life_s.size]
     why = f"no life of {'all' if nodes is None else nodes} machines begins in it"
@@ -201,6 +200,16 @@ def pools_of(
         for trace in empty:
             say(f"{trace.path} is left out: {why}")
     return tuple(lives for _, lives in found if lives.life_s.size)
+
+
+def check_nodes(nodes: int | None) -> None:
+    """Refuse what is no number of machines.
+
+    Raises:
+        RequestError: below 1.
+    """
+    if nodes is not None and nodes < 1:
+        raise RequestError("nodes", nodes, "a whole number of machines from 1")
 
 
 def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
