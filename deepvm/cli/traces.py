@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from deepvm.cli.options import note
+from deepvm.cli.traces_deadline import deadline
 from deepvm.errors import DataError, RequestError
 
 app = typer.Typer(
@@ -16,6 +17,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Show histories of spot machines, fit laws to their lives, replay save policies on them.",
 )
+app.command("deadline")(deadline)
 
 Files = Annotated[
     list[str],

@@ -1,0 +1,100 @@
+"""The least that a job with a deadline can cost on a history of spot machines, known beforehand: a bound for policies.
+
+Exact on the grid of ticks: at each tick the job may run on spot (if there is some), on on-demand, or wait; each start
+of a machine costs the restart, in time and money; nothing is lost by a preemption, because it is foreseen.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.errors import RequestError
+
+Costs = npt.NDArray[np.float64]
+
+MOST_CELLS = 1_000_000
+"""Of the table of one start; more would take hours."""
+CELLS_AT_ONCE = 50_000
+"""Starts are worked on together as long as their tables stay in the processor's cache."""
+
+
+def least_cost(
+    up: npt.NDArray[np.bool_], gap_s: float, *, work_s: float, deadline_s: float, restart_s: float, spot_price: float
+) -> Costs:
+    """Dynamic programming over ticks, for several starts at once.
+
+    A second until the deadline is work, restart or waiting, so a job is in time if and only if restarts and waiting
+    take ``deadline - work`` or less. That time, in units of the greatest common divisor of gap and restart, and what
+    the job runs on, are the state; a start takes as many ticks as the restart needs, because to stop before that would
+    be waiting at a price.
+
+    Args:
+        up: (starts, ticks) whether there is a spot VM, from the start of the job to its deadline or beyond.
+        gap_s: seconds between ticks.
+        work_s: time that the work takes on a machine.
+        deadline_s: from the start.
+        restart_s: from the request for a machine until it works, paid for.
+        spot_price: over the on-demand price.
+
+    Returns:
+        (starts,) costs in on-demand seconds; infinite where even on-demand would be late.
+
+    Raises:
+        RequestError: gap and restart have so small a common divisor that the table would be too large.
+    """
+    unit_s = math.gcd(round(1000 * gap_s), round(1000 * restart_s)) / 1000
+    cells = max(math.floor((deadline_s - work_s) / unit_s + 1e-9) + 1, 0)
+    if cells > MOST_CELLS:
+        raise RequestError("restart", restart_s, f"for the bound, a multiple of the traces' gap of {gap_s:g} s")
+    if not cells:
+        return np.full(len(up), np.inf)
+    rows = max(CELLS_AT_ONCE // cells, 1)
+    parts = [up[i : i + rows] for i in range(0, len(up), rows)]
+    return np.concatenate([_least(p, gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price) for p in parts])
+
+
+def _least(
+    up: npt.NDArray[np.bool_],
+    gap_s: float,
+    unit_s: float,
+    cells: int,
+    work_s: float,
+    deadline_s: float,
+    restart_s: float,
+    spot_price: float,
+) -> Costs:
+    ticks, count = math.ceil(deadline_s / gap_s - 1e-9), len(up)
+    least = np.full(count, np.inf)
+    waiting, restart = round(gap_s / unit_s), round(restart_s / unit_s)
+    length = max(math.ceil(restart_s / gap_s - 1e-9), 1)  # ticks of a start
+    nowhere = np.full((count, cells), np.inf)
+    # cost of being at a tick, by what the job runs on; the starts that are under way arrive some ticks later
+    idle, running = nowhere.copy(), {"spot": nowhere.copy(), "on-demand": nowhere.copy()}
+    arriving = {name: [nowhere] * (length - 1) for name in running}
+    prices = {"spot": spot_price, "on-demand": 1.0}
+    idle[:, 0] = 0.0
+    used_s = unit_s * np.arange(cells)
+    for tick in range(ticks):
+        left_s = work_s - (tick * gap_s - used_s)  # (cells,) of work
+        best = np.minimum(idle, np.minimum(running["spot"], running["on-demand"]))
+        for name, price in prices.items():
+            soon, whole = up[:, tick], up[:, tick : tick + length].all(axis=1) & (tick + length <= up.shape[1])
+            if name == "on-demand":
+                soon, whole = np.ones_like(soon), np.ones_like(whole)
+            on = np.where(soon[:, None], running[name], np.inf)
+            started = nowhere.copy()
+            started[:, restart:] = np.where(whole[:, None], best, np.inf)[:, : max(cells - restart, 0)]
+            # After a start, left_s stands for the work left by then and the restart together.
+            for cost, window in ((on, gap_s), (started, length * gap_s)):
+                ends = left_s <= window + 1e-9
+                if ends.any():
+                    least = np.minimum(least, (cost + price * left_s)[:, ends].min(axis=1))
+                    cost[:, ends] = np.inf
+            arriving[name].append(started + price * length * gap_s)
+            running[name] = np.minimum(on + price * gap_s, arriving[name].pop(0))
+        idle = nowhere.copy()
+        idle[:, waiting:] = best[:, : max(cells - waiting, 0)]
+    return least
