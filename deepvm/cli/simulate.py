@@ -13,6 +13,7 @@ from deepvm.cli.progress import Progress
 if TYPE_CHECKING:
     from deepvm.core.job import Job
     from deepvm.simulator.lives import LifeSource
+    from deepvm.simulator.markets import Deadline
     from deepvm.simulator.sweeps import Answer, Case
 
 
@@ -50,6 +51,14 @@ def simulate(
         list[Path] | None,
         typer.Option(metavar="FILE", help="Replay the lives of recorded machines; more files are more pools."),
     ] = None,
+    deadline: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Be done by then, such as 150h, with on-demand VMs if need be."),
+    ] = "",
+    deadline_policy: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Who chooses the market: uniform-progress, greedy or on-demand."),
+    ] = "uniform-progress",
     jobs: Annotated[int, typer.Option(help="Processes to use.")] = 1,
     executor: Annotated[
         str, typer.Option(metavar="dask://HOST:PORT", help="A Dask cluster to use in their place.")
@@ -70,7 +79,7 @@ def simulate(
 
         picture_format(Path(plot))  # a wrong name is found before anything is simulated
     cases = _cases(_job(job, preset, market), compare or policy, (sweep or []))
-    answers = _simulated(cases, runs, seed, _lives(trace or []), jobs, executor)
+    answers = _simulated(cases, runs, seed, _lives(trace or []), jobs, executor, _deadline(deadline, deadline_policy))
     from deepvm.reports import simulations
 
     many = bool(compare or sweep)
@@ -121,8 +130,23 @@ def _lives(files: list[Path]) -> LifeSource | None:
     return Seen([whole_lives(pool.pairs) for pool in lives_of(files, say=note)])
 
 
+def _deadline(time: str, policy: str) -> Deadline | None:
+    from deepvm.core.deadlines import parse_deadline_policy
+    from deepvm.core.units import parse_seconds
+    from deepvm.simulator.markets import Deadline
+
+    decides = parse_deadline_policy(policy)  # also refused when there is no deadline
+    return Deadline(parse_seconds(time, "deadline"), decides) if time else None
+
+
 def _simulated(
-    cases: list[Case], runs: int, seed: int, lives: LifeSource | None, jobs: int, executor: str
+    cases: list[Case],
+    runs: int,
+    seed: int,
+    lives: LifeSource | None,
+    jobs: int,
+    executor: str,
+    deadline: Deadline | None,
 ) -> list[Answer]:
     from deepvm.simulator.runs import simulate as run_all
     from deepvm.simulator.sweeps import Answer
@@ -138,6 +162,7 @@ def _simulated(
                 lives=lives,
                 jobs=jobs,
                 executor=executor,
+                deadline=deadline,
                 progress=progress.advance,
             )
             answers.append(Answer(found, case.values))

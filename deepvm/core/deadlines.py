@@ -189,6 +189,12 @@ def parse_deadline_policy(text: str) -> DeadlinePolicy:
     return DEADLINE_POLICIES[text]()
 
 
+def deadline_policy_name(policy: DeadlinePolicy) -> str:
+    """The text that :func:`parse_deadline_policy` makes the policy of; the class's name for any other."""
+    known = (name for name, make in DEADLINE_POLICIES.items() if make is type(policy))
+    return next(known, type(policy).__name__.lower())
+
+
 def on_demand_next(policy: DeadlinePolicy, standing: Standing) -> Truth:
     """Whether the next machine is on-demand, at the start of a job and after each preemption.
 

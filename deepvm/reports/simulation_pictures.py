@@ -11,8 +11,8 @@ import numpy as np
 from deepvm.catalog.files import write_bytes
 from deepvm.reports.pictures import STYLES, frame, new_figure, own_settings, picture_format, render, short
 from deepvm.reports.simulations import value
-from deepvm.simulator.engine import PARTS
 from deepvm.simulator.results import Spread
+from deepvm.simulator.state import PARTS
 from deepvm.simulator.sweeps import Answer
 
 if TYPE_CHECKING:

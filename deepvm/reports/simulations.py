@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from deepvm.core.deadlines import deadline_policy_name
 from deepvm.core.instances import Market
 from deepvm.core.job import Job
 from deepvm.reports.documents import to_csv
 from deepvm.reports.tables import Column, print_lines, print_table
-from deepvm.simulator.engine import PARTS
 from deepvm.simulator.results import Spread
+from deepvm.simulator.state import PARTS
 from deepvm.simulator.sweeps import Answer
 
 COMPARISON = "deepvm.simulate-comparison/1"
@@ -55,6 +56,8 @@ def print_answers(answers: Sequence[Answer]) -> None:
     columns = [Column(key, "right") for key in keys]
     columns += [Column("policy"), *(Column(c, "right") for c in ("time", "5-95 %", "cost $", "5-95 %", "lost VMs"))]
     columns += [Column(c, "right") for c in ("overhead", "recompute", "save", "allocation", "preparation")]
+    if first.deadline is not None:
+        columns += [Column("late", "right"), Column("on demand", "right")]
     print_table(columns, [_row(answer) for answer in answers])
     print_lines(["", *_remarks(answers)])
 
@@ -72,13 +75,18 @@ def _row(answer: Answer) -> list[str]:
         f"{cost.p5:.2f} - {cost.p95:.2f}",
         f"{lost.mean:.1f}",
         f"{100 * (time.mean / work - 1):.2f} %",
-        *(f"{100 * found.breakdown_s[p] / work:.2f} %" for p in PARTS[1:]),
+        *(f"{100 * max(found.breakdown_s[p], 0.0) / work:.2f} %" for p in PARTS[1:]),  # rounding may give -0
+        *([] if found.deadline is None else [f"{100 * s:.1f} %" for s in (found.late_share, found.on_demand_share)]),
     ]
 
 
 def _remarks(answers: Sequence[Answer]) -> list[str]:
     job = answers[0].results.job
     lines = ["Overhead and its parts: shares of the time for the steps alone, each done once. Time and cost: means."]
+    deadline = answers[0].results.deadline
+    if deadline is not None:
+        policy = deadline_policy_name(deadline.policy)
+        lines.append(f"Deadline: {duration(deadline.seconds)}, {policy}; on demand is a share of the machine time.")
     if job.market is Market.SPOT and job.on_demand_usd_per_hour:
         base = undisturbed_s(job)
         usd = base / 3600 * job.on_demand_usd_per_hour * job.vms

@@ -11,11 +11,10 @@ what is lost to a preemption depends on the sums only through where it falls wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.core.instances import Market
 from deepvm.core.job import ZERO, Job, Span
@@ -23,68 +22,21 @@ from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
 from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
 from deepvm.errors import SimulationError
 from deepvm.simulator.lives import LifeSource
+from deepvm.simulator.markets import Deadline, Markets
+from deepvm.simulator.state import NEVER, PARTS, Array, Mask, Outcome, Rows, Runs
 
-Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.int64]
-PARTS = ("compute", "recompute", "save", "allocation", "preparation")
 HOPELESS = 100.0
 """A run that takes so many times as long as its work does not get ahead."""
-_NEVER = 1e15
-"""Steps and seconds that are never reached; infinity does not survive arithmetic."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of the runs; arrays of one shape (runs,).
-
-    Attributes:
-        total_s: from the first request to the last step. vm_s: machine time that is billed, seconds of one VM.
-        preemptions: machines lost. parts_s: (5, runs) ``PARTS``; they add up to ``total_s``.
-    """
-
-    total_s: Array
-    vm_s: Array
-    preemptions: Array
-    parts_s: Array
-
-
-@dataclass
-class _Runs:
-    """Where each run stands; all arrays have one row for each run that is not done, (R,) or (R, ...)."""
-
-    number: npt.NDArray[np.int64]
-    start: npt.NDArray[np.int64]
-    now: Array
-    durable: Array  # steps in the newest version that survives the loss that comes next
-    step: Array
-    furthest: Array  # steps beyond are done for the first time
-    training: Mask  # else machines are waited for
-    compute: Array
-    recompute: Array
-    save: Array
-    allocation: Array
-    preparation: Array
-    extra_s: Array  # machine time in which two machines stood in one place
-    preemptions: Array
-    lives: npt.NDArray[np.int64]
-    asked: Array  # (R, n) when each machine was asked for
-    ready: Array  # (R, n) when it is there
-    death: Array  # (R, n) when it is taken away
-    notice: Array  # (R, n) when that is told; at the death: not at all
-    members: Mask  # (R, n) machines that take part
-    seen_s: Array
-    missed: Array
-    shape: Array  # of the hazard
-    scale: Array
-    logs: Array  # (R, 2, K)
-
-    def keep(self, rows: Mask) -> None:
-        for f in fields(self):
-            setattr(self, f.name, getattr(self, f.name)[rows])
-
-
-def run(job: Job, policy: SavePolicy, lives: LifeSource, runs: int, random: np.random.Generator) -> Outcome:
+def run(
+    job: Job,
+    policy: SavePolicy,
+    lives: LifeSource,
+    runs: int,
+    random: np.random.Generator,
+    deadline: Deadline | None = None,
+) -> Outcome:
     """Simulate a job.
 
     Args:
@@ -93,16 +45,25 @@ def run(job: Job, policy: SavePolicy, lives: LifeSource, runs: int, random: np.r
         lives: how long machines live.
         runs: how many.
         random: the generator.
+        deadline: when it has to be done; None: there is no hurry, and it stays in its market.
 
     Raises:
-        SimulationError: the job does not get ahead.
+        SimulationError: the job does not get ahead, or cannot meet the deadline even on demand.
     """
-    return _Engine(job, policy, lives, random).run(runs)
+    return _Engine(job, policy, lives, random, deadline).run(runs)
 
 
 class _Engine:
-    def __init__(self, job: Job, policy: SavePolicy, lives: LifeSource, random: np.random.Generator) -> None:
+    def __init__(
+        self,
+        job: Job,
+        policy: SavePolicy,
+        lives: LifeSource,
+        random: np.random.Generator,
+        deadline: Deadline | None,
+    ) -> None:
         self._job, self._policy, self._lives, self._random = job, policy, lives, random
+        self._markets = None if deadline is None else Markets(job, policy, deadline)
         self._spot = job.market is Market.SPOT
         self._elastic = job.elastic and job.vms > 1
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
@@ -117,26 +78,36 @@ class _Engine:
         self._hopeless_s = HOPELESS * work
 
     def run(self, runs: int) -> Outcome:
-        total, extra = np.empty(runs), np.empty(runs)
+        total, extra, on_demand = np.empty(runs), np.empty(runs), np.empty(runs)
         preemptions, parts = np.empty(runs), np.empty((len(PARTS), runs))
         r = self._begun(runs)
         while len(r.number):
-            # A machine may be lost before training begins; nearly all rows train behind the second round.
-            while not r.training.all():
-                self._wait(r, np.flatnonzero(~r.training))
+            # A machine may be lost before training begins; nearly all rows train behind the second round of waiting.
+            self._wait_for_all(r)
             self._train(r)
             done = r.step >= self._job.steps
             if done.any():
                 at = r.number[done]
                 total[at], extra[at], preemptions[at] = r.now[done], r.extra_s[done], r.preemptions[done]
+                on_demand[at] = r.on_demand_s[done]
                 for number, part in enumerate(PARTS):
                     parts[number, at] = getattr(r, part)[done]
                 r.keep(~done)
             if len(r.number) and r.now.max() > self._hopeless_s:
                 raise self._hopeless(r)
-        return Outcome(total, total * self._job.vms + extra, preemptions, parts)
+        vm_s = total * self._job.vms + extra
+        return Outcome(total, vm_s, on_demand * self._job.vms if self._spot else vm_s, preemptions, parts)
 
-    def _hopeless(self, r: _Runs) -> SimulationError:
+    def _wait_for_all(self, r: Runs) -> None:
+        while True:
+            while not r.training.all():
+                self._wait(r, np.flatnonzero(~r.training))
+            if self._markets is None or not len(moved := self._markets.keep(r)):
+                return
+            r.extra_s[moved] += self._facts.backup_s  # until the version that was just made is durable
+            self._change(r, moved)
+
+    def _hopeless(self, r: Runs) -> SimulationError:
         worst = r.now.argmax()
         return SimulationError(
             f"{self._job.name}: does not get ahead: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
@@ -144,9 +115,9 @@ class _Engine:
             "policy), or take machines that live longer"
         )
 
-    def _begun(self, runs: int) -> _Runs:
+    def _begun(self, runs: int) -> Runs:
         n, history = self._job.vms, self._history
-        r = _Runs(
+        r = Runs(
             number=np.arange(runs),
             start=self._lives.starts(self._random, runs),
             now=np.zeros(runs),
@@ -156,12 +127,15 @@ class _Engine:
             training=np.zeros(runs, dtype=bool),
             **{part: np.zeros(runs) for part in PARTS},
             extra_s=np.zeros(runs),
+            on_demand=np.full(runs, not self._spot),
+            on_demand_s=np.zeros(runs),
+            cap=np.full(runs, NEVER),
             preemptions=np.zeros(runs),
             lives=np.zeros(runs, dtype=np.int64),
             asked=np.zeros((runs, n)),
             ready=np.zeros((runs, n)),
-            death=np.full((runs, n), _NEVER),
-            notice=np.full((runs, n), _NEVER),
+            death=np.full((runs, n), NEVER),
+            notice=np.full((runs, n), NEVER),
             members=np.ones((runs, n), dtype=bool),
             seen_s=np.zeros(runs),
             missed=np.zeros(runs),
@@ -173,23 +147,26 @@ class _Engine:
             r.shape[:], r.scale[:] = history.law()
         for machine in range(n):
             self._ask(r, slice(None), machine, np.zeros(runs))  # one machine of each row
+        if self._markets is not None:
+            self._change(r, np.flatnonzero(self._markets.on_demand_next(r, np.arange(runs))))
         return r
 
-    def _ask(self, r: _Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
+    def _ask(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
         """Ask for one machine in each row; elastic clusters ask again for those that are lost before they come."""
         job, random, count = self._job, self._random, len(when)
         r.asked[rows, machine] = when
         r.ready[rows, machine] = when + job.allocation_s.draw(random, count)
         if not self._spot:
             return
-        death = np.minimum(when + self._lives.draw(random, r.start[rows], r.lives[rows]), _NEVER)
+        death = np.minimum(when + self._lives.draw(random, r.start[rows], r.lives[rows]), NEVER)
         r.lives[rows] += 1
-        r.death[rows, machine] = death
         notice = death - job.grace_s.draw(random, count)
         if job.missed_notice_rate:
             missed = random.random(count) < job.missed_notice_rate
             notice[missed] = death[missed]
-        r.notice[rows, machine] = notice
+        if self._markets is not None:
+            death[r.on_demand[rows]] = notice[r.on_demand[rows]] = NEVER
+        r.death[rows, machine], r.notice[rows, machine] = death, notice
         if self._elastic:  # the others train on meanwhile
             again = np.flatnonzero((death <= r.ready[rows, machine]) & (death <= self._hopeless_s))
             if len(again):
@@ -200,7 +177,7 @@ class _Engine:
                 self._learn(r, which, death[again] - r.asked[which].max(1), late)
                 self._ask(r, which, one, death[again])
 
-    def _lose(self, r: _Runs, which: Rows, when: Array) -> None:
+    def _lose(self, r: Runs, which: Rows, when: Array) -> None:
         """In the rows ``which`` the machine that goes first is lost at ``when``, is learnt from, and is replaced."""
         rows = self._plain(which, len(r.number))
         machine = self._first_to_go(r, rows)
@@ -217,6 +194,16 @@ class _Engine:
         r.training[rows] = False
         r.preemptions[rows] += 1
         self._ask(r, rows, machine, again)
+        if self._markets is not None:
+            self._change(r, which[self._markets.on_demand_next(r, which)])
+
+    def _change(self, r: Runs, rows: Rows) -> None:
+        """In these rows all machines are given back, and others are asked for in the other market."""
+        r.on_demand[rows] = ~r.on_demand[rows]
+        r.training[rows] = False
+        r.step[rows] = r.durable[rows]
+        for machine in range(self._job.vms):
+            self._ask(r, rows, machine, r.now[rows])
 
     def _late(self, grace_s: Array) -> Mask:
         """A notice that comes too late for a save is as good as none."""
@@ -229,10 +216,10 @@ class _Engine:
         """
         return slice(None) if len(which) == rows and self._job.vms == 1 else which
 
-    def _first_to_go(self, r: _Runs, rows: Rows | slice) -> Rows | int:
+    def _first_to_go(self, r: Runs, rows: Rows | slice) -> Rows | int:
         return 0 if self._job.vms == 1 else r.death[rows].argmin(1)
 
-    def _learn(self, r: _Runs, rows: Rows | slice, life_s: Array, missed: Mask) -> None:
+    def _learn(self, r: Runs, rows: Rows | slice, life_s: Array, missed: Mask) -> None:
         """What a policy remembers; a cluster counts as one machine that lives from the newest request to a loss."""
         life_s = np.maximum(life_s, 0.0)  # the newest machine of an elastic cluster may be asked for in advance
         r.seen_s[rows] += life_s
@@ -244,7 +231,7 @@ class _Engine:
         r.logs[rows] = np.stack([np.asarray(known.logs), np.asarray(known.ended_logs)], 1)
         r.shape[rows], r.scale[rows] = known.law()
 
-    def _wait(self, r: _Runs, which: Rows) -> None:
+    def _wait(self, r: Runs, which: Rows) -> None:
         """Machines are waited for and prepared; rows that lose one meanwhile wait again."""
         rows, count, job = self._plain(which, len(r.number)), len(which), self._job
         now, death = r.now[rows], r.death[rows, self._first_to_go(r, rows)]
@@ -259,24 +246,26 @@ class _Engine:
         prepared = there + preparation
         comes = np.zeros(count, dtype=bool)
         if self._elastic:  # who comes meanwhile joins, and all are prepared again
-            joins = np.where(r.ready[rows] > there[:, None], r.ready[rows], _NEVER).min(1)
+            joins = np.where(r.ready[rows] > there[:, None], r.ready[rows], NEVER).min(1)
             comes = (joins <= prepared) & (joins < death)
             prepared = np.where(comes, joins, prepared)
             r.members[rows] = r.ready[rows] <= there[:, None]
         r.allocation[rows] += np.maximum(np.minimum(there, death) - now, 0.0)
         r.preparation[rows] += np.maximum(np.minimum(prepared, death) - there, 0.0)
         lost = death <= prepared
+        if self._markets is not None:
+            r.on_demand_s[rows] += np.where(r.on_demand[rows], prepared - now, 0.0)
         r.now[rows] = np.where(lost, now, prepared)
         r.training[rows] = ~(lost | comes)
         if lost.any():
             self._lose(r, which[lost], death[lost])
 
-    def _train(self, r: _Runs) -> None:
+    def _train(self, r: Runs) -> None:
         """One stretch of equal segments in each row, or as much of it as there is time for."""
         job, now, step = self._job, r.now, r.step
         at: Any = (slice(None), 0)
         if job.vms > 1:
-            at = np.arange(len(now)), np.where(r.members, r.death, _NEVER).argmin(1)
+            at = np.arange(len(now)), np.where(r.members, r.death, NEVER).argmin(1)
         death, notice = r.death[at], r.notice[at]
         slow = job.vms / r.members.sum(1) if self._elastic else 1.0
         heeds, interval = self._decide(r, death - notice, slow)
@@ -284,10 +273,10 @@ class _Engine:
         if heeds is not None:
             stop = np.where(heeds & (notice < death), np.maximum(notice, now), death)
         if self._elastic:
-            joins = np.maximum(np.where(r.members, _NEVER, r.ready).min(1), now)
+            joins = np.maximum(np.where(r.members, NEVER, r.ready).min(1), now)
             stop = np.minimum(stop, joins)
 
-        steps, count, saved = self._stretch(step, interval)
+        steps, count, saved = self._stretch(step, interval, r.cap)
         work = self._sum(job.step_s, steps * count) * slow
         segment = (work + self._sum(job.blocked_s, count) * saved) / count
         one = work / (steps * count)
@@ -333,6 +322,8 @@ class _Engine:
         r.compute += fresh
         r.recompute += trained - fresh
         r.save += end - now - trained
+        if self._markets is not None:
+            r.on_demand_s += np.where(r.on_demand, end - now, 0.0)
         r.durable, r.step, r.now = durable, reached, end
         if grown is not None:
             r.training &= ~grown
@@ -340,13 +331,13 @@ class _Engine:
         if len(which):
             self._lose(r, which, end[which])
 
-    def _decide(self, r: _Runs, grace_s: Array, slow: Array | float) -> tuple[Mask | None, Array | float]:
+    def _decide(self, r: Runs, grace_s: Array, slow: Array | float) -> tuple[Mask | None, Array | float]:
         """Whether notices are heeded (None: none is), and the steps between two saves."""
         policy = self._policy
         if isinstance(policy, EverySteps):
             return None, float(policy.steps)
         if not isinstance(policy, IntervalPolicy) or not self._spot:
-            return None, _NEVER
+            return None, NEVER
         seen = Lifetimes(self._prior, seen_s=r.seen_s, preemptions=r.preemptions)
         notices = Notices(Notices.missed + r.missed, Notices.seen + r.preemptions)
         step_s = self._facts.step_s * slow
@@ -354,14 +345,16 @@ class _Engine:
         if self._history is not None:
             facts = replace(facts, shape=r.shape, scale_s=r.scale, age_s=np.maximum(r.now - r.asked.max(1), 0.0))
         interval = np.floor(np.asarray(policy.interval_s(facts)) / step_s)
-        interval = np.minimum(np.maximum(interval, 1.0), _NEVER)
+        interval = np.minimum(np.maximum(interval, 1.0), NEVER)
+        if self._markets is not None:
+            interval = np.where(r.on_demand, NEVER, interval)
         if not self._job.grace_s.high:
             return None, interval
         # What the notice says counts, not what notices usually say.
         heeds = np.asarray(policy.emergency(replace(facts, grace_s=grace_s)))
         return (heeds if heeds.any() else None), interval
 
-    def _stretch(self, step: Array, interval: Array | float) -> tuple[Array, Array, Mask]:
+    def _stretch(self, step: Array, interval: Array | float, cap: Array) -> tuple[Array, Array, Mask]:
         """Steps of a segment, number of segments, and whether a save stands behind each."""
         mark, own = self._job.steps - step, self._job.save_every_steps
         if own:
@@ -370,12 +363,16 @@ class _Engine:
         if fixed:  # at multiples, wherever the last version was
             off = interval - _rest(step, interval)
             mark = np.where(off < interval, np.minimum(mark, off), mark)
+        if self._markets is not None:
+            mark = np.minimum(mark, cap)
         count = np.floor((mark - 1) / interval)
-        if self._history is not None:  # its interval is another one behind each save
+        if self._history is not None or self._markets is not None:  # another interval or cap behind each save
             count = np.minimum(count, 1)
         saved = count > 0
         steps = np.where(saved, interval, mark)
         end = step + steps
+        if self._markets is not None:
+            saved |= steps == cap
         if own:
             saved |= _rest(end, own) == 0
         if fixed:

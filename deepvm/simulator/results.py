@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.deadlines import deadline_policy_name
 from deepvm.core.job import Job
-from deepvm.simulator.engine import PARTS, Outcome
 from deepvm.simulator.jobfile import job_document
+from deepvm.simulator.markets import Deadline
+from deepvm.simulator.state import PARTS, Outcome
 
 SCHEMA = "deepvm.simulate/1"
 Array = npt.NDArray[np.float64]
@@ -48,6 +50,8 @@ class Results:
         job: what was simulated. policy: its name. runs, seed: how many, and from which seed.
         total_s: (runs,) from the first request to the last step. cost_usd: (runs,) of all VMs. preemptions: (runs,).
         breakdown_s: means by ``PARTS``; they add up to the mean of ``total_s``.
+        on_demand_share: of the machine time, the mean of the runs.
+        deadline: that the job had to keep.
     """
 
     job: Job
@@ -58,12 +62,18 @@ class Results:
     cost_usd: Array
     preemptions: Array
     breakdown_s: dict[str, float]
+    on_demand_share: float
+    deadline: Deadline | None = None
 
     @classmethod
-    def gather(cls, job: Job, policy: str, seed: int, outcomes: Sequence[Outcome]) -> Results:
+    def gather(
+        cls, job: Job, policy: str, seed: int, outcomes: Sequence[Outcome], deadline: Deadline | None = None
+    ) -> Results:
         """Put the runs of all chunks together."""
         total = np.concatenate([o.total_s for o in outcomes])
         vm_s = np.concatenate([o.vm_s for o in outcomes])
+        on_demand_s = np.concatenate([o.on_demand_s for o in outcomes])
+        usd = (vm_s - on_demand_s) * job.spot_usd_per_hour + on_demand_s * job.on_demand_usd_per_hour
         means = sum(o.parts_s.sum(axis=1) for o in outcomes) / len(total)
         return cls(
             job,
@@ -71,13 +81,28 @@ class Results:
             len(total),
             seed,
             total,
-            vm_s / 3600 * job.usd_per_vm_hour,
+            usd / 3600,
             np.concatenate([o.preemptions for o in outcomes]),
             dict(zip(PARTS, np.asarray(means).tolist(), strict=True)),
+            float((on_demand_s / vm_s).mean()),
+            deadline,
         )
+
+    @property
+    def late_share(self) -> float:
+        """Share of the runs that were done behind the deadline; 0 without one."""
+        return 0.0 if self.deadline is None else float((self.total_s > self.deadline.seconds).mean())
 
     def document(self) -> dict[str, Any]:
         """Plain data, ``deepvm.simulate/1``."""
+        deadline: dict[str, Any] = {}
+        if self.deadline is not None:
+            deadline["deadline"] = {
+                "seconds": self.deadline.seconds,
+                "policy": deadline_policy_name(self.deadline.policy),
+                "late_share": self.late_share,
+                "on_demand_share": self.on_demand_share,
+            }
         return {
             "schema_version": SCHEMA,
             "job": job_document(self.job),
@@ -88,4 +113,5 @@ class Results:
             "cost_usd": Spread.of(self.cost_usd).document(),
             "preemptions": Spread.of(self.preemptions).document(),
             "breakdown_s": self.breakdown_s,
+            **deadline,
         }

@@ -18,9 +18,11 @@ import numpy as np
 from deepvm.core.job import Job
 from deepvm.core.savepolicy import SavePolicy, policy_name
 from deepvm.errors import CloudError, MissingExtraError, RequestError
-from deepvm.simulator.engine import Outcome, run
+from deepvm.simulator.engine import run
 from deepvm.simulator.lives import Drawn, LifeSource
+from deepvm.simulator.markets import Deadline
 from deepvm.simulator.results import Results
+from deepvm.simulator.state import Outcome
 
 CHUNK = 5000
 """Runs that are simulated together: enough that numpy's own time counts little, few enough for the memory."""
@@ -36,6 +38,7 @@ def simulate(
     lives: LifeSource | None = None,
     jobs: int = 1,
     executor: str = "",
+    deadline: Deadline | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Results:
     """Simulate a job many times.
@@ -48,6 +51,7 @@ def simulate(
         lives: how long machines live; drawn by the law and the mean of the job when None.
         jobs: processes of this machine.
         executor: ``dask://HOST:PORT`` for a Dask cluster in their place.
+        deadline: when the job has to be done, and who decides between spot and on-demand VMs.
         progress: told how many more runs are done.
 
     Raises:
@@ -63,7 +67,7 @@ def simulate(
         raise RequestError("jobs", jobs, "a number of processes from 1 to 1024")
     source = lives if lives is not None else Drawn(job.lifetime, job.mttp_s)
     tasks = [
-        (job, policy, source, min(CHUNK, runs - first), seed, number)
+        (job, policy, source, min(CHUNK, runs - first), seed, number, deadline)
         for number, first in enumerate(range(0, runs, CHUNK))
     ]
     outcomes: list[Outcome] = []
@@ -72,15 +76,16 @@ def simulate(
         outcomes.append(replace(outcome, parts_s=outcome.parts_s.sum(axis=1, keepdims=True)))
         if progress is not None:
             progress(len(outcome.total_s))
-    return Results.gather(job, policy_name(policy), seed, outcomes)
+    return Results.gather(job, policy_name(policy), seed, outcomes, deadline)
 
 
-Task = tuple[Job, SavePolicy, LifeSource, int, int, int]
+Task = tuple[Job, SavePolicy, LifeSource, int, int, int, Deadline | None]
 
 
 def _chunk(task: Task) -> Outcome:
-    job, policy, lives, runs, seed, number = task
-    return run(job, policy, lives, runs, np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,))))
+    job, policy, lives, runs, seed, number, deadline = task
+    random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
+    return run(job, policy, lives, runs, random, deadline)
 
 
 def _outcomes(tasks: list[Task], jobs: int, executor: str) -> Iterator[Outcome]:

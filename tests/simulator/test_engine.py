@@ -14,9 +14,10 @@ from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import POLICIES, parse_policy
 from deepvm.errors import SimulationError
-from deepvm.simulator.engine import PARTS, Outcome, run
+from deepvm.simulator.engine import run
 from deepvm.simulator.jobfile import preset
 from deepvm.simulator.lives import Drawn
+from deepvm.simulator.state import PARTS, Outcome
 from tests.effort import THOROUGH, examples
 from tests.simulator import naive, naive_elastic
 

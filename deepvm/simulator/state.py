@@ -1,0 +1,72 @@
+"""Where simulated runs stand, and what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+PARTS = ("compute", "recompute", "save", "allocation", "preparation")
+NEVER = 1e15
+"""Steps and seconds that are never reached; infinity does not survive arithmetic."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the runs; arrays of one shape (runs,).
+
+    Attributes:
+        total_s: from the first request to the last step.
+        vm_s: machine time that is billed, seconds of one VM. on_demand_s: that part of it that is on demand.
+        preemptions: machines lost.
+        parts_s: (5, runs) ``PARTS``; they add up to ``total_s``.
+    """
+
+    total_s: Array
+    vm_s: Array
+    on_demand_s: Array
+    preemptions: Array
+    parts_s: Array
+
+
+@dataclass
+class Runs:
+    """Where each run stands; all arrays have one row for each run that is not done, (R,) or (R, ...)."""
+
+    number: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    now: Array
+    durable: Array  # steps in the newest version that survives the loss that comes next
+    step: Array
+    furthest: Array  # steps beyond are done for the first time
+    training: Mask  # else machines are waited for
+    compute: Array
+    recompute: Array
+    save: Array
+    allocation: Array
+    preparation: Array
+    extra_s: Array  # machine time in which two machines stood in one place
+    on_demand: Mask
+    on_demand_s: Array
+    cap: Array  # steps after which the deadline wants a version or another market
+    preemptions: Array
+    lives: npt.NDArray[np.int64]
+    asked: Array  # (R, n) when each machine was asked for
+    ready: Array  # (R, n) when it is there
+    death: Array  # (R, n) when it is taken away
+    notice: Array  # (R, n) when that is told; at the death: not at all
+    members: Mask  # (R, n) machines that take part
+    seen_s: Array
+    missed: Array
+    shape: Array  # of the hazard
+    scale: Array
+    logs: Array  # (R, 2, K)
+
+    def keep(self, rows: Mask) -> None:
+        """Go on with these rows only."""
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name)[rows])

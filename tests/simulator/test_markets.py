@@ -1,0 +1,111 @@
+"""Deadlines in the simulator: kept whatever happens, with on-demand VMs only where they are needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepvm.core.deadlines import DEADLINE_POLICIES, Greedy, OnDemandOnly, UniformProgress, parse_deadline_policy
+from deepvm.core.instances import Market
+from deepvm.core.job import Job, Span
+from deepvm.core.savepolicy import parse_policy
+from deepvm.errors import RequestError, SimulationError
+from deepvm.simulator.engine import run
+from deepvm.simulator.jobfile import preset
+from deepvm.simulator.lives import Drawn, Seen
+from deepvm.simulator.markets import Deadline, Markets
+from deepvm.simulator.runs import simulate
+from deepvm.simulator.state import Outcome
+from tests.effort import examples
+from tests.simulator.test_engine import jobs
+
+
+def longest(job: Job, policy: str) -> float:
+    """The most that the job may take on demand: each latency at its longest, a save at each multiple."""
+    steps, k = job.steps, int(policy.partition(":")[2] or 0) if policy.startswith("static") else 0
+    saves = sum(steps / n for n in (k, job.save_every_steps or 0) if n) + 2
+    warm = job.warm_preparation_s or job.preparation_s
+    restart = job.allocation_s.high + max(job.preparation_s.high, warm.high)
+    return steps * job.step_s.high + saves * job.blocked_s.high + restart
+
+
+def simulated(job: Job, policy: str, deadline: Deadline, runs: int = 60, seed: int = 1) -> Outcome:
+    lives = Drawn(job.lifetime, job.mttp_s)
+    return run(job, parse_policy(policy), lives, runs, np.random.default_rng(seed), deadline)
+
+
+@settings(deadline=None, max_examples=examples(120))
+@given(
+    jobs(),
+    st.sampled_from(["static:7", "young", "thesis", "adaptive", "hazard", "none", "every:60"]),
+    st.sampled_from(sorted(DEADLINE_POLICIES)),
+    st.floats(0.0, 1.5),
+    st.floats(0.01, 10.0),
+    st.integers(0, 2**32),
+)
+def test_no_deadline_is_missed(job: Job, name: str, who: str, slack: float, mttp: float, seed: int) -> None:
+    """Also where machines hardly live long enough to be prepared; and what is paid adds up."""
+    job = replace(job, mttp_s=(job.mttp_s[0] * mttp,), on_demand_usd_per_hour=3.0)
+    seconds = longest(job, name) * (1 + slack) + 1e-6
+    found = simulated(job, name, Deadline(seconds, parse_deadline_policy(who)), seed=seed)
+    assert (found.total_s <= seconds).all()
+    assert found.parts_s.sum(axis=0) == pytest.approx(found.total_s) and (found.parts_s >= -1e-6).all()
+    assert (found.on_demand_s >= 0).all() and (found.on_demand_s <= found.vm_s * (1 + 1e-9)).all()
+    if who == "on-demand":
+        assert found.on_demand_s == pytest.approx(found.total_s * job.vms) and not found.preemptions.any()
+
+
+def test_with_all_the_time_there_is_it_is_spot_and_with_none_on_demand() -> None:
+    job = replace(preset("gpt-117m"), steps=5000)
+    lazy, hurried = Deadline(30 * 86400, Greedy()), Deadline(longest(job, "adaptive") + 1, Greedy())
+    assert not simulated(job, "adaptive", lazy).on_demand_s.any()
+    assert simulated(job, "adaptive", hurried).on_demand_s.min() > 0.99 * 5000 * 4.5
+
+
+def test_less_slack_costs_more_and_never_more_than_on_demand_alone() -> None:
+    job, saves = replace(preset("gpt-1.3b"), steps=10_000), parse_policy("adaptive")
+    alone = simulate(replace(job, market=Market.ON_DEMAND), saves, runs=20, seed=1).cost_usd.mean()
+    for policy in (Greedy(), UniformProgress()):
+        deadlines = [Deadline(h * 360, policy) for h in (560, 580, 610, 700)]
+        cost = [simulate(job, saves, runs=200, seed=1, deadline=d).cost_usd.mean() for d in deadlines]
+        assert cost[0] > cost[1] > cost[2] > 0.98 * cost[3] and alone > cost[0]
+    only = simulate(job, saves, runs=20, seed=1, deadline=Deadline(2.5e6, OnDemandOnly()))
+    assert only.cost_usd.mean() == pytest.approx(alone, rel=1e-3) and only.late_share == 0
+
+
+def test_a_job_goes_to_on_demand_when_the_net_pulls() -> None:
+    """By hand: 100 steps of 10 s with a save of 1 s each; restarts of 20 s; spot machines live 130 s, 10 steps long.
+
+    A life takes 130 s and leaves 110 s less to do, so each costs 20 s of the 100 s that the job has to spare. It may
+    start on spot while more than a restart and a version are to spare: 20 s and 11 + 1 + 1 s. That is so 4 times.
+    """
+    at = Span.of
+    job = Job(100, at(10.0), save_s=at(1.0), allocation_s=at(15.0), preparation_s=at(5.0), mttp_s=(130.0,))
+    deadline = Deadline(20 + 100 * 11 + 2 + 100, Greedy())
+    found = run(job, parse_policy("static:1"), Seen([[130.0]]), 3, np.random.default_rng(0), deadline)
+    assert found.preemptions.tolist() == [4] * 3
+    assert found.on_demand_s == pytest.approx([20 + 60 * 11] * 3)
+    assert found.total_s == pytest.approx([4 * 130 + 20 + 60 * 11] * 3)
+
+
+def test_what_cannot_be() -> None:
+    job = preset("gpt-117m")
+    with pytest.raises(SimulationError, match=r"takes up to 130\.\d+ h on demand, more than the deadline of 10"):
+        Markets(job, parse_policy("thesis"), Deadline(36_000, Greedy()))
+    for wrong in (replace(job, market=Market.ON_DEMAND), replace(job, elastic=True)):
+        with pytest.raises(RequestError, match="deadline"):
+            Markets(wrong, parse_policy("thesis"), Deadline(1e7, Greedy()))
+
+
+def test_the_document_says_how_the_deadline_was_kept() -> None:
+    found = simulate(
+        preset("gpt-117m"), parse_policy("thesis"), runs=20, seed=1, deadline=Deadline(136 * 3600, Greedy())
+    )
+    said = found.document()["deadline"]
+    assert said["seconds"] == 136 * 3600 and said["policy"] == "greedy" and said["late_share"] == 0
+    assert 0 <= said["on_demand_share"] == found.on_demand_share < 1
+    assert "deadline" not in simulate(preset("gpt-117m"), parse_policy("thesis"), runs=2, seed=1).document()
