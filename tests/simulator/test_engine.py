@@ -281,3 +281,9 @@ def test_a_machine_that_comes_at_the_very_end_of_a_save_joins_there() -> None:
         found = simulated(replace(job, preparation_s=at(preparation)), "static:1", 500, 3)
         lives = found.total_s.sum() * 2 / 100  # machine time over the mean life
         assert found.preemptions.sum() == pytest.approx(lives, rel=0.1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_policies_know_what_to_do_when_saves_are_free_and_no_machine_is_lost(name: str) -> None:
+    job = Job(50, Span.of(2.0), grace_s=Span.of(30.0))
+    assert simulated(job, name, 2).total_s == pytest.approx([100.0] * 2)
