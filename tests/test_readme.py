@@ -77,6 +77,13 @@ def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFix
     assert int(out.splitlines()[1].split(",")[3]) == 16  # 64 spot vCPUs
 
 
+def test_the_example_job_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```yaml\n(name: .*?)```", README.read_text(), re.DOTALL)
+    (tmp_path / "job.yaml").write_text(example)
+    out = printed(f"deepvm simulate --job {tmp_path / 'job.yaml'} --policy adaptive --runs 10", capsys)
+    assert out.startswith("my-model: 100000 steps on 1 VM, spot; 10 runs, seed 1")
+
+
 def test_the_two_example_catalogues_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = README.read_text()
     for ending, example in (

@@ -68,8 +68,7 @@ class _Engine:
         self._elastic = job.elastic and job.vms > 1
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         self._behind = ZERO if job.stall_s is None else job.save_s  # what of a save runs behind the training
-        # What is believed of the cluster before anything is seen; an infinite mean is no number to reckon with.
-        self._prior = min(job.mttp_s[0] / job.vms, NEVER)
+        self._prior = min(job.mttp_s[0], NEVER) / job.vms  # what is believed of the cluster before anything is seen
         self._history = LomaxHistory.around(self._prior) if isinstance(policy, Hazard) and self._spot else None
         urgent = job.save_s.mean + job.durable_s.mean
         behind = job.durable_s.mean + self._behind.mean
