@@ -41,7 +41,7 @@ def bars_figure(answers: Sequence[Answer]) -> Figure:
         names = [", ".join(f"{k} {value(k, v)}" for k, v in a.values) + f"\n{a.results.policy}" for a in answers]
     job = answers[0].results.job
     with own_settings():
-        figure = new_figure(max(5.0, 2.2 + 1.1 * len(answers)), 4.6)
+        figure = new_figure(max(6.0, 2.2 + 1.1 * len(answers)), 4.6)
         axes = figure.add_subplot()
         base = np.zeros(len(answers))
         for part in PARTS[1:]:
@@ -53,7 +53,8 @@ def bars_figure(answers: Sequence[Answer]) -> Figure:
         axes.set_xticks(range(len(answers)), names)
         axes.set_ylabel("overhead over the steps alone (%)")
         axes.margins(y=0.12)
-        figure.suptitle(f"What preemptions and saves cost: {short(job.name)}")
+        axes.set_xlim(min(-0.5, len(answers) / 2 - 2.0), max(len(answers) - 0.5, len(answers) / 2 + 1.0))
+        figure.suptitle(f"What preemptions and saves cost: {short(job.name, 30)}")
         axes.set_title(f"{job.steps} steps, means of {answers[0].results.runs} runs", fontsize="small")
         frame(axes)
         figure.legend(loc="outside lower center", ncols=4, frameon=False)
@@ -90,6 +91,8 @@ def lines_figure(answers: Sequence[Answer]) -> Figure:
         axes.set_xlabel(labels.get(key, f"{key} (s)"))
         axes.set_ylabel("overhead over the steps alone (%)")
         axes.set_ylim(bottom=0)
+        if key == "vms":
+            axes.locator_params(axis="x", integer=True)
         figure.suptitle(f"What preemptions cost: {short(job.name)}")
         axes.set_title(f"{job.steps} steps; means and 5 to 95 % of {answers[0].results.runs} runs", fontsize="small")
         frame(axes)

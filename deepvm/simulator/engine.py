@@ -67,7 +67,10 @@ class _Engine:
         self._spot = job.market is Market.SPOT
         self._elastic = job.elastic and job.vms > 1
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
-        self._behind = ZERO if job.stall_s is None else job.save_s  # what of a save runs behind the training
+        self._behind = ZERO  # what of a save runs behind the training
+        if job.stall_s is not None:
+            rest = (max(0.0, s - job.stall_s.mean) for s in (job.save_s.low, job.save_s.high))
+            self._behind = Span(*rest)
         self._prior = min(job.mttp_s[0], NEVER) / job.vms  # what is believed of the cluster before anything is seen
         self._history = LomaxHistory.around(self._prior) if isinstance(policy, Hazard) and self._spot else None
         urgent = job.save_s.mean + job.durable_s.mean

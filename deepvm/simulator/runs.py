@@ -8,8 +8,10 @@ for three numbers of each.
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any
@@ -89,9 +91,17 @@ def _chunk(task: Task) -> Outcome:
     return run(job, policy, lives, runs, random, deadline)
 
 
-def _deaf() -> None:
-    """A terminal's Ctrl-C reaches all processes; what becomes of the workers is for the first one to say."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes that start inside do not hear Ctrl-C, which a terminal sends to all; this one ends them."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may say what signals do
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _outcomes(tasks: list[Task], jobs: int, executor: str) -> Iterator[Outcome]:
@@ -101,10 +111,12 @@ def _outcomes(tasks: list[Task], jobs: int, executor: str) -> Iterator[Outcome]:
         yield from map(_chunk, tasks)
     else:
         # A fresh interpreter each: a fork of a process with threads (numpy's, or a notebook's) may hang.
-        pool: Executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_deaf)
+        pool: Executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
         with pool:
             try:
-                yield from pool.map(_chunk, tasks)
+                with _deaf_children():
+                    outcomes = pool.map(_chunk, tasks)
+                yield from outcomes
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

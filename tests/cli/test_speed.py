@@ -37,3 +37,19 @@ def test_a_warm_recommendation_against_the_import_floor(words: list[str], most: 
     fastest(command, environment, 1)  # fills the disk cache
     ratio = fastest(command, environment) / fastest([sys.executable, "-c", bench.FLOOR], environment)
     assert ratio <= most
+
+
+@pytest.mark.parametrize("preset", ["gpt-117m", "gpt-1.3b"])
+def test_a_comparison_of_the_thesiss_policies_against_the_import_floor(preset: str) -> None:
+    """Measured: 2.0 and 2.8 times the floor."""
+    words = ["simulate", "--preset", preset, "--compare", "static:10,static:33,static:100,thesis,adaptive"]
+    command = [sys.executable, "-m", "deepvm.cli.main", *words, "--runs", "100"]
+    floor = [sys.executable, "-c", "import typer, rich.table, numpy, pulp, highspy"]
+    assert fastest(command, dict(os.environ)) / fastest(floor, dict(os.environ)) <= 5.0
+
+
+def test_simulate_loads_nothing_heavy() -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "deepvm.cli.main", "simulate", "--preset", "gpt-117m"]
+    done = subprocess.run([*words, "--runs", "2"], capture_output=True, text=True, check=True, timeout=60)
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "numpy" in loaded and not loaded & {"scipy", "pandas", "matplotlib", "pydantic", "pulp", "boto3", "torch"}
