@@ -29,10 +29,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.cluster import Cluster, Outlook
-from deepvm.core.instances import InstanceType
+from deepvm.core.instances import InstanceType, Market
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import SavePolicy, parse_policy
-from deepvm.core.units import MICRO_USD, Money, parse_seconds, to_decimal
+from deepvm.core.units import MICRO_USD, MOST_SECONDS, Money, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -115,11 +115,14 @@ class Work:
             raise RequestError("interruption_rate", interruption_rate, "either --mttp or --interruption-rate")
         if job is None:
             job = _of_hours(float(to_decimal(work or 0, "work", unit="hours")), checkpoint_bytes)
+        _check(job)
         mean = None
         if mttp is not None:
             mean = parse_seconds(mttp, "mttp")
         elif interruption_rate is not None:
             mean = mean_life_s(_share(interruption_rate))
+        if mean is not None:
+            job = replace(job, mttp_s=(mean,))  # what is said here is said of every life
         elif job.mttp_s[0] < math.inf:
             mean = job.mttp_s[0]
         name = save_policy or "adaptive"
@@ -173,9 +176,7 @@ class Work:
         """The job as it runs on a cluster, for the simulator; the price of a VM carries that of the whole cluster."""
         factor = (reference.eflops or 0.0) / throughput
         step, vms = self.job.step_s, max(cluster.spot_count, 1)
-        lives: tuple[float, ...] = (self.life_s(cluster.gpu),)
-        if self.mttp_s is not None and self.mttp_s == self.job.mttp_s[0]:
-            lives = self.job.mttp_s
+        lives = (self.life_s(cluster.gpu),) if self.mttp_s is None else self.job.mttp_s
         return replace(
             self.job,
             step_s=Span(step.low * factor, step.high * factor),
@@ -231,6 +232,20 @@ def mean_life_s(share: float) -> float:
     return -MONTH_S / math.log1p(-share)
 
 
+def _check(job: Job) -> None:
+    """Refuse a job file that speaks of other machines than the planner's clusters have.
+
+    Raises:
+        RequestError: a step of several VMs, or on-demand VMs.
+    """
+    if job.vms != 1:
+        allowed = "vms: 1 with the step_s of one VM; how much faster a cluster is, the speed-up curves say"
+        raise RequestError("job", f"vms: {job.vms}", allowed)
+    if job.market is not Market.SPOT:
+        allowed = "market: spot; the clusters are of spot VMs, 'deepvm simulate' shows the job on demand"
+        raise RequestError("job", f"market: {job.market.value}", allowed)
+
+
 def _share(value: str | float) -> float:
     allowed = "the share of VMs that is taken away in a month, above 0 and below 100 %, such as 10% or 0.1"
     text = str(value).strip()
@@ -245,6 +260,8 @@ def _share(value: str | float) -> float:
 
 def _of_hours(hours: float, checkpoint_bytes: int) -> Job:
     """A job of which only the hours and the size of a version are known, in steps of a second or so."""
+    if hours * 3600 > MOST_SECONDS:
+        raise RequestError("work", hours, f"at most {MOST_SECONDS / 3600:.3g} hours")
     steps = int(min(max(hours * 3600, 1000), 10**7))
     return Job(
         name="work",

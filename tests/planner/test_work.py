@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import Plan
 
-from deepvm.core.instances import Catalog
+from deepvm.core.instances import Catalog, Market
 from deepvm.core.job import Job, Span
 from deepvm.core.makespan import expected
 from deepvm.core.saturation import SaturationTable
@@ -180,6 +180,11 @@ def test_how_often_machines_are_taken_away() -> None:
     assert work(interruption_rate="10%").life_s(fast) == work(interruption_rate=0.1).life_s(slow) == mean_life_s(0.1)
     known = Work.parse(job=replace(JOB, mttp_s=(7200.0,)))
     assert known is not None and known.life_s(slow) == 7200
+    # A list of lives is the job's own; what is said beside it is said of all of them.
+    many = replace(JOB, mttp_s=(3600.0, 7200.0))
+    listed, told = Work.parse(job=many), Work.parse(job=many, mttp="1h")
+    assert listed is not None and listed.job.mttp_s == (3600.0, 7200.0)
+    assert told is not None and told.job.mttp_s == (3600.0,)
 
 
 def test_unknown_bands_count_as_the_worst_and_say_so() -> None:
@@ -253,6 +258,9 @@ def test_alternatives_know_the_job() -> None:
         ({"work": 10, "save_policy": "sometimes"}, "save_policy"),
         ({"work": 10, "total_budget": "-1"}, "total_budget"),
         ({"work": 10, "measured_on": "g4dn"}, "measured_on"),
+        ({"work": 1e9}, "work"),
+        ({"job": replace(JOB, vms=4)}, "job"),
+        ({"job": replace(JOB, market=Market.ON_DEMAND)}, "job"),
     ],
 )
 def test_what_cannot_be(options: dict[str, object], name: str) -> None:
