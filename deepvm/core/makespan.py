@@ -69,6 +69,9 @@ MOST_PREEMPTIONS_PER_STEP = 0.1
 MOST_COARSE = 0.01
 """Share of the time that unsaved work may cost, times the share of the job that goes in one such loss."""
 
+MOST_BY_LUCK = 0.1
+"""Time lost to preemptions over training time, where it is a matter of luck whether an emergency save is in time."""
+
 _PARTS = 12
 
 MOST_STRETCH = 20.0
@@ -80,7 +83,8 @@ class Forecast:
     """Expectations, one for each of the clusters that were asked about; arrays of one shape.
 
     Attributes:
-        total_s: time from the request to the end, seconds; infinite where the job does not come to an end.
+        total_s: time from the request to the end, seconds; infinite where the job does not come to an end, or takes
+            more than ``MOST_STRETCH`` times what it would take undisturbed.
         preemptions: how many. overlap_s: time with a machine too many (proactive replacement).
         sound: whether the closed form holds there within 2 %; elsewhere simulate.
     """
@@ -107,7 +111,8 @@ def refusal(job: Job, policy: SavePolicy) -> str:
     allocation, preparation, backup and twice the grace period together at most half of the mean lifetime of the first
     VM to go, a step at most a tenth of it, an expected time of at most 20 times the undisturbed, and with emergency
     saves no loss of a large part of the job at once: the work that a missed notice loses, times the share of the job
-    that this is, costs at most 1 %. ``hazard`` only on one VM. Preemptions may be 8 % off with proactive replacement.
+    that this is, costs at most 1 %, and lost work at most 10 % where luck decides whether an emergency save is in time.
+    ``hazard`` only on one VM. Preemptions may be 8 % off with proactive replacement.
     """
     if job.market is not Market.SPOT:
         return ""
@@ -213,7 +218,8 @@ class _Course:
         sound = sound & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
         if isinstance(self.policy, Hazard):  # a cluster has no one age, from which its hazard would settle
             sound = sound & (self.vms == 1)
-        return Forecast(total, preemptions, overlap, sound & (total <= MOST_STRETCH * undisturbed))
+        total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
+        return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
 
     def _interval(self, missed: Array | float) -> Array:
         """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
@@ -285,9 +291,9 @@ class _Course:
         never = step + self.urgent_s >= job.grace_s.high
         always = step + job.save_s.high + job.durable_s.high <= job.grace_s.low
         covered = np.where(always & self._emergency(step, job.grace_s.low), 1.0, 0.0)
-        between = ~(never | always)
-        if between.any():
-            covered[between] = self._covered(step[between])
+        self.by_luck = ~(never | always)
+        if self.by_luck.any():
+            covered[self.by_luck] = self._covered(step[self.by_luck])
         return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
 
     def _emergency(self, step: Array, grace: Array | float) -> npt.NDArray[np.bool_]:
@@ -331,6 +337,7 @@ class _Course:
             more = once * (1 + more)
         total = start + training + stops * (restart + good * (passed + urgent))
         self.coarse = badly * rate * lost * lost / (job.steps * step) > MOST_COARSE
+        self.coarse |= self.by_luck & (badly * rate * lost > MOST_BY_LUCK)
         return total, stops * (1 + more) + fails, stops * good * lead
 
     def _start(self, bad: Array, needed: Array) -> tuple[Array, Array]:

@@ -6,6 +6,7 @@ Money is counted in whole micro-dollars inside the planner, because binary float
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
@@ -113,12 +114,20 @@ def parse_seconds(value: str | float, option: str) -> float:
     return seconds
 
 
-def format_seconds(seconds: float) -> str:
-    """A time for people, rounded to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
-    for unit, size, most in (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0)):
-        if seconds < most:
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds / 86400:.4g} d" if seconds < float("inf") else "never"
+def format_seconds(seconds: float, *, up: bool = False) -> str:
+    """A time for people, rounded to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``.
+
+    ``up``: rounded up, for whoever asks for the figure and must get what it promises.
+    """
+    if seconds == float("inf"):
+        return "never"
+    units = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0))
+    unit, size = next(((u, s) for u, s, most in units if seconds < most), ("d", 86400.0))
+    number = seconds / size
+    if up and number > 0:
+        last = 10.0 ** (math.floor(math.log10(number)) - 3)  # what the fourth digit counts
+        number = math.ceil(number / last) * last
+    return f"{number:.4g} {unit}"
 
 
 MOST_BYTES = 10**24

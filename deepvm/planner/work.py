@@ -16,6 +16,8 @@ interrupted in the last month whatever they did before, over all zones; a GPU ty
 where its band says years. Who has histories of his own should give ``--mttp``.
 
 **The bill** is the price of the whole cluster for the whole expected time, allocation included, as the thesis counts.
+A replacement that is there before what it replaces is gone is paid for as well, as one n-th of the cluster for that
+time: a little too much, because the memory nodes or the anchor are in that price.
 """
 
 from __future__ import annotations
@@ -190,7 +192,7 @@ class Work:
         total = float(sizes.total_s[row])
         return Outlook(
             total_s=total,
-            cost_usd=total * micro_usd_per_hour / MICRO_USD / 3600,
+            cost_usd=float(sizes.billed_s[row]) * micro_usd_per_hour / MICRO_USD / 3600,
             preemptions=float(sizes.preemptions[row]),
             sound=bool(sizes.sound[row]),
         )
@@ -208,19 +210,22 @@ class Work:
         found = forecast(
             self.job, self.policy, per_second=sizes.spot / lives, step_s=step, vms=sizes.spot.astype(np.float64)
         )
+        total_s = np.where(trains, found.total_s, np.inf)
         return replace(
             sizes,
-            total_s=np.where(trains, found.total_s, np.inf),
+            total_s=total_s,
+            billed_s=total_s + np.where(trains, found.overlap_s, 0.0) / np.maximum(sizes.spot, 1),
             preemptions=np.where(trains, found.preemptions, 0.0),
             sound=found.sound & (not beyond_model(self.job)),
         )
 
-    def allowed_micro_usd(self, total_s: FloatArray) -> IntArray:
-        """The highest price, micro-dollars an hour, at which a cluster of this expected time keeps to the limits."""
+    def allowed_micro_usd(self, sizes: Sizes) -> IntArray:
+        """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1: at none."""
+        total_s = sizes.total_s
         most = np.full(total_s.shape, np.iinfo(np.int64).max, dtype=np.int64)
         if self.total_budget is not None:
             money = float(self.total_budget) * MICRO_USD * 3600
-            most = np.floor(np.minimum(money / total_s, 2.0**62)).astype(np.int64)
+            most = np.floor(np.minimum(money / sizes.billed_s, 2.0**62)).astype(np.int64)
         late = np.zeros(total_s.shape, dtype=np.bool_)
         if self.deadline_s is not None:
             late = total_s > self.deadline_s
