@@ -93,23 +93,31 @@ MOST_SECONDS = 10**10
 """Three hundred years; whoever writes more made a slip."""
 
 
-def parse_seconds(value: str | float, option: str) -> float:
+def parse_seconds(
+    value: str | float, option: str, *, bare: bool = False, zero: bool = False, allowed: str = ""
+) -> float:
     """Read a time: ``12h``, ``90min``, ``2d``, ``300s``, or a number of seconds.
 
-    Text without a unit is refused: somebody who writes ``12`` does not mean 12 seconds.
+    Args:
+        value: what somebody wrote.
+        option: the name to use in the error.
+        bare: whether text without a unit is seconds; else it is refused, because who writes ``--deadline 12`` does not
+            mean 12 seconds.
+        zero: whether 0 is allowed.
+        allowed: what the error says in place of the usual.
 
     Raises:
-        RequestError: not a time, no unit or an unknown one, or not above 0.
+        RequestError: not a time, no unit or an unknown one, not above 0, or above ``MOST_SECONDS``.
     """
-    allowed = "a time above 0 with a unit of s, min, h or d, such as 12h"
+    allowed = allowed or f"a time {'from' if zero else 'above'} 0 with a unit of s, min, h or d, such as 12h"
     if isinstance(value, str):
         match = _TIME.fullmatch(value)
-        if match is None or match[2] is None:
+        if match is None or (match[2] is None and not bare):
             raise RequestError(option, value, allowed)
-        seconds = float(match[1]) * _TIME_UNITS[match[2].lower()]
+        seconds = float(match[1]) * _TIME_UNITS[(match[2] or "s").lower()]
     else:
         seconds = value
-    if isinstance(value, bool) or not 0 < seconds <= MOST_SECONDS:
+    if isinstance(value, bool) or not 0 <= seconds <= MOST_SECONDS or (seconds == 0 and not zero):
         raise RequestError(option, value, allowed)
     return seconds
 
