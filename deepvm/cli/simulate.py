@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from deepvm.cli.ending import cleaning_up
 from deepvm.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def simulate(
         from deepvm.reports.pictures import picture_format
 
         picture_format(Path(plot))  # a wrong name is found before anything is simulated
-    cases = _cases(_job(job, preset, market), compare or policy, (sweep or []))
+    cases = _cases(_job(job, preset, market), policy, compare, sweep or [])
     answers = _simulated(cases, runs, seed, _lives(trace or []), jobs, executor, _deadline(deadline, deadline_policy))
     from deepvm.reports import simulations
 
@@ -111,13 +112,17 @@ def _job(path: str, preset_name: str, market: str) -> Job:
     return replace(found, market=Market(market)) if market else found
 
 
-def _cases(job: Job, policies: str, sweep: list[str]) -> list[Case]:
+def _cases(job: Job, policy: str, compare: str, sweep: list[str]) -> list[Case]:
     from deepvm.core.savepolicy import parse_policy
+    from deepvm.errors import RequestError
     from deepvm.simulator.sweeps import Case, swept
 
-    names = [name.strip() for name in policies.split(",") if name.strip()]
-    jobs = swept(job, sweep)
-    return [Case(varied, parse_policy(name), values) for varied, values in jobs for name in names]
+    names = [name.strip() for name in compare.split(",") if name.strip()] if compare else [policy]
+    if not names:
+        raise RequestError("compare", compare, "policies, separated by commas")
+    option = "compare" if compare else "policy"
+    policies = [parse_policy(name, option) for name in names]
+    return [Case(varied, chosen, values) for varied, values in swept(job, sweep) for chosen in policies]
 
 
 def _lives(files: list[Path]) -> LifeSource | None:
@@ -152,7 +157,7 @@ def _simulated(
     from deepvm.simulator.sweeps import Answer
 
     answers = []
-    with Progress(len(cases) * runs, "runs") as progress:
+    with cleaning_up(), Progress(len(cases) * runs, "runs") as progress:
         for case in cases:
             found = run_all(
                 case.job,

@@ -285,11 +285,11 @@ POLICIES: dict[str, Callable[[], SavePolicy]] = {
 """The policies without parameters, by name."""
 
 
-def parse_policy(text: str) -> SavePolicy:
+def parse_policy(text: str, option: str = "policy") -> SavePolicy:
     """A policy by its name: one of ``POLICIES``, ``static:51`` (steps) or ``every:600`` (seconds).
 
     Raises:
-        RequestError: anything else.
+        RequestError: anything else, naming ``option``.
     """
     name, _, value = text.strip().partition(":")
     if name in POLICIES and not value:
@@ -302,7 +302,7 @@ def parse_policy(text: str) -> SavePolicy:
     except (RequestError, ValueError):
         pass
     allowed = f"{', '.join(POLICIES)}, static:STEPS with steps from 1, or every:SECONDS"
-    raise RequestError("policy", text, allowed)
+    raise RequestError(option, text, allowed)
 
 
 def policy_name(policy: SavePolicy) -> str:

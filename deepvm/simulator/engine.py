@@ -65,6 +65,7 @@ class _Engine:
         self._job, self._policy, self._lives, self._random = job, policy, lives, random
         self._markets = None if deadline is None else Markets(job, policy, deadline)
         self._spot = job.market is Market.SPOT
+        self._elastic = job.elastic and job.vms > 1
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         self._behind = ZERO if job.stall_s is None else job.save_s  # what of a save runs behind the training
         self._prior = min(job.mttp_s[0], NEVER) / job.vms  # what is believed of the cluster before anything is seen
@@ -151,7 +152,7 @@ class _Engine:
         return r
 
     def _ask(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
-        """Ask for one machine in each row."""
+        """Ask for one machine in each row; elastic clusters ask again for those that are lost before they come."""
         job, random, count = self._job, self._random, len(when)
         r.asked[rows, machine] = when
         r.ready[rows, machine] = when + job.allocation_s.draw(random, count)
@@ -166,6 +167,15 @@ class _Engine:
         if self._markets is not None:
             death[r.on_demand[rows]] = notice[r.on_demand[rows]] = NEVER
         r.death[rows, machine], r.notice[rows, machine] = death, notice
+        if self._elastic:  # the others train on meanwhile
+            again = np.flatnonzero((death <= r.ready[rows, machine]) & (death <= self._hopeless_s))
+            if len(again):
+                which = np.arange(len(r.number))[rows][again]
+                one = machine[again] if isinstance(machine, np.ndarray) else np.full(len(again), machine)
+                r.preemptions[which] += 1
+                late = self._late(death[again] - notice[again])
+                self._learn(r, which, death[again] - r.asked[which].max(1), late)
+                self._ask(r, which, one, death[again])
 
     def _lose(self, r: Runs, which: Rows, when: Array) -> None:
         """In the rows ``which`` the machine that goes first is lost at ``when``, is learnt from, and is replaced."""
@@ -173,8 +183,7 @@ class _Engine:
         machine = self._first_to_go(r, rows)
         death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
         when = np.maximum(when, r.now[rows])
-        # A notice that comes too late for a save is as good as none.
-        late = self._facts.step_s + self._facts.emergency_s >= death - notice
+        late = self._late(death - notice)
         self._learn(r, rows, death - (asked if self._job.vms == 1 else r.asked[rows].max(1)), late)
         again = when
         if self._job.proactive_replacement:
@@ -196,6 +205,10 @@ class _Engine:
         for machine in range(self._job.vms):
             self._ask(r, rows, machine, r.now[rows])
 
+    def _late(self, grace_s: Array) -> Mask:
+        """A notice that comes too late for a save is as good as none."""
+        return np.asarray(self._facts.step_s + self._facts.emergency_s >= grace_s)
+
     def _plain(self, which: Rows, rows: int) -> Rows | slice:
         """Rows as a slice when it is all of them: numpy copies nothing for a slice.
 
@@ -208,6 +221,7 @@ class _Engine:
 
     def _learn(self, r: Runs, rows: Rows | slice, life_s: Array, missed: Mask) -> None:
         """What a policy remembers; a cluster counts as one machine that lives from the newest request to a loss."""
+        life_s = np.maximum(life_s, 0.0)  # the newest machine of an elastic cluster may be asked for in advance
         r.seen_s[rows] += life_s
         r.missed[rows] += missed
         if self._history is None:
@@ -222,7 +236,7 @@ class _Engine:
         rows, count, job = self._plain(which, len(r.number)), len(which), self._job
         now, death = r.now[rows], r.death[rows, self._first_to_go(r, rows)]
         ready = r.ready[rows, 0] if job.vms == 1 else r.ready[rows].max(1)
-        if job.elastic:  # once all have trained together, those that are there go on
+        if self._elastic:  # once all have trained together, those that are there go on
             ready = np.where(r.furthest[rows] > 0, r.ready[rows].min(1), ready)
         there = np.maximum(now, ready)
         preparation = self._warm.draw(self._random, count)
@@ -230,29 +244,35 @@ class _Engine:
             cold = job.preparation_s.draw(self._random, count)
             preparation = np.where(r.preemptions[rows] == 0, cold, preparation)
         prepared = there + preparation
+        comes = np.zeros(count, dtype=bool)
+        if self._elastic:  # who comes meanwhile joins, and all are prepared again
+            joins = np.where(r.ready[rows] > there[:, None], r.ready[rows], NEVER).min(1)
+            comes = (joins <= prepared) & (joins < death)
+            prepared = np.where(comes, joins, prepared)
+            r.members[rows] = r.ready[rows] <= there[:, None]
         r.allocation[rows] += np.maximum(np.minimum(there, death) - now, 0.0)
         r.preparation[rows] += np.maximum(np.minimum(prepared, death) - there, 0.0)
-        if job.elastic:
-            r.members[rows] = r.ready[rows] <= there[:, None]
         lost = death <= prepared
         if self._markets is not None:
             r.on_demand_s[rows] += np.where(r.on_demand[rows], prepared - now, 0.0)
         r.now[rows] = np.where(lost, now, prepared)
-        r.training[rows] = ~lost
+        r.training[rows] = ~(lost | comes)
         if lost.any():
             self._lose(r, which[lost], death[lost])
 
     def _train(self, r: Runs) -> None:
         """One stretch of equal segments in each row, or as much of it as there is time for."""
         job, now, step = self._job, r.now, r.step
-        at: Any = (slice(None), 0) if job.vms == 1 else (np.arange(len(now)), r.death.argmin(1))
+        at: Any = (slice(None), 0)
+        if job.vms > 1:
+            at = np.arange(len(now)), np.where(r.members, r.death, NEVER).argmin(1)
         death, notice = r.death[at], r.notice[at]
-        slow = job.vms / r.members.sum(1) if job.elastic else 1.0
+        slow = job.vms / r.members.sum(1) if self._elastic else 1.0
         heeds, interval = self._decide(r, death - notice, slow)
         stop, joins = death, None
         if heeds is not None:
             stop = np.where(heeds & (notice < death), np.maximum(notice, now), death)
-        if job.elastic:
+        if self._elastic:
             joins = np.maximum(np.where(r.members, NEVER, r.ready).min(1), now)
             stop = np.minimum(stop, joins)
 
@@ -288,9 +308,9 @@ class _Engine:
             busy = np.where(last >= job.steps, 0.0, busy)
             # Where training had not begun yet when the notice came, there is nothing to save.
             idle = left <= 0
-            made = early & ~idle & (stop + rest + busy <= death)
+            made = early & np.where(idle, joining, stop + rest + busy <= death)
             rest = np.where(early & ~idle, np.minimum(rest, death - stop), 0.0)
-            reached = np.where(made, last, reached)
+            reached = np.where(made & ~idle, last, reached)
             trained = trained + np.where(saving, 0.0, rest)
             end = np.where(early, np.where(idle, stop, np.minimum(stop + rest + busy, death)), end)
             durable = np.where(made, reached, durable)
@@ -323,7 +343,7 @@ class _Engine:
         step_s = self._facts.step_s * slow
         facts = replace(self._facts, step_s=step_s, mttp_s=seen.mean_s, missed_rate=notices.missed_rate)
         if self._history is not None:
-            facts = replace(facts, shape=r.shape, scale_s=r.scale, age_s=r.now - r.asked.max(1))
+            facts = replace(facts, shape=r.shape, scale_s=r.scale, age_s=np.maximum(r.now - r.asked.max(1), 0.0))
         interval = np.floor(np.asarray(policy.interval_s(facts)) / step_s)
         interval = np.minimum(np.maximum(interval, 1.0), NEVER)
         if self._markets is not None:

@@ -7,6 +7,7 @@ for three numbers of each.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
@@ -88,6 +89,11 @@ def _chunk(task: Task) -> Outcome:
     return run(job, policy, lives, runs, random, deadline)
 
 
+def _deaf() -> None:
+    """A terminal's Ctrl-C reaches all processes; what becomes of the workers is for the first one to say."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _outcomes(tasks: list[Task], jobs: int, executor: str) -> Iterator[Outcome]:
     if executor:
         yield from _on_dask(tasks, executor)
@@ -95,7 +101,7 @@ def _outcomes(tasks: list[Task], jobs: int, executor: str) -> Iterator[Outcome]:
         yield from map(_chunk, tasks)
     else:
         # A fresh interpreter each: a fork of a process with threads (numpy's, or a notebook's) may hang.
-        pool: Executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+        pool: Executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_deaf)
         with pool:
             try:
                 yield from pool.map(_chunk, tasks)

@@ -82,7 +82,8 @@ def _range(text: str) -> tuple[str, list[float]]:
     allowed = f"KEY=LOW:HIGH[:STEP] such as mttp=1h:12h; keys: {', '.join(KEYS)}"
     name, _, rest = text.partition("=")
     parts = rest.split(":")
-    if name not in KEYS or len(parts) not in (1, 2, 3):
+    unit = name in ("missed", "vms") and any(c.isalpha() for c in rest)  # neither is a time
+    if name not in KEYS or len(parts) not in (1, 2, 3) or unit:
         raise RequestError("sweep", text, allowed)
     try:
         low, high, *step = [seconds(p, "sweep") for p in (parts if len(parts) > 1 else parts * 2)]

@@ -13,7 +13,9 @@ It shares no code with deepvm/simulator but the policies. The model (simulator.m
 * The notice of a preemption comes the grace period before it (one draw of ``grace_s``), but not before the request; a
   missed one never comes. At the first end of a step after a notice the policy is asked with the grace period of that
   notice; if it says so, an emergency save stands in the place of any other: training stands still for save + durable,
-  and if that ends in time, nothing is lost and the replacement is asked for at once. Else training goes on.
+  and if that ends in time, nothing is lost and the replacement is asked for at once. Else training goes on. If a save
+  is under way when the notice comes, that one is the emergency save. If training has not begun yet, there is nothing
+  to save: the VM is let go when it is prepared.
 * Without an emergency save the replacement is asked for at the preemption. ``proactive_replacement``: at the notice;
   its life counts from there, its preparation begins when it is allocated and the old VM is done, and the time for
   which there are two of them is paid twice. Allocation and preparation of which the old VM's training hides a part
@@ -146,7 +148,9 @@ def simulate(job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool =
         step = safe
         pending: list[tuple[float, int]] = []
         insurance = step + interval(now - request)
-        if now < gone:
+        if now < gone and notice <= now and urgent:
+            saved_at = now
+        elif now < gone:
             while step < steps:
                 took = step_low + step_width * uniform()
                 if now + took > gone:
@@ -160,7 +164,7 @@ def simulate(job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool =
                     out.compute += took
                 else:
                     out.recompute += took
-                if now >= notice and urgent:
+                if now >= notice and urgent and step < steps:
                     saved_at = now + one(whole) + one(durable)
                     out.save += min(saved_at, gone) - now
                     out.saves += 1
@@ -177,6 +181,11 @@ def simulate(job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool =
                         break
                     out.save += stall
                     now += stall
+                    if now >= notice and urgent and step < steps:
+                        saved_at = pending[-1][0]
+                        out.save += min(saved_at, gone) - now
+                        now = min(saved_at, gone)
+                        break
                     insurance = step + interval(now - request)
             if step == steps and now < gone and saved_at == NEVER:
                 break

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from deepvm.core.instances import Market
@@ -19,7 +19,7 @@ from deepvm.simulator.jobfile import preset
 from deepvm.simulator.lives import Drawn
 from deepvm.simulator.state import PARTS, Outcome
 from tests.effort import THOROUGH, examples
-from tests.simulator import naive
+from tests.simulator import naive, naive_elastic
 
 NAMES = [*(n for n in POLICIES if n != "auto"), "static:7", "static:40", "every:120"]
 
@@ -80,7 +80,8 @@ def test_in_every_run_the_parts_add_up_and_each_step_is_done(job: Job, name: str
 def compare(job: Job, name: str, plain: int, many: int, seed: int = 5) -> list[tuple[str, float, float, float]]:
     """(what, oracle, difference, standard error of it), all as shares of the oracle's total time."""
     policy, source = parse_policy(name), random.Random(seed)
-    slow = [naive.simulate(job, policy, source) for _ in range(plain)]
+    oracle = naive_elastic.simulate if job.elastic else naive.simulate
+    slow = [oracle(job, policy, source) for _ in range(plain)]
     fast = simulated(job, name, many, seed)
     total = float(np.mean([o.total_s for o in slow]))
     pairs = {
@@ -97,18 +98,36 @@ def compare(job: Job, name: str, plain: int, many: int, seed: int = 5) -> list[t
     return found
 
 
-@settings(deadline=None, max_examples=examples(60), derandomize=True)
-@given(jobs(), st.sampled_from(NAMES))
-def test_random_jobs_agree_with_the_oracle(job: Job, name: str) -> None:
+# Not shrunk: each try takes a second, and a smaller job tells no more.
+WITHOUT_SHRINKING = settings(
+    deadline=None, max_examples=examples(48), derandomize=True, phases=(Phase.explicit, Phase.generate)
+)
+
+
+def agrees(job: Job, name: str) -> None:
     """Five standard errors (eight figures of up to 60 jobs), and 0.5 % for what is approximated in short jobs."""
     if name == "none" and job.save_every_steps is None:
         job = replace(job, save_every_steps=25)
     try:
-        found = compare(job, name, 120, 3000)
+        found = compare(job, name, 160 if THOROUGH else 60, 3000)
     except (SimulationError, RuntimeError):
         return
     for what, oracle, difference, error in found:
         assert abs(difference) <= 5 * error + 0.005, (what, oracle, difference, error)
+
+
+@WITHOUT_SHRINKING
+@given(jobs(), st.sampled_from(NAMES))
+def test_random_jobs_agree_with_the_oracle(job: Job, name: str) -> None:
+    agrees(job, name)
+
+
+@WITHOUT_SHRINKING
+@given(jobs(), st.sampled_from(NAMES), st.integers(2, 6))
+def test_random_elastic_clusters_agree_with_the_oracle(job: Job, name: str, vms: int) -> None:
+    # Whether a machine comes right before or right behind the end of a step is left to chance.
+    allocation = Span(job.allocation_s.low, 1.1 * job.allocation_s.high)
+    agrees(replace(job, elastic=True, vms=vms, allocation_s=allocation), name)
 
 
 @pytest.mark.slow
@@ -209,3 +228,62 @@ def test_the_hazard_policy_gains_where_the_hazard_falls() -> None:
     job = replace(preset("gpt-1.3b"), steps=10_000, lifetime="lomax:1.3", mttp_s=(30_000.0,))
     lost = {p: simulated(job, p, 400).parts_s[1:3].sum(axis=0).mean() for p in ("thesis", "hazard")}
     assert lost["hazard"] < 0.95 * lost["thesis"]
+
+
+def test_a_machine_that_comes_while_the_others_are_prepared_loses_none() -> None:
+    """One loss only; the replacement comes within the preparation, which begins anew with it."""
+    at = Span.of
+    job = Job(100, at(1.0), allocation_s=at(10.0), preparation_s=at(30.0), mttp_s=(1.0,), vms=2, elastic=True)
+
+    class Once:
+        """The first machine asked for is lost at 60 s, no other is."""
+
+        def starts(self, random: np.random.Generator, runs: int) -> np.ndarray:
+            return np.zeros(runs, dtype=np.int64)
+
+        def draw(self, random: np.random.Generator, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+            return np.where(numbers == 0, 60.0, np.inf)
+
+    found = run(job, parse_policy("static:5"), Once(), 2, np.random.default_rng(0))
+    assert found.preemptions.tolist() == [1, 1]
+    # 20 steps until the loss; 10 s are prepared without the new machine, 30 s with it; the other 80 steps.
+    assert found.total_s == pytest.approx([60 + 10 + 30 + 80] * 2)
+    assert found.parts_s[:, 0] == pytest.approx([100, 0, 0, 10, 70])
+    # If that takes less, 3 of the 55 steps behind the loss (at 60 s) take twice as long, from 65 s on.
+    found = run(replace(job, preparation_s=at(5.0)), parse_policy("static:5"), Once(), 1, np.random.default_rng(0))
+    assert found.parts_s[:, 0] == pytest.approx([103, 0, 0, 10, 15]) and found.total_s == pytest.approx([128])
+
+
+def test_a_replacement_that_is_lost_before_it_comes_harms_nobody() -> None:
+    at = Span.of
+    job = Job(100, at(1.0), allocation_s=at(41.5), preparation_s=at(8.5), mttp_s=(1.0,), vms=2, elastic=True)
+
+    class Twice:
+        """The first machine is lost at 60 s, its replacement 20 s later, no other is."""
+
+        def starts(self, random: np.random.Generator, runs: int) -> np.ndarray:
+            return np.zeros(runs, dtype=np.int64)
+
+        def draw(self, random: np.random.Generator, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+            return np.select([numbers == 0, numbers == 2], [60.0, 20.0], np.inf)
+
+    found = run(job, parse_policy("static:5"), Twice(), 1, np.random.default_rng(0))
+    # 10 steps until 60 s, 27 at half the speed from 68.5 to 122.5 s, then all are prepared again; 63 steps.
+    assert found.preemptions.tolist() == [2]
+    assert found.total_s == pytest.approx([194]) and found.parts_s[:, 0] == pytest.approx([127, 0, 0, 41.5, 25.5])
+
+
+def test_a_machine_that_comes_at_the_very_end_of_a_save_joins_there() -> None:
+    """Latencies without a spread: what falls together must not count as a loss."""
+    at = Span.of
+    job = Job(100, at(1.0), allocation_s=at(10.0), preparation_s=at(10.0), mttp_s=(100.0,), vms=2, elastic=True)
+    for preparation in (10.0, 6.0, 2.0):  # the replacement comes at its end, or behind 2 or 4 steps at half the speed
+        found = simulated(replace(job, preparation_s=at(preparation)), "static:1", 500, 3)
+        lives = found.total_s.sum() * 2 / 100  # machine time over the mean life
+        assert found.preemptions.sum() == pytest.approx(lives, rel=0.1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_policies_know_what_to_do_when_saves_are_free_and_no_machine_is_lost(name: str) -> None:
+    job = Job(50, Span.of(2.0), grace_s=Span.of(30.0))
+    assert simulated(job, name, 2).total_s == pytest.approx([100.0] * 2)

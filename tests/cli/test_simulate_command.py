@@ -1,0 +1,261 @@
+"""``deepvm simulate`` as people and scripts meet it; the goldens hold nothing that is drawn."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deepvm.cli.main import main
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+DEEPVM = [sys.executable, "-m", "deepvm.cli.main"]
+
+CALM = """
+name: calm
+steps: 1000
+step_s: 2
+save_s: 5
+backup_s: 10
+allocation_s: 60
+preparation_s: 120
+grace_s: 30
+save_every_steps: 300
+spot_usd_per_hour: 3.6
+on_demand_usd_per_hour: 9.7
+"""
+# Each life ends 1000 s after the request.
+RING = {"metadata": {"gap_seconds": 100}, "data": [0, *[1] * 10, 0, *[1] * 10, 0, *[1] * 10, 0, *[1] * 10, 0]}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "calm.yaml").write_text(CALM)
+    (tmp_path / "bought.yaml").write_text(CALM + "market: on-demand\nvms: 3\n")
+    (tmp_path / "ring.json").write_text(json.dumps(RING))
+    (tmp_path / "never.json").write_text('{"metadata": {"gap_seconds": 100}, "data": [0, 0]}')
+    (tmp_path / "lost.yaml").write_text("steps: 1000\nstep_s: 10\nallocation_s: 100\nmttp_s: 300\n")
+    (tmp_path / "bad.yaml").write_text("steps: 5\nstep_s: [2, 1]\nsafe_s: 3\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["simulate", *words])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    return int(end.value.code or 0), out, err
+
+
+GOLDENS = {
+    "simulate.txt": ["--job", "calm.yaml", "--policy", "static:100"],
+    "simulate.json": ["--job", "calm.yaml", "--policy", "static:100", "--runs", "3"],
+    "simulate-compare.txt": ["--job", "bought.yaml", "--compare", "none,static:100,thesis"],
+    "simulate-compare.json": ["--job", "calm.yaml", "--compare", "none,adaptive", "--runs", "2"],
+    "simulate-sweep.txt": ["--job", "calm.yaml", "--policy", "static:100", "--sweep", "save=5s:25s:10s"],
+    "simulate-sweep.csv": ["--job", "calm.yaml", "--sweep", "vms=1:3", "--sweep", "backup=0:60:60"],
+}
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_golden(name: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``WRITE_GOLDEN=1`` writes it anew."""
+    form = {"txt": "table"}.get(name.rpartition(".")[2], name.rpartition(".")[2])
+    code, out, err = run(capsys, *GOLDENS[name], "-o", form)
+    found = f"$ deepvm simulate {' '.join(GOLDENS[name])} -o {form}\n# exit {code}\n{out}# stderr\n{err}"
+    path = GOLDEN / name
+    if os.environ.get("WRITE_GOLDEN"):
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+def test_every_golden_file_is_used() -> None:
+    assert {p.name for p in GOLDEN.glob("simulate*")} == set(GOLDENS)
+
+
+def test_the_pinned_keys(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--preset", "gpt-117m", "--policy", "thesis", "--runs", "20", "-o", "json")
+    found = json.loads(out)
+    assert (code, err, found["schema_version"], found["policy"]) == (0, "", "deepvm.simulate/1", "thesis")
+    assert (found["runs"], found["seed"]) == (20, 1)
+    for key in ("total_s", "cost_usd", "preemptions"):
+        assert {"mean", "sem", "p5", "p50", "p95"} <= set(found[key])
+        assert found[key]["p5"] <= found[key]["p50"] <= found[key]["p95"] and found[key]["sem"] > 0
+    assert set(found["breakdown_s"]) == {"compute", "recompute", "save", "allocation", "preparation"}
+    assert sum(found["breakdown_s"].values()) == pytest.approx(found["total_s"]["mean"])
+    assert found["job"]["step_s"] == [4.5, 4.70002] and found["job"]["market"] == "spot"
+    # What is printed is a job file again, and gives the same.
+    (files / "again.yaml").write_text(json.dumps(found["job"]))
+    again = json.loads(run(capsys, "--job", "again.yaml", "--policy", "thesis", "--runs", "20", "-o", "json")[1])
+    assert again == found
+
+
+def test_csv_and_json_hold_the_same(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--preset", "gpt-1.3b", "--compare", "thesis,static:33", "--sweep", "mttp=2h:4h:2h", "--runs", "10"]
+    rows = json.loads(run(capsys, *words, "-o", "json")[1])["rows"]
+    lines = list(csv.DictReader(io.StringIO(run(capsys, *words, "-o", "csv")[1])))
+    assert [(r["sweep"]["mttp"], r["policy"]) for r in rows] == [
+        (7200, "thesis"),
+        (7200, "static:33"),
+        (14400, "thesis"),
+        (14400, "static:33"),
+    ]
+    for row, line in zip(rows, lines, strict=True):
+        assert float(line["total_s_mean"]) == row["total_s"]["mean"] and line["policy"] == row["policy"]
+        assert float(line["cost_usd_p95"]) == row["cost_usd"]["p95"] and float(line["mttp"]) == row["sweep"]["mttp"]
+        assert float(line["recompute_s"]) == row["breakdown_s"]["recompute"]
+    assert rows[0]["total_s"]["mean"] > rows[2]["total_s"]["mean"]
+
+
+def test_a_trace_is_replayed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lives of 1000 s each, of which 820 s are left for 50 steps and a save again and again, 105 s."""
+    words = ["--job", "calm.yaml", "--policy", "static:50", "--trace", "ring.json", "--runs", "4", "-o", "json"]
+    code, out, _ = run(capsys, *words)
+    found = json.loads(out)
+    # 7 of them a life, 350 steps; 50 more steps, or 30 in the second life with its save at 300, are lost.
+    assert code == 0 and found["preemptions"]["p5"] == found["preemptions"]["p95"] == 2
+    assert found["breakdown_s"]["allocation"] == 3 * 60 and found["breakdown_s"]["preparation"] == 3 * 120
+    assert found["breakdown_s"]["compute"] == pytest.approx(2000)
+    assert found["total_s"]["sem"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--job", "bad.yaml"], 2, "bad.yaml, line 2: step_s: [2, 1] cannot be used; allowed: seconds from 0"),
+        (["--job", "bad.yaml"], 2, "bad.yaml, line 3: safe_s: there is no such key; did you mean save_s?"),
+        (["--job", "none.yaml"], 4, "none.yaml: No such file or directory; give a job file, or --preset gpt-117m"),
+        (["--job", "."], 4, ".: Is a directory"),
+        ([], 2, "--job: '' cannot be used; allowed: a job file, or --preset gpt-117m or gpt-1.3b; one of the two"),
+        (["--job", "calm.yaml", "--preset", "gpt-117m"], 2, "one of the two"),
+        (["--preset", "gpt-2"], 2, "--preset: 'gpt-2' cannot be used; allowed: gpt-117m or gpt-1.3b"),
+        (["--job", "calm.yaml", "--policy", "thesus"], 2, "--policy: 'thesus' cannot be used; allowed: none, auto"),
+        (["--job", "calm.yaml", "--policy", "static:0"], 2, "--policy: 'static:0' cannot be used"),
+        (["--job", "calm.yaml", "--policy", "every:inf"], 2, "--policy: 'every:inf' cannot be used"),
+        (["--job", "calm.yaml", "--policy", ""], 2, "--policy: '' cannot be used"),
+        (["--job", "calm.yaml", "--policy", "thesis,none"], 2, "--policy: 'thesis,none' cannot be used"),
+        (["--job", "calm.yaml", "--compare", ","], 2, "--compare: ',' cannot be used; allowed: policies"),
+        (["--job", "calm.yaml", "--compare", "thesis,stat:5"], 2, "--compare: 'stat:5' cannot be used"),
+        (["--job", "calm.yaml", "--sweep", "mttp"], 2, "--sweep: 'mttp' cannot be used; allowed: KEY=LOW:HIGH"),
+        (["--job", "calm.yaml", "--sweep", "mttp=3h:1h"], 2, "--sweep: 'mttp=3h:1h' cannot be used"),
+        (["--job", "calm.yaml", "--sweep", "missed=0:2"], 2, "--sweep: 'missed=0:2' cannot be used"),
+        (["--job", "calm.yaml", "--sweep", "missed=0:1h"], 2, "--sweep: 'missed=0:1h' cannot be used"),
+        (["--job", "calm.yaml", "--sweep", "vms=1:2:0.5"], 2, "whole numbers of VMs"),
+        (["--job", "calm.yaml", "--sweep", "vms=1m:2m"], 2, "--sweep: 'vms=1m:2m' cannot be used"),
+        (["--job", "calm.yaml", "--sweep", "steps=1:2"], 2, "keys: mttp, grace, save"),
+        (["--job", "calm.yaml", "--sweep", "save=0:1:1ns"], 2, "--sweep: 'save=0:1:1ns' cannot be used"),
+        (["--job", "calm.yaml", "--sweep", "save=0:1h:1s"], 2, "at most 1000 points"),
+        (["--job", "calm.yaml", "--sweep", "save=0:1", "--sweep", "save=1:2"], 2, "each key once"),
+        (["--job", "calm.yaml", "--runs", "0"], 2, "--runs: 0 cannot be used; allowed: a whole number from 1"),
+        (["--job", "calm.yaml", "--runs", "many"], 2, "many"),
+        (["--job", "calm.yaml", "--seed", "-1"], 2, "--seed: -1 cannot be used; allowed: a whole number from 0"),
+        (["--job", "calm.yaml", "--jobs", "0"], 2, "--jobs: 0 cannot be used; allowed: a number of processes"),
+        (["--job", "calm.yaml", "--executor", "ray://x"], 2, "--executor: 'ray://x' cannot be used; allowed: dask://"),
+        (["--job", "calm.yaml", "--market", "black"], 2, "black"),
+        (["--job", "calm.yaml", "--trace", "missing.json"], 4, "missing.json: file: does not exist"),
+        (["--job", "calm.yaml", "--trace", "never.json"], 4, "never.json: data: no life"),
+        (["--job", "calm.yaml", "--trace", "calm.yaml"], 4, "calm.yaml: "),
+        (["--job", "calm.yaml", "--plot", "a.pdf"], 2, "--plot: 'a.pdf' cannot be used; allowed: a file name"),
+        (["--job", "calm.yaml", "--plot", "no/a.png"], 4, "no/a.png: cannot be written"),
+        (["--job", "calm.yaml", "-o", "yaml"], 2, "yaml"),
+        (["--job", "lost.yaml", "--policy", "none"], 3, "job: does not get ahead: after"),
+    ],
+)
+def test_errors_say_what_where_and_what_next(
+    words: list[str], code: int, message: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(files.iterdir())
+    found, _, err = run(capsys, *words)
+    assert (found, message in err) == (code, True), err
+    assert set(files.iterdir()) == before
+
+
+def test_the_reader_of_the_pipe_may_go_away(files: Path) -> None:
+    words = " ".join([*DEEPVM, "simulate", "--job", "calm.yaml", "--sweep", "save=0:400s:1s", "--runs", "1"])
+    done = subprocess.run(
+        ["bash", "-c", f"{words} -o csv | head -n 1; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+    )
+    assert done.stdout.startswith("save,policy") and done.stderr == ""
+    assert done.stdout.splitlines()[1] in ("141", "0")  # 0: all of it went into the pipe before head closed it
+    done = subprocess.run(["bash", "-c", f"{words} >&-"], capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    if Path("/dev/full").exists():
+        done = subprocess.run(["bash", "-c", f"{words} > /dev/full"], capture_output=True, text=True)
+        assert done.returncode == 1 and "No space left" in done.stderr and "Traceback" not in done.stderr
+
+
+LONG = ["simulate", "--preset", "gpt-117m", "--policy", "static:51"]
+
+
+def test_a_terminal_sees_progress_and_a_pipe_does_not() -> None:
+    words = [*DEEPVM, *LONG, "--runs", "60000", "-o", "csv"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        try:
+            while select.select([ours], [], [], 60)[0] and (data := os.read(ours, 4096)):
+                seen += data
+        except OSError:
+            pass  # the other end is closed
+        assert process.stdout is not None
+        out = process.stdout.read()
+    os.close(ours)
+    assert process.returncode == 0 and b"runs" in seen and b"%" in seen
+    assert out.startswith(b"policy,runs") and b"\x1b" not in out
+    piped = subprocess.run(words, capture_output=True, timeout=60)
+    assert piped.stdout == out and piped.stderr == b""
+
+
+def children(of: int) -> list[int]:
+    """Processes that descend from one."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = [of]
+    for pid in found:
+        found += [p for p, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc here")
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, tmp_path: Path) -> None:
+    words = [*DEEPVM, *LONG, "--runs", "20000000", "--jobs", str(jobs), "--plot", "a.png"]
+    process = subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until = time.monotonic() + 60
+    # The workers, and with them the tracker of what they share; then long enough for all to be at work.
+    while len(children(process.pid)) < (3 if jobs > 1 else 0) and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(1.5)
+    before = children(process.pid)
+    assert len(before) >= (3 if jobs > 1 else 0) and process.poll() is None
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else 143)
+    assert out == "" and "Traceback" not in err
+    assert err == ("Error: interrupted\n" if number == signal.SIGINT else "")
+    until = time.monotonic() + 10
+    while (left := [p for p in before if Path(f"/proc/{p}").exists()]) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left and not list(tmp_path.iterdir())
