@@ -233,7 +233,8 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
     with _locked(place):
         before = place / PREVIOUS
         if not os.path.lexists(before):
-            raise DataError(f"{before}: there is no earlier version of the measured tables")
+            cure = f"without {CURRENT} beside it, they begin anew"
+            raise DataError(f"{before}: there is no earlier version of the measured tables; {cure}")
         read_tables(before)
         _put(place, before.read_bytes())
     return place / CURRENT

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import deepvm
 from deepvm.catalog.measured import encode_tables, entry_of, load_tables, own_folder, save_entries
 from deepvm.catalog.measured_entries import Tables
 from deepvm.cli.main import main
+from deepvm.cli.markets import measured
 from deepvm.cli.profile_save import check_save, save
+from deepvm.core.instances import Gpu
 from deepvm.errors import DataError, RequestError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -178,6 +181,18 @@ def test_a_catalogue_with_measurements_can_be_kept(capsys: pytest.CaptureFixture
         assert found[0]["throughput"] == pytest.approx(own[0]["throughput"], rel=1e-5)
 
 
+def test_regions_are_brought_to_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
+    """One of them lacks the type that links what was measured to the catalogue's eFLOPS."""
+    paper = deepvm.load_catalog("paper")
+    new = replace(paper["g5.xlarge"], name="new.xlarge", gpu=Gpu("new"), eflops=None)
+    linked = replace(paper, instances=(*paper, new))
+    alone = replace(paper, instances=(new, paper["c5.xlarge"]))
+    save(eflops(1e12), instance_type="g4dn.xlarge")
+    save(eflops(2e12, machine={}), instance_type="new.xlarge")
+    there, here = measured((linked, alone), "auto", "")
+    assert there["new.xlarge"].eflops == here["new.xlarge"].eflops == pytest.approx(2 * paper["g4dn.xlarge"].eflops)
+
+
 def test_tables_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     save(scaling(), instance_type="g4dn.xlarge")
     own = good(capsys, "recommend", *PAPER)
@@ -293,6 +308,11 @@ def test_imports_that_are_refused(case: str, capsys: pytest.CaptureFixture[str])
     assert (found[0], found[1]) == (code, "")
     assert error in found[2]
     assert not load_tables()
+
+
+def test_an_interval_without_an_end_is_shown_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    save({**saturation(), "interval": [4, None]})
+    assert "  interval: 4 to more than was tried\n" in good(capsys, "tables", "show", "saturation")
 
 
 def test_a_clock_that_was_ahead_does_not_win_for_ever(capsys: pytest.CaptureFixture[str]) -> None:

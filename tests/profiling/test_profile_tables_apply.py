@@ -330,6 +330,8 @@ def test_no_saturation_seen_is_no_upper_bound() -> None:
     )
     many = apply(tables(saturation(None, 10, upto=26)), PAPER)
     assert rows(many.n_sat) == {0.3: 3, 1.7: 12, 5: 16, 10: 26, 25: 28, 30: 32}
+    both = (saturation(None, 10, upto=26), saturation(None, 5, upto=40, receiver="unknown"))
+    assert rows(apply(tables(*both), PAPER).n_sat) == {0.3: 3, 1.7: 12, 5: 40}  # one bound does not limit another
     knee = apply(tables(saturation(7, 10), saturation(None, 10, upto=26, transport="mpi")), PAPER)
     assert rows(knee.n_sat)[10] == 7
 
