@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.files import MAX_BYTES, read_text, sync_folder, write_bytes
+from deepvm.catalog.folders import user_folder
 from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS, Entry, Tables, build_tables
 from deepvm.core.instances import Catalog
 from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
@@ -43,26 +43,21 @@ def default_folder(environ: Mapping[str, str]) -> Path | None:
     named = environ.get("DEEPVM_DATA_DIR", "")
     if named:
         return Path(os.path.expanduser(named)).absolute()
-    if sys.platform == "linux":
-        # What platformdirs says on Linux (a test compares them), without the 10 ms that importing it takes.
-        base = environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
-        folder = Path(base) / "deepvm"
-    else:
-        from platformdirs import user_data_path
-
-        folder = user_data_path("deepvm")
-    return folder if folder.is_absolute() else None
+    return user_folder("data", environ)
 
 
 def own_folder() -> Path:
     """The user's folder of measured tables.
 
     Raises:
-        DataError: there is no home folder and no ``DEEPVM_DATA_DIR``.
+        DataError: the system names none, and there is no ``DEEPVM_DATA_DIR``.
     """
     folder = default_folder(os.environ)
     if folder is None:
-        raise DataError("there is no home folder to keep measured tables in; DEEPVM_DATA_DIR names a place for them")
+        raise DataError(
+            "there is no place for measured tables: no home folder, or XDG_DATA_HOME is not an absolute path; "
+            "DEEPVM_DATA_DIR names one"
+        )
     return folder
 
 
@@ -73,11 +68,11 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
         folder: where they are; the user's own unless given.
 
     Raises:
-        CatalogFormatError: the file is not what was written; names every problem with its place.
+        CatalogFormatError: the file cannot be read, or is not what was written; names every problem with its place.
     """
     place = default_folder(os.environ) if folder is None else Path(folder)
     # Most users have none: no more than a look at the folder, and pydantic stays out.
-    if place is None or not os.path.lexists(place / CURRENT):
+    if place is None or _absent(place / CURRENT):
         return Tables()
     try:
         return read_tables(place / CURRENT)
@@ -85,6 +80,17 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
         cure = "'deepvm tables restore' brings back the tables before the last change, '--tables paper' does without"
         _add_note(error, f"These are your measured tables: {cure}.")
         raise
+
+
+def _absent(path: Path) -> bool:
+    """Whether it is certain that there is no such file: what may not be looked at must not pass as nothing measured."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False  # reading it says why
+    return False
 
 
 def open_tables(name: str) -> Tables | None:
@@ -227,7 +233,8 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
     with _locked(place):
         before = place / PREVIOUS
         if not os.path.lexists(before):
-            raise DataError(f"{before}: there is no earlier version of the measured tables")
+            cure = f"without {CURRENT} beside it, they begin anew"
+            raise DataError(f"{before}: there is no earlier version of the measured tables; {cure}")
         read_tables(before)
         _put(place, before.read_bytes())
     return place / CURRENT

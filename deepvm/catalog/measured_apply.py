@@ -5,14 +5,13 @@ Pure: what was measured and a catalogue come in, a catalogue goes out that says 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from deepvm.catalog.measured_eflops import choose_workload, measured_speeds
+from deepvm.catalog.measured_eflops import choose_workload, measured_speeds, usable_speeds
 from deepvm.catalog.measured_entries import Entry, Tables
+from deepvm.catalog.measured_pairs import measured_pairs
 from deepvm.core.instances import Catalog, InstanceType, Measurement
-from deepvm.core.saturation import SaturationTable
 from deepvm.core.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.errors import RequestError
 
@@ -28,8 +27,7 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
       and then its ``ring`` as well; types that had its curves, because they have its GPU, follow. Of several workloads
       the one that was asked for, else that of the eFLOPS, else the one measured last. The others stand beside it as
       curves of their workloads.
-    - ``saturation``: the row of the pair's bandwidth, min(sender, receiver). Rows of less bandwidth with a larger n_sat
-      come down to it, rows of more bandwidth with a smaller one go: n_sat never falls as bandwidth grows.
+    - ``saturation``: see :mod:`deepvm.catalog.measured_pairs`.
 
     Args:
         tables: what was measured.
@@ -44,29 +42,30 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
     trained = [e for e in tables if e.kind != "saturation"]
     if workload:
         trained = _of_workload(trained, workload)
-    speeds_of = [e for e in trained if e.kind == "eflops"]
     known = Catalog("known", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
+    # What cannot be used has no say in which workload counts.
+    speeds_of, unused = usable_speeds(known, [e for e in trained if e.kind == "eflops"])
     chosen = choose_workload(speeds_of, known)
     speeds = measured_speeds(catalog, speeds_of, chosen, known)
-    curves = {
-        name: es for name, es in _by_type(e for e in trained if e.kind == "scaling").items() if _trains(known, name)
-    }
+    curves_of, without = _usable_curves(known, [e for e in trained if e.kind == "scaling"])
+    curves = _by_type(curves_of)
     wanted = chosen or choose_workload((e for es in curves.values() for e in es), known)
     general = {name: _general(es, wanted) for name, es in curves.items()}
     instances = tuple(
         _with_curves(i, curves[i.name], wanted) if i.name in curves else _following(i, known, general)
         for i in speeds.instances
     )
-    n_sat, pairs, told = _with_pairs(catalog, [e for e in tables if e.kind == "saturation"])
+    n_sat, pairs, told = measured_pairs(catalog, [e for e in tables if e.kind == "saturation"], known)
+    told = [*unused, *speeds.notes, *without, *told]
     used = [*speeds.used, *(e for name, e in general.items() if name in catalog.by_name), *pairs]
-    if not used and not speeds.notes and not told:
+    if not used and not told:
         return catalog
     about = catalog.provenance
     provenance = replace(
         about,
         measured=tuple(Measurement(e.kind, e.subject, e.workload, e.measured_at, e.value) for e in used),
         doubts=(*about.doubts, *speeds.doubts, *_curve_doubts(general, chosen, {e.subject for e in speeds.used})),
-        notes=(*about.notes, *speeds.notes, *told),
+        notes=(*about.notes, *told),
     )
     return replace(catalog, instances=instances, eflops_unit=speeds.unit, n_sat=n_sat, provenance=provenance)
 
@@ -79,8 +78,16 @@ def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
     return found
 
 
-def _trains(catalog: Catalog, name: str) -> bool:
-    return name in catalog.by_name and catalog[name].gpu is not None
+def _usable_curves(catalog: Catalog, entries: Iterable[Entry]) -> tuple[list[Entry], list[str]]:
+    """The curves of types that train, and which of them are none of their GPUs, in words."""
+    found = [e for e in entries if (i := catalog.by_name.get(e.instance_type)) is not None and i.gpu is not None]
+    notes = [
+        f"the curve of {e.instance_type} was measured on its processors, whose steps are longer than its GPUs', so it "
+        f"is not used; 'deepvm tables remove {e.name}' removes it"
+        for e in found
+        if e.on_cpu
+    ]
+    return [e for e in found if not e.on_cpu], notes
 
 
 def _by_type(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
@@ -170,54 +177,3 @@ def _curve_doubts(general: Mapping[str, Entry], chosen: str, with_speed: Collect
         if name in with_speed and not f"{chosen}/".startswith(f"{entry.workload}/"):
             found.append(f"the curve of {name} was measured with {entry.workload}, its eFLOPS with {chosen}")
     return found
-
-
-def _with_pairs(catalog: Catalog, entries: Sequence[Entry]) -> tuple[SaturationTable, list[Entry], list[str]]:
-    """The table with the measured rows in it, the entries that made them, and what had to give way."""
-    notes: list[str] = []
-    rows: dict[float, tuple[int, Entry]] = {}
-    for entry in entries:
-        gbps = _bandwidth(entry, catalog)
-        if gbps is None:
-            if {entry.sender_type, entry.receiver_type} & catalog.by_name.keys():
-                notes.append(f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair")
-            continue
-        senders, _ = entry.senders
-        if gbps not in rows or senders < rows[gbps][0]:
-            rows[gbps] = (senders, entry)
-    if not rows:
-        return catalog.n_sat, [], notes
-    # A smaller n_sat only asks for more memory nodes, so of measured rows that contradict each other the smaller holds.
-    least: float = math.inf
-    own: dict[float, int] = {}
-    for gbps in sorted(rows, reverse=True):
-        least = min(least, rows[gbps][0])
-        own[gbps] = int(least)
-    published = dict(zip(catalog.n_sat.network_gbps, map(int, catalog.n_sat.n_sat), strict=True))
-    table = dict(own)
-    for gbps, n in published.items():
-        if gbps in own:
-            continue
-        below = max((m for g, m in own.items() if g < gbps), default=0)
-        above = min((m for g, m in own.items() if g > gbps), default=n)
-        if n < below:
-            notes.append(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth")
-        elif n > above:
-            notes.append(f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}, measured here at more bandwidth")
-            table[gbps] = above
-        else:
-            table[gbps] = n
-    return SaturationTable.from_rows(sorted(table.items())), [e for _, e in rows.values()], notes
-
-
-def _bandwidth(entry: Entry, catalog: Catalog) -> float | None:
-    """Gbit/s of a pair, min(sender, receiver): as measured, else as the catalogue says."""
-    ends: list[float] = []
-    for side, name in (("sender_gbps", entry.sender_type), ("receiver_gbps", entry.receiver_type)):
-        instance = catalog.by_name.get(name)
-        known = None if instance is None else instance.network_gbps
-        value = known if entry.document.get(side) is None else entry.document[side]
-        if value is None:
-            return None
-        ends.append(float(value))
-    return min(ends)

@@ -70,15 +70,15 @@ def measured_speeds(catalog: Catalog, entries: Sequence[Entry], chosen: str, kno
 
     Args:
         catalog: where they go.
-        entries: of kind ``eflops``, of any types.
+        entries: of kind ``eflops``, those that can be used.
         chosen: the workload that counts, as :func:`choose_workload` gives it.
         known: all types that are compared, in whatever region; they set the scale.
     """
-    usable, notes = _usable(known, entries)
-    here = {e.instance_type: e for e in usable if e.workload == chosen}
+    here = {e.instance_type: e for e in entries if e.workload == chosen}
     if not here:
-        return Speeds(catalog.instances, catalog.eflops_unit, notes=tuple(notes))
-    others = sorted({e.instance_type for e in usable} - set(here))
+        return Speeds(catalog.instances, catalog.eflops_unit)
+    notes = []
+    others = sorted({e.instance_type for e in entries} - set(here))
     if others:
         notes.append(
             f"eFLOPS of {_listed(others)} were measured, but not with {chosen}, so they do not compare; "
@@ -92,7 +92,12 @@ def measured_speeds(catalog: Catalog, entries: Sequence[Entry], chosen: str, kno
 
 
 def choose_workload(entries: Iterable[Entry], catalog: Catalog) -> str:
-    """The workload that was measured on the most GPU types of a catalogue; of equals the one measured last."""
+    """The workload that was measured on the most GPU types of a catalogue; of equals the one measured last.
+
+    Args:
+        entries: those that can be used.
+        catalog: whose types count.
+    """
     types: dict[str, set[str]] = {}
     last: dict[str, tuple[datetime, str]] = {}
     for entry in entries:
@@ -104,27 +109,32 @@ def choose_workload(entries: Iterable[Entry], catalog: Catalog) -> str:
     return max(types, key=lambda w: (len(types[w]), last[w]), default="")
 
 
-def without_gpu(entry: Entry) -> bool:
-    """Whether a measurement says that no GPU took part."""
-    document = entry.document
-    machine, workload = document.get("machine") or {}, document["workload"]
-    device = document.get("device", workload.get("device", machine.get("device")))
-    return device == "cpu" or (device is None and machine.get("gpus", None) in ([], ()))
+def usable_speeds(catalog: Catalog, entries: Iterable[Entry]) -> tuple[list[Entry], list[str]]:
+    """The ``eflops`` entries that say what a type's GPUs do, and why others do not, in words.
 
-
-def _usable(catalog: Catalog, entries: Iterable[Entry]) -> tuple[list[Entry], list[str]]:
+    Args:
+        catalog: all types that are compared; entries of other types are left out without a word.
+        entries: of kind ``eflops``.
+    """
     usable, notes = [], []
     for entry in entries:
         instance = catalog.by_name.get(entry.instance_type)
         if instance is None or instance.gpu is None:
             continue
-        if without_gpu(entry):
+        if entry.on_cpu:
             notes.append(
                 f"eFLOPS of {entry.instance_type} were measured on its processors, not on its {instance.gpu.name}: "
                 f"they are not used; 'deepvm tables remove {entry.name}' removes them"
             )
             continue
         names = [g for g in (entry.document.get("machine") or {}).get("gpus") or () if isinstance(g, str)]
+        took_part = entry.document.get("processes") or len(names)
+        if isinstance(took_part, int) and 0 < took_part < instance.gpu.count:
+            notes.append(
+                f"eFLOPS of {entry.instance_type} were measured on {took_part} of its {instance.gpu.count} GPUs, and "
+                "all of them would train: they are not used; measure all, without --processes"
+            )
+            continue
         model = re.compile(rf"(?<![a-z0-9]){re.escape(instance.gpu.name.lower())}(?![a-z0-9])")
         if names and not any(model.search(n.lower()) for n in names):
             notes.append(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from deepvm.catalog.provider import format_time
@@ -23,6 +23,9 @@ DOCUMENT_VERSIONS = {
     "saturation": "deepvm.saturation/1",
 }
 """The kinds of entries, and ``schema_version`` of the document of each."""
+
+FUTURE = timedelta(days=1)
+"""A measurement that seems to be further ahead is of a wrong clock; days without an hour and clocks differ by less."""
 
 _WORKLOAD = {"model": "{}", "resolution": "{}px", "batch": "b{}", "dtype": "{}", "optimizer": "{}"}
 
@@ -61,7 +64,8 @@ class Entry:
         """What the command line calls it; two measurements of one name are of the same thing."""
         if self.kind == "saturation":
             return f"{self.kind}:{self.sender_type}:{self.receiver_type}:{self.document['transport']}"
-        return f"{self.kind}:{self.instance_type}:{self.workload}"
+        # What the processors of a GPU type do must never take the place of what its GPUs do.
+        return f"{self.kind}:{self.instance_type}:{self.workload}{':cpu' if self.on_cpu else ''}"
 
     @property
     def value(self) -> str:
@@ -83,6 +87,15 @@ class Entry:
         return self.document.get("local") is True
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether it was trained without a GPU, as far as the document says."""
+        if self.kind == "saturation":
+            return False
+        workload, machine = self.document["workload"], self.document.get("machine") or {}
+        device = self.document.get("device", workload.get("device", machine.get("device")))
+        return device == "cpu" or (device is None and machine.get("gpus", None) in ([], ()))
+
+    @property
     def points(self) -> tuple[tuple[float, float], ...]:
         """(n, S(n)) of a ``scaling`` entry, n increasing."""
         return tuple(sorted((float(p["n"]), float(p["speedup"])) for p in self.document["points"]))
@@ -92,7 +105,7 @@ class Entry:
         """n_sat of a ``saturation`` entry, and whether saturation was seen.
 
         The knee, because on a plateau noise decides eq. 14. Where no knee was seen up to N senders, t(n) kept falling,
-        so n_sat is at least N; the table then counts with N, which asks for more memory nodes and never for fewer.
+        so n_sat is at least N.
         """
         knee = self.document.get("n_sat_knee")
         if knee is not None:

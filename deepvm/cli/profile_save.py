@@ -129,12 +129,24 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
     """Save entries in the user's tables and say what was done on stderr.
 
     Raises:
-        RequestError: a local run without ``force_local``. DataError: the tables cannot be written.
+        RequestError: a local run without ``force_local``.
+        DataError: the tables cannot be written, or a measurement is of the future.
         MeasurementError: eFLOPS with a useless spread without ``force_spread``; the other entries are saved.
     """
-    from deepvm.errors import MeasurementError, RequestError
+    from datetime import datetime, timezone
+
+    from deepvm.catalog.measured_entries import FUTURE
+    from deepvm.catalog.provider import format_time
+    from deepvm.errors import DataError, MeasurementError, RequestError
 
     new = tuple(entries)
+    now = datetime.now(timezone.utc)
+    for entry in new:
+        if entry.measured_at - now > FUTURE:  # it would win over every later measurement
+            raise DataError(
+                f"{entry.name} is not saved: it says that it was measured at {format_time(entry.measured_at)}, and now "
+                f"it is {format_time(now)}; correct measured_at, or this machine's clock"
+            )
     local = next((e for e in new if e.local), None)
     if local is not None and not force_local:
         raise RequestError(
@@ -172,7 +184,10 @@ def _save(new: tuple[Entry, ...]) -> None:
         if kept[entry.name] == entry:
             say(f"saved: {entry.name}, {entry.value}")
         else:
-            note(f"{entry.name} is not saved: there is a later measurement, of {kept[entry.name].measured_at.date()}")
+            note(
+                f"{entry.name} is not saved: there is a later measurement, of {kept[entry.name].measured_at.date()}; "
+                f"'deepvm tables remove {entry.name}' makes room for this one"
+            )
     say(
         f"{change.path}: {len(change.new)} measurements; 'deepvm recommend' uses them, 'deepvm tables restore' undoes "
         "the last change"

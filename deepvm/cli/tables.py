@@ -139,7 +139,7 @@ def import_tables(
         for option, value in (("kind", kind), ("instance_type", instance_type), ("workload", workload)):
             if not value:
                 raise RequestError(option, value, "with a CSV: --kind scaling --instance-type TYPE --workload NAME")
-        entries: Sequence[Entry] = [_of_csv(path, instance_type, workload, _moment(measured_at, path))]
+        entries: Sequence[Entry] = [_of_csv(path, measured_at, instance_type, workload)]
     else:
         for option, value in (("kind", kind), ("workload", workload)):
             if value:
@@ -239,7 +239,7 @@ def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str,
     ]
 
 
-def _of_csv(path: Path, instance_type: str, workload: str, moment: datetime) -> Entry:
+def _of_csv(path: Path, measured_at: str, instance_type: str, workload: str) -> Entry:
     from deepvm.catalog.measured import entry_of
     from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
     from deepvm.profiling.points import read_medians
@@ -251,14 +251,16 @@ def _of_csv(path: Path, instance_type: str, workload: str, moment: datetime) -> 
         "points": [{"n": int(n), "seconds": None, "speedup": s} for n, s in read_medians(path)],
         "warnings": [],
     }
-    return entry_of("scaling", document, measured_at=moment, instance_type=instance_type, name=str(path))
+    return entry_of(
+        "scaling", document, measured_at=_moment(measured_at, path), instance_type=instance_type, name=str(path)
+    )
 
 
 def _moment(text: str, path: Path) -> datetime:
     """When something was measured: as given, else when its file was written."""
-    from datetime import datetime, timedelta, timezone
+    from datetime import datetime, timezone
 
-    from deepvm.catalog.measured_entries import parse_time
+    from deepvm.catalog.measured_entries import FUTURE, parse_time
     from deepvm.errors import RequestError
 
     now = datetime.now(timezone.utc)
@@ -266,7 +268,7 @@ def _moment(text: str, path: Path) -> datetime:
         return min(now, datetime.fromtimestamp(path.stat().st_mtime, timezone.utc))
     try:
         moment = parse_time(text)
-        if moment.year < 2000 or moment > now + timedelta(days=1):
+        if moment.year < 2000 or moment - now > FUTURE:
             raise ValueError
     except (ValueError, OverflowError):
         allowed = "a day or a moment with a time zone that is not in the future, such as 2026-01-31T12:00:00Z"

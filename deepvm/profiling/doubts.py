@@ -62,9 +62,15 @@ def next_step(fit: Fit) -> str:
     if len(sizes) <= ENOUGH_SIZES:
         between = _middle(sizes)
         return f"measure n = {between or 2 * largest}: {len(sizes)} sizes are few"
+    if width[widest] > _OFF and sum(n == 1 for n, _ in fit.points) == 1:
+        return f"repeat n = 1, from which all speed-ups count: S({sizes[widest]}) is {_sure(width[widest])}"
     if width[widest] > _OFF:
-        return f"repeat n = {sizes[widest]}, where the band is widest: {100 * width[widest]:.0f} % to either side"
+        return f"repeat n = {sizes[widest]}, where the band is widest: {_sure(width[widest])}"
     return f"nothing; up to n = {trusted_to(fit)} these points are enough"
+
+
+def _sure(width: float) -> str:
+    return f"known to {100 * width:.0f} % to either side"
 
 
 def _is_straight(fit: Fit) -> bool:

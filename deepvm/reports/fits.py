@@ -38,7 +38,7 @@ def print_fit(fit: Fit, name: str) -> None:
     _print_band(fit)
     print_lines(["", *_verdict(fit), f"Next: {next_step(fit)}."])
     if fit.warnings:
-        print_lines(["", *(f"Warning: {text}." for text in fit.warnings)])
+        print_lines(["", *(f"Warning: {text}{'' if text.endswith('?') else '.'}" for text in fit.warnings)])
 
 
 def _print_band(fit: Fit) -> None:

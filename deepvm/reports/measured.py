@@ -53,7 +53,8 @@ def print_entry(entry: Entry) -> None:
         lines.append("  Gbit/s: " + " to ".join("unknown" if r is None else f"{r:g}" for r in rates))
         interval = entry.document.get("interval")
         if isinstance(interval, list) and len(interval) == 2:
-            lines.append(f"  interval: {interval[0]} to {interval[1]}")
+            low, high = ("more than was tried" if bound is None else str(bound) for bound in interval)
+            lines.append(f"  interval: {low} to {high}" if low != high else f"  interval: {low}")
     warnings = entry.document.get("warnings")
     lines += [f"  warning: {w}" for w in (warnings if isinstance(warnings, list) else ())]
     print_lines([_plain(line) for line in lines])

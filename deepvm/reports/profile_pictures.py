@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from deepvm.profiling.fit import Fit
 
 
+_WIDEST = 2.0
+
+
 def draw_fit(fit: Fit, path: Path, *, name: str) -> None:
     """Save :func:`fit_figure` as PNG or SVG, by the ending of the file's name.
 
@@ -54,7 +57,9 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
         for fitted, style in zip(ranked(fit), STYLES, strict=True):
             label = f"{fitted.law.name} ({100 * fitted.mape:.1f} % off)"
             s = fitted.speedup(n)
-            axes.plot(n, s, label=label, color=style.color, linestyle=style.dashes, linewidth=style.width)
+            # A thick line would hide the band where the curve is well known.
+            width = min(style.width, _WIDEST)
+            axes.plot(n, s, label=label, color=style.color, linestyle=style.dashes, linewidth=width)
         x, y = zip(*fit.points, strict=True)
         axes.plot(x, y, label="measured", linestyle="none", marker="o", color="black", markersize=4.5, zorder=5)
         if fit.up_to > REACH * largest:

@@ -6,25 +6,25 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from published import FIGURE_5, SIZES
 
 import deepvm
-from deepvm.catalog.measured import load_tables
+from deepvm.catalog.measured import encode_tables, entry_of, load_tables, own_folder, save_entries
+from deepvm.catalog.measured_entries import Tables
 from deepvm.cli.main import main
+from deepvm.cli.markets import measured
 from deepvm.cli.profile_save import check_save, save
+from deepvm.core.instances import Gpu
 from deepvm.errors import DataError, RequestError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WORKLOAD = {"model": "resnet50", "resolution": 224, "batch": 64, "dtype": "float32", "optimizer": "adam"}
-SIZES = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32)
-FIGURE_5 = {
-    "g3s.xlarge": (1, 1.775, 2.482, 4.539, 6.445, 7.968, 9.397, 10.753, 12.718, 12.532),
-    "g4dn.xlarge": (1, 1.036, 1.390, 2.274, 3.065, 3.743, 4.323, 4.786, 5.490, 5.251),
-    "g5.xlarge": (1, 0.473, 0.618, 1.027, 1.376, 1.697, 2.053, 2.235, 2.747, 2.879),
-}
 PAPER = ("--pw", "3", "--catalog", "paper")
 
 
@@ -125,9 +125,7 @@ def test_saved_and_used_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     after = good(capsys, "recommend", *PAPER)
     today = str(load_tables().entries[0].measured_at.date())
     assert after != before
-    assert (
-        "where the measured curve of g4dn.xlarge gives S(16)" in after or "the measured curve of g4dn.xlarge" in after
-    )
+    assert "where the measured curve of g4dn.xlarge gives S(" in after
     assert f"Measured here: eFLOPS of g4dn.xlarge {today} with resnet50/224px/b64/float32/adam" in after
     assert f"n_sat of g4dn.xlarge to c5.xlarge {today}. '--tables paper' does without." in after
     assert "Doubt: g4dn.xlarge alone links" in after
@@ -183,15 +181,31 @@ def test_a_catalogue_with_measurements_can_be_kept(capsys: pytest.CaptureFixture
         assert found[0]["throughput"] == pytest.approx(own[0]["throughput"], rel=1e-5)
 
 
+def test_regions_are_brought_to_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
+    """One of them lacks the type that links what was measured to the catalogue's eFLOPS."""
+    paper = deepvm.load_catalog("paper")
+    new = replace(paper["g5.xlarge"], name="new.xlarge", gpu=Gpu("new"), eflops=None)
+    linked = replace(paper, instances=(*paper, new))
+    alone = replace(paper, instances=(new, paper["c5.xlarge"]))
+    save(eflops(1e12), instance_type="g4dn.xlarge")
+    save(eflops(2e12, machine={}), instance_type="new.xlarge")
+    there, here = measured((linked, alone), "auto", "")
+    assert there["new.xlarge"].eflops == here["new.xlarge"].eflops == pytest.approx(2 * paper["g4dn.xlarge"].eflops)
+
+
 def test_tables_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     save(scaling(), instance_type="g4dn.xlarge")
     own = good(capsys, "recommend", *PAPER)
     good(capsys, "tables", "export", "mine.json")
     good(capsys, "tables", "remove", "scaling")
     assert "Measured" not in good(capsys, "recommend", *PAPER)
-    assert good(capsys, "recommend", *PAPER, "--tables", "mine.json") == own
+    named = own.replace("Measured here: ", "Measured, says mine.json: ")
+    assert named != own
+    assert good(capsys, "recommend", *PAPER, "--tables", "mine.json") == named
+    document = json.loads(good(capsys, "recommend", *PAPER, "--tables", "mine.json", "-o", "json"))
+    assert document["source"]["measured_file"] == "mine.json"
     Path("deepvm.toml").write_text('tables = "mine.json"\n')
-    assert good(capsys, "recommend", *PAPER) == own
+    assert good(capsys, "recommend", *PAPER) == named
     assert "Measured" not in good(capsys, "recommend", *PAPER, "--tables", "auto")
     for words, code, error in (
         (("--tables", "none.json"), 4, "none.json: file: does not exist; allowed: what `deepvm tables export`"),
@@ -272,6 +286,7 @@ REFUSED = {
     ),
     "CSV without header": (("raw.csv", *CSV), 4, "raw.csv: line 1: '1,1'; allowed: the columns n and speedup"),
     "words of a CSV": (("e.json", "--workload", "x"), 2, "--workload: 'x' cannot be used; allowed: nothing with JSON"),
+    "no CSV there": (("none.csv", *CSV), 4, "none.csv: file: does not exist; allowed: CSV with the columns"),
     "future": (("e.json", "--instance-type", "a", "--measured-at", "2100-01-01"), 2, "not in the future"),
     "no day": (("e.json", "--instance-type", "a", "--measured-at", "monday"), 2, "--measured-at: 'monday'"),
     "newer": (("new.json", "--instance-type", "a"), 4, '"deepvm.eflops/9" is newer than this deepvm reads'),
@@ -293,6 +308,48 @@ def test_imports_that_are_refused(case: str, capsys: pytest.CaptureFixture[str])
     assert (found[0], found[1]) == (code, "")
     assert error in found[2]
     assert not load_tables()
+
+
+def test_an_interval_without_an_end_is_shown_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    save({**saturation(), "interval": [4, None]})
+    assert "  interval: 4 to more than was tried\n" in good(capsys, "tables", "show", "saturation")
+
+
+def test_a_clock_that_was_ahead_does_not_win_for_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    """A measurement of 2150 is refused; one that is there already is called what it is, and how to be rid of it."""
+    ahead = entry_of(
+        "eflops", eflops(9e12), measured_at=datetime(2150, 1, 1, tzinfo=timezone.utc), instance_type="g4dn.xlarge"
+    )
+    Path("ahead.json").write_bytes(encode_tables(Tables((ahead,))))
+    code, _, error = run(capsys, "tables", "import", "ahead.json")
+    assert code == 4 and "measured at 2150-01-01T00:00:00Z, and now it is" in error
+    assert not load_tables()
+    save_entries(own_folder(), [ahead])
+    assert "g4dn.xlarge 2150-01-01 (in the future: some clock is wrong) with" in good(capsys, "recommend", *PAPER)
+    save(eflops(), instance_type="g4dn.xlarge")
+    assert f"of 2150-01-01; 'deepvm tables remove {ahead.name}' makes room" in capsys.readouterr().err
+    good(capsys, "tables", "remove", ahead.name)
+    save(eflops(), instance_type="g4dn.xlarge")
+    assert [e.value for e in load_tables()] == ["1.2e+12 FLOP/s (spread 2.0%)"]
+
+
+def test_seconds_repeated_an_even_number_of_times_are_a_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    """S(1) is then 1 and not the median of 1.01 and 0.99."""
+    Path("twice.csv").write_text("n,seconds\n1,100\n1,102\n2,60\n2,61\n4,35\n8,20\n")
+    good(capsys, "tables", "import", "twice.csv", *CSV)
+    (entry,) = load_tables()
+    assert entry.points == ((1, 1), (2, pytest.approx(101 / 60.5)), (4, pytest.approx(101 / 35)), (8, 5.05))
+
+
+def test_what_may_not_be_looked_at_does_not_pass_as_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A link in a circle: root, too, cannot look through it."""
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "circle"))
+    code, _, error = run(capsys, "recommend", *PAPER)
+    assert code == 4 and "measured.json: file: cannot be opened: " in error and "'--tables paper' does without" in error
+    good(capsys, "recommend", *PAPER, "--tables", "paper")
 
 
 def test_a_local_run_is_saved_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:

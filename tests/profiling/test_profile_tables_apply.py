@@ -12,7 +12,8 @@ from builders import catalog, cpu_type, gpu_type, paper
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measurements import DAY, FIGURE_5, SIZES, WORKLOAD, eflops, saturation, scaling, tables
+from measurements import DAY, WORKLOAD, eflops, saturation, scaling, tables
+from published import FIGURE_5, SIZES
 
 import deepvm
 from deepvm.catalog.measured import apply
@@ -182,6 +183,34 @@ def test_processors_do_not_stand_for_a_gpu(says: dict[str, object]) -> None:
     assert "measured on its processors, not on its T4" in found.provenance.notes[0]
 
 
+def test_processors_take_nothing_from_a_gpu() -> None:
+    """Neither its place in the tables nor its say in which workload counts, though they were measured later."""
+    gpu, late = eflops("g4dn.xlarge", 1e12, device="cuda"), DAY + timedelta(9)
+    same = apply(tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu")), PAPER)
+    other = apply(tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu", workload=OTHER)), PAPER)
+    for found in (same, other):
+        assert [m.value for m in found.provenance.measured] == [gpu.value]
+        assert "measured on its processors" in found.provenance.notes[0]
+    name = eflops("g4dn.xlarge", 1e9, late, device="cpu").name
+    assert [e.name for e in tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu"))] == [gpu.name, name]
+
+
+def test_a_curve_of_processors_is_not_used_for_gpus() -> None:
+    slow = {**WORKLOAD, "device": "cpu"}
+    found = apply(tables(scaling("g4dn.xlarge", workload=slow)), PAPER)
+    assert found.instances == PAPER.instances and not found.provenance.measured
+    assert "the curve of g4dn.xlarge was measured on its processors" in found.provenance.notes[0]
+
+
+def test_some_of_the_gpus_are_not_the_machine() -> None:
+    eight = replace(PAPER, instances=(*PAPER, replace(PAPER["g4dn.xlarge"], name="big", gpu=Gpu("T4", 8, 16))))
+    seen = {"machine": {"gpus": ["Tesla T4"] * 8}}
+    found = apply(tables(eflops("big", device="cuda", processes=1, **seen)), eight)
+    assert found.instances == eight.instances and "on 1 of its 8 GPUs" in found.provenance.notes[0]
+    for whole in (seen | {"processes": 8}, seen, {}):
+        assert apply(tables(eflops("big", **whole)), eight).provenance.measured
+
+
 def test_another_gpu_than_the_type_has_is_asked_about() -> None:
     right = apply(tables(eflops("g4dn.xlarge", machine={"gpus": ["Tesla T4"]})), PAPER)
     wrong = apply(tables(eflops("g4dn.xlarge", machine={"gpus": ["NVIDIA T4G"]})), PAPER)
@@ -277,8 +306,55 @@ def test_the_smaller_bandwidth_of_a_pair_counts_and_the_catalogue_knows_it() -> 
     assert unknown.n_sat == PAPER_TABLE and "nobody knows the bandwidth" in unknown.provenance.notes[0]
 
 
-def test_no_saturation_seen_counts_as_far_as_it_was_looked() -> None:
-    assert rows(apply(tables(saturation(None, 10, upto=18)), PAPER).n_sat)[10] == 18
+def test_the_row_stands_where_the_planner_looks() -> None:
+    """One stream reached 4.6 Gbit/s, but the catalogue's g4dn.xlarge has 25 and its c5.xlarge 10."""
+    found = apply(tables(saturation(18, None, sender_gbps=4.6, receiver_gbps=9.4)), PAPER)
+    assert rows(found.n_sat) == {**rows(PAPER_TABLE), 10: 18}
+    elsewhere = replace(PAPER, instances=tuple(i for i in PAPER if i.name != "c5.xlarge"))
+    lone = tables(saturation(18, None, sender_gbps=4.6, receiver_gbps=9.4))
+    assert apply(lone, elsewhere, among=(PAPER, elsewhere)).n_sat == found.n_sat  # another region knows the type
+    assert rows(apply(lone, elsewhere).n_sat)[9.4] == 18
+
+
+def test_a_pair_of_unknown_types_changes_nothing() -> None:
+    assert apply(tables(saturation(2, 10, sender="a", receiver="b")), PAPER) is PAPER
+
+
+def test_no_saturation_seen_is_no_upper_bound() -> None:
+    """Three senders that do not saturate the receiver speak for no more memory nodes than the paper's 20 do."""
+    few = apply(tables(saturation(None, 10, upto=3)), PAPER)
+    assert few.n_sat == PAPER_TABLE and not few.provenance.measured
+    assert few.provenance.notes == (
+        "n_sat of g4dn.xlarge to c5.xlarge stays 20: no saturation was seen up to 3 senders; "
+        "measure with more to know it",
+    )
+    many = apply(tables(saturation(None, 10, upto=26)), PAPER)
+    assert rows(many.n_sat) == {0.3: 3, 1.7: 12, 5: 16, 10: 26, 25: 28, 30: 32}
+    both = (saturation(None, 10, upto=26), saturation(None, 5, upto=40, receiver="unknown"))
+    assert rows(apply(tables(*both), PAPER).n_sat) == {0.3: 3, 1.7: 12, 5: 40}  # one bound does not limit another
+    knee = apply(tables(saturation(7, 10), saturation(None, 10, upto=26, transport="mpi")), PAPER)
+    assert rows(knee.n_sat)[10] == 7
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1.0, 5.0, 10.0, 25.0]), st.integers(2, 40), st.booleans()), min_size=1, max_size=4
+    ),
+)
+def test_bounds_lift_up_to_the_knees(pairs: list[tuple[float, int, bool]]) -> None:
+    known = Catalog(
+        "r", tuple(replace(PAPER["c5.xlarge"], name=f"r{i}", network_gbps=p[0]) for i, p in enumerate(pairs))
+    )
+    among = (replace(PAPER, instances=(*PAPER, *known)),)
+    entries = [saturation(n if seen else None, None, receiver=f"r{i}", upto=n) for i, (_, n, seen) in enumerate(pairs)]
+    found = apply(tables(*entries), PAPER, among=among).n_sat
+    only_knees = apply(tables(*(e for e in entries if e.senders[1])), PAPER, among=among).n_sat
+    for gbps, n, seen in pairs:
+        cap = min((m for g, m, s in pairs if s and g >= gbps), default=10**6)
+        assert found.lookup(gbps) >= min(n, cap)
+        assert found.lookup(gbps) <= cap
+        assert seen or found.lookup(gbps) >= only_knees.lookup(gbps)
 
 
 PAIRS = st.lists(
@@ -289,8 +365,10 @@ PAIRS = st.lists(
 @settings(max_examples=examples(150))
 @given(PAIRS)
 def test_the_table_keeps_its_order_and_never_promises_more_than_was_measured(pairs: list[tuple[float, int]]) -> None:
+    # The sender has more than any of them, so the bandwidth of the receiver, which nobody knows, is the pair's.
+    fast = replace(PAPER, instances=tuple(replace(i, network_gbps=100.0) for i in PAPER))
     entries = [saturation(n, g, receiver=f"r{i}") for i, (g, n) in enumerate(pairs)]
-    found = apply(tables(*entries), PAPER).n_sat
+    found = apply(tables(*entries), fast).n_sat
     assert list(found.n_sat) == sorted(found.n_sat)
     for gbps, n in pairs:
         assert found.lookup(gbps) <= n
