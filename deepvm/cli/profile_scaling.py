@@ -21,7 +21,7 @@ from deepvm.cli.profile_hosts import (
     check_timeouts,
     hosts_of,
 )
-from deepvm.cli.profile_save import InstanceType, Save, check_save, entry_from, put
+from deepvm.cli.profile_save import ForceLocal, InstanceType, Save, check_save, entry_from, put
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ def scaling(
     ] = "",
     save: Save = False,
     instance_type: InstanceType = "",
-    force_local: Annotated[
-        bool, typer.Option("--force-local", show_default=False, help="Save even what processes of one machine did.")
-    ] = False,
+    force_local: ForceLocal = False,
     verbose: Verbose = False,
     output: Annotated[
         Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
@@ -83,15 +81,16 @@ def scaling(
     from deepvm.profiling.scaling_crew import Limits
 
     check_timeouts(start_timeout, timeout)
-    if save:
-        check_save("scaling", instance_type=instance_type)
     where = scaling_hosts(hosts, hosts_file, local)
+    there = Launcher.parse("local" if local else launcher, python, workdir)
+    if save:
+        check_save("scaling", instance_type=instance_type, local=there.local, force_local=force_local)
     task = Task(model, batch, resolution, device, sizes_of(sizes), repeats, warmup, windows, steps)
     with cleaning_up():
         curve = measure_scaling(
             task,
             where,
-            Launcher.parse("local" if local else launcher, python, workdir),
+            there,
             limits=Limits(start_timeout, timeout),
             out=Path(out) if out else None,
             say=say,

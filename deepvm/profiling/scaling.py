@@ -15,6 +15,7 @@ from typing import Any
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.launch import Launcher
+from deepvm.profiling.network import one_machine
 from deepvm.profiling.scaling_crew import Conductor, Limits, Outcome, Probe, Ready
 from deepvm.profiling.scaling_document import Curve, Run, check_same, kept_runs, read_curve, write_curve
 
@@ -148,7 +149,7 @@ class _Session:
             workload=self._task.workload(device, processes),
             hosts=tuple(h.name for h in self._hosts),
             plan={"sizes": list(sizes), "repeats": self._task.repeats},
-            local=_one_machine(self._well),
+            local=one_machine(r.boot for r in self._well),
             machine=first.machine,
             warnings=_doubts(self._well),
         )
@@ -268,11 +269,6 @@ def _device(wanted: str, hosts: Sequence[Host], well: Sequence[Ready]) -> tuple[
     if slots > gpus:
         raise RequestError("hosts_file", f"slots={slots}", f"up to {gpus}, the GPUs that each host has")
     return "cuda", slots or gpus
-
-
-def _one_machine(well: Sequence[Ready]) -> bool:
-    boots = [r.boot for r in well if r.boot]
-    return len(set(boots)) < len(boots)
 
 
 def _doubts(well: Sequence[Ready]) -> tuple[str, ...]:

@@ -165,8 +165,11 @@ def test_other_measurements_are_not_mixed(other: Curve, said: str) -> None:
 def test_two_processes_give_a_curve(tmp_path: Path) -> None:
     file = tmp_path / "curve.json"
     words = ("--local", 2, *TINY, *SHORT, "--out", file, "-o", "json")
-    done = scaling(*words)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    done = scaling(*words, TMPDIR=str(temporary))
     assert done.returncode == 0, done.stderr
+    assert not list(temporary.glob("torchelastic*")) and not list(temporary.glob("deepvm*"))
     document = json.loads(done.stdout)
     assert [(r["n"], r["failed"], len(r["seconds_per_step"])) for r in document["runs"]] == [(2, None, 2), (1, None, 2)]
     assert all(s > 0 for r in document["runs"] for s in r["seconds_per_step"])
