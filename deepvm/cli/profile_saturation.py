@@ -22,6 +22,12 @@ from deepvm.cli.profile_hosts import (
 from deepvm.cli.profile_save import ForceLocal, Save, check_save, entry_from, put
 from deepvm.errors import RequestError
 
+TransportName = Annotated[
+    Literal["tcp", "mpi"], typer.Option(help="What carries the bytes; MPI needs the extra mpi on all hosts.")
+]
+CheckpointSize = Annotated[
+    str, typer.Option(metavar="SIZE", help="What all senders push together: 300MB, 0.3GB, 512MiB.")
+]
 Gbps = Annotated[float | None, typer.Option(metavar="GBIT/S", help="Its bandwidth. Measured unless given.")]
 
 
@@ -32,12 +38,8 @@ def saturation(
     launcher: LauncherName = "ssh",
     python: PythonThere = "",
     workdir: Workdir = "",
-    transport: Annotated[
-        Literal["tcp", "mpi"], typer.Option(help="What carries the bytes; MPI needs the extra mpi on all hosts.")
-    ] = "tcp",
-    checkpoint_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="What all senders push together: 300MB, 0.3GB, 512MiB.")
-    ] = "300MB",
+    transport: TransportName = "tcp",
+    checkpoint_size: CheckpointSize = "300MB",
     repeats: Annotated[int, typer.Option(metavar="N", help="Pushes for each number of senders.")] = 5,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the order of the pushes, and of the interval.")] = 0,
     start_timeout: StartTimeout = START_TIMEOUT,

@@ -11,6 +11,7 @@ import typer
 
 from deepvm.cli.ending import cleaning_up
 from deepvm.cli.options import say
+from deepvm.cli.profile_eflops import MODELS, Device, Resolution
 from deepvm.cli.profile_hosts import (
     START_TIMEOUT,
     LauncherName,
@@ -27,6 +28,9 @@ from deepvm.errors import DataError, RequestError
 if TYPE_CHECKING:
     from deepvm.profiling.hosts import Host
 
+Sizes = Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of VMs.  [default: 1, 2, 4, ... and all hosts]")]
+WarmUp = Annotated[int, typer.Option(help="Steps of each run of scaling that do not count.")]
+Steps = Annotated[int, typer.Option(help="Steps in each window of scaling.")]
 INCOMPLETE = 1
 """Exit code when sizes are missing from the curve that was printed."""
 _MOST_LOCAL = 64
@@ -44,18 +48,16 @@ def scaling(
     python: PythonThere = "",
     workdir: Workdir = "",
     model: Annotated[
-        str, typer.Option(metavar="NAME", help="resnet18, resnet50, ..., or module:function for a model of your own.")
+        str, typer.Option(metavar="NAME", help=f"{', '.join(MODELS)}, or module:function for a model of your own.")
     ] = "resnet50",
     batch: Annotated[int, typer.Option(help="Images of a step for each GPU, whatever the number of VMs.")] = 128,
-    resolution: Annotated[int, typer.Option(help="Height and width of the images, pixels.")] = 32,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What trains.")] = "auto",
-    sizes: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Numbers of VMs.  [default: 1, 2, 4, ... and all hosts]")
-    ] = "",
+    resolution: Resolution = 32,
+    device: Device = "auto",
+    sizes: Sizes = "",
     repeats: Annotated[int, typer.Option(help="Runs of each size.")] = 3,
-    warmup: Annotated[int, typer.Option(help="Steps of each run that do not count.")] = 10,
+    warmup: WarmUp = 10,
     windows: Annotated[int, typer.Option(help="Times that are taken in each run.")] = 5,
-    steps: Annotated[int, typer.Option(help="Steps in each window.")] = 20,
+    steps: Steps = 20,
     start_timeout: StartTimeout = START_TIMEOUT,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For one run.")] = 1800.0,
     out: Annotated[
@@ -81,6 +83,8 @@ def scaling(
     from deepvm.profiling.scaling_crew import Limits
 
     check_timeouts(start_timeout, timeout)
+    if ":" not in model and model not in MODELS:
+        raise RequestError("model", model, f"{', '.join(MODELS)}, or module:function that the hosts can import")
     where = scaling_hosts(hosts, hosts_file, local)
     there = Launcher.parse("local" if local else launcher, python, workdir)
     if save:

@@ -21,6 +21,14 @@ from deepvm.profiling.scaling_document import Curve, Run, check_same, kept_runs,
 
 WIDE_SPREAD = 0.25
 """A spread of the runs of one size above it gets a warning."""
+_LIMITS = {
+    "batch": (1, 65536),
+    "resolution": (1, 2048),
+    "repeats": (1, 1000),
+    "warmup": (0, 100_000),
+    "windows": (1, 1000),
+    "steps": (1, 100_000),
+}
 _LOCAL = "all hosts are one machine: this shows that the parts work together, not how VMs scale"
 
 
@@ -50,13 +58,11 @@ class Task:
         """The sizes, each once, the smallest first.
 
         Raises:
-            RequestError: a size beyond the number of hosts, or none of one host; a number below 1.
+            RequestError: a size beyond the number of hosts, or none of one host; a number beyond its limits.
         """
-        for option in ("batch", "resolution", "repeats", "windows", "steps"):
-            if getattr(self, option) < 1:
-                raise RequestError(option, getattr(self, option), "a whole number from 1")
-        if self.warmup < 0:
-            raise RequestError("warmup", self.warmup, "a whole number from 0")
+        for option, (least, most) in _LIMITS.items():
+            if not least <= getattr(self, option) <= most:
+                raise RequestError(option, getattr(self, option), f"a whole number from {least} to {most}")
         powers = [2**i for i in range(hosts.bit_length()) if 2**i <= hosts]
         sizes = tuple(sorted(set(self.sizes or (*powers, hosts))))
         if not 1 <= sizes[0] <= sizes[-1] <= hosts or sizes[0] != 1:
