@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from deepvm.profiling.saturation import Cluster, Push, Setup
 
 AGENT = "deepvm.profiling.transfer_mpi"
+# mpirun whose output nobody reads any more does not tell its ranks that their input is over: should this process be
+# killed, somebody else must end it, and remove the folder.
+_WATCHED = (
+    '(trap "" TERM; while kill -0 $PPID && kill -0 $$; do sleep 0.3; done; '
+    'kill -0 $$ && { kill -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & '
+    'watcher=$!; "$@"; code=$?; kill -KILL $watcher; exit $code'
+)
 
 
 class _Mpi:
@@ -51,8 +58,7 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
     if launcher.quoted:  # for a shell there, which mpirun goes past
         program = ["sh", "-c", f"exec {joined(program)}"]
     with tempfile.TemporaryDirectory(prefix="deepvm-mpi-") as folder:
-        # Should this process be killed, mpirun ends with its input; then the folder goes as well.
-        words = ["sh", "-c", '"$@"; code=$?; rm -rf "$0"; exit $code', folder, *_mpirun(setup, Path(folder), program)]
+        words = ["sh", "-c", _WATCHED, folder, *_mpirun(setup, Path(folder), program)]
         with Crew([(Host("mpirun"), words)], hear, _environment()) as crew:
             voices = Voices(crew, ["mpirun"])
             names = [host.name for host in setup.senders]
