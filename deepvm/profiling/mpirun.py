@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 AGENT = "deepvm.profiling.transfer_mpi"
 # mpirun whose output nobody reads any more does not tell its ranks that their input is over: should this process be
-# killed, somebody else must end it, and remove the folder.
+# killed, somebody else must end it, and remove the folder. This shell outlives a SIGTERM, so that whoever sends one
+# waits until mpirun has ended its ranks.
 _WATCHED = (
     '(trap "" TERM; while kill -0 $PPID && kill -0 $$; do sleep 0.3; done; '
     'kill -0 $$ && { kill -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & '
-    'watcher=$!; "$@"; code=$?; kill -KILL $watcher; exit $code'
+    'watcher=$!; trap : TERM; "$@"; code=$?; kill -KILL $watcher; exit $code'
 )
 
 
