@@ -27,7 +27,7 @@ AGENT = "deepvm.profiling.transfer_mpi"
 _WATCHED = (
     '(trap "" TERM; while kill -0 $PPID && kill -0 $$; do sleep 0.3; done; '
     'kill -0 $$ && { kill -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & '
-    'watcher=$!; trap : TERM; "$@"; code=$?; kill -KILL $watcher; exit $code'
+    'watcher=$!; trap : TERM; "$@"; code=$?; kill -KILL $watcher; rm -rf "$0"; exit $code'
 )
 
 
