@@ -21,29 +21,48 @@ ForceSpread = Annotated[
     bool,
     typer.Option("--force-spread", show_default=False, help="Save even eFLOPS whose windows differ by more than half."),
 ]
+ForceLocal = Annotated[
+    bool, typer.Option("--force-local", show_default=False, help="Save even what processes of one machine did.")
+]
 InstanceType = Annotated[
-    str,
-    typer.Option(
-        metavar="TYPE", help="What the provider calls these machines; with --save.  [default: found out, on EC2 Nitro]"
-    ),
+    str, typer.Option(metavar="TYPE", help="What the provider calls these machines; needed with --save.")
 ]
 USELESS_SPREAD = 0.5
 """eFLOPS whose windows differ by more than this share of their median decide nothing: VM types differ by less."""
 
 
-def check_save(kind: str, *, instance_type: str = "", sender_type: str = "", receiver_type: str = "") -> None:
+def check_save(
+    kind: str,
+    *,
+    instance_type: str = "",
+    sender_type: str = "",
+    receiver_type: str = "",
+    local: bool = False,
+    force_local: bool = False,
+) -> None:
     """Find out before minutes of measuring that what is found could not be saved.
 
+    Args:
+        kind: of what is going to be measured.
+        instance_type: of the machines, but for saturation.
+        sender_type: for saturation.
+        receiver_type: for saturation.
+        local: whether processes of this machine stand for VMs.
+        force_local: whether that is to be saved.
+
     Raises:
-        RequestError: a type is missing. DataError: the tables cannot be read or written.
+        RequestError: a type is missing, or a local run is to be saved without ``force_local``.
+        DataError: the tables cannot be read or written.
     """
     from deepvm.catalog.measured import own_folder, save_entries
     from deepvm.errors import RequestError
 
     pair = {"sender_type": sender_type, "receiver_type": receiver_type}
     for option, value in (pair if kind == "saturation" else {"instance_type": instance_type}).items():
-        if not value:
+        if not 1 <= len(value) <= 100 or not value.isprintable():
             raise RequestError(option, value, "with --save, the provider's name of the type, such as g4dn.xlarge")
+    if local and not force_local:
+        raise RequestError("force_local", False, "this option, or a run over real hosts: it says nothing of VMs")
     save_entries(own_folder(), ())
 
 

@@ -17,11 +17,10 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from deepvm.profiling.leash import emit, hold, reason_of
-from deepvm.profiling.network import own_addresses
+from deepvm.profiling.leash import emit, held, reason_of
+from deepvm.profiling.network import boot_id, own_addresses
 
 WORKER = "deepvm.profiling.scaling_worker"
 PORTS = range(20000, 30000)
@@ -44,18 +43,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--toward", default="", help="an address of another host: its route says which card to use")
     parser.add_argument("--patience-s", type=float, default=60.0)
     order = parser.parse_args(arguments)
-    lines = hold(order.limit_s)
-    try:
-        if order.work == "run":
-            return _run(order)
-        _report(order)
-        _reach(json.loads(lines.get()), order.token)
-        lines.get()  # until the leash ends this process: the others may still want to reach it
-    except Exception as error:
-        without_torch = isinstance(error, ModuleNotFoundError) and error.name == "torch"
-        advice = f"{sys.executable} has no torch: install deepvm[train] for it on this host"
-        emit("failed", reason=advice if without_torch else reason_of(error))
-        return 1
+    with held(order.limit_s) as lines:  # in its folder is what torchrun would leave behind
+        try:
+            if order.work == "run":
+                return _run(order)
+            _report(order)
+            _reach(json.loads(lines.get()), order.token)
+            lines.get()  # until the leash ends this process: the others may still want to reach it
+        except Exception as error:
+            without_torch = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+            advice = f"{sys.executable} has no torch: install deepvm[train] for it on this host"
+            emit("failed", reason=advice if without_torch else reason_of(error))
+            return 1
     return 0
 
 
@@ -76,7 +75,7 @@ def _report(order: argparse.Namespace) -> None:
         "ready",
         port=listener.getsockname()[1],
         addresses=[a for a in own_addresses().values() if not a.startswith("127.")],
-        boot=_boot(),
+        boot=boot_id(),
         gpus=torch.cuda.device_count(),
         torch=str(torch.__version__),
         deepvm=__version__,
@@ -89,13 +88,6 @@ def machine() -> dict[str, Any]:
     from deepvm.profiling.machine import describe
 
     return describe().document()
-
-
-def _boot() -> str:
-    """The same on two hosts only if they are one machine under one kernel."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
 
 
 def _listen() -> socket.socket:
