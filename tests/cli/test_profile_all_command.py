@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return int(end.value.code or 0), out, err
 
     return call
-
-
-@pytest.fixture
-def one_core() -> Iterator[None]:
-    """Threads that wait for each other on a machine with other work to do make steps many times as long."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    yield
-    os.sched_setaffinity(0, before)
 
 
 def documents() -> dict[str, dict[str, Any]]:
