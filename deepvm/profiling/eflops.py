@@ -40,7 +40,7 @@ class Eflops:
         workload, machine: what it belongs to.
         forward_flops: operations of the forward pass for one image.
         device, processes, threads, data: as it was measured; ``data`` is ``synthetic``, ``cifar10`` or ``idx``.
-        steps: of training in each window. warm_up, windows: those before, and those that count.
+        steps: of training in each window that counts. warm_up, windows: those before, and those that count.
         steady: whether the speed no longer changed when they began.
     """
 
