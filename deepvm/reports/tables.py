@@ -87,10 +87,14 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], most: int)
 
 
 def _print_cells(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO, width: int) -> None:
-    blocks = [
-        "\n".join("\n".join(_wrapped(f"{c.header}: {cell}", width)) for c, cell in zip(columns, row, strict=True))
-        for row in rows
-    ]
+    blocks = []
+    for row in rows:
+        lines: list[str] = []
+        for column, cell in zip(columns, row, strict=True):
+            line = f"{column.header}: {cell}"
+            torn = column.align == "right" and len(line) > width
+            lines += [*_wrapped(f"{column.header}:", width), f"  {cell}"] if torn else _wrapped(line, width)
+        blocks.append("\n".join(lines))
     stream.write("\n\n".join(blocks) + "\n")
 
 
