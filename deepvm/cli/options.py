@@ -369,3 +369,8 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """Say something that a user may want to know."""
     say(f"Note: {text}")
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 measurement``, ``2 measurements``."""
+    return f"{number} {thing}{'s' * (number != 1)}"

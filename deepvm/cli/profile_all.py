@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.ending import cleaning_up
+from deepvm.cli.ending import cleaning_up, growing
 from deepvm.cli.options import note
 from deepvm.cli.profile_eflops import Device, Models, Resolution, Seconds, models_of
 from deepvm.cli.profile_hosts import LauncherName, PythonThere, Workdir, hosts_of
@@ -99,7 +99,7 @@ def everything(
         transport=transport,
     )
     folder = _folder(out)
-    with cleaning_up(), alone_in(folder):
+    with cleaning_up(), alone_in(folder), growing(folder):
         campaign = Campaign(options, folder)
         try:
             campaign.measure()

@@ -70,11 +70,9 @@ def saturation(
     Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type g4dn.xlarge
     """
     if plot:
-        from deepvm.reports.pictures import picture_format
+        from deepvm.reports.pictures import check_picture
 
-        picture_format(Path(plot))  # a wrong name is found before minutes of measuring
-        if not Path(plot).absolute().parent.is_dir():
-            raise RequestError("plot", plot, "a file in a folder that exists")
+        check_picture(Path(plot))  # before minutes of measuring
     from deepvm.cli.ending import cleaning_up
     from deepvm.cli.options import say
     from deepvm.core.units import parse_bytes
@@ -107,7 +105,7 @@ def saturation(
         receiver_gbps=receiver_gbps,
     )
     with cleaning_up():
-        found = measure(setup, say, say if verbose else None)
+        found = measure(setup, say, say if verbose else None, one_machine_too=force_local or not save)
     if output == "json":
         from deepvm.reports.documents import to_json
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepvm.cli.options import note, say
+from deepvm.cli.options import counted, note, say
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured_entries import Entry
@@ -62,7 +62,8 @@ def check_save(
         if not 1 <= len(value) <= 100 or not value.isprintable():
             raise RequestError(option, value, "with --save, the provider's name of the type, such as g4dn.xlarge")
     if local and not force_local:
-        raise RequestError("force_local", False, "this option, or a run over real hosts: it says nothing of VMs")
+        allowed = "this option, or --save over real hosts: processes of one machine say nothing of VMs"
+        raise RequestError("force_local", False, allowed)
     save_entries(own_folder(), ())
 
 
@@ -208,8 +209,8 @@ def _save(new: tuple[Entry, ...]) -> None:
                 f"'deepvm tables remove {entry.name}' makes room for this one"
             )
     say(
-        f"{change.path}: {len(change.new)} measurements; 'deepvm recommend' uses them, 'deepvm tables restore' undoes "
-        "the last change"
+        f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm recommend' uses them, 'deepvm tables "
+        "restore' undoes the last change"
     )
 
 

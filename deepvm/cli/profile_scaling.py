@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.ending import cleaning_up
+from deepvm.cli.ending import cleaning_up, growing
 from deepvm.cli.options import say
 from deepvm.cli.profile_eflops import MODELS, Device, Resolution
 from deepvm.cli.profile_hosts import (
@@ -90,15 +90,17 @@ def scaling(
     if save:
         check_save("scaling", instance_type=instance_type, local=there.local, force_local=force_local)
     task = Task(model, batch, resolution, device, sizes_of(sizes), repeats, warmup, windows, steps)
-    with cleaning_up():
+    file = Path(out) if out else None
+    with cleaning_up(), growing(file):
         curve = measure_scaling(
             task,
             where,
             there,
             limits=Limits(start_timeout, timeout),
-            out=Path(out) if out else None,
+            out=file,
             say=say,
             hear=say if verbose else None,
+            one_machine_too=force_local or not save,
         )
     if output == "json":
         from deepvm.reports.documents import to_json
@@ -128,8 +130,9 @@ def scaling_hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
     """The hosts that one of three options names. Raises RequestError, DataError."""
     from deepvm.profiling.hosts import Host
 
-    if (bool(hosts), bool(hosts_file), bool(local)).count(True) != 1:
-        raise RequestError("hosts", hosts, "one of --hosts NAMES, --hosts-file FILE and --local N")
+    given = [str(where) for where in (hosts, hosts_file, local) if where]
+    if len(given) != 1:
+        raise RequestError("hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N")
     if not local:
         return hosts_of("hosts", hosts, hosts_file)
     if not 1 <= local <= _MOST_LOCAL:

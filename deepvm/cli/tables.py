@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.options import note, say
+from deepvm.cli.options import counted, note, say
 from deepvm.cli.profile_save import ForceSpread
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def list_tables(output: Output = "table") -> None:
         note(f"nothing was measured yet ({own_folder() / CURRENT} is empty or not there); 'deepvm profile' measures")
 
 
-@app.command()
+@app.command(short_help="Show measurements with their raw figures.")
 def show(name: Name, output: Output = "table") -> None:
     """Show measurements with their raw figures; json prints the documents whole."""
     from deepvm.reports import measured as report
@@ -59,7 +59,7 @@ def show(name: Name, output: Output = "table") -> None:
             report.print_entry(entry)
 
 
-@app.command()
+@app.command(short_help="Show what the last change did, or what yours change.")
 def diff(
     catalog: Annotated[
         str,
@@ -101,7 +101,7 @@ def diff(
         note(text)
 
 
-@app.command("import")
+@app.command("import", short_help="Add measurements of a file to yours.")
 def import_tables(
     file: Annotated[
         str,
@@ -148,7 +148,7 @@ def import_tables(
     put(entries, force_local=force_local, force_spread=force_spread)
 
 
-@app.command()
+@app.command(short_help="Write all measurements to one file.")
 def export(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write, or - for standard output.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it exists.")] = False,
@@ -169,7 +169,7 @@ def export(
     if os.path.lexists(file) and not force:
         raise RequestError("FILE", file, "a file that does not exist yet, or --force to overwrite it")
     write_bytes(Path(file), encode_tables(tables))
-    say(f"{file}: written, {len(tables)} measurements")
+    say(f"{file}: written, {counted(len(tables), 'measurement')}")
 
 
 @app.command()
@@ -185,16 +185,16 @@ def remove(
     change = remove_entries(own_folder(), (e.name for e in found))
     for entry in found:
         say(f"removed: {entry.name}")
-    say(f"{change.path}: {len(change.new)} measurements; 'deepvm tables restore' undoes this")
+    say(f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm tables restore' undoes this")
 
 
-@app.command()
+@app.command(short_help="Undo the last change.")
 def restore() -> None:
     """Undo the last change: swap the measured tables with what they were before it."""
     from deepvm.catalog.measured import load_tables, own_folder, restore_previous
 
     path = restore_previous(own_folder())
-    say(f"{path}: {len(load_tables(path.parent))} measurements; another restore undoes this")
+    say(f"{path}: {counted(len(load_tables(path.parent)), 'measurement')}; another restore undoes this")
 
 
 def _called(names: Sequence[str]) -> tuple[Entry, ...]:

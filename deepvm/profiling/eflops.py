@@ -152,7 +152,7 @@ def measure_eflops(
         MeasurementError: a process failed or was not heard from.
     """
     if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError("model", "torch", "train")
+        raise MissingExtraError("", "torch", "train")
     check_numbers(batch, resolution, windows, seconds, timeout_s)
     for option, name, names in (("dtype", dtype, _DTYPES), ("optimizer", optimizer, _OPTIMIZERS)):
         if name not in names:

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
+from deepvm.errors import RequestError
+
 _SIOCGIFADDR = 0x8915
 
 
@@ -35,3 +37,14 @@ def one_machine(boots: Iterable[str]) -> bool:
     """Whether two of several hosts are one machine, by what :func:`boot_id` says on each."""
     known = [boot for boot in boots if boot]
     return len(set(known)) < len(known)
+
+
+def refuse_one_machine() -> None:
+    """End a measurement that was to be saved as one of VMs, when its hosts turn out to be one machine.
+
+    Raises:
+        RequestError: always.
+    """
+    raise RequestError(
+        "force_local", False, "this option, or --save over real hosts: these are one machine, which says nothing of VMs"
+    )

@@ -16,6 +16,7 @@ from deepvm.profiling.hosts import Host
 from deepvm.profiling.knee import Knee, fit_knee, raw_saturation
 from deepvm.profiling.launch import Launcher
 from deepvm.profiling.machine import describe
+from deepvm.profiling.network import refuse_one_machine
 
 SCHEMA = DOCUMENT_VERSIONS["saturation"]
 MOST_REPEATS = 1000
@@ -171,6 +172,8 @@ def measure(
     setup: Setup,
     say: Callable[[str], None] = lambda line: None,
     hear: Callable[[str], None] | None = None,
+    *,
+    one_machine_too: bool = True,
 ) -> Saturation:
     """Measure t(n) for n = 1 ... N, and say where it stops falling.
 
@@ -182,10 +185,11 @@ def measure(
         setup: what to measure.
         say: gets lines about the progress.
         hear: gets each line that hosts print for people.
+        one_machine_too: whether to measure hosts that turn out to be one machine.
 
     Raises:
         MeasurementError: the receiver or all but one of the senders are lost before there is anything to tell.
-        RequestError, MissingExtraError: the transport cannot be used here.
+        RequestError, MissingExtraError: the transport cannot be used here, or hosts are one machine.
     """
     warnings: list[str] = []
     times: dict[int, list[float]] = {}
@@ -197,6 +201,8 @@ def measure(
 
     say(f"starting {len(setup.senders)} senders and {setup.receiver.name}")
     with _cluster(setup, hear) as cluster:
+        if cluster.local and not one_machine_too:
+            refuse_one_machine()
         for name, reason in cluster.absent.items():
             warn(f"sender {name} could not be used: {reason}")
         try:

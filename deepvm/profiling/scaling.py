@@ -15,7 +15,7 @@ from typing import Any
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.launch import Launcher
-from deepvm.profiling.network import one_machine
+from deepvm.profiling.network import one_machine, refuse_one_machine
 from deepvm.profiling.scaling_crew import Conductor, Limits, Outcome, Probe, Ready
 from deepvm.profiling.scaling_document import Curve, Run, check_same, kept_runs, read_curve, write_curve
 
@@ -95,6 +95,7 @@ def measure_scaling(
     out: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
     hear: Callable[[str], None] | None = None,
+    one_machine_too: bool = True,
 ) -> Curve:
     """Measure a curve.
 
@@ -106,12 +107,13 @@ def measure_scaling(
         out: a file that grows with each run; runs that it holds already are not made again.
         say: gets lines about the progress.
         hear: gets each line that hosts print for people.
+        one_machine_too: whether to measure hosts that turn out to be one machine.
 
     Returns:
         The curve; it lacks sizes for which not enough hosts were well.
 
     Raises:
-        RequestError: an argument cannot be used, or the file was measured with others.
+        RequestError: an argument cannot be used, the file was measured with others, or hosts are one machine.
         DataError: the file cannot be read or, before anything was measured, written.
         MeasurementError: nothing at all could be measured.
     """
@@ -120,6 +122,8 @@ def measure_scaling(
     conductor = Conductor(launcher, limits, hear)
     say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
     probe = conductor.probe(hosts, task.workload("cpu", 1))
+    if not one_machine_too and one_machine(r.boot for r in probe.well):
+        refuse_one_machine()
     session = _Session(task, conductor, hosts, probe, out, say)
     session.begin(sizes, old)
     for n in reversed(sizes):
