@@ -67,7 +67,8 @@ def everything(
     Example: deepvm profile all --hosts-file hosts --instance-type g4dn.xlarge --receiver 10.0.0.9 --receiver-type
     c4.xlarge --out here --save
     """
-    from deepvm.cli.profile_parts import Campaign, Options, alone_in
+    from deepvm.cli.alone import alone_in
+    from deepvm.cli.profile_parts import Campaign, Options
     from deepvm.core.units import parse_bytes
     from deepvm.profiling.launch import Launcher
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -203,29 +200,6 @@ class Folder:
             "measured_at": moment,
         }
         _write(self.path / SETTINGS, {"schema_version": SETTINGS_VERSION, "parts": self._parts})
-
-
-@contextlib.contextmanager
-def alone_in(folder: Path | None) -> Iterator[None]:
-    """Keep a second ``profile all`` out of the folder: each would write over what the other notes there.
-
-    Raises:
-        RequestError: another one is at work in it.
-    """
-    if folder is None:
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RequestError("out", str(folder), "a folder in which no other 'profile all' is at work now") from None
-        except OSError as error:  # some network file systems have no locks
-            note(f"{folder} cannot be locked ({error.strerror}): start no second 'profile all' in it")
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class Campaign:

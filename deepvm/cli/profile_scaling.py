@@ -78,6 +78,7 @@ def scaling(
 
     Example: deepvm profile scaling --hosts-file hosts --python '~/venv/bin/python' --out curve.json
     """
+    from deepvm.cli.alone import alone_at
     from deepvm.profiling.launch import Launcher
     from deepvm.profiling.scaling import Task, measure_scaling
     from deepvm.profiling.scaling_crew import Limits
@@ -91,7 +92,7 @@ def scaling(
         check_save("scaling", instance_type=instance_type, local=there.local, force_local=force_local)
     task = Task(model, batch, resolution, device, sizes_of(sizes), repeats, warmup, windows, steps)
     file = Path(out) if out else None
-    with cleaning_up(), growing(file):
+    with cleaning_up(), alone_at(file), growing(file):
         curve = measure_scaling(
             task,
             where,

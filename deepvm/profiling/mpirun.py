@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepvm.errors import MissingExtraError, RequestError
+from deepvm.errors import MeasurementError, MissingExtraError, RequestError
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.launch import COMMAND, HOST, Crew, Launcher, joined
 from deepvm.profiling.saturation_crew import MARGIN_S, SLACK_S, Voices
@@ -29,6 +29,8 @@ _WATCHED = (
     'kill -0 $$ && { kill -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & '
     'watcher=$!; trap : TERM; "$@"; code=$?; kill -KILL $watcher; rm -rf "$0"; exit $code'
 )
+
+_ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach one another there"
 
 
 class _Mpi:
@@ -65,7 +67,10 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
             names = [host.name for host in setup.senders]
             voices.tell(0, {"senders": names, "stall_s": setup.stall_s, "start_s": setup.start_s})
             # mpirun starts all ranks before the first of them says anything.
-            told = voices.hear(0, 2 * setup.start_s + MARGIN_S)
+            try:
+                told = voices.hear(0, 2 * setup.start_s + MARGIN_S)
+            except MeasurementError as error:
+                raise MeasurementError(f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}") from None
             yield _Mpi(setup, voices, dict(told["lost"]), bool(told["local"]))
 
 

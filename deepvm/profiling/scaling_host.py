@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from deepvm.checkpoint.machine import cores
 from deepvm.profiling.leash import emit, held, reason_of
 from deepvm.profiling.network import boot_id, own_addresses
 
@@ -145,6 +146,7 @@ def _run(order: argparse.Namespace) -> int:
         # Both would else choose by the host's name, which often stands for 127.0.0.1, or by the order of the cards.
         if card:
             os.environ.setdefault(f"{backend}_SOCKET_IFNAME", card)
+    _share_cores(order.processes)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
@@ -167,6 +169,12 @@ def _run(order: argparse.Namespace) -> int:
         emit("lost", reason=reason_of(error))
         signal.pause()  # see scaling_worker: whoever lost the others must not be taken for the one who left
     return 0
+
+
+def _share_cores(processes: int) -> None:
+    """Give each process its part of the cores: torchrun gives each of several only one, and they look slow."""
+    if processes > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
 
 
 def _card_toward(address: str) -> str:

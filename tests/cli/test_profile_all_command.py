@@ -19,8 +19,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "profiling"))
 from measurements import eflops_document, saturation_document, scaling_document  # noqa: E402
 from namespaces import namespaces, why_not  # noqa: E402
 
+from deepvm.cli.alone import alone_in  # noqa: E402
 from deepvm.cli.main import main  # noqa: E402
-from deepvm.cli.profile_parts import Campaign, Folder, Options, alone_in  # noqa: E402
+from deepvm.cli.profile_parts import Campaign, Folder, Options  # noqa: E402
 from deepvm.profiling.hosts import Host  # noqa: E402
 from deepvm.profiling.launch import Launcher  # noqa: E402
 

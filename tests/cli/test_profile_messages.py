@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from deepvm.cli.alone import alone_at
+from deepvm.cli.ending import growing
 from deepvm.cli.main import main
 
 PROFILING = Path(__file__).parents[1] / "profiling"
@@ -79,19 +81,38 @@ def test_eflops_without_torch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_hosts_that_are_one_machine_are_not_measured_to_be_saved(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROFILING), *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
     types = ["--sender-type", "g4dn.xlarge", "--receiver-type", "c4.xlarge"]
     words = [*ONE_MACHINE, "--receiver", "m", "--senders", "a,b", "--checkpoint-size", "2MB", "--save", *types]
     code, out, err = run("profile", "saturation", *words)
     assert (code, out) == (2, "") and "--force-local is not given; needed: this option, or --save over real" in err
     assert "[1/" not in err
+
+
+@pytest.mark.slow
+def test_a_curve_of_one_machine_is_not_measured_to_be_saved(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROFILING), *sys.path]))
     words = [*ONE_MACHINE, "--hosts", "a,b", "--model", "tiny_models:build", "--device", "cpu", "--save"]
     code, out, err = run("profile", "scaling", *words, "--instance-type", "g4dn.xlarge")
     assert (code, out) == (2, "") and "--force-local is not given; needed: this option, or --save over real" in err
     assert "n = 2" not in err
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_an_interrupted_command_keeps(
+    error: type[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, said in ((tmp_path, f"{tmp_path} keeps what was measured"), (tmp_path / "no", ""), (None, "")):
+        with pytest.raises(error), growing(place):
+            raise error
+        assert capsys.readouterr().err.startswith(said)
+    with pytest.raises(ValueError, match="x"), growing(tmp_path):
+        raise ValueError("x")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
 def test_interrupted_it_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     words = ["--local", "1", "--model", "tiny_models:build", "--batch", "2", "--resolution", "8", "--device", "cpu"]
@@ -108,6 +129,40 @@ def test_interrupted_it_says_that_the_same_command_goes_on(tmp_path: Path) -> No
         assert process.wait(60) == 130
     assert f"{tmp_path / 'curve.json'} keeps what was measured; the same command goes on with the rest\n" in rest
     assert rest.endswith("Error: interrupted\n")
+
+
+def test_two_curves_do_not_share_a_file(run: Run) -> None:
+    words = ["profile", "scaling", "--hosts", "a", "--launcher", "false {host}", "--out", "curve.json"]
+    with alone_at(Path("curve.json")):
+        code, out, err = run(*words)
+        assert (code, out) == (2, "") and "--out: 'curve.json'" in err and "no other 'profile scaling'" in err
+    assert list(Path().iterdir()) == []
+    assert run(*words)[0] == 1  # as the host is not there
+    assert run(*words[:-1], "no/curve.json")[0] == 1
+
+
+def test_a_lock_of_a_command_that_was_killed_is_no_lock(run: Run) -> None:
+    Path(".curve.json.lock").touch()
+    with alone_at(Path("curve.json")):
+        assert Path(".curve.json.lock").exists()
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["scaling --local 2", "saturation --launcher local --receiver m --senders a,b"])
+def test_a_python_that_is_not_there_is_said_to_be_so(run: Run, command: str) -> None:
+    code, out, err = run("profile", *command.split(), "--python", "/nonexist")
+    assert (code, out) == (2, "") and "--python: '/nonexist' cannot be used; allowed: a Python of this machine" in err
+    assert "--launcher" not in err
+
+
+@pytest.mark.mpi
+def test_an_interface_that_is_not_there_is_named(run: Run) -> None:
+    pytest.importorskip("mpi4py", reason="needs the extra mpi")
+    words = ["--launcher", "local", "--receiver", "m", "--senders", "a,b", "--transport", "mpi"]
+    code, _, err = run("profile", "saturation", *words, "--interface", "nosuch")
+    assert code == 1 and "with --interface nosuch all hosts must reach one another" in err
+    said = err.partition("it said last: ")[2].partition(";")[0]
+    assert any(map(str.isalpha, said)), err
 
 
 @pytest.mark.parametrize("words", ["recommend --pw 3", "profile eflops", "tables list"])

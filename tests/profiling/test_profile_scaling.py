@@ -14,6 +14,7 @@ import pytest
 
 from deepvm.catalog.files import write_bytes
 from deepvm.errors import DataError, MeasurementError, RequestError
+from deepvm.profiling import scaling_host
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.launch import Launcher
 from deepvm.profiling.scaling import Task, measure_scaling
@@ -265,3 +266,16 @@ def test_a_disk_that_fills_up_does_not_end_the_measurement(tmp_path: Path, monke
         assert not list(disk.glob(".*.tmp"))
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def test_processes_of_one_processor_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torchrun would give each of several one core only."""
+    monkeypatch.setattr(scaling_host, "cores", lambda: 8)
+    for given, processes, found in ((None, 1, None), (None, 2, "4"), (None, 16, "1"), ("3", 2, "3")):
+        with monkeypatch.context() as patch:
+            patch.delenv("OMP_NUM_THREADS", raising=False)
+            if given is not None:
+                patch.setenv("OMP_NUM_THREADS", given)
+            scaling_host._share_cores(processes)
+            assert os.environ.get("OMP_NUM_THREADS") == found
+            os.environ.pop("OMP_NUM_THREADS", None)
