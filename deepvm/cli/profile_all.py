@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.ending import cleaning_up, growing
-from deepvm.cli.options import note
+from deepvm.cli.options import note, say
 from deepvm.cli.profile_eflops import Device, Models, Resolution, Seconds, models_of
 from deepvm.cli.profile_hosts import LauncherName, PythonThere, Workdir, hosts_of
 from deepvm.cli.profile_saturation import CheckpointSize, TransportName
@@ -55,6 +55,9 @@ def everything(
     ] = "",
     save: Save = False,
     force_spread: ForceSpread = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", show_default=False, help="Check the options, say what would be measured.")
+    ] = False,
     output: Annotated[
         Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
     ] = "table",
@@ -99,6 +102,10 @@ def everything(
         checkpoint_bytes=parse_bytes(checkpoint_size),
         transport=transport,
     )
+    if dry_run:
+        there = Path(out) if out and Path(out).is_dir() else None
+        say(f"this would measure {', '.join(Campaign(options, there).titles)}")
+        return
     folder = _folder(out)
     with cleaning_up(), alone_in(folder), growing(folder):
         campaign = Campaign(options, folder)

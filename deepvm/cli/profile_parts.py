@@ -225,6 +225,11 @@ class Campaign:
             for part in self._parts:
                 self._folder.check(part)
 
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Names of all parts."""
+        return tuple(part.title for part in self._parts)
+
     def measure(self) -> None:
         """Measure what can be; the rest is in ``failed``.
 

@@ -197,7 +197,7 @@ def _refusal(entry: Entry) -> str:
 def _save(new: tuple[Entry, ...]) -> None:
     from deepvm.catalog.measured import own_folder, save_entries
 
-    _warn_of_names(new)
+    warn_of_types(t for e in new for t in (e.instance_type, e.sender_type, e.receiver_type) if t)
     change = save_entries(own_folder(), new)
     kept = {e.name: e for e in change.new}
     for entry in new:
@@ -219,15 +219,14 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _warn_of_names(entries: Iterable[Entry]) -> None:
-    """A mistyped type would never be used and never be missed."""
+def warn_of_types(types: Iterable[str]) -> None:
+    """Name those that are in no catalogue: a mistyped type would never be used and never be missed."""
     from difflib import get_close_matches
 
     from deepvm.catalog.store import catalog_names, load_catalog
 
     known = sorted({i.name for name in catalog_names() for i in load_catalog(name, prices="snapshot")})
-    types = {t for e in entries for t in (e.instance_type, e.sender_type, e.receiver_type) if t}
-    for name in sorted(types - set(known)):
+    for name in sorted(set(types) - set(known)):
         near = get_close_matches(name, known, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         note(f"no catalogue that comes with deepvm has a type {name}{meant}")
