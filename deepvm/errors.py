@@ -54,8 +54,9 @@ class RequestError(DeepVMError, ValueError):
 
     def about(self, name: str) -> str:
         """The message for a person who knows the option as ``name``, such as ``--checkpoint-size``."""
-        if self.value in ("", None) or self.value is False:  # nobody has typed a value that could be shown
-            return f"{name} is not given; needed: {self.allowed}"
+        if self.value is None or self.value is False or self.value == "":  # no value that could be shown
+            missing = "not given or empty" if self.value == "" else "not given"
+            return f"{name}: {missing}; allowed: {self.allowed}"
         return f"{name}: {self.shown} cannot be used; allowed: {self.allowed}"
 
     @property

@@ -142,7 +142,7 @@ def test_it_starts_only_when_somebody_says_so(place: Place) -> None:
             stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 2
-        assert "Error: --yes is not given; needed: this option: no terminal is here" in done.stderr
+        assert "Error: --yes: not given; allowed: this option: no terminal is here" in done.stderr
     assert place.asked() == ""
 
 

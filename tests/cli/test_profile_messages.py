@@ -39,13 +39,19 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["scaling"], "--hosts is not given; needed: one of --hosts NAMES, --hosts-file FILE and --local N"),
+        (["scaling"], "--hosts: not given or empty; allowed: one of --hosts NAMES, --hosts-file FILE and --local N"),
         (["scaling", "--hosts", "a", "--local", "2"], "--hosts: 'a and 2' cannot be used; allowed: one of"),
-        (["saturation", "--receiver", "m"], "--senders is not given; needed: one of --senders NAMES and"),
-        (["scaling", "--hosts", "a", "--save"], "--instance-type is not given; needed: with --save, the provider's"),
-        (["all", "--hosts", "a"], "--instance-type is not given; needed: what the provider calls"),
-        (["all", "--hosts", "a,b", "--receiver", "m", "--instance-type", "t"], "--receiver-type is not given; needed"),
-        (["scaling", "--local", "2", "--save", "--instance-type", "t"], "--force-local is not given; needed: this"),
+        (["saturation", "--receiver", "m"], "--senders: not given or empty; allowed: one of --senders NAMES and"),
+        (
+            ["scaling", "--hosts", "a", "--save"],
+            "--instance-type: not given or empty; allowed: with --save, the provider's",
+        ),
+        (["all", "--hosts", "a"], "--instance-type: not given or empty; allowed: what the provider calls"),
+        (
+            ["all", "--hosts", "a,b", "--receiver", "m", "--instance-type", "t"],
+            "--receiver-type: not given or empty",
+        ),
+        (["scaling", "--local", "2", "--save", "--instance-type", "t"], "--force-local: not given; allowed: this"),
     ],
 )
 def test_what_is_not_given_is_not_shown_as_an_empty_value(run: Run, words: list[str], said: str) -> None:
@@ -85,7 +91,7 @@ def test_hosts_that_are_one_machine_are_not_measured_to_be_saved(run: Run, monke
     types = ["--sender-type", "g4dn.xlarge", "--receiver-type", "c4.xlarge"]
     words = [*ONE_MACHINE, "--receiver", "m", "--senders", "a,b", "--checkpoint-size", "2MB", "--save", *types]
     code, out, err = run("profile", "saturation", *words)
-    assert (code, out) == (2, "") and "--force-local is not given; needed: this option, or --save over real" in err
+    assert (code, out) == (2, "") and "--force-local: not given; allowed: this option, or --save over real" in err
     assert "[1/" not in err
 
 
@@ -95,7 +101,7 @@ def test_a_curve_of_one_machine_is_not_measured_to_be_saved(run: Run, monkeypatc
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROFILING), *sys.path]))
     words = [*ONE_MACHINE, "--hosts", "a,b", "--model", "tiny_models:build", "--device", "cpu", "--save"]
     code, out, err = run("profile", "scaling", *words, "--instance-type", "g4dn.xlarge")
-    assert (code, out) == (2, "") and "--force-local is not given; needed: this option, or --save over real" in err
+    assert (code, out) == (2, "") and "--force-local: not given; allowed: this option, or --save over real" in err
     assert "n = 2" not in err
 
 

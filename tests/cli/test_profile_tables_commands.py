@@ -274,7 +274,7 @@ def test_documents_are_imported_with_their_day(capsys: pytest.CaptureFixture[str
 
 REFUSED = {
     "local": (("l.json", "--instance-type", "g4dn.xlarge"), 2, "processes of one machine, which says nothing about"),
-    "no type": (("e.json",), 2, "--instance-type: '' cannot be used; allowed: the provider's name of the type"),
+    "no type": (("e.json",), 2, "--instance-type: not given or empty; allowed: the provider's name of the type"),
     "a fit": (("fit.json",), 4, "fit.json: schema_version: 'deepvm.fit/1'; allowed: deepvm.tables/1, deepvm.eflops/1"),
     "a list": (("list.json",), 4, "list.json: top level: a list"),
     "not there": (("nowhere.json",), 4, "nowhere.json: file: does not exist"),
