@@ -195,22 +195,24 @@ def _refusal(entry: Entry) -> str:
 
 def _save(new: tuple[Entry, ...]) -> None:
     from deepvm.catalog.measured import own_folder, save_entries
+    from deepvm.core.units import counted
 
     _warn_of_names(new)
     change = save_entries(own_folder(), new)
-    kept = {e.name: e for e in change.new}
+    kept, before = ({e.name: e for e in tables} for tables in (change.new, change.old))
     for entry in new:
+        old = before.get(entry.name)
         if kept[entry.name] == entry:
-            say(f"saved: {entry.name}, {entry.value}")
+            replaced = old is not None and old != entry
+            say(f"{'replaced' if replaced else 'saved'}: {entry.name}, {entry.value}")
+            if replaced and old is not None:
+                say(f"  before: {old.value}, {old.measured_at.date()}")
         else:
             note(
                 f"{entry.name} is not saved: there is a later measurement, of {kept[entry.name].measured_at.date()}; "
                 f"'deepvm tables remove {entry.name}' makes room for this one"
             )
-    say(
-        f"{change.path}: {len(change.new)} measurements; 'deepvm recommend' uses them, 'deepvm tables restore' undoes "
-        "the last change"
-    )
+    say(f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm tables restore' undoes the last change")
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:

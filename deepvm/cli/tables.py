@@ -34,7 +34,8 @@ app = typer.Typer(
 @app.command("list")
 def list_tables(output: Output = "table") -> None:
     """List what was measured: kind, type, workload, day and result."""
-    from deepvm.catalog.measured import CURRENT, load_tables, own_folder
+    from deepvm.catalog.measured import load_tables, own_folder
+    from deepvm.catalog.measured_place import CURRENT
     from deepvm.reports import measured as report
 
     tables = load_tables(own_folder())
@@ -158,6 +159,7 @@ def export(
 
     from deepvm.catalog.files import write_bytes
     from deepvm.catalog.measured import encode_tables, load_tables, own_folder
+    from deepvm.core.units import counted
     from deepvm.errors import RequestError
 
     tables = load_tables(own_folder())
@@ -169,7 +171,7 @@ def export(
     if os.path.lexists(file) and not force:
         raise RequestError("FILE", file, "a file that does not exist yet, or --force to overwrite it")
     write_bytes(Path(file), encode_tables(tables))
-    say(f"{file}: written, {len(tables)} measurements")
+    say(f"{file}: written, {counted(len(tables), 'measurement')}")
 
 
 @app.command()
@@ -180,21 +182,24 @@ def remove(
 ) -> None:
     """Remove measurements; 'deepvm tables restore' brings them back."""
     from deepvm.catalog.measured import own_folder, remove_entries
+    from deepvm.core.units import counted
 
     found = _called(name)
     change = remove_entries(own_folder(), (e.name for e in found))
     for entry in found:
         say(f"removed: {entry.name}")
-    say(f"{change.path}: {len(change.new)} measurements; 'deepvm tables restore' undoes this")
+    say(f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm tables restore' undoes this")
 
 
 @app.command()
 def restore() -> None:
     """Undo the last change: swap the measured tables with what they were before it."""
     from deepvm.catalog.measured import load_tables, own_folder, restore_previous
+    from deepvm.core.units import counted
 
     path = restore_previous(own_folder())
-    say(f"{path}: {len(load_tables(path.parent))} measurements; another restore undoes this")
+    kept = len(load_tables(path.parent))
+    say(f"{path}: {counted(kept, 'measurement') if kept else 'nothing measured'}; another restore undoes this")
 
 
 def _called(names: Sequence[str]) -> tuple[Entry, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from deepvm.catalog.diff import CatalogDiff, FigureChange, Plain, PriceChange
 from deepvm.core.instances import Catalog, InstanceType, Market
+from deepvm.core.units import counted
 from deepvm.reports.tables import Column, print_lines, print_table
 
 SCHEMA_VERSION = "deepvm.diff/1"
@@ -74,15 +75,15 @@ def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
         print_lines(["The regions differ: these are not two days of one place."])
     for title, instances in (("Added", diff.added), ("Removed", diff.removed)):
         if instances:
-            print_lines(["", f"{title}: {_counted(len(instances), 'type')}"])
+            print_lines(["", f"{title}: {counted(len(instances), 'type')}"])
             print_table(_TYPE_COLUMNS, [_type_cells(i) for i in instances])
     if diff.prices:
-        print_lines(["", f"Prices: {_counted(len(diff.prices), 'change')}, the largest first"])
+        print_lines(["", f"Prices: {counted(len(diff.prices), 'change')}, the largest first"])
         zones = any(p.zone for p in diff.prices)
         columns = [c for c in _PRICE_COLUMNS if zones or c.header != "zone"]
         print_table(columns, [_price_cells(p, zones=zones) for p in diff.prices])
     if diff.figures:
-        print_lines(["", f"Figures: {_counted(len(diff.figures), 'change')}"])
+        print_lines(["", f"Figures: {counted(len(diff.figures), 'change')}"])
         print_table(_FIGURE_COLUMNS, [_figure_cells(f) for f in diff.figures])
 
 
@@ -130,13 +131,9 @@ def _percent(change: PriceChange) -> float | None:
 
 def _named(catalog: Catalog, called: str) -> str:
     as_of = catalog.provenance.prices_as_of
-    facts = [catalog.region or "no region", f"as of {as_of}" if as_of else "undated", _counted(len(catalog), "type")]
+    facts = [catalog.region or "no region", f"as of {as_of}" if as_of else "undated", counted(len(catalog), "type")]
     name = catalog.name if called in ("", catalog.name) else f"{called}: {catalog.name}"
     return f"{name} ({', '.join(facts)})"
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _type_cells(instance: InstanceType) -> list[str]:

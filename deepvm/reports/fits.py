@@ -6,6 +6,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
+from deepvm.core.units import counted
 from deepvm.reports.tables import Column, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def print_fit(fit: Fit, name: str) -> None:
     """
     from deepvm.profiling.doubts import next_step
 
-    print_lines([f"{name}: {len(fit.points)} measurements at {len(fit.sizes)} sizes, n = {_sizes(fit)}", ""])
+    counts = f"{counted(len(fit.points), 'measurement')} at {counted(len(fit.sizes), 'size')}"
+    print_lines([f"{name}: {counts}, n = {_sizes(fit)}", ""])
     columns = [Column("law"), Column("mean error", "right"), Column("AICc", "right"), Column("parameters")]
     rows = [
         [f.law.name, f"{100 * f.mape:.1f} %", "-" if f.aicc is None else f"{f.aicc:.1f}", _parameters(f)]

@@ -436,3 +436,24 @@ def test_help_loads_nothing_slow(words: list[str]) -> None:
     code = f"import sys\nfrom deepvm.cli.main import main\n{run}"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert not {"numpy", "pydantic.main", "pandas", "scipy", "torch"} & set(out.splitlines()[-1].split())
+
+
+def test_without_measurements_recommend_does_not_load_what_reads_them() -> None:
+    """It is two per cent of its time."""
+    run = f"try: main({['recommend', *PAPER]!r})\nexcept SystemExit: print('\\n', *sys.modules)"
+    code = f"import sys\nfrom deepvm.cli.main import main\n{run}"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    loaded = {m for m in out.splitlines()[-1].split() if m.startswith("deepvm.catalog.measured")}
+    assert loaded == {"deepvm.catalog.measured_place"}
+
+
+def test_a_first_save_is_undone_and_a_second_one_says_what_it_replaces(capsys: pytest.CaptureFixture[str]) -> None:
+    save(eflops(), instance_type="g4dn.xlarge")
+    err = run(capsys, "tables", "restore")[2]
+    assert "measured.json: nothing measured; another restore undoes this" in err
+    assert "Measured" not in good(capsys, "recommend", *PAPER)
+    assert "measured.json: 1 measurement; another restore" in run(capsys, "tables", "restore")[2]
+    save(eflops(1.3e12), instance_type="g4dn.xlarge")
+    err = capsys.readouterr().err
+    assert "replaced: eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam, 1.3e+12" in err
+    assert "before: 1.2e+12" in err
