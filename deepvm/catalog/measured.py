@@ -86,7 +86,7 @@ def open_tables(name: str) -> Tables | None:
     if name == "auto":
         return load_tables()
     if not name.lower().endswith(".json"):
-        raise RequestError("tables", name, "auto, paper, or a file that ends in .json")
+        raise RequestError("tables", name, "auto, paper, or a .json file that 'deepvm tables export' wrote")
     return read_tables(Path(name))
 
 
@@ -97,25 +97,30 @@ def read_tables(path: Path) -> Tables:
         CatalogFormatError: missing, too large, not JSON, of another version, or with values that cannot be; names
             every problem with its place.
     """
-    from deepvm.catalog.measured_schema import parse_document, refuse, tables_findings
+    from deepvm.catalog.measured_schema import TABLES_EXPECTED, parse_document, refuse, tables_findings
 
-    document = parse_document(read_measured(path), path)
+    document = parse_document(read_measured(path, TABLES_EXPECTED), path, TABLES_EXPECTED)
     refuse(path, document, tables_findings(document))
     return build_tables(document, str(path))
 
 
-def read_measured(path: Path) -> str:
+def read_measured(path: Path, expected: str = "") -> str:
     """The text of a file of measurements.
+
+    Args:
+        path: the file.
+        expected: what belongs there, for messages; tables or a document unless given.
 
     Raises:
         CatalogFormatError: missing, no regular file, too large, empty, or not UTF-8.
     """
     from deepvm.catalog.measured_schema import EXPECTED
 
+    expected = expected or EXPECTED
     try:
-        return read_text(path, EXPECTED)
+        return read_text(path, expected)
     except FileNotFoundError:
-        raise CatalogFormatError(path, [Problem("file", "does not exist", EXPECTED)]) from None
+        raise CatalogFormatError(path, [Problem("file", "does not exist", expected)]) from None
 
 
 def entry_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +11,12 @@ import typer
 from deepvm.cli.options import note, say
 
 if TYPE_CHECKING:
-    from deepvm.catalog.measured_entries import Entry
+    from deepvm.catalog.measured_entries import Entry, Tables
+    from deepvm.core.instances import Catalog
 
 Save = Annotated[
     bool,
-    typer.Option("--save", show_default=False, help="Keep it in the measured tables, which recommend uses at once."),
+    typer.Option("--save", show_default=False, help="Keep it in the measured tables, for recommend to use at once."),
 ]
 ForceSpread = Annotated[
     bool,
@@ -197,7 +198,8 @@ def _save(new: tuple[Entry, ...]) -> None:
     from deepvm.catalog.measured import own_folder, save_entries
     from deepvm.core.units import counted
 
-    _warn_of_names(new)
+    known = every_type()
+    _warn_of_names(new, known.by_name)
     change = save_entries(own_folder(), new)
     kept, before = ({e.name: e for e in tables} for tables in (change.new, change.old))
     for entry in new:
@@ -212,6 +214,7 @@ def _save(new: tuple[Entry, ...]) -> None:
                 f"{entry.name} is not saved: there is a later measurement, of {kept[entry.name].measured_at.date()}; "
                 f"'deepvm tables remove {entry.name}' makes room for this one"
             )
+    _say_which_are_used([e for e in new if kept[e.name] == e], change.new, known)
     say(f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm tables restore' undoes the last change")
 
 
@@ -220,15 +223,34 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _warn_of_names(entries: Iterable[Entry]) -> None:
+def every_type() -> Catalog:
+    """All types that come with deepvm, AWS's first."""
+    from deepvm.catalog.store import catalog_names, load_catalog
+    from deepvm.core.instances import Catalog
+
+    names = sorted(catalog_names(), key=lambda n: not n.startswith("aws"))
+    types = {i.name: i for name in reversed(names) for i in load_catalog(name, prices="snapshot")}
+    return Catalog("all that come with deepvm", tuple(types.values()))
+
+
+def _warn_of_names(entries: Iterable[Entry], known: Collection[str]) -> None:
     """A mistyped type would never be used and never be missed."""
     from difflib import get_close_matches
 
-    from deepvm.catalog.store import catalog_names, load_catalog
-
-    known = sorted({i.name for name in catalog_names() for i in load_catalog(name, prices="snapshot")})
     types = {t for e in entries for t in (e.instance_type, e.sender_type, e.receiver_type) if t}
     for name in sorted(types - set(known)):
         near = get_close_matches(name, known, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         note(f"no catalogue that comes with deepvm has a type {name}{meant}")
+
+
+def _say_which_are_used(new: Sequence[Entry], tables: Tables, known: Catalog) -> None:
+    from deepvm.catalog.measured_apply import reasons
+
+    found = reasons(tables, known)
+    why = {e.name: found[e.name] for e in new if found[e.name]}
+    if any(e.name not in why for e in new):
+        what = "the others" if why else "it" if len(new) == 1 else "them"
+        say(f"'deepvm recommend' uses {what} from now on")
+    for name, reason in why.items():
+        note(f"'deepvm recommend' does not use {name}: {reason}")

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from deepvm.catalog.measured_entries import Entry
+    from deepvm.catalog.measured_entries import Entry, Tables
 
 Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")]
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="An instance type, a kind, or a name as 'list -o json' shows it."),
+    typer.Argument(
+        metavar="NAME",
+        help="An instance type, a kind, a name as 'list -o json' shows it, the beginning of one, or a glob.",
+    ),
 ]
 
 app = typer.Typer(
@@ -32,17 +35,27 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_tables(output: Output = "table") -> None:
-    """List what was measured: kind, type, workload, day and result."""
+def list_tables(
+    catalog: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Say of each whether it is used with this catalogue.  [default: all that come with deepvm]",
+        ),
+    ] = "",
+    output: Output = "table",
+) -> None:
+    """List what was measured: kind, type, workload, day, whether recommend uses it, and the result."""
     from deepvm.catalog.measured import load_tables, own_folder
     from deepvm.catalog.measured_place import CURRENT
     from deepvm.reports import measured as report
 
     tables = load_tables(own_folder())
+    why = _reasons(tables, catalog)
     if output == "json":
-        _write(report.list_document(tables))
+        _write(report.list_document(tables, why))
         return
-    report.print_list(tables)
+    report.print_list(tables, why)
     if not tables:
         note(f"nothing was measured yet ({own_folder() / CURRENT} is empty or not there); 'deepvm profile' measures")
 
@@ -98,8 +111,10 @@ def diff(
         _write(diffs.document(found))
     else:
         diffs.print_report(found, catalog, f"{catalog} with your measurements")
-    for text in (*own.provenance.notes[len(published.provenance.notes) :], *own.provenance.doubts):
+    for text in own.provenance.notes[len(published.provenance.notes) :]:
         note(text)
+    for text in own.provenance.doubts[len(published.provenance.doubts) :]:
+        say(f"Doubt: {text}")
 
 
 @app.command("import")
@@ -114,9 +129,7 @@ def import_tables(
     instance_type: Annotated[str, typer.Option(metavar="TYPE", help="The type that was measured.")] = "",
     sender_type: Annotated[str, typer.Option(metavar="TYPE", help="For saturation: the type that sends.")] = "",
     receiver_type: Annotated[str, typer.Option(metavar="TYPE", help="For saturation: the type that receives.")] = "",
-    kind: Annotated[
-        Literal["", "scaling"], typer.Option(metavar="scaling", help="For a CSV: what its columns are.")
-    ] = "",
+    kind: Annotated[str, typer.Option(metavar="scaling", help="For a CSV: what its columns are.")] = "",
     workload: Annotated[str, typer.Option(metavar="NAME", help="For a CSV: what was trained, such as resnet50.")] = "",
     measured_at: Annotated[
         str, typer.Option(metavar="TIME", help="When, such as 2026-01-31; that of the file unless given.")
@@ -135,6 +148,9 @@ def import_tables(
     from deepvm.cli.profile_save import put
     from deepvm.errors import RequestError
 
+    if kind not in ("", "scaling"):
+        other = "; eFLOPS and saturation come as JSON, from 'deepvm profile ... -o json', which says so itself"
+        raise RequestError("kind", kind, f"scaling, with a CSV{other}")
     path = Path(file)
     if path.suffix.lower() == ".csv":
         for option, value in (("kind", kind), ("instance_type", instance_type), ("workload", workload)):
@@ -177,7 +193,10 @@ def export(
 @app.command()
 def remove(
     name: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="An instance type, a kind, or names as 'list -o json' shows.")
+        list[str],
+        typer.Argument(
+            metavar="NAME...", help="Types, kinds, names as 'list -o json' shows them, beginnings or globs."
+        ),
     ],
 ) -> None:
     """Remove measurements; 'deepvm tables restore' brings them back."""
@@ -211,10 +230,28 @@ def _called(names: Sequence[str]) -> tuple[Entry, ...]:
     for name in names:
         called = tables.called(name)
         if not called:
-            known = ", ".join([e.name for e in tables][:8]) or "none, because nothing was measured yet"
-            raise RequestError("NAME", name, f"a measurement: {known}")
+            raise RequestError("NAME", name, _known(name, tables))
         found |= {e.name: e for e in called}
     return tuple(found.values())
+
+
+def _known(name: str, tables: Tables) -> str:
+    from difflib import get_close_matches
+
+    if not tables:
+        return "a measurement: none, because nothing was measured yet"
+    words = {word for e in tables for word in (e.name, e.instance_type, e.sender_type, e.receiver_type) if word}
+    near = get_close_matches(name, sorted(words), n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"a measurement, the beginning of its name or a glob: {', '.join([e.name for e in tables][:8])}{meant}"
+
+
+def _reasons(tables: Tables, catalog: str) -> dict[str, str]:
+    from deepvm.catalog.measured_apply import reasons
+    from deepvm.catalog.store import load_catalog
+    from deepvm.cli.profile_save import every_type
+
+    return reasons(tables, load_catalog(catalog, prices="snapshot") if catalog else every_type()) if tables else {}
 
 
 def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str, receiver_type: str) -> Sequence[Entry]:

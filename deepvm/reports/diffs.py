@@ -84,7 +84,16 @@ def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
         print_table(columns, [_price_cells(p, zones=zones) for p in diff.prices])
     if diff.figures:
         print_lines(["", f"Figures: {counted(len(diff.figures), 'change')}"])
-        print_table(_FIGURE_COLUMNS, [_figure_cells(f) for f in diff.figures])
+        short = [f for f in diff.figures if not _is_long(f)]
+        if short:
+            print_table(_FIGURE_COLUMNS, [_figure_cells(f) for f in short])
+        for change in diff.figures:
+            if _is_long(change):
+                name, figure, before, after = _figure_cells(change)
+                print_lines(["", f"{name}, {figure}", f"  old: {before}", f"  new: {after}"])
+        if any(f.figure == "default_speedup" and f.instance_type for f in diff.figures):
+            kind = diff.new.default_speedup
+            print_lines(["", f"default_speedup is the curve that a type goes by; -, the catalogue's own, is {kind}."])
 
 
 _TYPE_COLUMNS = [Column("type"), Column("GPU"), Column("on-demand $/h", "right"), Column("spot $/h", "right")]
@@ -97,8 +106,7 @@ _PRICE_COLUMNS = [
     Column("change $/h", "right"),
     Column("change %", "right"),
 ]
-_FIGURE_WIDTH = 60
-"""Longer texts, such as sources, are cut in tables; JSON and CSV have all of them."""
+_LONGEST_CELL = 40
 _FIGURE_COLUMNS = [Column("type"), Column("figure"), Column("old"), Column("new")]
 
 
@@ -146,6 +154,11 @@ def _type_cells(instance: InstanceType) -> list[str]:
     ]
 
 
+def _is_long(change: FigureChange) -> bool:
+    """Whether a change has lines of its own: a column as wide as a source would tear the table apart."""
+    return max(len(_figure(change.old)), len(_figure(change.new))) > _LONGEST_CELL
+
+
 def _price_cells(change: PriceChange, *, zones: bool) -> list[str]:
     percent = change.percent
     return [
@@ -170,5 +183,4 @@ def _price(price: Decimal | None) -> str:
 def _figure(value: Plain) -> str:
     if value is None or value == "":
         return "-"
-    text = f"{value:.10g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _FIGURE_WIDTH else text[: _FIGURE_WIDTH - 3] + "..."
+    return f"{value:.10g}" if isinstance(value, float) else str(value)

@@ -207,9 +207,11 @@ def test_tables_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     Path("deepvm.toml").write_text('tables = "mine.json"\n')
     assert good(capsys, "recommend", *PAPER) == named
     assert "Measured" not in good(capsys, "recommend", *PAPER, "--tables", "auto")
+    written("curve.json", scaling())
     for words, code, error in (
+        (("--tables", "curve.json"), 4, "'deepvm tables import FILE --instance-type TYPE' adds it to yours"),
         (("--tables", "none.json"), 4, "none.json: file: does not exist; allowed: what `deepvm tables export`"),
-        (("--tables", "never"), 2, "--tables: 'never' cannot be used; allowed: auto, paper, or a file"),
+        (("--tables", "never"), 2, "--tables: 'never' cannot be used; allowed: auto, paper, or a .json file"),
         (("--workload", "bert"), 2, "--workload: 'bert' cannot be used; allowed: one that was measured"),
     ):
         found = run(capsys, "recommend", *PAPER, *words)
@@ -415,7 +417,7 @@ def test_diff_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     (change,) = json.loads(good(capsys, "tables", "diff", "-o", "json"))["changes"]
     assert (change["change"], change["old"], change["new"]["subject"]) == ("added", None, "g4dn.xlarge")
     rows = json.loads(good(capsys, "tables", "list", "-o", "json"))["entries"]
-    assert rows == [change["new"]]
+    assert rows == [{**change["new"], "used": True, "why_not": None}]
     (entry,) = json.loads(good(capsys, "tables", "show", rows[0]["name"], "-o", "json"))["entries"]
     assert entry["document"] == eflops()
     figures = json.loads(good(capsys, "tables", "diff", "--catalog", "paper", "-o", "json"))["figures"]
@@ -457,3 +459,43 @@ def test_a_first_save_is_undone_and_a_second_one_says_what_it_replaces(capsys: p
     err = capsys.readouterr().err
     assert "replaced: eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam, 1.3e+12" in err
     assert "before: 1.2e+12" in err
+
+
+def test_what_is_saved_and_not_used_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    save(eflops(device="cpu"), instance_type="g4dn.xlarge")
+    err = capsys.readouterr().err
+    assert "uses it" not in err
+    assert "'deepvm recommend' does not use eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam:cpu: eFLOPS of" in err
+    save(scaling(), instance_type="laptop")
+    assert "the catalogue has no type laptop" in capsys.readouterr().err
+    save(scaling(), instance_type="g4dn.xlarge")
+    assert "'deepvm recommend' uses it from now on" in capsys.readouterr().err
+    out = good(capsys, "tables", "list")
+    assert [line.split()[4] for line in out.splitlines()[1:4]] == ["no", "yes", "no"]
+    assert "Not used: scaling:laptop:resnet50/224px/b64/float32/adam: the catalogue has no type laptop.\n" in out
+    rows = json.loads(good(capsys, "tables", "list", "--catalog", "simulated", "-o", "json"))["entries"]
+    assert [r["used"] for r in rows] == [False] * 3 and rows[1]["why_not"] == "the catalogue has no type g4dn.xlarge"
+
+
+@pytest.mark.parametrize("name", ["g4dn", "g4dn.*", "*resnet50*", "scaling:g4dn.xlarge"])
+def test_beginnings_and_globs_are_names(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    save(scaling(), instance_type="g4dn.xlarge")
+    assert good(capsys, "tables", "show", name).startswith("scaling:g4dn.xlarge:")
+    code, _, err = run(capsys, "tables", "show", "g4nd.xlarge")
+    assert code == 2 and "did you mean g4dn.xlarge?" in err
+
+
+def test_a_kind_that_is_no_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "tables", "import", figure_5("g5.xlarge"), "--kind", "eflops")
+    assert code == 2 and "--kind: 'eflops' cannot be used; allowed: scaling, with a CSV; eFLOPS and saturation" in err
+
+
+def test_a_workload_that_flips_the_plan_is_doubted(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("steep.csv").write_text("n,speedup\n1,1\n2,1.98\n4,3.9\n8,7.7\n16,15\n")
+    words = ("--kind", "scaling", "--instance-type", "g5.xlarge", "--workload", "efficientnet")
+    good(capsys, "tables", "import", "steep.csv", *words)
+    out = good(capsys, "recommend", *PAPER)
+    assert (
+        "Doubt: the speed-up of g5.xlarge was measured here with efficientnet, and g3s.xlarge, g4dn.xlarge go by" in out
+    )
+    assert good(capsys, "recommend", *PAPER, "--workload", "efficient") == out
