@@ -284,8 +284,11 @@ def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str,
 def _of_csv(path: Path, measured_at: str, instance_type: str, workload: str) -> Entry:
     from deepvm.catalog.measured import entry_of
     from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
-    from deepvm.profiling.points import read_medians
+    from deepvm.profiling.doubts import point_doubts
+    from deepvm.profiling.points import read_medians, read_points
 
+    for text in point_doubts(read_points(path)):
+        note(f"{path}: {text}")
     document = {
         "schema_version": DOCUMENT_VERSIONS["scaling"],
         "workload": {"model": workload},

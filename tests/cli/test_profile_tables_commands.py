@@ -499,3 +499,12 @@ def test_a_workload_that_flips_the_plan_is_doubted(capsys: pytest.CaptureFixture
         "Doubt: the speed-up of g5.xlarge was measured here with efficientnet, and g3s.xlarge, g4dn.xlarge go by" in out
     )
     assert good(capsys, "recommend", *PAPER, "--workload", "efficient") == out
+
+
+def test_points_that_cannot_be_are_noted_at_import(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("odd.csv").write_text("n,speedup\n1,1\n2,2.8\n4,9\n8,20\n16,3\n24,40\n32,2\n")
+    code, _, err = run(capsys, "tables", "import", "odd.csv", *CSV)
+    assert code == 0
+    assert "Note: odd.csv: faster than n VMs can be at n = 2, 4, 8, 24" in err
+    assert "Note: odd.csv: the nearest law, " in err
+    assert "Note: g5" not in run(capsys, "tables", "import", figure_5("g5.xlarge"), *CSV)[2]
