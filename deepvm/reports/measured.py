@@ -72,8 +72,10 @@ def print_entry(entry: Entry) -> None:
         lines.append("  Gbit/s: " + ", ".join(said))
         interval = entry.document.get("interval")
         if isinstance(interval, list) and len(interval) == 2:
-            low, high = ("more than was tried" if bound is None else str(bound) for bound in interval)
-            lines.append(f"  interval: {low} to {high}" if low != high else f"  interval: {low}")
+            low, high = interval
+            least = entry.senders[0] if low is None else low
+            end = " or more" if high is None else "" if high == least else f" to {high}"
+            lines.append(f"  interval: {least}{end}")
     warnings = entry.document.get("warnings")
     lines += [f"  warning: {w}" for w in (warnings if isinstance(warnings, list) else ())]
     print_lines([_plain(line) for line in lines])
