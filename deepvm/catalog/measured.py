@@ -24,26 +24,18 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.files import MAX_BYTES, read_text, sync_folder, write_bytes
-from deepvm.catalog.folders import user_folder
 from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS, Entry, Tables, build_tables
+from deepvm.catalog.measured_place import CURRENT, absent, default_folder
 from deepvm.core.instances import Catalog
 from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
 
-CURRENT, PREVIOUS, LOCK = "measured.json", "measured.previous.json", ".measured.lock"
+PREVIOUS, LOCK = "measured.previous.json", ".measured.lock"
 _NEXT = ".measured.next.json"
 
 LOCK_WAIT_S = 30.0
 """How long a save waits for another one; a save takes milliseconds."""
 
 _POLL_S = 0.02
-
-
-def default_folder(environ: Mapping[str, str]) -> Path | None:
-    """Where measured tables are: ``DEEPVM_DATA_DIR``, else deepvm's folder in the user's data; None without a home."""
-    named = environ.get("DEEPVM_DATA_DIR", "")
-    if named:
-        return Path(os.path.expanduser(named)).absolute()
-    return user_folder("data", environ)
 
 
 def own_folder() -> Path:
@@ -72,7 +64,7 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
     """
     place = default_folder(os.environ) if folder is None else Path(folder)
     # Most users have none: no more than a look at the folder, and pydantic stays out.
-    if place is None or _absent(place / CURRENT):
+    if place is None or absent(place / CURRENT):
         return Tables()
     try:
         return read_tables(place / CURRENT)
@@ -80,17 +72,6 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
         cure = "'deepvm tables restore' brings back the tables before the last change, '--tables paper' does without"
         _add_note(error, f"These are your measured tables: {cure}.")
         raise
-
-
-def _absent(path: Path) -> bool:
-    """Whether it is certain that there is no such file: what may not be looked at must not pass as nothing measured."""
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False  # reading it says why
-    return False
 
 
 def open_tables(name: str) -> Tables | None:
@@ -105,7 +86,7 @@ def open_tables(name: str) -> Tables | None:
     if name == "auto":
         return load_tables()
     if not name.lower().endswith(".json"):
-        raise RequestError("tables", name, "auto, paper, or a file that ends in .json")
+        raise RequestError("tables", name, "auto, paper, or a .json file that 'deepvm tables export' wrote")
     return read_tables(Path(name))
 
 
@@ -116,25 +97,30 @@ def read_tables(path: Path) -> Tables:
         CatalogFormatError: missing, too large, not JSON, of another version, or with values that cannot be; names
             every problem with its place.
     """
-    from deepvm.catalog.measured_schema import parse_document, refuse, tables_findings
+    from deepvm.catalog.measured_schema import TABLES_EXPECTED, parse_document, refuse, tables_findings
 
-    document = parse_document(read_measured(path), path)
+    document = parse_document(read_measured(path, TABLES_EXPECTED), path, TABLES_EXPECTED)
     refuse(path, document, tables_findings(document))
     return build_tables(document, str(path))
 
 
-def read_measured(path: Path) -> str:
+def read_measured(path: Path, expected: str = "") -> str:
     """The text of a file of measurements.
+
+    Args:
+        path: the file.
+        expected: what belongs there, for messages; tables or a document unless given.
 
     Raises:
         CatalogFormatError: missing, no regular file, too large, empty, or not UTF-8.
     """
     from deepvm.catalog.measured_schema import EXPECTED
 
+    expected = expected or EXPECTED
     try:
-        return read_text(path, EXPECTED)
+        return read_text(path, expected)
     except FileNotFoundError:
-        raise CatalogFormatError(path, [Problem("file", "does not exist", EXPECTED)]) from None
+        raise CatalogFormatError(path, [Problem("file", "does not exist", expected)]) from None
 
 
 def entry_of(
@@ -223,6 +209,8 @@ def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Chan
 def restore_previous(folder: str | os.PathLike[str]) -> Path:
     """Swap the tables with what they were before the last change; a second call swaps them back.
 
+    Before the first change nothing was measured: then empty tables take the place of the file, whatever is in it.
+
     Returns:
         The file that was written.
 
@@ -232,11 +220,19 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
     place = Path(folder)
     with _locked(place):
         before = place / PREVIOUS
-        if not os.path.lexists(before):
-            cure = f"without {CURRENT} beside it, they begin anew"
-            raise DataError(f"{before}: there is no earlier version of the measured tables; {cure}")
-        read_tables(before)
-        _put(place, before.read_bytes())
+        if os.path.lexists(before):
+            try:
+                read_tables(before)
+            except CatalogFormatError as error:
+                _add_note(error, f"These are the tables before the last change: remove {before} to do without them.")
+                raise
+            _put(place, before.read_bytes())
+        elif os.path.lexists(place / CURRENT):
+            _put(place, encode_tables(Tables()))
+        else:
+            raise DataError(
+                f"{place / CURRENT}: nothing was measured yet, so there is no earlier version to go back to"
+            )
     return place / CURRENT
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from fnmatch import fnmatchcase
 from typing import Any
 
 from deepvm.catalog.provider import format_time
@@ -96,6 +97,12 @@ class Entry:
         return device == "cpu" or (device is None and machine.get("gpus", None) in ([], ()))
 
     @property
+    def gpus(self) -> tuple[str, ...]:
+        """What the machine called its GPUs, empty where the document does not say."""
+        names = (self.document.get("machine") or {}).get("gpus")
+        return tuple(g for g in names if isinstance(g, str)) if isinstance(names, (list, tuple)) else ()
+
+    @property
     def points(self) -> tuple[tuple[float, float], ...]:
         """(n, S(n)) of a ``scaling`` entry, n increasing."""
         return tuple(sorted((float(p["n"]), float(p["speedup"])) for p in self.document["points"]))
@@ -127,6 +134,18 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Told:
+    """Something to say about measurements.
+
+    Attributes:
+        text: a sentence. unused: names of the entries that are not used for this reason.
+    """
+
+    text: str
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Tables:
     """Measured tables: at most one entry of each name, sorted by name.
 
@@ -146,13 +165,13 @@ class Tables:
         return iter(self.entries)
 
     def called(self, name: str) -> tuple[Entry, ...]:
-        """The entries that a person means: by their name, the beginning of it, or a type."""
+        """The entries that a person means: by their name or a type, the beginning of it, or a glob."""
+
+        def is_meant(word: str) -> bool:
+            return word == name or word.startswith((f"{name}:", f"{name}/", f"{name}.")) or fnmatchcase(word, name)
+
         return tuple(
-            e
-            for e in self.entries
-            if e.name == name
-            or e.name.startswith((f"{name}:", f"{name}/"))
-            or name in (e.instance_type, e.sender_type, e.receiver_type)
+            e for e in self.entries if any(map(is_meant, (e.name, e.instance_type, e.sender_type, e.receiver_type)))
         )
 
     def merged(self, entries: Iterable[Entry]) -> Tables:
@@ -185,6 +204,11 @@ def workload_key(workload: Mapping[str, Any]) -> str:
     """
     parts = ((form, workload.get(name)) for name, form in _WORKLOAD.items())
     return "/".join(form.format(_word(value)) for form, value in parts if value not in (None, ""))
+
+
+def same_workload(one: str, other: str) -> bool:
+    """Whether nothing says that two workloads differ: one may name the model alone, as a CSV's does."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
 def _word(value: object) -> str:

@@ -16,14 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from deepvm.catalog.measured_entries import Entry
+from deepvm.catalog.measured_entries import Entry, Told
 from deepvm.core.instances import Catalog
 from deepvm.core.saturation import SaturationTable
 
 
 def measured_pairs(
     catalog: Catalog, entries: Sequence[Entry], known: Catalog
-) -> tuple[SaturationTable, list[Entry], list[str]]:
+) -> tuple[SaturationTable, list[Entry], list[Told]]:
     """The table with what was measured in it, the entries that made it, and what had to give way, in words.
 
     Args:
@@ -31,7 +31,7 @@ def measured_pairs(
         entries: of kind ``saturation``, of any types.
         known: all types that are compared, in whatever region; they give the bandwidths.
     """
-    notes: list[str] = []
+    notes: list[Told] = []
     knees: dict[float, tuple[int, Entry]] = {}
     bounds: list[tuple[float, int, Entry]] = []
     for entry in entries:
@@ -39,7 +39,8 @@ def measured_pairs(
             continue
         gbps = _bandwidth(entry, known)
         if gbps is None:
-            notes.append(f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair")
+            why = f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair"
+            notes.append(Told(why, (entry.name,)))
             continue
         senders, seen = entry.senders
         if not seen:
@@ -58,10 +59,11 @@ def measured_pairs(
         now = int(SaturationTable.from_rows(list(table.items())).lookup(gbps))
         lifted = min(senders, min((n for g, n in own.items() if g >= gbps), default=senders))
         if lifted <= now:
-            notes.append(
+            why = (
                 f"n_sat of {entry.subject} stays {now}: no saturation was seen up to {senders} senders; measure with "
                 "more to know it"
             )
+            notes.append(Told(why, (entry.name,)))
             continue
         own[gbps] = lifted
         table = _merged(table, own, notes)
@@ -69,7 +71,7 @@ def measured_pairs(
     return SaturationTable.from_rows(list(table.items())), used, notes
 
 
-def _merged(published: Mapping[float, int], own: Mapping[float, int], notes: list[str]) -> dict[float, int]:
+def _merged(published: Mapping[float, int], own: Mapping[float, int], notes: list[Told]) -> dict[float, int]:
     """Published rows as far as measured ones leave them standing, and these."""
     table = dict(own)
     for gbps, n in published.items():
@@ -78,9 +80,10 @@ def _merged(published: Mapping[float, int], own: Mapping[float, int], notes: lis
         below = max((m for g, m in own.items() if g < gbps), default=0)
         above = min((m for g, m in own.items() if g > gbps), default=n)
         if n < below:
-            notes.append(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth")
+            notes.append(Told(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth"))
         elif n > above:
-            notes.append(f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}, measured here at more bandwidth")
+            lower = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}, measured here at more bandwidth"
+            notes.append(Told(lower))
             table[gbps] = above
         else:
             table[gbps] = n

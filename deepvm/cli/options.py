@@ -67,7 +67,7 @@ Tables = Annotated[
     str,
     typer.Option(
         metavar="auto|paper|FILE",
-        help="Figures measured on your own machines: those that you saved, none, or those of a file.",
+        help="Figures measured on your own machines: those that you saved, none, or an exported FILE.",
     ),
 ]
 Workload = Annotated[
@@ -369,8 +369,3 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """Say something that a user may want to know."""
     say(f"Note: {text}")
-
-
-def counted(number: int, thing: str) -> str:
-    """``1 measurement``, ``2 measurements``."""
-    return f"{number} {thing}{'s' * (number != 1)}"

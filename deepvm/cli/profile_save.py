@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepvm.cli.options import counted, note, say
+from deepvm.cli.options import note, say
 
 if TYPE_CHECKING:
-    from deepvm.catalog.measured_entries import Entry
+    from deepvm.catalog.measured_entries import Entry, Tables
+    from deepvm.core.instances import Catalog
 
 Save = Annotated[
     bool,
-    typer.Option("--save", show_default=False, help="Keep it in the measured tables, which recommend uses at once."),
+    typer.Option("--save", show_default=False, help="Keep it in the measured tables, for recommend to use at once."),
 ]
 ForceSpread = Annotated[
     bool,
@@ -196,22 +197,26 @@ def _refusal(entry: Entry) -> str:
 
 def _save(new: tuple[Entry, ...]) -> None:
     from deepvm.catalog.measured import own_folder, save_entries
+    from deepvm.core.units import counted
 
-    warn_of_types(t for e in new for t in (e.instance_type, e.sender_type, e.receiver_type) if t)
+    known = every_type()
+    warn_of_types((t for e in new for t in (e.instance_type, e.sender_type, e.receiver_type) if t), known)
     change = save_entries(own_folder(), new)
-    kept = {e.name: e for e in change.new}
+    kept, before = ({e.name: e for e in tables} for tables in (change.new, change.old))
     for entry in new:
+        old = before.get(entry.name)
         if kept[entry.name] == entry:
-            say(f"saved: {entry.name}, {entry.value}")
+            replaced = old is not None and old != entry
+            say(f"{'replaced' if replaced else 'saved'}: {entry.name}, {entry.value}")
+            if replaced and old is not None:
+                say(f"  before: {old.value}, {old.measured_at.date()}")
         else:
             note(
                 f"{entry.name} is not saved: there is a later measurement, of {kept[entry.name].measured_at.date()}; "
                 f"'deepvm tables remove {entry.name}' makes room for this one"
             )
-    say(
-        f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm recommend' uses them, 'deepvm tables "
-        "restore' undoes the last change"
-    )
+    _say_which_are_used([e for e in new if kept[e.name] == e], change.new, known)
+    say(f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm tables restore' undoes the last change")
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:
@@ -219,14 +224,34 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def warn_of_types(types: Iterable[str]) -> None:
+def every_type() -> Catalog:
+    """All types that come with deepvm, AWS's first."""
+    from deepvm.catalog.store import catalog_names, load_catalog
+    from deepvm.core.instances import Catalog
+
+    names = sorted(catalog_names(), key=lambda n: not n.startswith("aws"))
+    types = {i.name: i for name in reversed(names) for i in load_catalog(name, prices="snapshot")}
+    return Catalog("all that come with deepvm", tuple(types.values()))
+
+
+def warn_of_types(types: Iterable[str], catalog: Catalog | None = None) -> None:
     """Name those that are in no catalogue: a mistyped type would never be used and never be missed."""
     from difflib import get_close_matches
 
-    from deepvm.catalog.store import catalog_names, load_catalog
-
-    known = sorted({i.name for name in catalog_names() for i in load_catalog(name, prices="snapshot")})
+    known = (catalog or every_type()).by_name
     for name in sorted(set(types) - set(known)):
         near = get_close_matches(name, known, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         note(f"no catalogue that comes with deepvm has a type {name}{meant}")
+
+
+def _say_which_are_used(new: Sequence[Entry], tables: Tables, known: Catalog) -> None:
+    from deepvm.catalog.measured_apply import reasons
+
+    found = reasons(tables, known)
+    why = {e.name: found[e.name] for e in new if found[e.name]}
+    if any(e.name not in why for e in new):
+        what = "the others" if why else "it" if len(new) == 1 else "them"
+        say(f"'deepvm recommend' uses {what} from now on")
+    for name, reason in why.items():
+        note(f"'deepvm recommend' does not use {name}: {reason}")

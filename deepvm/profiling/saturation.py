@@ -285,8 +285,7 @@ def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy
             "work; look at the times"
         )
     if knee.low != knee.high:
-        bounds = " to ".join(str(bound or f"{largest} or more") for bound in (knee.low, knee.high))
-        yield f"n_sat may be {bounds}; more --repeats or a larger --checkpoint-size make that narrower"
+        yield f"n_sat may be {knee.interval(largest)}; more --repeats or a larger --checkpoint-size make that narrower"
 
 
 def _pushes(

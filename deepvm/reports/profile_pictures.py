@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.catalog.files import write_bytes
-from deepvm.reports.fits import ranked
 from deepvm.reports.pictures import STYLES, frame, new_figure, own_settings, picture_format, render, short
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
         MissingExtraError: matplotlib is not installed.
     """
     from deepvm.profiling.doubts import REACH
+    from deepvm.profiling.laws import best_first
 
     largest = fit.sizes[-1]
     n = np.arange(1.0, fit.up_to + 1.0)  # there are no clusters of 1.5 VMs, where the ring would dip
@@ -54,7 +54,7 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
         axes = figure.add_subplot()
         best = f"95 % band of {fit.best.law.name}"
         axes.fill_between(n, low, high, color=STYLES[0].color, alpha=0.18, linewidth=0, label=best)
-        for fitted, style in zip(ranked(fit), STYLES, strict=True):
+        for fitted, style in zip(best_first(fit.laws), STYLES, strict=True):
             label = f"{fitted.law.name} ({100 * fitted.mape:.1f} % off)"
             s = fitted.speedup(n)
             # A thick line would hide the band where the curve is well known.

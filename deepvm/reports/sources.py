@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepvm.catalog.measured_entries import FUTURE
 from deepvm.catalog.quota_codes import FAMILIES
 from deepvm.catalog.signal_words import age
 from deepvm.core.cluster import Cluster, Recommendation
@@ -77,6 +76,8 @@ def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
 
 
 def _day(measured: Measurement, now: datetime) -> str:
+    from deepvm.catalog.measured_entries import FUTURE  # most people measure nothing
+
     late = measured.measured_at - now > FUTURE
     return f"{measured.measured_at.date()}{' (in the future: some clock is wrong)' if late else ''}"
 
