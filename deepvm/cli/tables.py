@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
+@app.command("list", short_help="List what was measured, and what recommend uses.")
 def list_tables(
     catalog: Annotated[
         str,
