@@ -56,9 +56,8 @@ try:
     from deepvm.catalog.files import write_bytes
     from deepvm.catalog.measured import load_tables, own_folder, read_tables
     from deepvm.cli.main import main as deepvm
-    from deepvm.cli.options import counted
     from deepvm.cli.profile_save import USELESS_SPREAD, warn_of_types
-    from deepvm.core.units import parse_bytes
+    from deepvm.core.units import counted, parse_bytes
     from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
     from deepvm.profiling.hosts import Host, parse_hosts, read_hosts
 except ImportError as missing:
