@@ -168,3 +168,8 @@ def format_bytes(count: int) -> str:
     hundredths = count * 100 // 1000**power
     shown = f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") if power else str(count)
     return f"{shown} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def counted(count: int, word: str) -> str:
+    """``1 size``, ``2 sizes``."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
