@@ -38,7 +38,7 @@ def simulated(job: Job, policy: str, deadline: Deadline, runs: int = 30, seed: i
     return run(job, parse_policy(policy), lives, runs, np.random.default_rng(seed), deadline)
 
 
-@settings(deadline=None, max_examples=examples(120))
+@settings(deadline=None, max_examples=examples(40))
 @given(
     jobs(),
     st.sampled_from(["static:7", "young", "thesis", "adaptive", "hazard", "none", "every:60"]),
