@@ -54,6 +54,13 @@ class RequestError(DeepVMError, ValueError):
         self.option, self.value, self.allowed = option, value, allowed
         super().__init__(f"{option}: {self.shown} cannot be used; allowed: {allowed}")
 
+    def about(self, name: str) -> str:
+        """The message for a person who knows the option as ``name``, such as ``--checkpoint-size``."""
+        if self.value is None or self.value is False or self.value == "":  # no value that could be shown
+            missing = "not given or empty" if self.value == "" else "not given"
+            return f"{name}: {missing}; allowed: {self.allowed}"
+        return f"{name}: {self.shown} cannot be used; allowed: {self.allowed}"
+
     @property
     def shown(self) -> str:
         """The value as it would stand in Python, nothing longer than a line."""
@@ -73,7 +80,11 @@ class MissingExtraError(RequestError):
 
     def __str__(self) -> str:
         """Say what is missing and how to get it."""
-        return f"{self.option} needs {self.library}, which is not installed; {self.allowed}"
+        return self.about(self.option)
+
+    def about(self, name: str) -> str:
+        """As :meth:`RequestError.about`; without an option it is the command itself that needs the library."""
+        return f"{name if self.option else 'this'} needs {self.library}, which is not installed; {self.allowed}"
 
 
 class JobFormatError(DeepVMError):

@@ -6,8 +6,9 @@ r"""Measure VMs on AWS with deepvm: eFLOPS, speed-up and saturation of your own 
 
 Run it without --dry-run to start. It looks whether all hosts answer, copies this clone to them (what is committed),
 installs it there in ~/deepvm-profile, runs 'deepvm profile all' from here, and writes the answer to --out. Started
-again it goes on: what is copied, installed or measured (the folder home.json.parts) is not done twice. Whatever stands
-behind -- goes to 'deepvm profile all', for example: -- --steps 50 --resolution 224.
+again it goes on: what is copied, installed or measured (the folder home.json.parts) is not done twice. Without a
+terminal on which it could ask it starts only with --yes. Whatever stands behind -- goes to 'deepvm profile all', for
+example: -- --steps 50 --resolution 224.
 
 Before:
   AMI         trainers: Deep Learning Base AMI (Ubuntu), or Ubuntu 22.04 or newer with NVIDIA's driver, and 20 GB of
@@ -35,31 +36,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import os
+import io
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 
 try:
+    from profile_on_aws_cost import estimate
+    from profile_on_aws_shells import Runner, Step, say
+
     from deepvm import __version__
     from deepvm.catalog.files import write_bytes
     from deepvm.catalog.measured import load_tables, own_folder, read_tables
-    from deepvm.catalog.store import load_catalog
-    from deepvm.cli.profile_save import USELESS_SPREAD
-    from deepvm.core.units import parse_bytes
+    from deepvm.cli.main import main as deepvm
+    from deepvm.cli.profile_save import USELESS_SPREAD, warn_of_types
+    from deepvm.core.units import counted, parse_bytes
     from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
     from deepvm.profiling.hosts import Host, parse_hosts, read_hosts
 except ImportError as missing:
@@ -74,65 +72,21 @@ SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o Se
 HOME = "deepvm-profile"
 """The folder on the hosts, in the home of whoever logs in there."""
 CHECK_S, COPY_S, INSTALL_S, MEASURE_S = 30.0, 300.0, 1800.0, 86400.0
-ROOM_GPU_MB, ROOM_CPU_MB, ROOM_BARE_MB = 9000, 3000, 1000
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
-# Assumptions of the estimate, of a g4dn.xlarge with ResNet-50 at batch 128; printed with it.
-_PREPARE_S, _EFLOPS_S, _RUN_START_S, _STEP_S, _PUSH_START_S = 600, 60, 30, 0.5, 1.0
-_STEPS = 10 + 5 * 20
-
-# One line each, for any POSIX shell. $1, $2, ... are given behind; nothing of the user's stands inside.
+INSTALL = ROOT / "scripts" / "profile_on_host.sh"
+# For any POSIX shell. $1 is given behind; nothing of the user's stands inside.
 COPY = (
     "set -eu; umask 077; mkdir -p ~/deepvm-profile; cd ~/deepvm-profile; "
     'if [ "$(cat copied 2>/dev/null)" = "$1" ]; then cat >/dev/null; exit 0; fi; '
     "rm -rf source.new; mkdir source.new; tar -xf - -C source.new; "
     '[ -f source.new/pyproject.toml ]; rm -rf source copied; mv source.new source; printf %s "$1" >copied'
 )
-INSTALL = (
-    "set -eu; cd ~/deepvm-profile; "
-    # A first start that was interrupted may still be at it, on a host that has not noticed.
-    "exec 9>lock; if command -v flock >/dev/null && ! flock -w 900 9; then "
-    'echo "another start of this script has been installing here for 15 minutes" >&2; exit 1; fi; '
-    'want="$1 $2 $4"; if [ "$(cat installed 2>/dev/null)" = "$want" ] && venv/bin/python -c "import deepvm"; '
-    "then exit 0; fi; "
-    "gpu=no; if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null; then gpu=yes; fi; "
-    f'case "$2:$gpu" in *train*:yes) room={ROOM_GPU_MB};; *train*:no) room={ROOM_CPU_MB};; *) room={ROOM_BARE_MB};; '
-    'esac; set -- "$@" $(df -Pm . | tail -n 1); '
-    # Behind the four arguments stand the words of df: device, size, used, free.
-    'if [ ! -d venv ] && [ "$8" -lt "$room" ]; then '
-    'echo "$room MB are needed in $PWD, $8 MB are free: give the VM a larger disk" >&2; exit 1; fi; '
-    "py=; for p in python3 python3.13 python3.12 python3.11 python3.10; do if command -v $p >/dev/null && "
-    '$p -c "import sys; sys.exit(sys.version_info < (3, 10))"; then py=$p; break; fi; done; '
-    'if [ -z "$py" ]; then echo "no Python 3.10 or newer: take Ubuntu 22.04 or newer" >&2; exit 1; fi; '
-    'if ! $py -c "import ensurepip, venv" 2>/dev/null; then '
-    'if ! command -v apt-get >/dev/null; then echo "$py has no venv, and there is no apt-get" >&2; exit 1; fi; '
-    'root=; if [ "$(id -u)" != 0 ]; then root="sudo -n"; fi; '
-    "$root apt-get -o DPkg::Lock::Timeout=300 -q update >&2; $root env DEBIAN_FRONTEND=noninteractive apt-get "
-    "-o DPkg::Lock::Timeout=300 -q -y install python3-venv >&2; fi; "
-    "venv/bin/python -m pip --version >/dev/null 2>&1 || { rm -rf venv; $py -m venv venv; }; "
-    'pip="venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --retries 5 --timeout 60"; '
-    'case "$2:$gpu" in *train*:no) $pip --index-url "$3" torch;; *train*:yes) if [ -n "$4" ]; then '
-    '$pip --index-url "$4" torch; fi;; esac; '
-    '$pip "./source$2"; '
-    'case "$2:$gpu" in *train*:yes) venv/bin/python -c "import sys, torch; sys.exit(not torch.cuda.is_available())" '
-    '|| { echo "torch does not see the GPU; if it is newer than the driver, --torch-index names another build" >&2; '
-    'exit 1; };; esac; printf %s "$want" >installed'
-)
 ACCEPT = (
     "import importlib.util, sys, deepvm; "
     "sys.exit(0 if deepvm.__version__ == sys.argv[1] and all(map(importlib.util.find_spec, sys.argv[2:])) else "
     "'deepvm ' + deepvm.__version__ + ' in ' + sys.executable + '; needed: ' + ' '.join(sys.argv[1:]))"
 )
-
-
-@dataclass(frozen=True)
-class Step:
-    """Commands, one for each host, that run at the same time; ``lines`` are for ``sh``, as they are printed."""
-
-    title: str
-    lines: Mapping[str, str]
-    limit_s: float
-    advice: str
 
 
 def read_arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -216,62 +170,75 @@ class Job:
 
     def steps(self) -> list[Step]:
         """What comes before the measurement."""
+        names = [h.name for h in self.hosts]
         check = Step(
             "looking whether all hosts answer",
-            {h.name: self._there(h, "exit 0") for h in self.hosts},
+            {f"{self._ssh('exit 0')} </dev/null": names},
             CHECK_S,
             "is the VM started, its port 22 open for this machine, the key known here (ssh-agent, or --ssh)?",
         )
         if self.order.python:
             return [check, self._accept()]
         stamp = digest()
-        send = " ".join(map(shlex.quote, source()))
-        copy = {h.name: f"{send} | {self._there(h, COPY, stamp, listens=True)}" for h in self.hosts}
-        extras = {h.name: self._extra(h) for h in self.hosts}
-        install = {
-            h.name: self._there(h, INSTALL, stamp, extras[h.name], CPU_INDEX, self.order.torch_index)
-            for h in self.hosts
-        }
+        copy = f"{shlex.join(source())} | {self._ssh(shlex.join(['sh', '-c', COPY, 'deepvm', stamp]))}"
+        install = {}
+        for extras, those in self._kinds({True: "train", False: ""}, "mpi"):
+            words = ["sh", "-s", "--", stamp, f"[{','.join(extras)}]" if extras else "", CPU_INDEX]
+            line = self._ssh(shlex.join([*words, self.order.torch_index]))
+            install[f"{line} <{shlex.quote(str(INSTALL))}"] = those
         again = "the same command goes on where it was"
         return [
             check,
-            Step("copying this clone", copy, COPY_S, f"see what it says; {again}"),
+            Step("copying this clone", {copy: names}, COPY_S, f"see what it says; {again}"),
             Step("installing deepvm (some minutes on fresh VMs)", install, INSTALL_S, f"see what it says; {again}"),
         ]
 
-    def _extra(self, host: Host) -> str:
-        mpi = ["mpi"] * (self.order.transport == "mpi")
-        found = ["train", *mpi] if host in self.trainers else mpi  # who only receives needs no torch
-        return f"[{','.join(found)}]" if found else ""
+    def _kinds(self, training: Mapping[bool, str], mpi: str) -> list[tuple[list[str], list[str]]]:
+        """What hosts need by what they do, and their names: who only receives needs no torch."""
+        found = []
+        for trains, hosts in ((True, self.trainers), (False, (self.receiver,))):
+            needed = [training[trains], mpi * (self.order.transport == "mpi")]
+            found.append(([n for n in needed if n], [h.name for h in hosts]))
+        return found
 
     def _accept(self) -> Step:
         python = self.order.python
         quoted = f"~/{shlex.quote(python[2:])}" if python.startswith("~/") else shlex.quote(python)
         lines = {}
-        for host in self.hosts:
-            needed = ["torch"] * (host in self.trainers) + ["mpi4py"] * (self.order.transport == "mpi")
-            lines[host.name] = self._ssh(host, f"{quoted} -c {shlex.quote(ACCEPT)} {' '.join([__version__, *needed])}")
+        for needed, those in self._kinds({True: "torch", False: ""}, "mpi4py"):
+            remote = f"{quoted} -c {shlex.quote(ACCEPT)} {' '.join([__version__, *needed])}"
+            lines[f"{self._ssh(remote)} </dev/null"] = those
         title = f"looking for deepvm {__version__} in {python}"
         return Step(title, lines, CHECK_S * 2, "without --python this script installs it")
 
-    def _there(self, host: Host, script: str, *arguments: str, listens: bool = False) -> str:
-        """A line for a shell here that runs a script in ``sh`` there, whatever the login shell is."""
-        return self._ssh(host, shlex.join(["sh", "-c", script, "deepvm", *arguments]), listens=listens)
+    def _ssh(self, remote: str) -> str:
+        return f'{shlex.join(self.ssh)} "$host" {shlex.quote(remote)}'
 
-    def _ssh(self, host: Host, remote: str, *, listens: bool = False) -> str:
-        return shlex.join([*self.ssh, host.name, remote]) + ("" if listens else " </dev/null")
-
-    def measure(self) -> str:
-        """The line that measures; its standard output is the document."""
+    def words(self) -> list[str]:
+        """What ``deepvm`` is given to measure."""
         order = self.order
-        words = [sys.executable, "-m", "deepvm.cli.main", "profile", "all", "--hosts-file", order.trainers]
+        words = ["profile", "all", "--hosts-file", order.trainers]
         words += ["--receiver", order.receiver, "--instance-type", order.trainer_type]
         words += ["--receiver-type", order.receiver_type, "--launcher", shlex.join([*self.ssh, "{host}"])]
         words += ["--python", self.python, *(w for m in order.model for w in ("--model", m))]
         words += ["--sizes", ",".join(map(str, self.sizes)), "--repeats", str(order.repeats)]
         words += ["--transport", order.transport, "--checkpoint-size", order.checkpoint_size]
-        words += ["--out", str(self.parts), *order.more, "-o", "json"]
+        return [*words, "--out", str(self.parts), *order.more, "-o", "json"]
+
+    def measure(self) -> str:
+        """The line that measures; its standard output is the document."""
+        words = [sys.executable, "-m", "deepvm.cli.main", *self.words()]
         return f"{shlex.join(words)} > {shlex.quote(str(self.answer))}"
+
+    def refusal(self) -> str:
+        """Why ``deepvm profile all`` would not begin, "" when it would: hosts are installed before it is asked."""
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            try:
+                deepvm([*self.words(), "--dry-run"])
+            except SystemExit as end:
+                return said.getvalue() if end.code else ""
+        return ""
 
     @property
     def answer(self) -> Path:
@@ -310,141 +277,6 @@ def uncommitted() -> bool:
     return source()[0] == "git" and bool(subprocess.run(words, capture_output=True, timeout=60).stdout)
 
 
-def estimate(job: Job) -> str:
-    """Expected time and cost, with what they rest on."""
-    order, n, models = job.order, len(job.trainers), len(job.order.model)
-    catalog = load_catalog("aws-us-east-1", prices="snapshot")
-    kinds = {order.trainer_type: n}
-    kinds[order.receiver_type] = kinds.get(order.receiver_type, 0) + 1
-    run_s = _RUN_START_S + _STEPS * _STEP_S
-    gbps = catalog[order.receiver_type].network_gbps if order.receiver_type in catalog.by_name else None
-    push_s = _PUSH_START_S + 8e-9 * job.pushed / float(gbps or 1)
-    parts = {
-        "to copy and install": float(_PREPARE_S),
-        "eFLOPS": float(_EFLOPS_S * models),
-        f"speed-up: {len(job.sizes) * order.repeats * models} runs of {run_s:.0f} s": (
-            len(job.sizes) * order.repeats * models * run_s
-        ),
-        f"saturation: {n * order.repeats} pushes of {push_s:.1f} s": 30 + n * order.repeats * push_s,
-    }
-    seconds = sum(parts.values())
-    lines = [f"Expected time: {seconds / 60:.0f} min ({'; '.join(f'{s / 60:.0f} min {t}' for t, s in parts.items())})"]
-    unknown = [t for t in kinds if t not in catalog.by_name]
-    for market, field in (("spot", "spot_usd_per_hour"), ("on demand", "on_demand_usd_per_hour")):
-        fixed = {t: catalog[t].on_demand_usd_per_hour for t in kinds if t not in unknown}
-        prices = {t: getattr(catalog[t], field) or fixed[t] for t in fixed}
-        nameless = [*unknown, *(t for t, p in prices.items() if p is None)]
-        if nameless:
-            lines.append(f"Expected cost, {market}: unknown, deepvm has no price of {', '.join(nameless)}")
-            continue
-        hourly = sum((count * prices[t] for t, count in kinds.items()), Decimal(0))
-        shown = " + ".join(
-            f"{count} x {t} at ${prices[t]}"
-            + " (on demand: no spot price known)" * (getattr(catalog[t], field) is None)
-            for t, count in kinds.items()
-        )
-        lines.append(f"Expected cost, {market}: ${float(hourly) * seconds / 3600:.2f} (${hourly}/h: {shown})")
-    lines.append(
-        f"Assumed: {_STEP_S} s a step ({_STEPS} steps a run; resnet50, batch 128 on a T4; other models and options "
-        f"behind -- differ), {_RUN_START_S} s to start a run, {gbps or 1} Gbit/s at the receiver, VMs that end with "
-        "it, the prices of us-east-1 that came with deepvm; without booting, disks and traffic between zones. Slow "
-        "hosts and repeats of failed runs may double it."
-    )
-    return "\n".join(lines)
-
-
-class Runner:
-    """Runs lines in shells and ends all of them, whatever happens."""
-
-    def __init__(self) -> None:
-        """Nothing runs yet."""
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock, self._over = threading.Lock(), False
-
-    def step(self, step: Step) -> None:
-        """Run a step on all its hosts at once.
-
-        Raises:
-            MeasurementError: names every host on which it failed, and why.
-        """
-        say(f"{step.title}: {len(step.lines)} hosts")
-        with ThreadPoolExecutor(len(step.lines)) as pool:
-            waiting = {name: pool.submit(self._quiet, line, step.limit_s) for name, line in step.lines.items()}
-            try:
-                while not all(f.done() for f in waiting.values()):
-                    time.sleep(0.05)
-            except BaseException:  # a signal: the threads wait for processes that end now
-                self.end()
-                raise
-        wrong = {name: why for name, f in waiting.items() if (why := f.result())}
-        if wrong:
-            reasons = "\n".join(f"  {name}: {why}" for name, why in wrong.items())
-            raise MeasurementError(f"{step.title} failed on {len(wrong)} of {len(waiting)}:\n{reasons}\n{step.advice}")
-
-    def _quiet(self, line: str, limit_s: float) -> str:
-        """Run it; why it failed, "" when it did not."""
-        with tempfile.TemporaryFile() as said:
-            process = self._start(line, said.fileno())
-            if process is None:
-                return "not started"
-            try:
-                code = process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                self._kill(process)
-                return f"not done within {limit_s:.0f} s"
-            finally:
-                self._running.discard(process)
-            said.seek(max(0, said.seek(0, os.SEEK_END) - 1000))
-            lines = said.read().decode(errors="replace").strip().splitlines()[-3:]
-        return "" if code == 0 else " | ".join(lines) or f"exit code {code}"
-
-    def loud(self, line: str, limit_s: float) -> int:
-        """Run it with its messages on this terminal; returns its exit code."""
-        process = self._start(f"exec {line}", None)  # what is ended is the program itself, not a shell around it
-        assert process is not None
-        try:
-            return process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            raise MeasurementError(f"not done within {limit_s / 3600:.0f} h; the same command goes on") from None
-        finally:  # it gets time to end what it has started, and to write down what it has measured
-            self.end(grace_s=30.0)
-
-    def _start(self, line: str, output: int | None) -> subprocess.Popen[bytes] | None:
-        with self._lock:
-            if self._over:
-                return None
-            null = subprocess.DEVNULL
-            process = subprocess.Popen(
-                ["sh", "-c", line], stdin=null, stdout=output, stderr=output, start_new_session=True
-            )
-            self._running.add(process)
-            return process
-
-    def end(self, grace_s: float = 3.0) -> None:
-        """End everything that runs."""
-        with self._lock:
-            self._over = True
-            left = list(self._running)
-        for process in left:
-            self._signal(process, signal.SIGTERM)
-        deadline = time.monotonic() + grace_s
-        for process in left:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-            self._kill(process)
-
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        self._signal(process, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5.0)
-
-    @staticmethod
-    def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-        with contextlib.suppress(OSError):
-            if process.poll() is None:
-                os.killpg(process.pid, number)
-
-
 def deliver(job: Job) -> None:
     """Put the document in its place, and say what importing it will do.
 
@@ -456,7 +288,7 @@ def deliver(job: Job) -> None:
         raise MeasurementError("nothing was measured; see above")
     write_bytes(job.out, job.answer.read_bytes())
     own = {e.name: e for e in load_tables(own_folder())}
-    say(f"{job.out}: {len(found)} measurements. 'deepvm tables import {shlex.quote(job.order.out)}' will:")
+    say(f"{job.out}: {counted(len(found), 'measurement')}. 'deepvm tables import {shlex.quote(job.order.out)}' will:")
     for entry in found:
         old = own.get(entry.name)
         if entry.local:
@@ -474,7 +306,20 @@ def deliver(job: Job) -> None:
 def run(job: Job) -> int:
     """All of it; returns the exit code."""
     order = job.order
-    say(estimate(job))
+    if why := job.refusal():
+        say(why.rstrip())
+        return 2
+    warn_of_types([order.trainer_type, order.receiver_type])
+    say(
+        estimate(
+            (order.trainer_type, len(job.trainers)),
+            order.receiver_type,
+            models=len(order.model),
+            runs=len(job.sizes) * order.repeats,
+            repeats=order.repeats,
+            checkpoint_bytes=job.pushed,
+        )
+    )
     if not order.python and uncommitted():
         say(f"Note: {ROOT} has changes that are not committed; the hosts get what is committed")
     if order.transport == "mpi" and not order.dry_run:
@@ -484,11 +329,14 @@ def run(job: Job) -> int:
             raise RequestError("transport", "mpi", "tcp, or: pip install '.[mpi]' on this machine too") from None
     if order.dry_run:
         for step in job.steps():
-            for line in step.lines.values():
-                print(line)
-        print(job.measure())
+            print(step.script())
+        print(f"# measuring, from here\n{job.measure()}")
+        if not order.python:
+            say(f"{INSTALL} is what the hosts run to install; the rest stands in the lines.")
         return 0
-    if not order.yes and sys.stdin.isatty():
+    if not order.yes:
+        if not sys.stdin.isatty():
+            raise RequestError("yes", False, "this option: no terminal is here that could be asked, and VMs cost money")
         say("Start? [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             say("Nothing was done.")
@@ -504,12 +352,6 @@ def run(job: Job) -> int:
         return code
     finally:  # what is whole has its own name by now; the parts stay
         job.answer.unlink(missing_ok=True)
-
-
-def say(text: str) -> None:
-    """Tell whoever looks on."""
-    sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
 
 
 def on_signal(number: int, _: object) -> NoReturn:
@@ -528,7 +370,7 @@ def main() -> int:
         say("Error: interrupted; the same command goes on")
         return 130
     except RequestError as error:
-        say(f"Error: --{error.option.replace('_', '-')}: {error.shown} cannot be used; allowed: {error.allowed}")
+        say(f"Error: {error.about('--' + error.option.replace('_', '-'))}")
         return error.exit_code
     except DeepVMError as error:
         say(f"Error: {error}")

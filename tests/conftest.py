@@ -42,3 +42,12 @@ def nothing_left_in_the_environment() -> Iterator[None]:
     before = ours()
     yield
     assert ours() == before
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """Threads that wait for each other on a machine with other work to do make steps many times as long."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)

@@ -118,19 +118,37 @@ def test_a_dry_run_shows_every_command_and_asks_nobody(place: Place) -> None:
 
 
 def test_every_line_is_for_a_shell(place: Place) -> None:
-    lines = place.run("--dry-run").stdout.splitlines()
-    assert len(lines) == 10  # three steps on three hosts, and the measurement
-    scripts = []
-    for line in lines:
-        subprocess.run(["sh", "-n", "-c", line], check=True, timeout=10)
-        words = shlex.split(line.removesuffix(" </dev/null"))
-        if words[0] in ("ssh", "git"):
-            there = shlex.split(words[-1])
-            assert there[:2] == ["sh", "-c"] and there[3] == "deepvm"
-            scripts.append(there[2])
-    assert len(scripts) == 9
-    for script in set(scripts):
-        subprocess.run(["sh", "-n", "-c", script], check=True, timeout=10)
+    text = place.run("--dry-run").stdout
+    subprocess.run(["sh", "-n", "-c", text], check=True, timeout=10)
+    subprocess.run(["sh", "-n", str(ROOT / "scripts" / "profile_on_host.sh")], check=True, timeout=10)
+    blocks = text.split("\n\n")
+    # Looking, copying, installing what trains, installing what receives, measuring; however many hosts there are.
+    assert len(blocks) == 5 and all(block.startswith("# ") for block in blocks)
+    (place.folder / "hosts.txt").write_text("".join(f"ubuntu@vm{i}\n" for i in range(8)))
+    more = place.run("--dry-run").stdout
+    assert len(more.split("\n\n")) == 5 and "on each of these 9 hosts" in more and len(more) < len(text) + 500
+
+
+def test_it_starts_only_when_somebody_says_so(place: Place) -> None:
+    """Neither without a terminal nor with an answer that came through a pipe."""
+    for words in (place.words(), ["sh", "-c", f"echo n | {shlex.join(place.words())}"]):
+        done = subprocess.run(
+            words,
+            cwd=place.folder,
+            env=place.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 2
+        assert "Error: --yes: not given; allowed: this option: no terminal is here" in done.stderr
+    assert place.asked() == ""
+
+
+def test_mistyped_types_are_said(place: Place) -> None:
+    done = place.run("--dry-run", "--trainer-type", "g4dn.xlrge")
+    assert "no catalogue that comes with deepvm has a type g4dn.xlrge; did you mean g4dn.xlarge?" in done.stderr
 
 
 def test_a_host_that_does_not_answer(place: Place) -> None:
@@ -161,6 +179,7 @@ def test_a_host_that_does_not_answer(place: Place) -> None:
 def test_wrong_usage(place: Place, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
     """In this process: what a start of Python takes ten times is better spent."""
     monkeypatch.chdir(place.folder)
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("profile_on_aws", SCRIPT)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -173,11 +192,23 @@ def test_wrong_usage(place: Place, monkeypatch: pytest.MonkeyPatch, words: list[
     assert message in f"--{refusal.value.option}: {refusal.value.shown} {refusal.value.allowed}"
 
 
-def test_wrong_usage_has_its_exit_code(place: Place) -> None:
-    done = place.run("--yes", "--sizes", "1,4")
-    assert done.returncode == 2
-    assert "Error: --sizes: '1,4' cannot be used; allowed: 1, which speed-ups are relative to" in done.stderr
-    assert place.asked() == ""
+@pytest.mark.parametrize("start", ["--yes", "--dry-run"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sizes", "1,4"], "Error: --sizes: '1,4' cannot be used; allowed: 1, which speed-ups are relative to"),
+        (["--model", "resnet5"], "Error: --model: 'resnet5' cannot be used; allowed: resnet18, resnet50"),
+        (["--", "--stpes", "50"], "--stpes"),
+        (["--", "--batch", "1"], "Error: --batch: 1 cannot be used"),
+    ],
+)
+def test_wrong_usage_is_found_before_anything_is_installed(
+    place: Place, start: str, words: list[str], message: str
+) -> None:
+    done = place.run(start, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert place.asked() == "" and not (place.folder / "home.json.parts").exists()
 
 
 def test_paths_with_anything_in_them(place: Place) -> None:
@@ -185,13 +216,13 @@ def test_paths_with_anything_in_them(place: Place) -> None:
     (place.folder / "hosts.txt").rename(place.folder / f"{odd}.txt")
     done = place.run("--dry-run", "--trainers", f"{odd}.txt", "--out", f"{odd}.json", "--python", "~/a b/python")
     assert done.returncode == 0, done.stderr
-    *before, line = done.stdout.splitlines()
+    line = done.stdout.splitlines()[-1]
     words = shlex.split(line)
     assert words[words.index("--hosts-file") + 1] == f"{odd}.txt"
     assert words[words.index("--out") + 1] == f"{odd}.json.parts"
     assert words[-2:] == [">", f".{odd}.json.new"]
-    assert shlex.split(shlex.split(before[-1])[-2])[0] == "~/a b/python"
-    assert "~/'a b/python' -c" in shlex.split(before[-1])[-2]
+    there = [shlex.split(row)[-2] for row in done.stdout.splitlines() if "find_spec" in row]
+    assert len(there) == 2 and all(row.startswith("~/'a b/python' -c") for row in there)
 
 
 @pytest.fixture
@@ -242,10 +273,16 @@ def shell(place: Place, line: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def lines_for_one(place: Place, *words: str) -> tuple[str, str]:
+    """What copies and what installs, for the host ``one``."""
+    blocks = place.run("--dry-run", *words).stdout.split("\n\n")
+    copy, install = (block.splitlines()[2].strip() for block in blocks[1:3])
+    return f"host=ubuntu@one; {copy}", f"host=ubuntu@one; {install}"
+
+
 def test_the_printed_lines_install_on_a_fresh_host_once(place: Place) -> None:
     """As somebody who copies them; apt-get brings venv, and what is there is not brought again."""
-    lines = place.run("--dry-run").stdout.splitlines()
-    copy, install = lines[3], lines[6]
+    copy, install = lines_for_one(place)
     real = (place.homes / "bin" / "python3").read_text().partition("\n")[2]
     without = 'case "$*" in *ensurepip*) [ -e "$HOMES/venv" ] || exit 1;; esac\n'
     shim(place, "python3", without + real)
@@ -270,11 +307,11 @@ def test_a_gpu_that_torch_does_not_see(place: Place) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("torch sees a GPU here")
-    lines = place.run("--dry-run", "--torch-index", "https://example.org/it's").stdout.splitlines()
+    copy, install = lines_for_one(place, "--torch-index", "https://example.org/it's")
     shim(place, "nvidia-smi", "exit 0")
     shim(place, "df", "echo d 99999 1 99998 1% /")
-    assert shell(place, lines[3]).returncode == 0
-    done = shell(place, lines[6])
+    assert shell(place, copy).returncode == 0
+    done = shell(place, install)
     assert done.returncode == 1 and "--torch-index names another build" in done.stderr
     assert "--index-url https://example.org/it's torch" in (place.homes / "pip").read_text()
     assert not (place.homes / "one" / "deepvm-profile" / "installed").exists()
@@ -336,6 +373,6 @@ def _ended_and_continued(place: Place) -> None:
     assert [e["kind"] for e in document["entries"]] == ["eflops", "saturation", "scaling"]
     assert "refuse (processes of one machine" in done.stderr
     assert "Now end the VMs" in done.stderr
-    # torchrun's folder of logs and torch's cache are torch's own.
-    assert [p.name for p in (place.folder / "tmp").iterdir() if not p.name.startswith("torch")] == []
+    # torch's cache is torch's own.
+    assert [p.name for p in (place.folder / "tmp").iterdir() if not p.name.startswith("torchinductor")] == []
     assert left(place) == []

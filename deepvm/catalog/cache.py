@@ -17,7 +17,6 @@ import fcntl
 import hashlib
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 from deepvm.catalog.files import MAX_BYTES, read_text, write_bytes
+from deepvm.catalog.folders import user_folder
 from deepvm.catalog.provider import ACCOUNT_BOUND, FAILURES, TTL_S, Signal, ttl_s
 from deepvm.catalog.signal_file import Stored, decode, encode
 from deepvm.errors import CatalogFormatError, DataError, RequestError
@@ -50,7 +50,7 @@ def default_folder(environ: Mapping[str, str]) -> Path | None:
     AWS's prices later.
     """
     named = environ.get("DEEPVM_CACHE_DIR", "")
-    folder = Path(os.path.expanduser(named)).absolute() if named else _user_cache(environ)
+    folder = Path(os.path.expanduser(named)).absolute() if named else user_folder("cache", environ)
     elsewhere = sorted(
         f"{name}={value}"
         for name, value in environ.items()
@@ -60,18 +60,6 @@ def default_folder(environ: Mapping[str, str]) -> Path | None:
         return folder
     # Only the hash: an address may carry a password. The underscore: no region has such a name.
     return folder / f"endpoint_{hashlib.sha256(chr(10).join(elsewhere).encode()).hexdigest()[:12]}"
-
-
-def _user_cache(environ: Mapping[str, str]) -> Path | None:
-    if sys.platform == "linux":
-        # What platformdirs says on Linux (a test compares them), without the 10 ms that importing it takes.
-        base = environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache")
-        folder = Path(base) / "deepvm"
-    else:
-        from platformdirs import user_cache_path
-
-        folder = user_cache_path("deepvm")
-    return folder if folder.is_absolute() else None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal
 
+import numpy as np
+
 from deepvm.core.instances import Catalog, Gpu, InstanceType, Market
 from deepvm.core.speedup import SpeedupCurve
 
@@ -129,7 +131,9 @@ def _figure_changes(old: InstanceType, new: InstanceType) -> Iterator[FigureChan
     yield from _gpu_changes(old.name, old.gpu, new.gpu)
     before, after = _curves(old.speedups), _curves(new.speedups)
     for key in dict.fromkeys([*before, *after]):
-        yield from _changed(old.name, f"speedup {key}", before.get(key), after.get(key))
+        one, other = before.get(key), after.get(key)
+        if one != other:
+            yield from _changed(old.name, f"speedup {key}", one and _in_words(one), other and _in_words(other))
 
 
 def _gpu_changes(name: str, old: Gpu | None, new: Gpu | None) -> Iterator[FigureChange]:
@@ -140,14 +144,32 @@ def _gpu_changes(name: str, old: Gpu | None, new: Gpu | None) -> Iterator[Figure
         yield from _changed(name, f"gpu.{field.name}", getattr(old, field.name), getattr(new, field.name))
 
 
-def _curves(curves: Sequence[SpeedupCurve]) -> dict[str, str]:
-    """Each curve by its kind and workload, in words."""
-    found = {}
-    for curve in curves:
-        parameters = [(f.name, getattr(curve, f.name)) for f in fields(curve) if f.name not in ("workload", "kind")]
-        key = f"{curve.kind} of {curve.workload}" if curve.workload is not None else curve.kind
-        found[key] = ", ".join(f"{name} {_plain(value)}" for name, value in parameters if value not in (None, "", ()))
-    return found
+_SIZES = (2, 4, 8, 16, 32)
+"""VMs for which a curve that changed shows S(n): its parameters and its source say little to a person."""
+
+
+def _curves(curves: Sequence[SpeedupCurve]) -> dict[str, SpeedupCurve]:
+    """Each curve by its kind and workload."""
+    return {f"{c.kind} of {c.workload}" if c.workload is not None else c.kind: c for c in curves}
+
+
+def _in_words(curve: SpeedupCurve) -> str:
+    """S(n) at some sizes, then the parameters, then the source."""
+    speedups = curve.speedup(np.array(_SIZES, dtype=np.float64))
+    said = [f"S({n}) {float(s):.4g}" for n, s in zip(_SIZES, speedups, strict=True)]
+    said += [f"{name} {value}" for name, value in _parameters(curve)]
+    return ", ".join([*said, f"source {curve.source}"] if curve.source else said)
+
+
+def _parameters(curve: SpeedupCurve) -> Iterator[tuple[str, str]]:
+    for name in (f.name for f in fields(curve) if f.name not in ("workload", "source")):
+        value = getattr(curve, name)
+        if isinstance(value, SpeedupCurve):
+            yield name, " ".join([value.kind, *(f"{n} {v}" for n, v in _parameters(value))])
+        elif isinstance(value, tuple):
+            yield name, " ".join(f"({n:.10g} {s:.10g})" for n, s in value)
+        elif value is not None:
+            yield name, f"{value:.10g}"
 
 
 def _catalog_changes(old: Catalog, new: Catalog) -> Iterator[FigureChange]:

@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +25,11 @@ from typing import Any
 
 from deepvm.catalog.files import MAX_BYTES, read_text, sync_folder, write_bytes
 from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS, Entry, Tables, build_tables
+from deepvm.catalog.measured_place import CURRENT, absent, default_folder
 from deepvm.core.instances import Catalog
 from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
 
-CURRENT, PREVIOUS, LOCK = "measured.json", "measured.previous.json", ".measured.lock"
+PREVIOUS, LOCK = "measured.previous.json", ".measured.lock"
 _NEXT = ".measured.next.json"
 
 LOCK_WAIT_S = 30.0
@@ -38,31 +38,18 @@ LOCK_WAIT_S = 30.0
 _POLL_S = 0.02
 
 
-def default_folder(environ: Mapping[str, str]) -> Path | None:
-    """Where measured tables are: ``DEEPVM_DATA_DIR``, else deepvm's folder in the user's data; None without a home."""
-    named = environ.get("DEEPVM_DATA_DIR", "")
-    if named:
-        return Path(os.path.expanduser(named)).absolute()
-    if sys.platform == "linux":
-        # What platformdirs says on Linux (a test compares them), without the 10 ms that importing it takes.
-        base = environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
-        folder = Path(base) / "deepvm"
-    else:
-        from platformdirs import user_data_path
-
-        folder = user_data_path("deepvm")
-    return folder if folder.is_absolute() else None
-
-
 def own_folder() -> Path:
     """The user's folder of measured tables.
 
     Raises:
-        DataError: there is no home folder and no ``DEEPVM_DATA_DIR``.
+        DataError: the system names none, and there is no ``DEEPVM_DATA_DIR``.
     """
     folder = default_folder(os.environ)
     if folder is None:
-        raise DataError("there is no home folder to keep measured tables in; DEEPVM_DATA_DIR names a place for them")
+        raise DataError(
+            "there is no place for measured tables: no home folder, or XDG_DATA_HOME is not an absolute path; "
+            "DEEPVM_DATA_DIR names one"
+        )
     return folder
 
 
@@ -73,11 +60,11 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
         folder: where they are; the user's own unless given.
 
     Raises:
-        CatalogFormatError: the file is not what was written; names every problem with its place.
+        CatalogFormatError: the file cannot be read, or is not what was written; names every problem with its place.
     """
     place = default_folder(os.environ) if folder is None else Path(folder)
     # Most users have none: no more than a look at the folder, and pydantic stays out.
-    if place is None or not os.path.lexists(place / CURRENT):
+    if place is None or absent(place / CURRENT):
         return Tables()
     try:
         return read_tables(place / CURRENT)
@@ -99,7 +86,7 @@ def open_tables(name: str) -> Tables | None:
     if name == "auto":
         return load_tables()
     if not name.lower().endswith(".json"):
-        raise RequestError("tables", name, "auto, paper, or a file that ends in .json")
+        raise RequestError("tables", name, "auto, paper, or a .json file that 'deepvm tables export' wrote")
     return read_tables(Path(name))
 
 
@@ -110,25 +97,30 @@ def read_tables(path: Path) -> Tables:
         CatalogFormatError: missing, too large, not JSON, of another version, or with values that cannot be; names
             every problem with its place.
     """
-    from deepvm.catalog.measured_schema import parse_document, refuse, tables_findings
+    from deepvm.catalog.measured_schema import TABLES_EXPECTED, parse_document, refuse, tables_findings
 
-    document = parse_document(read_measured(path), path)
+    document = parse_document(read_measured(path, TABLES_EXPECTED), path, TABLES_EXPECTED)
     refuse(path, document, tables_findings(document))
     return build_tables(document, str(path))
 
 
-def read_measured(path: Path) -> str:
+def read_measured(path: Path, expected: str = "") -> str:
     """The text of a file of measurements.
+
+    Args:
+        path: the file.
+        expected: what belongs there, for messages; tables or a document unless given.
 
     Raises:
         CatalogFormatError: missing, no regular file, too large, empty, or not UTF-8.
     """
     from deepvm.catalog.measured_schema import EXPECTED
 
+    expected = expected or EXPECTED
     try:
-        return read_text(path, EXPECTED)
+        return read_text(path, expected)
     except FileNotFoundError:
-        raise CatalogFormatError(path, [Problem("file", "does not exist", EXPECTED)]) from None
+        raise CatalogFormatError(path, [Problem("file", "does not exist", expected)]) from None
 
 
 def entry_of(
@@ -217,6 +209,8 @@ def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Chan
 def restore_previous(folder: str | os.PathLike[str]) -> Path:
     """Swap the tables with what they were before the last change; a second call swaps them back.
 
+    Before the first change nothing was measured: then empty tables take the place of the file, whatever is in it.
+
     Returns:
         The file that was written.
 
@@ -226,10 +220,19 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
     place = Path(folder)
     with _locked(place):
         before = place / PREVIOUS
-        if not os.path.lexists(before):
-            raise DataError(f"{before}: there is no earlier version of the measured tables")
-        read_tables(before)
-        _put(place, before.read_bytes())
+        if os.path.lexists(before):
+            try:
+                read_tables(before)
+            except CatalogFormatError as error:
+                _add_note(error, f"These are the tables before the last change: remove {before} to do without them.")
+                raise
+            _put(place, before.read_bytes())
+        elif os.path.lexists(place / CURRENT):
+            _put(place, encode_tables(Tables()))
+        else:
+            raise DataError(
+                f"{place / CURRENT}: nothing was measured yet, so there is no earlier version to go back to"
+            )
     return place / CURRENT
 
 

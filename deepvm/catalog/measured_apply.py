@@ -5,19 +5,30 @@ Pure: what was measured and a catalogue come in, a catalogue goes out that says 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from deepvm.catalog.measured_eflops import choose_workload, measured_speeds
-from deepvm.catalog.measured_entries import Entry, Tables
-from deepvm.core.instances import Catalog, InstanceType, Measurement
-from deepvm.core.saturation import SaturationTable
-from deepvm.core.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
+from deepvm.catalog.measured_curves import choose_curves, curve_doubts, with_curves
+from deepvm.catalog.measured_eflops import choose_workload, measured_speeds, usable_speeds
+from deepvm.catalog.measured_entries import Entry, Tables, Told
+from deepvm.catalog.measured_pairs import measured_pairs
+from deepvm.core.instances import Catalog, Measurement
 from deepvm.errors import RequestError
 
-FEWEST_SIZES = 3
-"""Sizes above 1 that a curve needs to become a type's own default: the ring beyond them has two parameters."""
+
+@dataclass(frozen=True)
+class Applied:
+    """A catalogue with what was measured in it.
+
+    Attributes:
+        catalog: the catalogue. used: the entries that changed it. notes: why others did not, as far as it is worth a
+            word. workloads: of the eFLOPS and of the curves that count, each empty without any.
+    """
+
+    catalog: Catalog
+    used: tuple[Entry, ...] = ()
+    notes: tuple[Told, ...] = ()
+    workloads: tuple[str, str] = ("", "")
 
 
 def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
@@ -25,11 +36,9 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
 
     - ``eflops``: by the rule of :mod:`deepvm.catalog.measured_eflops`.
     - ``scaling``: the type's ``measured`` curve, which becomes its default where it has at least three sizes above 1,
-      and then its ``ring`` as well; types that had its curves, because they have its GPU, follow. Of several workloads
-      the one that was asked for, else that of the eFLOPS, else the one measured last. The others stand beside it as
-      curves of their workloads.
-    - ``saturation``: the row of the pair's bandwidth, min(sender, receiver). Rows of less bandwidth with a larger n_sat
-      come down to it, rows of more bandwidth with a smaller one go: n_sat never falls as bandwidth grows.
+      and then its ``ring`` as well; types that had its curves, because they have its GPU, follow. Only curves of one
+      workload count, by the rule of :mod:`deepvm.catalog.measured_curves`.
+    - ``saturation``: see :mod:`deepvm.catalog.measured_pairs`.
 
     Args:
         tables: what was measured.
@@ -39,185 +48,76 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
             to one scale.
 
     Raises:
-        RequestError: nothing was measured with this workload.
+        RequestError: nothing was measured with this workload, or it is the beginning of several models.
     """
+    return _applied(tables, catalog, workload, among).catalog
+
+
+def reasons(tables: Tables, catalog: Catalog) -> dict[str, str]:
+    """Why entries are not used in a catalogue, by name; empty for those that are.
+
+    Args:
+        tables: what was measured.
+        catalog: all types that could be recommended.
+    """
+    found = _applied(tables, catalog, "", ())
+    told = {name: note.text for note in found.notes for name in note.unused}
+    used = {e.name for e in found.used}
+    return {
+        e.name: "" if e.name in used else told.get(e.name) or _not_concerned(e, catalog, found.workloads)
+        for e in tables
+    }
+
+
+def _not_concerned(entry: Entry, catalog: Catalog, workloads: tuple[str, str]) -> str:
+    if entry.kind == "saturation":
+        if not {entry.sender_type, entry.receiver_type} & catalog.by_name.keys():
+            return f"the catalogue has neither a type {entry.sender_type} nor {entry.receiver_type}"
+        return "of several measurements at one bandwidth the smallest n_sat holds"
+    instance = catalog.by_name.get(entry.instance_type)
+    if instance is None:
+        return f"the catalogue has no type {entry.instance_type}"
+    if instance.gpu is None:
+        return f"{entry.instance_type} has no GPU, and only types with GPUs train"
+    return f"{workloads[entry.kind == 'scaling']} counts for {entry.instance_type}; --workload chooses"
+
+
+def _applied(tables: Tables, catalog: Catalog, workload: str, among: Sequence[Catalog]) -> Applied:
     trained = [e for e in tables if e.kind != "saturation"]
     if workload:
         trained = _of_workload(trained, workload)
-    speeds_of = [e for e in trained if e.kind == "eflops"]
     known = Catalog("known", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
+    # What cannot be used has no say in which workload counts.
+    speeds_of, unused, odd = usable_speeds(known, [e for e in trained if e.kind == "eflops"])
     chosen = choose_workload(speeds_of, known)
     speeds = measured_speeds(catalog, speeds_of, chosen, known)
-    curves = {
-        name: es for name, es in _by_type(e for e in trained if e.kind == "scaling").items() if _trains(known, name)
-    }
-    wanted = chosen or choose_workload((e for es in curves.values() for e in es), known)
-    general = {name: _general(es, wanted) for name, es in curves.items()}
-    instances = tuple(
-        _with_curves(i, curves[i.name], wanted) if i.name in curves else _following(i, known, general)
-        for i in speeds.instances
-    )
-    n_sat, pairs, told = _with_pairs(catalog, [e for e in tables if e.kind == "saturation"])
-    used = [*speeds.used, *(e for name, e in general.items() if name in catalog.by_name), *pairs]
-    if not used and not speeds.notes and not told:
-        return catalog
+    curves = choose_curves(known, [e for e in trained if e.kind == "scaling"], chosen)
+    instances = with_curves(speeds.instances, curves, known)
+    n_sat, pairs, told = measured_pairs(catalog, [e for e in tables if e.kind == "saturation"], known)
+    notes = (*unused, *speeds.notes, *curves.notes, *told)
+    used = (*speeds.used, *(e for name, e in curves.general.items() if name in catalog.by_name), *pairs)
+    if not used and not notes:
+        return Applied(catalog)
+    here = {e.subject for e in speeds_of if e.workload == chosen}
+    doubts = [*odd, *speeds.doubts, *curve_doubts(instances, curves, chosen, here)]
     about = catalog.provenance
     provenance = replace(
         about,
         measured=tuple(Measurement(e.kind, e.subject, e.workload, e.measured_at, e.value) for e in used),
-        doubts=(*about.doubts, *speeds.doubts, *_curve_doubts(general, chosen, {e.subject for e in speeds.used})),
-        notes=(*about.notes, *speeds.notes, *told),
+        doubts=(*about.doubts, *doubts),
+        notes=(*about.notes, *(note.text for note in notes)),
     )
-    return replace(catalog, instances=instances, eflops_unit=speeds.unit, n_sat=n_sat, provenance=provenance)
+    found = replace(catalog, instances=instances, eflops_unit=speeds.unit, n_sat=n_sat, provenance=provenance)
+    return Applied(found, used, notes, (chosen, curves.workload))
 
 
 def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
+    """The entries of the workload that begins so: a whole word of it, or the beginning of one model's name."""
     found = [e for e in entries if e.workload == workload or e.workload.startswith(f"{workload}/")]
+    if not found:
+        begins = [e for e in entries if e.workload.startswith(workload)]
+        found = begins if len({e.workload.partition("/")[0] for e in begins}) == 1 else []
     if not found:
         known = ", ".join(sorted({e.workload for e in entries})) or "none, because nothing was measured yet"
         raise RequestError("workload", workload, f"one that was measured: {known}")
     return found
-
-
-def _trains(catalog: Catalog, name: str) -> bool:
-    return name in catalog.by_name and catalog[name].gpu is not None
-
-
-def _by_type(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
-    for entry in entries:
-        found.setdefault(entry.instance_type, []).append(entry)
-    return found
-
-
-def _general(entries: Sequence[Entry], wanted: str) -> Entry:
-    """The curve that counts for a type: of the workload, else of the same model, else the last."""
-
-    def model(workload: str) -> str:
-        return workload.partition("/")[0]
-
-    return max(entries, key=lambda e: (e.workload == wanted, model(e.workload) == model(wanted), e.measured_at))
-
-
-def _with_curves(instance: InstanceType, entries: Sequence[Entry], wanted: str) -> InstanceType:
-    general = _general(entries, wanted)
-    new: list[SpeedupCurve] = [*_general_curves(general), *(_curve(e, e.workload) for e in entries)]
-    replaced = {(c.kind, c.workload) for c in new}
-    # Curves that were another type's say less than its own.
-    kept = [c for c in instance.speedups if (c.kind, c.workload) not in replaced and not instance.speedup_basis]
-    default = MeasuredSpeedup.kind if _sizes(general) >= FEWEST_SIZES else instance.default_speedup
-    if default != MeasuredSpeedup.kind:
-        return replace(instance, speedups=(*_others(instance, replaced), *new))
-    return replace(instance, speedups=(*kept, *new), default_speedup=default, speedup_basis="")
-
-
-def _following(instance: InstanceType, known: Catalog, general: Mapping[str, Entry]) -> InstanceType:
-    """A type that has the curves of another one with the same GPUs: it has the measured ones too."""
-    for name, entry in sorted(general.items()):
-        other = known[name]
-        if other.gpu == instance.gpu and _shared(other) == _shared(instance) and _sizes(entry) >= FEWEST_SIZES:
-            new = _general_curves(entry)
-            return replace(
-                instance,
-                speedups=(*_others(instance, {(c.kind, None) for c in new}), *new),
-                default_speedup=MeasuredSpeedup.kind,
-                speedup_basis=f"those of {name}, the same GPU",
-            )
-    return instance
-
-
-def _shared(instance: InstanceType) -> set[SpeedupCurve]:
-    return {c for c in instance.speedups if c.workload is None}
-
-
-def _others(instance: InstanceType, replaced: Collection[tuple[str, str | None]]) -> list[SpeedupCurve]:
-    return [c for c in instance.speedups if (c.kind, c.workload) not in replaced]
-
-
-def _general_curves(entry: Entry) -> list[SpeedupCurve]:
-    """The measured curve and, where the points determine it, the ring through them."""
-    curve = _curve(entry, None)
-    if _sizes(entry) < FEWEST_SIZES or curve.beyond is None:
-        return [curve]
-    return [replace(curve.beyond, fitted_to=curve.points[-1][0], source=curve.source), curve]
-
-
-def _curve(entry: Entry, workload: str | None) -> MeasuredSpeedup:
-    points = entry.points
-    ring = RingSpeedup.fit([p for p in points if p[0] > 1])
-    return MeasuredSpeedup(points, ring, workload=workload, source=_said(entry))
-
-
-def _said(entry: Entry) -> str:
-    return f"measured here, {entry.measured_at.date()} ({entry.workload})"
-
-
-def _sizes(entry: Entry) -> int:
-    return sum(1 for n, _ in entry.points if n > 1)
-
-
-def _curve_doubts(general: Mapping[str, Entry], chosen: str, with_speed: Collection[str]) -> list[str]:
-    found = []
-    for name, entry in general.items():
-        if entry.local:
-            found.append(f"the curve of {name} was measured with processes of one machine, not with VMs")
-        if _sizes(entry) < FEWEST_SIZES:
-            sizes = "1 size" if _sizes(entry) == 1 else f"{_sizes(entry)} sizes"
-            found.append(
-                f"the curve of {name} was measured at {sizes} above 1, too few to go by: it counts only with "
-                "--speedup measured"
-            )
-        if name in with_speed and not f"{chosen}/".startswith(f"{entry.workload}/"):
-            found.append(f"the curve of {name} was measured with {entry.workload}, its eFLOPS with {chosen}")
-    return found
-
-
-def _with_pairs(catalog: Catalog, entries: Sequence[Entry]) -> tuple[SaturationTable, list[Entry], list[str]]:
-    """The table with the measured rows in it, the entries that made them, and what had to give way."""
-    notes: list[str] = []
-    rows: dict[float, tuple[int, Entry]] = {}
-    for entry in entries:
-        gbps = _bandwidth(entry, catalog)
-        if gbps is None:
-            if {entry.sender_type, entry.receiver_type} & catalog.by_name.keys():
-                notes.append(f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair")
-            continue
-        senders, _ = entry.senders
-        if gbps not in rows or senders < rows[gbps][0]:
-            rows[gbps] = (senders, entry)
-    if not rows:
-        return catalog.n_sat, [], notes
-    # A smaller n_sat only asks for more memory nodes, so of measured rows that contradict each other the smaller holds.
-    least: float = math.inf
-    own: dict[float, int] = {}
-    for gbps in sorted(rows, reverse=True):
-        least = min(least, rows[gbps][0])
-        own[gbps] = int(least)
-    published = dict(zip(catalog.n_sat.network_gbps, map(int, catalog.n_sat.n_sat), strict=True))
-    table = dict(own)
-    for gbps, n in published.items():
-        if gbps in own:
-            continue
-        below = max((m for g, m in own.items() if g < gbps), default=0)
-        above = min((m for g, m in own.items() if g > gbps), default=n)
-        if n < below:
-            notes.append(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth")
-        elif n > above:
-            notes.append(f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}, measured here at more bandwidth")
-            table[gbps] = above
-        else:
-            table[gbps] = n
-    return SaturationTable.from_rows(sorted(table.items())), [e for _, e in rows.values()], notes
-
-
-def _bandwidth(entry: Entry, catalog: Catalog) -> float | None:
-    """Gbit/s of a pair, min(sender, receiver): as measured, else as the catalogue says."""
-    ends: list[float] = []
-    for side, name in (("sender_gbps", entry.sender_type), ("receiver_gbps", entry.receiver_type)):
-        instance = catalog.by_name.get(name)
-        known = None if instance is None else instance.network_gbps
-        value = known if entry.document.get(side) is None else entry.document[side]
-        if value is None:
-            return None
-        ends.append(float(value))
-    return min(ends)

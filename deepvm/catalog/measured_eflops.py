@@ -20,12 +20,12 @@ So a figure counts only on a scale that it shares with the others:
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from deepvm.catalog.measured_entries import Entry
+from deepvm.catalog.measured_entries import Entry, Told
+from deepvm.catalog.measured_gpus import another_gpu, without_gpu
 from deepvm.core.instances import Catalog, InstanceType
 
 FAR_APART = 1.25
@@ -40,14 +40,15 @@ class Speeds:
 
     Attributes:
         instances: all types, in the catalogue's order. unit: what eFLOPS count now.
-        used: the entries whose figures are in. doubts, notes: see :class:`deepvm.core.instances.Provenance`.
+        used: the entries whose figures are in. notes: why others are not.
+        doubts: see :class:`deepvm.core.instances.Provenance`.
     """
 
     instances: tuple[InstanceType, ...]
     unit: str
     used: tuple[Entry, ...] = ()
     doubts: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Told, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,20 +71,21 @@ def measured_speeds(catalog: Catalog, entries: Sequence[Entry], chosen: str, kno
 
     Args:
         catalog: where they go.
-        entries: of kind ``eflops``, of any types.
+        entries: of kind ``eflops``, those that can be used.
         chosen: the workload that counts, as :func:`choose_workload` gives it.
         known: all types that are compared, in whatever region; they set the scale.
     """
-    usable, notes = _usable(known, entries)
-    here = {e.instance_type: e for e in usable if e.workload == chosen}
+    here = {e.instance_type: e for e in entries if e.workload == chosen}
     if not here:
-        return Speeds(catalog.instances, catalog.eflops_unit, notes=tuple(notes))
-    others = sorted({e.instance_type for e in usable} - set(here))
+        return Speeds(catalog.instances, catalog.eflops_unit)
+    notes = []
+    others = sorted({e.instance_type for e in entries} - set(here))
     if others:
-        notes.append(
-            f"eFLOPS of {_listed(others)} were measured, but not with {chosen}, so they do not compare; "
+        why = (
+            f"eFLOPS of {listed(others)} were measured, but not with {chosen}, so they do not compare; "
             "'deepvm tables list' shows them, --workload chooses"
         )
+        notes.append(Told(why, tuple(e.name for e in entries if e.instance_type in others)))
     scale = _scale(known, here)
     found = tuple(_with_speed(i, known, here, scale) for i in catalog)
     unit = f"FLOP/s of {chosen}" if scale.estimated else catalog.eflops_unit
@@ -92,7 +94,12 @@ def measured_speeds(catalog: Catalog, entries: Sequence[Entry], chosen: str, kno
 
 
 def choose_workload(entries: Iterable[Entry], catalog: Catalog) -> str:
-    """The workload that was measured on the most GPU types of a catalogue; of equals the one measured last."""
+    """The workload that was measured on the most GPU types of a catalogue; of equals the one measured last.
+
+    Args:
+        entries: those that can be used.
+        catalog: whose types count.
+    """
     types: dict[str, set[str]] = {}
     last: dict[str, tuple[datetime, str]] = {}
     for entry in entries:
@@ -104,34 +111,39 @@ def choose_workload(entries: Iterable[Entry], catalog: Catalog) -> str:
     return max(types, key=lambda w: (len(types[w]), last[w]), default="")
 
 
-def without_gpu(entry: Entry) -> bool:
-    """Whether a measurement says that no GPU took part."""
-    document = entry.document
-    machine, workload = document.get("machine") or {}, document["workload"]
-    device = document.get("device", workload.get("device", machine.get("device")))
-    return device == "cpu" or (device is None and machine.get("gpus", None) in ([], ()))
+def usable_speeds(catalog: Catalog, entries: Iterable[Entry]) -> tuple[list[Entry], list[Told], list[str]]:
+    """The ``eflops`` entries that say what a type's GPUs do, why others do not, and what is odd about the first.
 
-
-def _usable(catalog: Catalog, entries: Iterable[Entry]) -> tuple[list[Entry], list[str]]:
-    usable, notes = [], []
+    Args:
+        catalog: all types that are compared; entries of other types are left out without a word.
+        entries: of kind ``eflops``.
+    """
+    usable, notes, doubts = [], [], []
     for entry in entries:
         instance = catalog.by_name.get(entry.instance_type)
-        if instance is None or instance.gpu is None:
+        if instance is None:
             continue
-        if without_gpu(entry):
-            notes.append(
+        if instance.gpu is None:
+            notes += without_gpu(entry)
+            continue
+        if entry.on_cpu:
+            why = (
                 f"eFLOPS of {entry.instance_type} were measured on its processors, not on its {instance.gpu.name}: "
                 f"they are not used; 'deepvm tables remove {entry.name}' removes them"
             )
+            notes.append(Told(why, (entry.name,)))
             continue
-        names = [g for g in (entry.document.get("machine") or {}).get("gpus") or () if isinstance(g, str)]
-        model = re.compile(rf"(?<![a-z0-9]){re.escape(instance.gpu.name.lower())}(?![a-z0-9])")
-        if names and not any(model.search(n.lower()) for n in names):
-            notes.append(
-                f"{entry.instance_type} has {instance.gpu.name} GPUs, but was measured on {names[0]}: was it one?"
+        took_part = entry.document.get("processes") or len(entry.gpus)
+        if isinstance(took_part, int) and 0 < took_part < instance.gpu.count:
+            why = (
+                f"eFLOPS of {entry.instance_type} were measured on {took_part} of its {instance.gpu.count} GPUs, and "
+                "all of them would train: they are not used; measure all, without --processes"
             )
+            notes.append(Told(why, (entry.name,)))
+            continue
+        doubts += another_gpu(entry, instance.gpu)
         usable.append(entry)
-    return usable, notes
+    return usable, notes, doubts
 
 
 def _scale(catalog: Catalog, here: Mapping[str, Entry]) -> _Scale:
@@ -153,7 +165,7 @@ def _with_speed(instance: InstanceType, catalog: Catalog, here: Mapping[str, Ent
         entry = here[instance.name]
         source = f"measured here, {entry.measured_at.date()} ({entry.workload}): {_measured(entry):.4g} FLOP/s"
         if not scale.estimated:
-            source += f", on the catalogue's scale by {_listed(scale.links)}"
+            source += f", on the catalogue's scale by {listed(scale.links)}"
         return replace(instance, eflops=_rounded(_measured(entry) * factor), eflops_basis="", eflops_source=source)
     same = [
         n
@@ -168,7 +180,7 @@ def _with_speed(instance: InstanceType, catalog: Catalog, here: Mapping[str, Ent
         if scale.spread <= FAR_APART or instance.eflops_basis:
             return instance
         basis = (
-            f"published for another workload, against which {_listed(scale.links)} differ by up to "
+            f"published for another workload, against which {listed(scale.links)} differ by up to "
             f"{scale.spread - 1:.0%} here"
         )
         return replace(instance, eflops_basis=basis)
@@ -176,7 +188,7 @@ def _with_speed(instance: InstanceType, catalog: Catalog, here: Mapping[str, Ent
     if not scale.links:
         source = f"its eFLOPS ({published}) compare with nothing that was measured here"
         return replace(instance, eflops=None, eflops_basis="", eflops_source=source)
-    basis = f"{published}; brought to what was measured here by the estimates of {_listed(scale.links)}"
+    basis = f"{published}; brought to what was measured here by the estimates of {listed(scale.links)}"
     return replace(instance, eflops=_rounded(instance.eflops / scale.factor), eflops_basis=basis)
 
 
@@ -193,7 +205,7 @@ def _following(
             share = instance.eflops / other.eflops
         shares.append(share * _measured(here[other.name]) * factor)
     speed = math.exp(sum(map(math.log, shares)) / len(shares))
-    names = _listed([i.name for i in same])
+    names = listed([i.name for i in same])
     alike = any(i.gpu and i.gpu.count == instance.gpu.count for i in same)
     published = instance.eflops is not None and not instance.eflops_basis
     times = "" if alike else f"{instance.gpu.count} x one {instance.gpu.name}'s, "
@@ -212,12 +224,9 @@ def _doubts(
     rest = [i.name for i, new in zip(catalog, found, strict=True) if _rests(i, new)]
     if not rest:
         return ()
-    measured, count = _listed(sorted(here)), f"{len(rest)} other {'type' if len(rest) == 1 else 'types'}"
+    measured, count = listed(sorted(here)), f"{len(rest)} other {'type' if len(rest) == 1 else 'types'}"
     if scale.estimated:
-        # One of each GPU, the smallest: whoever measures must rent it.
-        small = sorted(catalog, key=lambda i: (i.vcpus, i.name), reverse=True)
-        smallest = {i.gpu.name: i.name for i in small if i.gpu and i.eflops is not None and not i.eflops_basis}
-        published = sorted(smallest.values())
+        published = smallest_of_each_gpu(i for i in catalog if i.eflops is not None and not i.eflops_basis)
         too = (
             f"measure {' or '.join(published[:3])} with the same workload too to compare them, or " if published else ""
         )
@@ -228,15 +237,21 @@ def _doubts(
         )
     if scale.spread > FAR_APART:
         return (
-            f"{_listed(scale.links)} link what was measured here with {chosen} to the catalogue's eFLOPS, and differ "
+            f"{listed(scale.links)} link what was measured here with {chosen} to the catalogue's eFLOPS, and differ "
             f"by {scale.spread - 1:.0%}: GPUs compare differently in the two workloads, so {count} with figures of the "
             "catalogue count only with --estimates; measure them too",
         )
     how = "alone links" if len(scale.links) == 1 else f"link (within {scale.spread - 1:.0%})"
     return (
-        f"{_listed(scale.links)} {how} what was measured here with {chosen} to the catalogue's eFLOPS: {count} with "
+        f"{listed(scale.links)} {how} what was measured here with {chosen} to the catalogue's eFLOPS: {count} with "
         "figures of the catalogue compare only as far as both workloads run GPUs alike; measure them too to be sure",
     )
+
+
+def smallest_of_each_gpu(instances: Iterable[InstanceType]) -> list[str]:
+    """Names of types to measure, sorted: one of each GPU, the smallest, because whoever measures must rent it."""
+    found = sorted(instances, key=lambda i: (i.vcpus, i.name), reverse=True)
+    return sorted({i.gpu.name: i.name for i in found if i.gpu}.values())
 
 
 def _rests(old: InstanceType, new: InstanceType) -> bool:
@@ -257,5 +272,6 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """``a, b and 3 more``."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from fnmatch import fnmatchcase
 from typing import Any
 
 from deepvm.catalog.provider import format_time
@@ -23,6 +24,9 @@ DOCUMENT_VERSIONS = {
     "saturation": "deepvm.saturation/1",
 }
 """The kinds of entries, and ``schema_version`` of the document of each."""
+
+FUTURE = timedelta(days=1)
+"""A measurement that seems to be further ahead is of a wrong clock; days without an hour and clocks differ by less."""
 
 _WORKLOAD = {"model": "{}", "resolution": "{}px", "batch": "b{}", "dtype": "{}", "optimizer": "{}"}
 
@@ -61,7 +65,8 @@ class Entry:
         """What the command line calls it; two measurements of one name are of the same thing."""
         if self.kind == "saturation":
             return f"{self.kind}:{self.sender_type}:{self.receiver_type}:{self.document['transport']}"
-        return f"{self.kind}:{self.instance_type}:{self.workload}"
+        # What the processors of a GPU type do must never take the place of what its GPUs do.
+        return f"{self.kind}:{self.instance_type}:{self.workload}{':cpu' if self.on_cpu else ''}"
 
     @property
     def value(self) -> str:
@@ -83,6 +88,21 @@ class Entry:
         return self.document.get("local") is True
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether it was trained without a GPU, as far as the document says."""
+        if self.kind == "saturation":
+            return False
+        workload, machine = self.document["workload"], self.document.get("machine") or {}
+        device = self.document.get("device", workload.get("device", machine.get("device")))
+        return device == "cpu" or (device is None and machine.get("gpus", None) in ([], ()))
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """What the machine called its GPUs, empty where the document does not say."""
+        names = (self.document.get("machine") or {}).get("gpus")
+        return tuple(g for g in names if isinstance(g, str)) if isinstance(names, (list, tuple)) else ()
+
+    @property
     def points(self) -> tuple[tuple[float, float], ...]:
         """(n, S(n)) of a ``scaling`` entry, n increasing."""
         return tuple(sorted((float(p["n"]), float(p["speedup"])) for p in self.document["points"]))
@@ -92,7 +112,7 @@ class Entry:
         """n_sat of a ``saturation`` entry, and whether saturation was seen.
 
         The knee, because on a plateau noise decides eq. 14. Where no knee was seen up to N senders, t(n) kept falling,
-        so n_sat is at least N; the table then counts with N, which asks for more memory nodes and never for fewer.
+        so n_sat is at least N.
         """
         knee = self.document.get("n_sat_knee")
         if knee is not None:
@@ -111,6 +131,18 @@ class Entry:
             "measured_at": format_time(self.measured_at),
             "document": dict(self.document),
         }
+
+
+@dataclass(frozen=True)
+class Told:
+    """Something to say about measurements.
+
+    Attributes:
+        text: a sentence. unused: names of the entries that are not used for this reason.
+    """
+
+    text: str
+    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,13 +165,13 @@ class Tables:
         return iter(self.entries)
 
     def called(self, name: str) -> tuple[Entry, ...]:
-        """The entries that a person means: by their name, the beginning of it, or a type."""
+        """The entries that a person means: by their name or a type, the beginning of it, or a glob."""
+
+        def is_meant(word: str) -> bool:
+            return word == name or word.startswith((f"{name}:", f"{name}/", f"{name}.")) or fnmatchcase(word, name)
+
         return tuple(
-            e
-            for e in self.entries
-            if e.name == name
-            or e.name.startswith((f"{name}:", f"{name}/"))
-            or name in (e.instance_type, e.sender_type, e.receiver_type)
+            e for e in self.entries if any(map(is_meant, (e.name, e.instance_type, e.sender_type, e.receiver_type)))
         )
 
     def merged(self, entries: Iterable[Entry]) -> Tables:
@@ -172,6 +204,11 @@ def workload_key(workload: Mapping[str, Any]) -> str:
     """
     parts = ((form, workload.get(name)) for name, form in _WORKLOAD.items())
     return "/".join(form.format(_word(value)) for form, value in parts if value not in (None, ""))
+
+
+def same_workload(one: str, other: str) -> bool:
+    """Whether nothing says that two workloads differ: one may name the model alone, as a CSV's does."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
 def _word(value: object) -> str:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path as FilePath
@@ -33,6 +34,7 @@ from deepvm.errors import CatalogFormatError, Problem
 MAX_ENTRIES = 10_000
 MAX_KEY = 100
 EXPECTED = "allowed: what `deepvm tables export` or `deepvm profile ... -o json` writes"
+TABLES_EXPECTED = "allowed: what `deepvm tables export` writes"
 _MANY = 1000
 _DEEPEST = 100
 _SINCE, _UNTIL = 2000, 2200
@@ -170,24 +172,24 @@ class TablesDocument(BaseModel):
     )
 
 
-def parse_document(text: str, path: FilePath) -> Any:
+def parse_document(text: str, path: FilePath, expected: str = EXPECTED) -> Any:
     """Read JSON of measurements; numbers are plain int and float.
 
     Raises:
         CatalogFormatError: not JSON, a number that is not finite, or a field that stands twice.
     """
-    document = parse_json(text, path, EXPECTED)
+    document = parse_json(text, path, expected)
     refuse(path, document, islice(repeated_keys(document), _MANY))
     try:
         plain = _plain(document)
     except RecursionError:
-        raise CatalogFormatError(path, [Problem("file", "lists or objects are nested too deeply", EXPECTED)]) from None
+        raise CatalogFormatError(path, [Problem("file", "lists or objects are nested too deeply", expected)]) from None
     refuse(path, document, islice(_not_finite((), plain), _MANY))
     try:
         json.dumps(plain, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise CatalogFormatError(
-            path, [Problem("file", "a text holds half of a character (\\ud800)", EXPECTED)]
+            path, [Problem("file", "a text holds half of a character (\\ud800)", expected)]
         ) from None
     return plain
 
@@ -233,7 +235,7 @@ def tables_findings(document: object) -> list[Finding]:
     """Everything that is wrong with measured tables; empty when they are valid."""
     version = version_finding(document, TABLES_VERSION)
     if version is not None:
-        return [version]
+        return [replace(version, expected=_way_into_tables(document) or version.expected)]
     found = list(_refused(TablesDocument, document, ()))
     if found:
         return found
@@ -249,6 +251,19 @@ def tables_findings(document: object) -> list[Finding]:
         if len(found) > _MANY:
             break
     return found
+
+
+def _way_into_tables(document: object) -> str:
+    """What to do with a single measurement, which does not say of what type it is; empty for anything else."""
+    version = document.get("schema_version") if isinstance(document, Mapping) else None
+    kind = next((k for k, v in DOCUMENT_VERSIONS.items() if v == version), "")
+    if not kind:
+        return ""
+    types = "--sender-type TYPE --receiver-type TYPE" if kind == "saturation" else "--instance-type TYPE"
+    return (
+        f"{TABLES_EXPECTED} ({TABLES_VERSION}); this is one measurement: 'deepvm tables import FILE {types}' adds it "
+        "to yours, which recommend uses without --tables"
+    )
 
 
 def entry_findings(raw: Mapping[str, Any], path: Path = ()) -> list[Finding]:

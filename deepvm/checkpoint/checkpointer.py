@@ -24,7 +24,7 @@ from deepvm.checkpoint.pipeline import Pipeline
 from deepvm.checkpoint.ranks import Ranks
 from deepvm.checkpoint.requests import Requests
 from deepvm.checkpoint.restore import restore_newest
-from deepvm.checkpoint.schedule import parse_every
+from deepvm.checkpoint.schedule import mtbf_of, parse_every
 from deepvm.checkpoint.snapshot import Copying
 from deepvm.checkpoint.state import Stateful, TrainingState, changes
 from deepvm.checkpoint.strategies import choose
@@ -77,7 +77,8 @@ class Checkpointer:
             tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (or several nodes that share each version:
                 ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays, for at most 3 % of the time (see
-                :class:`deepvm.core.savepolicy.Auto`); None: only when :meth:`save` is called.
+                :class:`deepvm.core.savepolicy.Auto`); or another policy of 'deepvm simulate' by its name, such as
+                "exact" or "hazard", without that limit; None: only when :meth:`save` is called.
             job: whose versions these are; ``DEEPVM_JOB``, else ``job``.
             keep: how many of the newest versions a folder or bucket keeps; a memory node decides that itself.
             keep_every: for each so many steps it keeps one more; 0 for none.
@@ -103,6 +104,7 @@ class Checkpointer:
         with aside():  # what cannot be saved is refused now, not at step 100
             take_apart(self._state.tree(0, self._state.early()))
         self._schedule = parse_every(every)
+        self._mtbf_s, self._since = mtbf_of(self._schedule), time.monotonic()
         session = self._ranks.session()
         tiers = [tiers] if isinstance(tiers, str) else tiers
         opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
@@ -346,8 +348,10 @@ class Checkpointer:
         made, last = self._versions, self._versions.last
         busy = max(last.times.values(), default=0.0) if last is not None else 0.0
         stall = max(last.stall_s - made.plan_s, 0.0) if last is not None else 0.0  # a layout is made once
-        facts = SaveFacts(save_s=stall, backup_s=busy)
-        return SaveContext(self._version, time.monotonic(), made.last_step, made.last_s, facts)
+        now, mtbf = time.monotonic(), self._mtbf_s
+        # No notices reach the job, so policies insure. Before anything is learnt a Lomax scale is the mean life.
+        facts = SaveFacts(save_s=stall, backup_s=busy, mttp_s=mtbf, scale_s=mtbf, age_s=now - self._since)
+        return SaveContext(self._version, now, made.last_step, made.last_s, facts)
 
     def _before_forward(self) -> None:
         if not self._state.model.training:  # validation, perhaps with other weights

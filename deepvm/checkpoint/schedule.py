@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import os
-import re
 
-from deepvm.core.savepolicy import Auto, EverySeconds, EverySteps, Never, SavePolicy
+from deepvm.core.savepolicy import POLICIES, Auto, EverySeconds, EverySteps, Never, SavePolicy
+from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
-_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|min|h)", re.ASCII)
-_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 MTBF = "DEEPVM_MTBF"
-"""Variable with the cluster's mean time between failures, such as ``2h``, for ``auto``."""
+"""Variable with the cluster's mean time between failures, such as ``2h``, for the policies that weigh saves."""
+MTBF_S = 3600.0
+"""Where it is not set."""
 
 
 def parse_every(every: int | str | None) -> SavePolicy:
-    """Read ``every``: None, steps (100), a time ("30s", "10min", "1h"), or "auto".
+    """Read ``every``: None, steps (100), a time ("30s", "10min", "1h"), "auto", or a policy of the simulator by name.
 
     Raises:
         RequestError: anything else.
     """
-    allowed = 'a whole number of steps from 1, a time such as "30s", "10min" or "1h", or "auto"'
+    names = ", ".join(f'"{name}"' for name in POLICIES if name != "none")
+    allowed = f'a whole number of steps from 1, a time such as "30s", "10min" or "1h", or one of {names}'
     if every is None:
         return Never()
     if isinstance(every, bool) or not isinstance(every, (int, str)):
         raise RequestError("every", every, allowed)
     text = str(every).strip()
     if text == "auto":
-        mtbf = os.environ.get(MTBF, "").strip()
-        return Auto(_seconds(mtbf, MTBF, "a time such as 2h")) if mtbf else Auto()
+        return Auto(mtbf_s())
+    if text in POLICIES:
+        return POLICIES[text]()
     if text.isascii() and text.isdigit() and int(text):
         return EverySteps(int(text))
-    return EverySeconds(_seconds(text, "every", allowed))
+    return EverySeconds(parse_seconds(text, "every", allowed=allowed))
 
 
-def _seconds(text: str, option: str, allowed: str) -> float:
-    match = _TIME.fullmatch(text)
-    if match is None or not float(match[1]):
-        raise RequestError(option, text, allowed)
-    return float(match[1]) * _UNITS[match[2]]
+def mtbf_of(policy: SavePolicy) -> float:
+    """The mean time between failures that a policy counts with; not looked up for those that need none.
+
+    Raises:
+        RequestError: the variable holds no time.
+    """
+    return MTBF_S if isinstance(policy, (Never, EverySteps, EverySeconds)) else mtbf_s()
+
+
+def mtbf_s() -> float:
+    """The cluster's mean time between failures, as :data:`MTBF` says, seconds.
+
+    Raises:
+        RequestError: the variable holds no time.
+    """
+    said = os.environ.get(MTBF, "").strip()
+    return parse_seconds(said, MTBF, allowed="a time such as 2h") if said else MTBF_S

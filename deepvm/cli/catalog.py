@@ -196,6 +196,7 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
 
     from deepvm.reports.sources import measured_lines, source_line
 
+    now = datetime.now(timezone.utc)
     facts = [
         f"{catalog.name}: {_counted(catalog)}",
         f"region {catalog.region}" if catalog.region else "no region",
@@ -207,8 +208,8 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
     if catalog.provenance.source:
         sys.stderr.write(f"source: {catalog.provenance.source}\n")
     if catalog.provenance.origins:
-        sys.stderr.write(f"{source_line(catalog, datetime.now(timezone.utc))}\n")
-    for line in measured_lines(catalog):
+        sys.stderr.write(f"{source_line(catalog, now)}\n")
+    for line in measured_lines(catalog, now):
         sys.stderr.write(f"{line}\n")
 
 

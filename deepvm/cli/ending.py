@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from deepvm.cli.options import say
 
 
 @contextmanager
@@ -19,3 +22,14 @@ def cleaning_up() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def growing(place: Path | None) -> Iterator[None]:
+    """Whoever interrupts what is inside is told that nothing in the file or folder is lost."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if place is not None and place.exists():
+            say(f"{place} keeps what was measured; the same command goes on with the rest")
+        raise

@@ -15,7 +15,7 @@ import typer
 
 from deepvm.cli.commands import LazyGroup
 from deepvm.cli.flags import option_name
-from deepvm.errors import DeepVMError, MissingExtraError, RequestError
+from deepvm.errors import DeepVMError, RequestError
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in words
     words = [w for w in words if w != "--debug"]
     if sys.stdout is None or sys.stderr is None:  # closed by whoever started this
+        if sys.stderr is not None:
+            sys.stderr.write("Error: standard output is closed; open it, or send it to a file or to /dev/null\n")
         sys.exit(1)
     try:
         code = _run(words)
@@ -116,9 +118,7 @@ def _message(error: DeepVMError) -> str:
         return str(error)
     # A name in capitals is an argument, as it stands in the usage line, or a variable of the environment.
     name = error.option if error.option.isupper() else f"--{option_name(error.option)}"
-    if isinstance(error, MissingExtraError):
-        return f"{name} needs {error.library}, which is not installed; {error.allowed}"
-    return f"{name}: {error.shown} cannot be used; allowed: {error.allowed}"
+    return error.about(name)
 
 
 def _fail(message: str, code: int) -> int:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deepvm.catalog.market import Placement
+    from deepvm.catalog.measured_entries import Tables
     from deepvm.cli.options import PlanFlags
     from deepvm.core.instances import Catalog
     from deepvm.planner.regions import Comparison
@@ -71,6 +72,11 @@ def measured(catalogs: Sequence[Catalog], tables: str, workload: str) -> tuple[C
         DataError: the tables cannot be read.
         RequestError: nothing was measured with the workload.
     """
+    if tables == "auto" and not workload:
+        from deepvm.catalog.measured_place import nothing_measured
+
+        if nothing_measured():
+            return tuple(catalogs)
     from deepvm.catalog.measured import apply, open_tables
 
     found = open_tables(tables)
@@ -80,12 +86,19 @@ def measured(catalogs: Sequence[Catalog], tables: str, workload: str) -> tuple[C
         return tuple(catalogs)
     if not found and not workload:
         return tuple(catalogs)
-    applied = tuple(apply(found, catalog, workload, among=catalogs) for catalog in catalogs)
+    applied = tuple(_named(apply(found, c, workload, among=catalogs), found, tables) for c in catalogs)
     before = {text for catalog in catalogs for text in catalog.provenance.notes}
     for text in dict.fromkeys(t for catalog in applied for t in catalog.provenance.notes):
         if text not in before:  # those have been said
             note(text)
     return applied
+
+
+def _named(catalog: Catalog, tables: Tables, name: str) -> Catalog:
+    """The catalogue, which says of what file its measured figures are where it is not the user's own."""
+    if name == "auto" or not catalog.provenance.measured:
+        return catalog
+    return replace(catalog, provenance=replace(catalog.provenance, measured_file=tables.path))
 
 
 def _other(flags: PlanFlags) -> Catalog:

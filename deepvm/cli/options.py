@@ -69,7 +69,7 @@ Tables = Annotated[
     str,
     typer.Option(
         metavar="auto|paper|FILE",
-        help="Figures measured on your own machines: those that you saved, none, or those of a file.",
+        help="Figures measured on your own machines: those that you saved, none, or an exported FILE.",
     ),
 ]
 Workload = Annotated[

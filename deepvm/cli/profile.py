@@ -16,8 +16,9 @@ app = typer.Typer(
     help="Measure eFLOPS, speed-up curves and network saturation on your own machines.",
 )
 
-app.command("eflops")(eflops)
-app.command("scaling")(scaling)
-app.command("saturation")(saturation)
-app.command("fit")(fit)
-app.command("all")(everything)
+# Lines of their own for the list of commands: the first sentences of the docstrings do not fit and would be cut.
+app.command("eflops", short_help="Measure what this machine does in training.")(eflops)
+app.command("scaling", short_help="Measure how much faster n VMs train than one.")(scaling)
+app.command("saturation", short_help="Measure how many VMs may push to one memory node.")(saturation)
+app.command("fit", short_help="Fit laws to measured speed-ups, with a band.")(fit)
+app.command("all", short_help="Measure all of it, into one file to bring home.")(everything)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.ending import cleaning_up
-from deepvm.cli.options import note
-from deepvm.cli.profile_eflops import ALL, MODELS
-from deepvm.cli.profile_hosts import hosts_of
+from deepvm.cli.ending import cleaning_up, growing
+from deepvm.cli.options import note, say
+from deepvm.cli.profile_eflops import Device, Models, Resolution, Seconds, models_of
+from deepvm.cli.profile_hosts import LauncherName, PythonThere, Workdir, hosts_of
+from deepvm.cli.profile_saturation import CheckpointSize, TransportName
 from deepvm.cli.profile_save import ForceSpread, Save, check_save, put
-from deepvm.cli.profile_scaling import sizes_of
+from deepvm.cli.profile_scaling import Sizes, Steps, WarmUp, sizes_of
 from deepvm.errors import MeasurementError, RequestError
 
 if TYPE_CHECKING:
@@ -28,31 +29,24 @@ def everything(
     hosts_file: Annotated[str, typer.Option(metavar="FILE", help="Or a file: one host a line.")] = "",
     receiver: Annotated[str, typer.Option(metavar="HOST", help="The memory node, for its saturation.")] = "",
     instance_type: Annotated[
-        str, typer.Option(metavar="TYPE", help="Of the VMs that train.  [default: found out, on EC2 Nitro]")
+        str, typer.Option(metavar="TYPE", help="Of the VMs that train.  [default: this machine's own, on EC2 Nitro]")
     ] = "",
     receiver_type: Annotated[str, typer.Option(metavar="TYPE", help="Of the memory node.")] = "",
-    launcher: Annotated[
-        str, typer.Option(metavar="NAME|TEMPLATE", help="How a command gets to a host, as for scaling.")
-    ] = "ssh",
-    python: Annotated[str, typer.Option(metavar="PATH", help="Python on the hosts, as for scaling.")] = "",
-    workdir: Annotated[str, typer.Option(metavar="FOLDER", help="Where it is started on the hosts.")] = "",
-    model: Annotated[
-        list[str],
-        typer.Option(metavar="NAME", help=f"What is trained: {', '.join(MODELS)}, or {ALL}; may be repeated."),
-    ] = ["resnet50"],  # noqa: B006  typer makes a copy
+    launcher: LauncherName = "ssh",
+    python: PythonThere = "",
+    workdir: Workdir = "",
+    model: Models = ["resnet50"],  # noqa: B006  typer makes a copy
     batch: Annotated[int, typer.Option(help="Images of a step for each GPU.")] = 128,
-    resolution: Annotated[int, typer.Option(metavar="PIXELS", help="Height and width of the images.")] = 32,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What trains.")] = "auto",
-    sizes: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Numbers of VMs.  [default: 1, 2, 4, ... and all hosts]")
-    ] = "",
+    resolution: Resolution = 32,
+    device: Device = "auto",
+    sizes: Sizes = "",
     repeats: Annotated[int, typer.Option(help="Runs of each size, and pushes of each number of senders.")] = 3,
     windows: Annotated[int, typer.Option(help="Times that are taken: of eFLOPS, and in each run of scaling.")] = 5,
-    seconds: Annotated[float, typer.Option(help="The least length of a window, for eFLOPS.")] = 2.0,
-    warmup: Annotated[int, typer.Option(help="Steps of each run of scaling that do not count.")] = 10,
-    steps: Annotated[int, typer.Option(help="Steps in each window of scaling.")] = 20,
-    checkpoint_size: Annotated[str, typer.Option(metavar="SIZE", help="What is pushed: 300MB, 512MiB.")] = "300MB",
-    transport: Annotated[Literal["tcp", "mpi"], typer.Option(help="What carries it.")] = "tcp",
+    seconds: Seconds = 2.0,
+    warmup: WarmUp = 10,
+    steps: Steps = 20,
+    checkpoint_size: CheckpointSize = "300MB",
+    transport: TransportName = "tcp",
     out: Annotated[
         str,
         typer.Option(
@@ -61,6 +55,9 @@ def everything(
     ] = "",
     save: Save = False,
     force_spread: ForceSpread = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", show_default=False, help="Check the options, say what would be measured.")
+    ] = False,
     output: Annotated[
         Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
     ] = "table",
@@ -73,13 +70,12 @@ def everything(
     Example: deepvm profile all --hosts-file hosts --instance-type g4dn.xlarge --receiver 10.0.0.9 --receiver-type
     c4.xlarge --out here --save
     """
+    from deepvm.cli.alone import alone_in
     from deepvm.cli.profile_parts import Campaign, Options
     from deepvm.core.units import parse_bytes
     from deepvm.profiling.launch import Launcher
 
-    wrong = [name for name in model if name not in (*MODELS, ALL)]
-    if wrong:
-        raise RequestError("model", wrong[0], f"{', '.join(MODELS)}, {ALL}")
+    models = models_of(model)
     where = hosts_of("hosts", hosts, hosts_file) if hosts or hosts_file else ()
     instance_type = instance_type or _own_type(bool(where))
     if receiver and len(where) < 2:
@@ -88,28 +84,31 @@ def everything(
         raise RequestError("receiver_type", receiver_type, "what the provider calls the receiver, such as c4.xlarge")
     if save:
         check_save("eflops", instance_type=instance_type)
-    campaign = Campaign(
-        Options(
-            hosts=where,
-            launcher=Launcher.parse(launcher, python, workdir),
-            receiver=receiver,
-            types=(instance_type, receiver_type),
-            models=MODELS if ALL in model else tuple(dict.fromkeys(model)),
-            batch=batch,
-            resolution=resolution,
-            device=device,
-            sizes=sizes_of(sizes),
-            repeats=repeats,
-            windows=windows,
-            seconds=seconds,
-            warmup=warmup,
-            steps=steps,
-            checkpoint_bytes=parse_bytes(checkpoint_size),
-            transport=transport,
-        ),
-        _folder(out),
+    options = Options(
+        hosts=where,
+        launcher=Launcher.parse(launcher, python, workdir),
+        receiver=receiver,
+        types=(instance_type, receiver_type),
+        models=models,
+        batch=batch,
+        resolution=resolution,
+        device=device,
+        sizes=sizes_of(sizes),
+        repeats=repeats,
+        windows=windows,
+        seconds=seconds,
+        warmup=warmup,
+        steps=steps,
+        checkpoint_bytes=parse_bytes(checkpoint_size),
+        transport=transport,
     )
-    with cleaning_up():
+    if dry_run:
+        there = Path(out) if out and Path(out).is_dir() else None
+        say(f"this would measure {', '.join(Campaign(options, there).titles)}")
+        return
+    folder = _folder(out)
+    with cleaning_up(), alone_in(folder), growing(folder):
+        campaign = Campaign(options, folder)
         try:
             campaign.measure()
         finally:  # whatever ends it, what was measured before is printed and saved

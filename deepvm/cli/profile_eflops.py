@@ -24,20 +24,26 @@ def _complete_model(incomplete: str) -> list[str]:
     return [n for n in (*MODELS, ALL) if n.startswith(incomplete)]
 
 
+Models = Annotated[
+    list[str],
+    typer.Option(
+        metavar="NAME",
+        autocompletion=_complete_model,
+        help=f"What is trained: {', '.join(MODELS)}, or {ALL}; may be repeated.",
+    ),
+]
+Resolution = Annotated[int, typer.Option(metavar="PIXELS", help="Height and width of the images.")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: all GPUs, or else the CPU.")]
+Seconds = Annotated[float, typer.Option(help="The least length of a window of eFLOPS.")]
+
+
 def eflops(
-    model: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            autocompletion=_complete_model,
-            help=f"What is trained: {', '.join(MODELS)}, or {ALL}; may be repeated.",
-        ),
-    ] = ["resnet18"],  # noqa: B006  typer makes a copy
+    model: Models = ["resnet18"],  # noqa: B006  typer makes a copy
     batch: Annotated[int, typer.Option(help="Images of a step on each GPU, or in each process on the CPU.")] = 128,
-    resolution: Annotated[int, typer.Option(metavar="PIXELS", help="Height and width of the images.")] = 32,
+    resolution: Resolution = 32,
     windows: Annotated[int, typer.Option(help="Timed windows, 3 or more; the answer is their median.")] = 5,
-    seconds: Annotated[float, typer.Option(help="The least length of a window.")] = 2.0,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: all GPUs, or else the CPU.")] = "auto",
+    seconds: Seconds = 2.0,
+    device: Device = "auto",
     processes: Annotated[
         int | None,
         typer.Option(metavar="N", help="Processes that train together by DDP. One for each GPU; one on the CPU."),
@@ -70,15 +76,12 @@ def eflops(
     """
     from deepvm.profiling.eflops import measure_eflops
 
-    wrong = [name for name in model if name not in (*MODELS, ALL)]
-    if wrong:
-        raise RequestError("model", wrong[0], f"{', '.join(MODELS)}, {ALL}")
+    names = models_of(model)
     if save:
         from deepvm.profiling.machine import describe
 
         instance_type = instance_type or describe().instance_type
         check_save("eflops", instance_type=instance_type)  # before minutes of measuring
-    names = MODELS if ALL in model else tuple(dict.fromkeys(model))
     several = len(model) > 1 or ALL in model
     found: list[Eflops] = []
     failure: DeepVMError | None = None
@@ -109,6 +112,14 @@ def eflops(
             put([entry_from(one.document(), instance_type=instance_type) for one in found], force_spread=force_spread)
     if failure is not None:
         raise failure
+
+
+def models_of(names: list[str]) -> tuple[str, ...]:
+    """Each model that is named, once; all of them for ``all``. Raises RequestError."""
+    for name in names:
+        if name not in (*MODELS, ALL):
+            raise RequestError("model", name, f"{', '.join(MODELS)}, {ALL}")
+    return MODELS if ALL in names else tuple(dict.fromkeys(names))
 
 
 def _print(found: list[Eflops], several: bool, output: str) -> None:

@@ -34,9 +34,9 @@ def fit(
     Example: deepvm profile fit points.csv --up-to 32 --plot fit.png
     """
     if plot:
-        from deepvm.reports.pictures import picture_format
+        from deepvm.reports.pictures import check_picture
 
-        picture_format(Path(plot))  # a wrong name is found before anything is printed
+        check_picture(Path(plot))  # before anything is printed
     from deepvm.profiling.fit import fit_curve
     from deepvm.profiling.points import read_points
 

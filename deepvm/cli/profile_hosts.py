@@ -54,5 +54,6 @@ def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
     from deepvm.profiling.hosts import parse_hosts, read_hosts
 
     if bool(names) == bool(file):
-        raise RequestError(option, names, f"one of --{option} NAMES and --{option}-file FILE")
+        both = f"{names} and {file}" if names else ""
+        raise RequestError(option, both, f"one of --{option} NAMES and --{option}-file FILE")
     return parse_hosts(names, option) if names else read_hosts(Path(file), f"{option}_file")

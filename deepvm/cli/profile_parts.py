@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from deepvm.cli.flags import option_name
 from deepvm.cli.options import note, say
 from deepvm.cli.profile_save import entry_from
-from deepvm.errors import DataError, DeepVMError, MissingExtraError, RequestError
+from deepvm.errors import DataError, DeepVMError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured_entries import Entry
@@ -225,6 +225,11 @@ class Campaign:
             for part in self._parts:
                 self._folder.check(part)
 
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Names of all parts."""
+        return tuple(part.title for part in self._parts)
+
     def measure(self) -> None:
         """Measure what can be; the rest is in ``failed``.
 
@@ -331,9 +336,7 @@ def _finished(document: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
 
 
 def _reason(error: DeepVMError) -> str:
-    if isinstance(error, RequestError) and not isinstance(error, MissingExtraError):
-        return f"--{option_name(error.option)}: {error.shown} cannot be used; allowed: {error.allowed}"
-    return str(error)
+    return error.about(f"--{option_name(error.option)}") if isinstance(error, RequestError) else str(error)
 
 
 def _read(file: Path) -> Mapping[str, Any]:

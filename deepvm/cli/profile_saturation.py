@@ -19,9 +19,15 @@ from deepvm.cli.profile_hosts import (
     check_timeouts,
     hosts_of,
 )
-from deepvm.cli.profile_save import Save, check_save, entry_from, put
+from deepvm.cli.profile_save import ForceLocal, Save, check_save, entry_from, put
 from deepvm.errors import RequestError
 
+TransportName = Annotated[
+    Literal["tcp", "mpi"], typer.Option(help="What carries the bytes; MPI needs the extra mpi on all hosts.")
+]
+CheckpointSize = Annotated[
+    str, typer.Option(metavar="SIZE", help="What all senders push together: 300MB, 0.3GB, 512MiB.")
+]
 Gbps = Annotated[float | None, typer.Option(metavar="GBIT/S", help="Its bandwidth. Measured unless given.")]
 
 
@@ -32,12 +38,8 @@ def saturation(
     launcher: LauncherName = "ssh",
     python: PythonThere = "",
     workdir: Workdir = "",
-    transport: Annotated[
-        Literal["tcp", "mpi"], typer.Option(help="What carries the bytes; MPI needs the extra mpi on all hosts.")
-    ] = "tcp",
-    checkpoint_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="What all senders push together: 300MB, 0.3GB, 512MiB.")
-    ] = "300MB",
+    transport: TransportName = "tcp",
+    checkpoint_size: CheckpointSize = "300MB",
     repeats: Annotated[int, typer.Option(metavar="N", help="Pushes for each number of senders.")] = 5,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the order of the pushes, and of the interval.")] = 0,
     start_timeout: StartTimeout = START_TIMEOUT,
@@ -54,6 +56,7 @@ def saturation(
     receiver_gbps: Gbps = None,
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw t(n) and the knee as well: a .png or .svg.")] = "",
     save: Save = False,
+    force_local: ForceLocal = False,
     verbose: Verbose = False,
     output: Annotated[
         Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
@@ -67,11 +70,9 @@ def saturation(
     Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type g4dn.xlarge
     """
     if plot:
-        from deepvm.reports.pictures import picture_format
+        from deepvm.reports.pictures import check_picture
 
-        picture_format(Path(plot))  # a wrong name is found before minutes of measuring
-    if save:
-        check_save("saturation", sender_type=sender_type, receiver_type=receiver_type)
+        check_picture(Path(plot))  # before minutes of measuring
     from deepvm.cli.ending import cleaning_up
     from deepvm.cli.options import say
     from deepvm.core.units import parse_bytes
@@ -80,13 +81,17 @@ def saturation(
     from deepvm.profiling.saturation import Setup, measure
 
     check_timeouts(start_timeout, timeout)
+    there = Launcher.parse(launcher, python, workdir)
+    if save:
+        types = {"sender_type": sender_type, "receiver_type": receiver_type}
+        check_save("saturation", **types, local=there.local, force_local=force_local)
     target, *others = parse_hosts(receiver, "receiver")
     if others:
         raise RequestError("receiver", receiver, "one host")
     setup = Setup(
         receiver=replace(target, address=receiver_address),
         senders=hosts_of("senders", senders, senders_file),
-        launcher=Launcher.parse(launcher, python, workdir),
+        launcher=there,
         transport=transport,
         checkpoint_bytes=parse_bytes(checkpoint_size),
         repeats=repeats,
@@ -100,7 +105,7 @@ def saturation(
         receiver_gbps=receiver_gbps,
     )
     with cleaning_up():
-        found = measure(setup, say, say if verbose else None)
+        found = measure(setup, say, say if verbose else None, one_machine_too=force_local or not save)
     if output == "json":
         from deepvm.reports.documents import to_json
 
@@ -110,7 +115,7 @@ def saturation(
 
         print_saturation(found)
     if save:
-        put([entry_from(found.document())])
+        put([entry_from(found.document())], force_local=force_local)
     if plot:
         from deepvm.reports.saturation import draw_saturation
 

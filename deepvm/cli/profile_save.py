@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,39 +11,60 @@ import typer
 from deepvm.cli.options import note, say
 
 if TYPE_CHECKING:
-    from deepvm.catalog.measured_entries import Entry
+    from deepvm.catalog.measured_entries import Entry, Tables
+    from deepvm.core.instances import Catalog
 
 Save = Annotated[
     bool,
-    typer.Option("--save", show_default=False, help="Keep it in the measured tables, which recommend uses at once."),
+    typer.Option("--save", show_default=False, help="Keep it in the measured tables, for recommend to use at once."),
 ]
 ForceSpread = Annotated[
     bool,
     typer.Option("--force-spread", show_default=False, help="Save even eFLOPS whose windows differ by more than half."),
 ]
+ForceLocal = Annotated[
+    bool, typer.Option("--force-local", show_default=False, help="Save even what processes of one machine did.")
+]
 InstanceType = Annotated[
-    str,
-    typer.Option(
-        metavar="TYPE", help="What the provider calls these machines; with --save.  [default: found out, on EC2 Nitro]"
-    ),
+    str, typer.Option(metavar="TYPE", help="What the provider calls these machines; needed with --save.")
 ]
 USELESS_SPREAD = 0.5
 """eFLOPS whose windows differ by more than this share of their median decide nothing: VM types differ by less."""
 
 
-def check_save(kind: str, *, instance_type: str = "", sender_type: str = "", receiver_type: str = "") -> None:
+def check_save(
+    kind: str,
+    *,
+    instance_type: str = "",
+    sender_type: str = "",
+    receiver_type: str = "",
+    local: bool = False,
+    force_local: bool = False,
+) -> None:
     """Find out before minutes of measuring that what is found could not be saved.
 
+    Args:
+        kind: of what is going to be measured.
+        instance_type: of the machines, but for saturation.
+        sender_type: for saturation.
+        receiver_type: for saturation.
+        local: whether processes of this machine stand for VMs.
+        force_local: whether that is to be saved.
+
     Raises:
-        RequestError: a type is missing. DataError: the tables cannot be read or written.
+        RequestError: a type is missing, or a local run is to be saved without ``force_local``.
+        DataError: the tables cannot be read or written.
     """
     from deepvm.catalog.measured import own_folder, save_entries
     from deepvm.errors import RequestError
 
     pair = {"sender_type": sender_type, "receiver_type": receiver_type}
     for option, value in (pair if kind == "saturation" else {"instance_type": instance_type}).items():
-        if not value:
+        if not 1 <= len(value) <= 100 or not value.isprintable():
             raise RequestError(option, value, "with --save, the provider's name of the type, such as g4dn.xlarge")
+    if local and not force_local:
+        allowed = "this option, or --save over real hosts: processes of one machine say nothing of VMs"
+        raise RequestError("force_local", False, allowed)
     save_entries(own_folder(), ())
 
 
@@ -129,12 +150,24 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
     """Save entries in the user's tables and say what was done on stderr.
 
     Raises:
-        RequestError: a local run without ``force_local``. DataError: the tables cannot be written.
+        RequestError: a local run without ``force_local``.
+        DataError: the tables cannot be written, or a measurement is of the future.
         MeasurementError: eFLOPS with a useless spread without ``force_spread``; the other entries are saved.
     """
-    from deepvm.errors import MeasurementError, RequestError
+    from datetime import datetime, timezone
+
+    from deepvm.catalog.measured_entries import FUTURE
+    from deepvm.catalog.provider import format_time
+    from deepvm.errors import DataError, MeasurementError, RequestError
 
     new = tuple(entries)
+    now = datetime.now(timezone.utc)
+    for entry in new:
+        if entry.measured_at - now > FUTURE:  # it would win over every later measurement
+            raise DataError(
+                f"{entry.name} is not saved: it says that it was measured at {format_time(entry.measured_at)}, and now "
+                f"it is {format_time(now)}; correct measured_at, or this machine's clock"
+            )
     local = next((e for e in new if e.local), None)
     if local is not None and not force_local:
         raise RequestError(
@@ -164,19 +197,26 @@ def _refusal(entry: Entry) -> str:
 
 def _save(new: tuple[Entry, ...]) -> None:
     from deepvm.catalog.measured import own_folder, save_entries
+    from deepvm.core.units import counted
 
-    _warn_of_names(new)
+    known = every_type()
+    warn_of_types((t for e in new for t in (e.instance_type, e.sender_type, e.receiver_type) if t), known)
     change = save_entries(own_folder(), new)
-    kept = {e.name: e for e in change.new}
+    kept, before = ({e.name: e for e in tables} for tables in (change.new, change.old))
     for entry in new:
+        old = before.get(entry.name)
         if kept[entry.name] == entry:
-            say(f"saved: {entry.name}, {entry.value}")
+            replaced = old is not None and old != entry
+            say(f"{'replaced' if replaced else 'saved'}: {entry.name}, {entry.value}")
+            if replaced and old is not None:
+                say(f"  before: {old.value}, {old.measured_at.date()}")
         else:
-            note(f"{entry.name} is not saved: there is a later measurement, of {kept[entry.name].measured_at.date()}")
-    say(
-        f"{change.path}: {len(change.new)} measurements; 'deepvm recommend' uses them, 'deepvm tables restore' undoes "
-        "the last change"
-    )
+            note(
+                f"{entry.name} is not saved: there is a later measurement, of {kept[entry.name].measured_at.date()}; "
+                f"'deepvm tables remove {entry.name}' makes room for this one"
+            )
+    _say_which_are_used([e for e in new if kept[e.name] == e], change.new, known)
+    say(f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm tables restore' undoes the last change")
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:
@@ -184,15 +224,34 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _warn_of_names(entries: Iterable[Entry]) -> None:
-    """A mistyped type would never be used and never be missed."""
+def every_type() -> Catalog:
+    """All types that come with deepvm, AWS's first."""
+    from deepvm.catalog.store import catalog_names, load_catalog
+    from deepvm.core.instances import Catalog
+
+    names = sorted(catalog_names(), key=lambda n: not n.startswith("aws"))
+    types = {i.name: i for name in reversed(names) for i in load_catalog(name, prices="snapshot")}
+    return Catalog("all that come with deepvm", tuple(types.values()))
+
+
+def warn_of_types(types: Iterable[str], catalog: Catalog | None = None) -> None:
+    """Name those that are in no catalogue: a mistyped type would never be used and never be missed."""
     from difflib import get_close_matches
 
-    from deepvm.catalog.store import catalog_names, load_catalog
-
-    known = sorted({i.name for name in catalog_names() for i in load_catalog(name, prices="snapshot")})
-    types = {t for e in entries for t in (e.instance_type, e.sender_type, e.receiver_type) if t}
-    for name in sorted(types - set(known)):
+    known = (catalog or every_type()).by_name
+    for name in sorted(set(types) - set(known)):
         near = get_close_matches(name, known, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         note(f"no catalogue that comes with deepvm has a type {name}{meant}")
+
+
+def _say_which_are_used(new: Sequence[Entry], tables: Tables, known: Catalog) -> None:
+    from deepvm.catalog.measured_apply import reasons
+
+    found = reasons(tables, known)
+    why = {e.name: found[e.name] for e in new if found[e.name]}
+    if any(e.name not in why for e in new):
+        what = "the others" if why else "it" if len(new) == 1 else "them"
+        say(f"'deepvm recommend' uses {what} from now on")
+    for name, reason in why.items():
+        note(f"'deepvm recommend' does not use {name}: {reason}")

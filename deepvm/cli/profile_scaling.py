@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.ending import cleaning_up
+from deepvm.cli.ending import cleaning_up, growing
 from deepvm.cli.options import say
+from deepvm.cli.profile_eflops import MODELS, Device, Resolution
 from deepvm.cli.profile_hosts import (
     START_TIMEOUT,
     LauncherName,
@@ -21,12 +22,15 @@ from deepvm.cli.profile_hosts import (
     check_timeouts,
     hosts_of,
 )
-from deepvm.cli.profile_save import InstanceType, Save, check_save, entry_from, put
+from deepvm.cli.profile_save import ForceLocal, InstanceType, Save, check_save, entry_from, put
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.profiling.hosts import Host
 
+Sizes = Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of VMs.  [default: 1, 2, 4, ... and all hosts]")]
+WarmUp = Annotated[int, typer.Option(help="Steps of each run of scaling that do not count.")]
+Steps = Annotated[int, typer.Option(help="Steps in each window of scaling.")]
 INCOMPLETE = 1
 """Exit code when sizes are missing from the curve that was printed."""
 _MOST_LOCAL = 64
@@ -44,18 +48,16 @@ def scaling(
     python: PythonThere = "",
     workdir: Workdir = "",
     model: Annotated[
-        str, typer.Option(metavar="NAME", help="resnet18, resnet50, ..., or module:function for a model of your own.")
+        str, typer.Option(metavar="NAME", help=f"{', '.join(MODELS)}, or module:function for a model of your own.")
     ] = "resnet50",
     batch: Annotated[int, typer.Option(help="Images of a step for each GPU, whatever the number of VMs.")] = 128,
-    resolution: Annotated[int, typer.Option(help="Height and width of the images, pixels.")] = 32,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What trains.")] = "auto",
-    sizes: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Numbers of VMs.  [default: 1, 2, 4, ... and all hosts]")
-    ] = "",
+    resolution: Resolution = 32,
+    device: Device = "auto",
+    sizes: Sizes = "",
     repeats: Annotated[int, typer.Option(help="Runs of each size.")] = 3,
-    warmup: Annotated[int, typer.Option(help="Steps of each run that do not count.")] = 10,
+    warmup: WarmUp = 10,
     windows: Annotated[int, typer.Option(help="Times that are taken in each run.")] = 5,
-    steps: Annotated[int, typer.Option(help="Steps in each window.")] = 20,
+    steps: Steps = 20,
     start_timeout: StartTimeout = START_TIMEOUT,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For one run.")] = 1800.0,
     out: Annotated[
@@ -64,9 +66,7 @@ def scaling(
     ] = "",
     save: Save = False,
     instance_type: InstanceType = "",
-    force_local: Annotated[
-        bool, typer.Option("--force-local", show_default=False, help="Save even what processes of one machine did.")
-    ] = False,
+    force_local: ForceLocal = False,
     verbose: Verbose = False,
     output: Annotated[
         Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
@@ -78,24 +78,30 @@ def scaling(
 
     Example: deepvm profile scaling --hosts-file hosts --python '~/venv/bin/python' --out curve.json
     """
+    from deepvm.cli.alone import alone_at
     from deepvm.profiling.launch import Launcher
     from deepvm.profiling.scaling import Task, measure_scaling
     from deepvm.profiling.scaling_crew import Limits
 
     check_timeouts(start_timeout, timeout)
-    if save:
-        check_save("scaling", instance_type=instance_type)
+    if ":" not in model and model not in MODELS:
+        raise RequestError("model", model, f"{', '.join(MODELS)}, or module:function that the hosts can import")
     where = scaling_hosts(hosts, hosts_file, local)
+    there = Launcher.parse("local" if local else launcher, python, workdir)
+    if save:
+        check_save("scaling", instance_type=instance_type, local=there.local, force_local=force_local)
     task = Task(model, batch, resolution, device, sizes_of(sizes), repeats, warmup, windows, steps)
-    with cleaning_up():
+    file = Path(out) if out else None
+    with cleaning_up(), alone_at(file), growing(file):
         curve = measure_scaling(
             task,
             where,
-            Launcher.parse("local" if local else launcher, python, workdir),
+            there,
             limits=Limits(start_timeout, timeout),
-            out=Path(out) if out else None,
+            out=file,
             say=say,
             hear=say if verbose else None,
+            one_machine_too=force_local or not save,
         )
     if output == "json":
         from deepvm.reports.documents import to_json
@@ -125,8 +131,9 @@ def scaling_hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
     """The hosts that one of three options names. Raises RequestError, DataError."""
     from deepvm.profiling.hosts import Host
 
-    if (bool(hosts), bool(hosts_file), bool(local)).count(True) != 1:
-        raise RequestError("hosts", hosts, "one of --hosts NAMES, --hosts-file FILE and --local N")
+    given = [str(where) for where in (hosts, hosts_file, local) if where]
+    if len(given) != 1:
+        raise RequestError("hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N")
     if not local:
         return hosts_of("hosts", hosts, hosts_file)
     if not 1 <= local <= _MOST_LOCAL:

@@ -45,9 +45,10 @@ def recommend(
 
     answers = _answers(open_catalogs(flags), flags)
     if answers[0].request.work is not None:
-        from deepvm.cli.outlooks import simulated
+        from deepvm.cli.outlooks import runs_of, simulated
 
-        answers = [simulated(answer, flags.simulate) for answer in answers]
+        runs = runs_of(flags.simulate)
+        answers = [simulated(answer, runs) for answer in answers]
     elif flags.simulate is not None:
         from deepvm.errors import RequestError
 
@@ -57,7 +58,12 @@ def recommend(
     if explain:
         from deepvm.planner.explain import why_not
 
-        why = why_not(found.answers[0].catalog, found.answers[0].request, explain)
+        request = found.answers[0].request
+        why = why_not(found.answers[0].catalog, request, explain)
+        if request.work is not None:
+            from deepvm.cli.outlooks import simulated_why
+
+            why = simulated_why(why, request.work)
     _print(found, why, placement_of(found, flags), output)
     if not found.ranked:
         raise typer.Exit(NOTHING_FEASIBLE)
@@ -137,17 +143,23 @@ def explain(
 
     from deepvm.cli.markets import one_catalog
     from deepvm.errors import RequestError
-    from deepvm.planner.explain import explain as ask
+    from deepvm.planner.explain import why_not
+    from deepvm.planner.request import PlanRequest
     from deepvm.reports import documents
     from deepvm.reports import recommendation_documents as data
     from deepvm.reports import recommendations as report
 
     found = one_catalog(flags)
+    request = PlanRequest.parse(flags.pw, **flags.planner_options(found))
     try:
-        why = ask(found, flags.pw, name, **flags.planner_options(found))
+        why = why_not(found, request, name)
     except RequestError as error:
         # Here the name is an argument of its own; under `recommend` it is the value of --explain.
         raise RequestError("TYPE", error.value, error.allowed) if error.option == "explain" else error from None
+    if request.work is not None:
+        from deepvm.cli.outlooks import simulated_why
+
+        why = simulated_why(why, request.work)
     if output == "table":
         report.print_why(why, found, datetime.now(timezone.utc))
     else:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from deepvm.catalog.folders import user_folder
 from deepvm.cli.options import PlanFlags, RankFlags, SweepFlags
 from deepvm.errors import DataError, RequestError
 
@@ -164,15 +165,8 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
         if not os.path.lexists(path):
             raise RequestError(CONFIG_VARIABLE, named, f"a TOML file that exists, or {NO_FILE} for none")
         return path
-    if sys.platform == "linux":
-        # What platformdirs says on Linux (a test compares them), without the 10 ms that importing it takes.
-        folder = Path(environ.get("XDG_CONFIG_HOME", "").strip() or os.path.expanduser("~/.config")) / "deepvm"
-    else:
-        from platformdirs import user_config_path
-
-        folder = user_config_path("deepvm")
-    # Without a home the path would start in the current folder, which is not the user's own.
-    return folder / "config.toml" if folder.is_absolute() else None
+    folder = user_folder("config", environ)
+    return folder and folder / "config.toml"
 
 
 def _read(path: Path) -> str | None:

@@ -47,12 +47,17 @@ def sweep(
         draw_sweep(rows, Path(plot), catalog_name=found.name, eflops_unit=found.eflops_unit)
         o.note(f"drew {plot}")
     if output == "csv":
-        sys.stdout.write(documents.to_csv(report.HEADER, report.csv_rows(rows)))
+        sys.stdout.write(documents.to_csv(report.header(rows), report.csv_rows(rows)))
     elif output == "table":
         report.print_rows(rows)
     else:
         document = report.document(rows, found, flags.objective)
         sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))
+    if outside := report.outside(rows):
+        o.note(
+            f"in {outside} of {len(rows)} rows the expected time and cost are outside of the range of the closed form, "
+            "and may be far off; 'deepvm recommend' with that budget simulates them"
+        )
     for name in dict.fromkeys(r.policy.value for r in rows):
         if not any(r.recommendation for r in rows if r.policy.value == name):
             o.note(f"nothing is feasible for policy {name} at any of these budgets; 'deepvm recommend' says why")

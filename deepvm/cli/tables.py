@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from deepvm.catalog.measured_entries import Entry
+    from deepvm.catalog.measured_entries import Entry, Tables
 
 Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")]
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="An instance type, a kind, or a name as 'list -o json' shows it."),
+    typer.Argument(
+        metavar="NAME",
+        help="An instance type, a kind, a name as 'list -o json' shows it, the beginning of one, or a glob.",
+    ),
 ]
 
 app = typer.Typer(
@@ -31,22 +34,33 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
-def list_tables(output: Output = "table") -> None:
-    """List what was measured: kind, type, workload, day and result."""
-    from deepvm.catalog.measured import CURRENT, load_tables, own_folder
+@app.command("list", short_help="List what was measured, and what recommend uses.")
+def list_tables(
+    catalog: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Say of each whether it is used with this catalogue.  [default: all that come with deepvm]",
+        ),
+    ] = "",
+    output: Output = "table",
+) -> None:
+    """List what was measured: kind, type, workload, day, whether recommend uses it, and the result."""
+    from deepvm.catalog.measured import load_tables, own_folder
+    from deepvm.catalog.measured_place import CURRENT
     from deepvm.reports import measured as report
 
     tables = load_tables(own_folder())
+    why = _reasons(tables, catalog)
     if output == "json":
-        _write(report.list_document(tables))
+        _write(report.list_document(tables, why))
         return
-    report.print_list(tables)
+    report.print_list(tables, why)
     if not tables:
         note(f"nothing was measured yet ({own_folder() / CURRENT} is empty or not there); 'deepvm profile' measures")
 
 
-@app.command()
+@app.command(short_help="Show measurements with their raw figures.")
 def show(name: Name, output: Output = "table") -> None:
     """Show measurements with their raw figures; json prints the documents whole."""
     from deepvm.reports import measured as report
@@ -59,7 +73,7 @@ def show(name: Name, output: Output = "table") -> None:
             report.print_entry(entry)
 
 
-@app.command()
+@app.command(short_help="Show what the last change did, or what yours change.")
 def diff(
     catalog: Annotated[
         str,
@@ -97,11 +111,13 @@ def diff(
         _write(diffs.document(found))
     else:
         diffs.print_report(found, catalog, f"{catalog} with your measurements")
-    for text in (*own.provenance.notes[len(published.provenance.notes) :], *own.provenance.doubts):
+    for text in own.provenance.notes[len(published.provenance.notes) :]:
         note(text)
+    for text in own.provenance.doubts[len(published.provenance.doubts) :]:
+        say(f"Doubt: {text}")
 
 
-@app.command("import")
+@app.command("import", short_help="Add measurements of a file to yours.")
 def import_tables(
     file: Annotated[
         str,
@@ -113,9 +129,7 @@ def import_tables(
     instance_type: Annotated[str, typer.Option(metavar="TYPE", help="The type that was measured.")] = "",
     sender_type: Annotated[str, typer.Option(metavar="TYPE", help="For saturation: the type that sends.")] = "",
     receiver_type: Annotated[str, typer.Option(metavar="TYPE", help="For saturation: the type that receives.")] = "",
-    kind: Annotated[
-        Literal["", "scaling"], typer.Option(metavar="scaling", help="For a CSV: what its columns are.")
-    ] = "",
+    kind: Annotated[str, typer.Option(metavar="scaling", help="For a CSV: what its columns are.")] = "",
     workload: Annotated[str, typer.Option(metavar="NAME", help="For a CSV: what was trained, such as resnet50.")] = "",
     measured_at: Annotated[
         str, typer.Option(metavar="TIME", help="When, such as 2026-01-31; that of the file unless given.")
@@ -134,12 +148,15 @@ def import_tables(
     from deepvm.cli.profile_save import put
     from deepvm.errors import RequestError
 
+    if kind not in ("", "scaling"):
+        other = "; eFLOPS and saturation come as JSON, from 'deepvm profile ... -o json', which says so itself"
+        raise RequestError("kind", kind, f"scaling, with a CSV{other}")
     path = Path(file)
     if path.suffix.lower() == ".csv":
         for option, value in (("kind", kind), ("instance_type", instance_type), ("workload", workload)):
             if not value:
                 raise RequestError(option, value, "with a CSV: --kind scaling --instance-type TYPE --workload NAME")
-        entries: Sequence[Entry] = [_of_csv(path, instance_type, workload, _moment(measured_at, path))]
+        entries: Sequence[Entry] = [_of_csv(path, measured_at, instance_type, workload)]
     else:
         for option, value in (("kind", kind), ("workload", workload)):
             if value:
@@ -148,7 +165,7 @@ def import_tables(
     put(entries, force_local=force_local, force_spread=force_spread)
 
 
-@app.command()
+@app.command(short_help="Write all measurements to one file.")
 def export(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write, or - for standard output.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it exists.")] = False,
@@ -158,6 +175,7 @@ def export(
 
     from deepvm.catalog.files import write_bytes
     from deepvm.catalog.measured import encode_tables, load_tables, own_folder
+    from deepvm.core.units import counted
     from deepvm.errors import RequestError
 
     tables = load_tables(own_folder())
@@ -169,32 +187,38 @@ def export(
     if os.path.lexists(file) and not force:
         raise RequestError("FILE", file, "a file that does not exist yet, or --force to overwrite it")
     write_bytes(Path(file), encode_tables(tables))
-    say(f"{file}: written, {len(tables)} measurements")
+    say(f"{file}: written, {counted(len(tables), 'measurement')}")
 
 
 @app.command()
 def remove(
     name: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="An instance type, a kind, or names as 'list -o json' shows.")
+        list[str],
+        typer.Argument(
+            metavar="NAME...", help="Types, kinds, names as 'list -o json' shows them, beginnings or globs."
+        ),
     ],
 ) -> None:
     """Remove measurements; 'deepvm tables restore' brings them back."""
     from deepvm.catalog.measured import own_folder, remove_entries
+    from deepvm.core.units import counted
 
     found = _called(name)
     change = remove_entries(own_folder(), (e.name for e in found))
     for entry in found:
         say(f"removed: {entry.name}")
-    say(f"{change.path}: {len(change.new)} measurements; 'deepvm tables restore' undoes this")
+    say(f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm tables restore' undoes this")
 
 
-@app.command()
+@app.command(short_help="Undo the last change.")
 def restore() -> None:
     """Undo the last change: swap the measured tables with what they were before it."""
     from deepvm.catalog.measured import load_tables, own_folder, restore_previous
+    from deepvm.core.units import counted
 
     path = restore_previous(own_folder())
-    say(f"{path}: {len(load_tables(path.parent))} measurements; another restore undoes this")
+    kept = len(load_tables(path.parent))
+    say(f"{path}: {counted(kept, 'measurement') if kept else 'nothing measured'}; another restore undoes this")
 
 
 def _called(names: Sequence[str]) -> tuple[Entry, ...]:
@@ -206,10 +230,28 @@ def _called(names: Sequence[str]) -> tuple[Entry, ...]:
     for name in names:
         called = tables.called(name)
         if not called:
-            known = ", ".join([e.name for e in tables][:8]) or "none, because nothing was measured yet"
-            raise RequestError("NAME", name, f"a measurement: {known}")
+            raise RequestError("NAME", name, _known(name, tables))
         found |= {e.name: e for e in called}
     return tuple(found.values())
+
+
+def _known(name: str, tables: Tables) -> str:
+    from difflib import get_close_matches
+
+    if not tables:
+        return "a measurement: none, because nothing was measured yet"
+    words = {word for e in tables for word in (e.name, e.instance_type, e.sender_type, e.receiver_type) if word}
+    near = get_close_matches(name, sorted(words), n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"a measurement, the beginning of its name or a glob: {', '.join([e.name for e in tables][:8])}{meant}"
+
+
+def _reasons(tables: Tables, catalog: str) -> dict[str, str]:
+    from deepvm.catalog.measured_apply import reasons
+    from deepvm.catalog.store import load_catalog
+    from deepvm.cli.profile_save import every_type
+
+    return reasons(tables, load_catalog(catalog, prices="snapshot") if catalog else every_type()) if tables else {}
 
 
 def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str, receiver_type: str) -> Sequence[Entry]:
@@ -239,11 +281,14 @@ def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str,
     ]
 
 
-def _of_csv(path: Path, instance_type: str, workload: str, moment: datetime) -> Entry:
+def _of_csv(path: Path, measured_at: str, instance_type: str, workload: str) -> Entry:
     from deepvm.catalog.measured import entry_of
     from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
-    from deepvm.profiling.points import read_medians
+    from deepvm.profiling.doubts import point_doubts
+    from deepvm.profiling.points import read_medians, read_points
 
+    for text in point_doubts(read_points(path)):
+        note(f"{path}: {text}")
     document = {
         "schema_version": DOCUMENT_VERSIONS["scaling"],
         "workload": {"model": workload},
@@ -251,14 +296,16 @@ def _of_csv(path: Path, instance_type: str, workload: str, moment: datetime) -> 
         "points": [{"n": int(n), "seconds": None, "speedup": s} for n, s in read_medians(path)],
         "warnings": [],
     }
-    return entry_of("scaling", document, measured_at=moment, instance_type=instance_type, name=str(path))
+    return entry_of(
+        "scaling", document, measured_at=_moment(measured_at, path), instance_type=instance_type, name=str(path)
+    )
 
 
 def _moment(text: str, path: Path) -> datetime:
     """When something was measured: as given, else when its file was written."""
-    from datetime import datetime, timedelta, timezone
+    from datetime import datetime, timezone
 
-    from deepvm.catalog.measured_entries import parse_time
+    from deepvm.catalog.measured_entries import FUTURE, parse_time
     from deepvm.errors import RequestError
 
     now = datetime.now(timezone.utc)
@@ -266,7 +313,7 @@ def _moment(text: str, path: Path) -> datetime:
         return min(now, datetime.fromtimestamp(path.stat().st_mtime, timezone.utc))
     try:
         moment = parse_time(text)
-        if moment.year < 2000 or moment > now + timedelta(days=1):
+        if moment.year < 2000 or moment - now > FUTURE:
             raise ValueError
     except (ValueError, OverflowError):
         allowed = "a day or a moment with a time zone that is not in the future, such as 2026-01-31T12:00:00Z"

@@ -10,7 +10,7 @@ import typer
 
 from deepvm.cli.options import note
 from deepvm.cli.traces_deadline import deadline
-from deepvm.errors import DataError, RequestError
+from deepvm.errors import DataError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -120,18 +120,19 @@ def replay(
         ),
     ] = "thesis,best-fixed,hazard,emergency",
     save: Annotated[
-        str, typer.Option(metavar="SECONDS", help="How long training stands still for a save; more with commas.")
+        str, typer.Option(metavar="TIMES", help="How long training stands still for a save, s; more with commas.")
     ] = "2.55,19.5,120",
-    step: Annotated[float, typer.Option(metavar="SECONDS", help="One training step.")] = 4.6,
+    step: Annotated[str, typer.Option(metavar="TIME", help="One training step.")] = "4.6s",
     mttp: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Mean time to preemption before a trace has shown its own.")
-    ] = 10_800.0,
+        str, typer.Option(metavar="TIME", help="Mean time to preemption before a trace has shown its own.")
+    ] = "3h",
     output: Output = "table",
 ) -> None:
     """Replay save policies: what saves and lost work would have cost, each policy knowing only the past of the trace.
 
     Example: deepvm traces replay traces/ --policies thesis,hazard --save 2.55,19.5,120
     """
+    from deepvm.core.units import parse_seconds
     from deepvm.reports import traces as report
     from deepvm.reports.documents import to_csv, to_json
     from deepvm.simulator.replay import replay_all
@@ -139,9 +140,10 @@ def replay(
 
     names = tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
     pools = lives_of(files, nodes=nodes, say=note)
-    found = replay_all(pools, names, _seconds(save), step_s=step, mttp_s=mttp)
+    step_s, mttp_s = parse_seconds(step, "step", bare=True), parse_seconds(mttp, "mttp", bare=True)
+    found = replay_all(pools, names, _seconds(save), step_s=step_s, mttp_s=mttp_s)
     if output == "json":
-        sys.stdout.write(to_json(report.replay_document(pools, found, step_s=step, mttp_s=mttp)))
+        sys.stdout.write(to_json(report.replay_document(pools, found, step_s=step_s, mttp_s=mttp_s)))
     elif output == "csv":
         sys.stdout.write(to_csv(report.REPLAY_HEADER, report.replay_rows(pools, found)))
     else:
@@ -149,7 +151,7 @@ def replay(
 
 
 def _seconds(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError:
-        raise RequestError("save", text, "times above 0 s, separated by commas, such as 2.55,19.5") from None
+    from deepvm.core.units import parse_seconds
+
+    allowed = "times above 0 s, separated by commas, such as 2.55,19.5"
+    return tuple(dict.fromkeys(parse_seconds(part, "save", bare=True, allowed=allowed) for part in text.split(",")))

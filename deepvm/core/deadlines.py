@@ -185,7 +185,7 @@ def parse_deadline_policy(text: str) -> DeadlinePolicy:
         RequestError: there is none.
     """
     if text not in DEADLINE_POLICIES:
-        raise RequestError("deadline_policy", text, f"one of {', '.join(DEADLINE_POLICIES)}")
+        raise RequestError("policies", text, f"one of {', '.join(DEADLINE_POLICIES)}")
     return DEADLINE_POLICIES[text]()
 
 

@@ -258,6 +258,7 @@ class Provenance:
         basis: which spot price is meant, in words, where it is not the current one: ``p95 of 30 days``.
         notes: what went wrong on the way, one sentence each.
         measured: figures that were measured on the user's own machines and are used.
+        measured_file: the file that they are of, empty for the user's own tables.
         doubts: what these figures do not allow to say, one sentence each.
     """
 
@@ -268,6 +269,7 @@ class Provenance:
     basis: str = ""
     notes: tuple[str, ...] = ()
     measured: tuple[Measurement, ...] = ()
+    measured_file: str = ""
     doubts: tuple[str, ...] = ()
 
     def origin(self, signal: str) -> Origin | None:

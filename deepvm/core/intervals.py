@@ -48,6 +48,8 @@ def exact_s(save_s: Number, mttp_s: Number) -> Number:
     The expected time of a job of ``w`` seconds in segments of tau is ``w/tau M exp(R/M) (exp((tau + delta)/M) - 1)``
     (Daly 2006, eq. 13). Its derivative is 0 where ``(1 - tau/M) exp(tau/M) = exp(-delta/M)``; R drops out.
     """
+    if isinstance(save_s, (int, float)) and isinstance(mttp_s, (int, float)):
+        return _exact_s(save_s, mttp_s)
     import numpy as np
     from scipy.special import lambertw
 
@@ -57,8 +59,25 @@ def exact_s(save_s: Number, mttp_s: Number) -> Number:
     p = np.sqrt(-2 * np.expm1(-share))
     near = p - p**2 / 3 + 11 / 72 * p**3 - 43 / 540 * p**4
     factor = np.where(p < 1e-3, near, 1 + lambertw(-np.exp(-share - 1)).real)
-    found = mttp_s * factor
-    return float(found) if np.ndim(found) == 0 else np.asarray(found)
+    return np.asarray(mttp_s * factor)
+
+
+def _exact_s(save_s: float, mttp_s: float) -> float:
+    """The same for one job, which may have neither numpy nor scipy: the zero x = tau/M of log(1 - x) + x + delta/M."""
+    if save_s <= 0 or mttp_s == math.inf:
+        return math.inf if save_s > 0 else 0.0
+    share = save_s / mttp_s
+    p = math.sqrt(-2 * math.expm1(-share))
+    if p < 1e-3:
+        return mttp_s * (p - p**2 / 3 + 11 / 72 * p**3 - 43 / 540 * p**4)
+    low, high = 0.0, 1.0
+    for _ in range(53):  # a bit of the result each time
+        middle = (low + high) / 2
+        if math.log1p(-middle) + middle + share > 0:
+            low = middle
+        else:
+            high = middle
+    return mttp_s * low
 
 
 def covered_s(save_s: Number, mttp_s: Number, missed_rate: Number) -> Number:

@@ -69,6 +69,9 @@ MOST_PREEMPTIONS_PER_STEP = 0.1
 MOST_COARSE = 0.01
 """Share of the time that unsaved work may cost, times the share of the job that goes in one such loss."""
 
+MOST_BY_LUCK = 0.1
+"""Time lost to preemptions over training time, where it is a matter of luck whether an emergency save is in time."""
+
 _PARTS = 12
 
 MOST_STRETCH = 20.0
@@ -80,7 +83,8 @@ class Forecast:
     """Expectations, one for each of the clusters that were asked about; arrays of one shape.
 
     Attributes:
-        total_s: time from the request to the end, seconds; infinite where the job does not come to an end.
+        total_s: time from the request to the end, seconds; infinite where the job does not come to an end, or takes
+            more than ``MOST_STRETCH`` times what it would take undisturbed.
         preemptions: how many. overlap_s: time with a machine too many (proactive replacement).
         sound: whether the closed form holds there within 2 %; elsewhere simulate.
     """
@@ -107,7 +111,8 @@ def refusal(job: Job, policy: SavePolicy) -> str:
     allocation, preparation, backup and twice the grace period together at most half of the mean lifetime of the first
     VM to go, a step at most a tenth of it, an expected time of at most 20 times the undisturbed, and with emergency
     saves no loss of a large part of the job at once: the work that a missed notice loses, times the share of the job
-    that this is, costs at most 1 %. ``hazard`` only on one VM. Preemptions may be 8 % off with proactive replacement.
+    that this is, costs at most 1 %, and lost work at most 10 % where luck decides whether an emergency save is in time.
+    ``hazard`` only on one VM. Preemptions may be 8 % off with proactive replacement.
     """
     if job.market is not Market.SPOT:
         return ""
@@ -179,7 +184,9 @@ class _Course:
         self.delay = self.writing - self.stall + self._length(job.durable_s)
         self.urgent_s = job.save_s.mean + job.durable_s.mean
         warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
-        self.first = self._length(job.allocation_s) + self._length(job.preparation_s)
+        # The job begins when the last of the VMs is there: the largest of n uniform latencies lies n/(n+1) up its span.
+        last = (job.allocation_s.high - job.allocation_s.low) * (0.5 - 1 / (vms + 1))
+        self.first = self._length(job.allocation_s) + last + self._length(job.preparation_s)
         self.again = self._length(job.allocation_s) + self._length(warm)
         self.facts = SaveFacts(
             save_s=job.blocked_s.mean,
@@ -211,18 +218,24 @@ class _Course:
         sound = sound & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
         if isinstance(self.policy, Hazard):  # a cluster has no one age, from which its hazard would settle
             sound = sound & (self.vms == 1)
-        return Forecast(total, preemptions, overlap, sound & (total <= MOST_STRETCH * undisturbed))
+        total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
+        return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
 
     def _interval(self, missed: Array | float) -> Array:
-        """Steps between two saves of the policy, as often as it would make them; at most all steps."""
+        """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
         if isinstance(self.policy, EverySteps):
-            return np.full(self.rate.shape, float(min(self.policy.steps, self.job.steps)))
+            return np.full(self.rate.shape, float(min(self.policy.steps, self.job.steps + 1)))
         if not isinstance(self.policy, IntervalPolicy):
-            return np.full(self.rate.shape, float(self.job.steps))
+            return np.full(self.rate.shape, self.job.steps + 1.0)
         policy = Adaptive() if isinstance(self.policy, Hazard) else self.policy
         seconds = np.asarray(policy.interval_s(replace(self.facts, missed_rate=missed)), dtype=float)
         steps = np.floor(seconds / self.mean_step)
-        return np.broadcast_to(np.clip(steps, 1.0, self.job.steps), self.rate.shape)
+        return np.broadcast_to(np.clip(steps, 1.0, self.job.steps + 1.0), self.rate.shape)
+
+    @property
+    def _period(self) -> int:
+        """Steps between two of the user's own saves; more than all steps: none."""
+        return min(self.job.save_every_steps or self.job.steps + 1, self.job.steps + 1)
 
     # Without emergency saves
 
@@ -244,18 +257,16 @@ class _Course:
 
     def _segments(self) -> tuple[list[tuple[Array, Array]], Array]:
         """Lengths of the segments with how many there are of each, and the work after the last durable version."""
-        steps, period = self.job.steps, min(self.job.save_every_steps or self.job.steps, self.job.steps)
+        steps, period = self.job.steps, self._period
         every = self._interval(1.0)
-        if isinstance(self.policy, EverySteps) and self.job.save_every_steps:
+        users = period <= steps
+        if isinstance(self.policy, EverySteps) and users:
             pieces, last = union(steps, self.policy.steps, period)
             rest = np.full_like(every, last)
             counted = [(np.full_like(every, length), np.full_like(every, count)) for length, count in pieces]
         else:
             every = np.minimum(every, period)
-            users = bool(self.job.save_every_steps)
             whole, left = divmod(steps, period) if users else (0, steps)
-            if not users and not isinstance(self.policy, EverySteps | IntervalPolicy):
-                every = np.full_like(every, steps + 1.0)  # nobody saves at all
             odd = np.mod(period, every) if users else np.zeros_like(every)
             counted = [
                 (every, whole * np.floor(period / every) + np.floor(left / every)),
@@ -280,9 +291,9 @@ class _Course:
         never = step + self.urgent_s >= job.grace_s.high
         always = step + job.save_s.high + job.durable_s.high <= job.grace_s.low
         covered = np.where(always & self._emergency(step, job.grace_s.low), 1.0, 0.0)
-        between = ~(never | always)
-        if between.any():
-            covered[between] = self._covered(step[between])
+        self.by_luck = ~(never | always)
+        if self.by_luck.any():
+            covered[self.by_luck] = self._covered(step[self.by_luck])
         return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
 
     def _emergency(self, step: Array, grace: Array | float) -> npt.NDArray[np.bool_]:
@@ -326,6 +337,7 @@ class _Course:
             more = once * (1 + more)
         total = start + training + stops * (restart + good * (passed + urgent))
         self.coarse = badly * rate * lost * lost / (job.steps * step) > MOST_COARSE
+        self.coarse |= self.by_luck & (badly * rate * lost > MOST_BY_LUCK)
         return total, stops * (1 + more) + fails, stops * good * lead
 
     def _start(self, bad: Array, needed: Array) -> tuple[Array, Array]:
@@ -359,15 +371,16 @@ class _Course:
         """Share of the training time that is work, and the work that a bad preemption loses, seconds."""
         rate, steps = self.rate, self.job.steps
         every = self._interval(believed(bad, rate * steps * self.mean_step))
-        period = float(min(self.job.save_every_steps or steps, steps))
+        period, has_own = float(self._period), self._period <= steps
         users = every >= period
-        every = np.where(users, period, period / np.ceil(period / every) if self.job.save_every_steps else every)
-        work, segment = every * self.step, every * self.step + self.stall
+        every = np.where(users, period, period / np.ceil(period / every) if has_own else every)
+        stall = np.where(every > steps, 0.0, self.stall)
+        work, segment = every * self.step, every * self.step + stall
         none = -np.expm1(-rate * segment)
         per_life = -np.expm1(-rate * work) / (rate * none)
         lost = per_life - work * np.exp(-rate * (self.delay + segment)) / none
         working = rate * per_life
-        if self.job.save_every_steps:
+        if has_own:
             # Age of the newest durable version: delay + uniform over a segment.
             age = -np.expm1(-rate * self.delay) / rate + np.exp(-rate * self.delay) * (
                 1 / rate - none / (rate**2 * segment)

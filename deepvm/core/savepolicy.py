@@ -310,5 +310,5 @@ def policy_name(policy: SavePolicy) -> str:
     if isinstance(policy, EverySteps):
         return f"static:{policy.steps}"
     if isinstance(policy, EverySeconds):
-        return f"every:{policy.seconds:g}"
+        return f"every:{policy.seconds:.15g}"
     return next((name for name, make in POLICIES.items() if make is type(policy)), type(policy).__name__.lower())

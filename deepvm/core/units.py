@@ -6,6 +6,7 @@ Money is counted in whole micro-dollars inside the planner, because binary float
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
@@ -92,33 +93,49 @@ MOST_SECONDS = 10**10
 """Three hundred years; whoever writes more made a slip."""
 
 
-def parse_seconds(value: str | float, option: str) -> float:
+def parse_seconds(
+    value: str | float, option: str, *, bare: bool = False, zero: bool = False, allowed: str = ""
+) -> float:
     """Read a time: ``12h``, ``90min``, ``2d``, ``300s``, or a number of seconds.
 
-    Text without a unit is refused: somebody who writes ``12`` does not mean 12 seconds.
+    Args:
+        value: what somebody wrote.
+        option: the name to use in the error.
+        bare: whether text without a unit is seconds; else it is refused, because who writes ``--deadline 12`` does not
+            mean 12 seconds.
+        zero: whether 0 is allowed.
+        allowed: what the error says in place of the usual.
 
     Raises:
-        RequestError: not a time, no unit or an unknown one, or not above 0.
+        RequestError: not a time, no unit or an unknown one, not above 0, or above ``MOST_SECONDS``.
     """
-    allowed = "a time above 0 with a unit of s, min, h or d, such as 12h"
+    allowed = allowed or f"a time {'from' if zero else 'above'} 0 with a unit of s, min, h or d, such as 12h"
     if isinstance(value, str):
         match = _TIME.fullmatch(value)
-        if match is None or match[2] is None:
+        if match is None or (match[2] is None and not bare):
             raise RequestError(option, value, allowed)
-        seconds = float(match[1]) * _TIME_UNITS[match[2].lower()]
+        seconds = float(match[1]) * _TIME_UNITS[(match[2] or "s").lower()]
     else:
         seconds = value
-    if isinstance(value, bool) or not 0 < seconds <= MOST_SECONDS:
+    if isinstance(value, bool) or not 0 <= seconds <= MOST_SECONDS or (seconds == 0 and not zero):
         raise RequestError(option, value, allowed)
     return seconds
 
 
-def format_seconds(seconds: float) -> str:
-    """A time for people, rounded to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
-    for unit, size, most in (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0)):
-        if seconds < most:
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds / 86400:.4g} d" if seconds < float("inf") else "never"
+def format_seconds(seconds: float, *, up: bool = False) -> str:
+    """A time for people, rounded to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``.
+
+    ``up``: rounded up, for whoever asks for the figure and must get what it promises.
+    """
+    if seconds == float("inf"):
+        return "never"
+    units = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0))
+    unit, size = next(((u, s) for u, s, most in units if seconds < most), ("d", 86400.0))
+    number = seconds / size
+    if up and number > 0:
+        last = 10.0 ** (math.floor(math.log10(number)) - 3)  # what the fourth digit counts
+        number = math.ceil(number / last) * last
+    return f"{number:.4g} {unit}"
 
 
 MOST_BYTES = 10**24
@@ -151,3 +168,8 @@ def format_bytes(count: int) -> str:
     hundredths = count * 100 // 1000**power
     shown = f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") if power else str(count)
     return f"{shown} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def counted(count: int, word: str) -> str:
+    """``1 size``, ``2 sizes``."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -53,7 +53,7 @@ def binding(choice: Choice, candidates: Candidates, request: PlanRequest) -> tup
                 pair = min(int(choice.block.tier.n_sat[choice.memory or 0]), int(sizes.n_sat[row]))
                 reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
                 broken.append(Binding("saturation", reason))
-    broken += _job(f"{count} x {now.gpu.name}", float(sizes.total_s[row]), int(price[row]), request)
+    broken += _job(f"{count} x {now.gpu.name}", sizes, row, int(price[row]), request)
     order = (*choice.block.architecture.constraints, "max-nodes", "deadline", "total-budget")
     return tuple(sorted(broken, key=lambda b: order.index(b.constraint)))
 
@@ -91,14 +91,15 @@ def _limits(
     return broken
 
 
-def _job(what: str, total_s: float, price: int, request: PlanRequest) -> list[Binding]:
-    """What a cluster at a price breaks of what the user's job may take."""
+def _job(what: str, sizes: Sizes, row: int, price: int, request: PlanRequest) -> list[Binding]:
+    """What a size at a price breaks of what the user's job may take."""
     work, broken = request.work, []
+    total_s, billed_s = float(sizes.total_s[row]), float(sizes.billed_s[row])
     if work is not None and work.deadline_s is not None and total_s > work.deadline_s:
         reason = f"{what} would be expected to take {format_seconds(total_s)}"
         broken.append(Binding("deadline", reason))
     if work is not None and work.total_budget is not None:
-        bill = total_s / 3600 * price / MICRO_USD
+        bill = billed_s / 3600 * price / MICRO_USD
         if bill > work.total_budget:
             broken.append(Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all"))
     return broken

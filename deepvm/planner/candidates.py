@@ -60,6 +60,7 @@ class Sizes:
         quotas: the account limits that the planner counts with.
         total_s, preemptions, sound: what the user's job is expected to take, see :mod:`deepvm.planner.work`; 0 without
             a job.
+        billed_s: for how much time its whole cluster is paid: longer where replacements overlap with what they replace.
         most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """
 
@@ -78,6 +79,7 @@ class Sizes:
     zone: IntArray
     quotas: tuple[Quota, ...]
     total_s: FloatArray
+    billed_s: FloatArray
     preemptions: FloatArray
     sound: BoolArray
     most_usd: IntArray
@@ -218,6 +220,7 @@ class Candidates:
             "extrapolated": np.asarray(scaled("extrapolated"), dtype=np.bool_),
             "zone": column((self.zones.index(_zone(t)) for t in types), np.int64),
             "total_s": np.zeros(1),
+            "billed_s": np.zeros(1),
             "preemptions": np.zeros(1),
             "sound": np.ones(1, dtype=np.bool_),
             "most_usd": np.array([np.iinfo(np.int64).max]),
@@ -228,7 +231,7 @@ class Candidates:
         if self.work is None:
             return rows
         rows = self.work.forecast(rows, self.reference)
-        return replace(rows, most_usd=self.work.allowed_micro_usd(rows.total_s))
+        return replace(rows, most_usd=self.work.allowed_micro_usd(rows))
 
     def _within_quotas(self, sizes: Sizes) -> BoolArray:
         def limits(market: Market) -> IntArray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.core.cluster import Recommendation, Rejection
-from deepvm.core.instances import Catalog
+from deepvm.core.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.binding import binding
@@ -38,6 +38,7 @@ class WhyNot:
             ``best``, or where the winner's throughput is 0.
         matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
         rejection: why the type is in no feasible cluster at all, None when it is.
+        reference: the type that the job's step is measured on, None without a job or without ``best``.
     """
 
     instance_type: str
@@ -46,6 +47,7 @@ class WhyNot:
     gap: float | None = None
     matches_at: Decimal | None = None
     rejection: Rejection | None = None
+    reference: InstanceType | None = None
 
 
 def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
@@ -86,17 +88,20 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
             why = infeasible(catalog, request, _only(candidates, name), None)
             rejection = Rejection(name, why.constraint, why.reason)
             return WhyNot(name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
-        detail = f"its cheapest cluster, {cheapest.cluster}, costs {format_usd(cheapest.price)} $/h"
+        kept = " that keeps to the job's limits" if request.work is not None and request.work.constrained else ""
+        detail = f"its cheapest cluster{kept}, {cheapest.cluster}, costs {format_usd(cheapest.price)} $/h"
         return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
     found = describe(best, 1, candidates, binding(best, candidates, request))
     assert winner is not None  # the plans that have this type are some of all plans
     if best.cluster == winner.cluster:
-        return WhyNot(name, f"{name} is in the best cluster", found, 0.0, Decimal(best.price) / MICRO_USD)
+        verdict = f"{name} is in the best cluster"
+        return WhyNot(name, verdict, found, 0.0, Decimal(best.price) / MICRO_USD, reference=candidates.reference)
     better = improvement(winner, best, request)
     gap = None if better is None else -better
     row = int(np.searchsorted(frontier.best_so_far, tie_floor(winner.value)))
     matches_at = Decimal(int(frontier.price[row])) / MICRO_USD if row < len(frontier) else None
-    return WhyNot(name, _verdict(name, best, winner, gap, matches_at, request), found, gap, matches_at)
+    verdict = _verdict(name, best, winner, gap, matches_at, request)
+    return WhyNot(name, verdict, found, gap, matches_at, reference=candidates.reference)
 
 
 def _having(block: Block, name: str) -> Block:

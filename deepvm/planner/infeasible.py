@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import numpy as np
 
 from deepvm.core.cluster import NodeGroup
 from deepvm.core.instances import Catalog, InstanceType, Market
-from deepvm.core.units import MICRO_USD, format_bytes, format_seconds, format_usd
+from deepvm.core.units import MICRO_USD, MOST_USD, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.build import blocks_of
 from deepvm.planner.candidates import Candidates, missing_for
@@ -30,7 +31,8 @@ class Infeasible:
 
     Attributes:
         constraint: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, ``zone``, ``deadline``,
-            ``total-budget``, or ``types`` when no type that was allowed can be used.
+            ``total-budget``, ``preemptions`` when they let no job get done, or ``types`` when no type that was allowed
+            can be used.
         reason: what is in the way, with the figures.
         advice: what to change.
     """
@@ -88,39 +90,56 @@ def infeasible(catalog: Catalog, request: PlanRequest, candidates: Candidates, c
 
 
 def _job_limits(request: PlanRequest, candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
-    """Whether what the job may take is in the way; None when there would be no cluster without it either."""
+    """Whether what becomes of the job is in the way; None when there would be no cluster without it either."""
     work = request.work
-    if work is None or not work.constrained:
+    if work is None:
         return None
     instead = "" if cheapest is None else f", or pay at least {format_usd(cheapest.price)} $/h"
     patient = replace(work, deadline_s=None, total_budget=None)
-    fastest = _best(Objective.MAKESPAN, patient, request, candidates)
+    within, budget = f"for at most {request.budget.normalize():f} $/h", request.budget_micro_usd
+    fastest = _best(Objective.MAKESPAN, patient, request, candidates, budget)
+    if fastest is None and cheapest is None:  # more money alone would not do
+        within, budget = "at any price", MOST_USD * MICRO_USD
+        fastest = _best(Objective.MAKESPAN, patient, request, candidates, budget)
     if fastest is None:
-        return None
-    within = f"for at most {request.budget.normalize():f} $/h"
+        return None if cheapest is not None else _never_ends(work, request, candidates)
     takes = 3600 / fastest.value
     if work.deadline_s is not None and takes > work.deadline_s:
         reason = (
             f"nothing is expected to end within {format_seconds(work.deadline_s)}: the fastest cluster {within}, "
-            f"{fastest.cluster}, takes {format_seconds(takes)}"
+            f"{fastest.cluster}, takes {format_seconds(takes, up=True)}"
         )
         return Infeasible("deadline", reason, f"allow more time{instead}")
-    thrifty = _best(Objective.TOTAL_COST, replace(patient, deadline_s=work.deadline_s), request, candidates)
+    in_time = replace(patient, deadline_s=work.deadline_s)
+    thrifty = _best(Objective.TOTAL_COST, in_time, request, candidates, budget)
     if thrifty is None or work.total_budget is None:
         return None
-    in_time = "" if work.deadline_s is None else " that ends in time"
+    that = "" if work.deadline_s is None else " that ends in time"
+    bill = math.ceil(-thrifty.value / MICRO_USD * 100) / 100
     reason = (
-        f"no bill of at most {work.total_budget.normalize():f} $ is expected: the cheapest cluster{in_time} {within}, "
-        f"{thrifty.cluster}, costs {-thrifty.value / MICRO_USD:.2f} $ in all"
+        f"no bill of at most {work.total_budget.normalize():f} $ is expected: the cheapest cluster{that} {within}, "
+        f"{thrifty.cluster}, costs {bill:.2f} $ in all"
     )
-    return Infeasible(
-        "total-budget", reason, f"raise the total budget{' or allow more time' if in_time else ''}{instead}"
-    )
+    return Infeasible("total-budget", reason, f"raise the total budget{' or allow more time' if that else ''}{instead}")
 
 
-def _best(objective: Objective, work: Work, request: PlanRequest, candidates: Candidates) -> Choice | None:
+def _never_ends(work: Work, request: PlanRequest, candidates: Candidates) -> Infeasible | None:
+    """Whether there are clusters, and only the job gets nowhere on them."""
+    plain = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, work=None)
+    blocks = blocks_of(replace(candidates, work=None), plain)
+    if Frontier.build(blocks).cheapest() is None:
+        return None
+    life = max(work.life_s(g.instance) for g in candidates.gpus)
+    reason = (
+        f"the job {work.job.name} gets nowhere on any cluster: a spot VM lives {format_seconds(life)} on average, and "
+        "restarts, saves and lost work take nearly all of that"
+    )
+    return Infeasible("preemptions", reason, "save more often (--save-policy), or plan with a longer --mttp")
+
+
+def _best(objective: Objective, work: Work, request: PlanRequest, candidates: Candidates, budget: int) -> Choice | None:
     asked = replace(request, objective=objective, policy=PolicyName.DEEPVM, work=work)
-    return Frontier.build(blocks_of(replace(candidates, work=work), asked)).best(request.budget_micro_usd)
+    return Frontier.build(blocks_of(replace(candidates, work=work), asked)).best(budget)
 
 
 def _no_gpu(candidates: Candidates, catalog: Catalog, request: PlanRequest) -> Infeasible:

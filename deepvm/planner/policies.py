@@ -72,7 +72,9 @@ def scoring(request: PlanRequest, sizes: Sizes) -> Scoring:
     if request.objective is Objective.FLOPP:
         return Scoring(z)
     if request.objective in (Objective.MAKESPAN, Objective.TOTAL_COST):
-        # Jobs an hour: the bill of one is price / score, as the price of work is for cost-per-work. Sizes that never
-        # get done are no candidates (blocks_of); here they only must not divide by 0.
-        return Scoring(3600 / sizes.total_s, per_dollar=request.objective is Objective.TOTAL_COST)
+        bill = request.objective is Objective.TOTAL_COST
+        if ideal:  # it knows neither of K nor of preemptions: to it a job ends the sooner, the more eFLOPS train it
+            return Scoring(work, per_dollar=bill)
+        # Jobs an hour: the bill of one is price / score, as the price of work is for cost-per-work.
+        return Scoring(3600 / (sizes.billed_s if bill else sizes.total_s), per_dollar=bill)
     return Scoring(work, per_dollar=request.objective is Objective.COST_PER_WORK)

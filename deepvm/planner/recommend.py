@@ -259,7 +259,8 @@ def _rejections(
             why = infeasible(catalog, request, replace(candidates, gpus=(gpu,)), None)
             found.append(Rejection(name, why.constraint, why.reason))
         elif cheapest > request.budget_micro_usd:
-            detail = f"its cheapest cluster costs {format_usd(cheapest)} $/h"
+            kept = " that keeps to the job's limits" if request.work is not None and request.work.constrained else ""
+            detail = f"its cheapest cluster{kept} costs {format_usd(cheapest)} $/h"
             found.append(Rejection(name, "budget", detail))
     return tuple(found)
 

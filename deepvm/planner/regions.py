@@ -82,13 +82,13 @@ def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
         return (count,)
     if request.policy is PolicyName.PERFORMANCE_FIRST:
         return (eflops, count)
-    if request.needs_work and r.outlook is not None:
-        return (-r.outlook.total_s if request.objective is Objective.MAKESPAN else -r.outlook.cost_usd,)
     unscaled = request.policy is PolicyName.NOSCALE
+    if request.needs_work and not unscaled and r.outlook is not None:
+        return (-r.outlook.total_s if request.objective is Objective.MAKESPAN else -r.outlook.cost_usd,)
     if request.objective is Objective.FLOPP:
         return (_unscaled_z(r) if unscaled else r.z,)
     throughput = eflops * count if unscaled else r.throughput
-    if request.objective is Objective.THROUGHPUT:
+    if request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
         return (throughput,)
     return (-float(r.usd_per_hour) / throughput if throughput else -float("inf"),)
 

@@ -16,6 +16,8 @@ interrupted in the last month whatever they did before, over all zones; a GPU ty
 where its band says years. Who has histories of his own should give ``--mttp``.
 
 **The bill** is the price of the whole cluster for the whole expected time, allocation included, as the thesis counts.
+A replacement that is there before what it replaces is gone is paid for as well, as one n-th of the cluster for that
+time: a little too much, because the memory nodes or the anchor are in that price.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.cluster import Cluster, Outlook
-from deepvm.core.instances import InstanceType
+from deepvm.core.instances import InstanceType, Market
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import SavePolicy, parse_policy
-from deepvm.core.units import MICRO_USD, Money, parse_seconds, to_decimal
+from deepvm.core.units import MICRO_USD, MOST_SECONDS, Money, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -115,11 +117,14 @@ class Work:
             raise RequestError("interruption_rate", interruption_rate, "either --mttp or --interruption-rate")
         if job is None:
             job = _of_hours(float(to_decimal(work or 0, "work", unit="hours")), checkpoint_bytes)
+        _check(job)
         mean = None
         if mttp is not None:
             mean = parse_seconds(mttp, "mttp")
         elif interruption_rate is not None:
             mean = mean_life_s(_share(interruption_rate))
+        if mean is not None:
+            job = replace(job, mttp_s=(mean,))  # what is said here is said of every life
         elif job.mttp_s[0] < math.inf:
             mean = job.mttp_s[0]
         name = save_policy or "adaptive"
@@ -173,9 +178,7 @@ class Work:
         """The job as it runs on a cluster, for the simulator; the price of a VM carries that of the whole cluster."""
         factor = (reference.eflops or 0.0) / throughput
         step, vms = self.job.step_s, max(cluster.spot_count, 1)
-        lives: tuple[float, ...] = (self.life_s(cluster.gpu),)
-        if self.mttp_s is not None and self.mttp_s == self.job.mttp_s[0]:
-            lives = self.job.mttp_s
+        lives = (self.life_s(cluster.gpu),) if self.mttp_s is None else self.job.mttp_s
         return replace(
             self.job,
             step_s=Span(step.low * factor, step.high * factor),
@@ -189,7 +192,7 @@ class Work:
         total = float(sizes.total_s[row])
         return Outlook(
             total_s=total,
-            cost_usd=total * micro_usd_per_hour / MICRO_USD / 3600,
+            cost_usd=float(sizes.billed_s[row]) * micro_usd_per_hour / MICRO_USD / 3600,
             preemptions=float(sizes.preemptions[row]),
             sound=bool(sizes.sound[row]),
         )
@@ -207,19 +210,22 @@ class Work:
         found = forecast(
             self.job, self.policy, per_second=sizes.spot / lives, step_s=step, vms=sizes.spot.astype(np.float64)
         )
+        total_s = np.where(trains, found.total_s, np.inf)
         return replace(
             sizes,
-            total_s=np.where(trains, found.total_s, np.inf),
+            total_s=total_s,
+            billed_s=total_s + np.where(trains, found.overlap_s, 0.0) / np.maximum(sizes.spot, 1),
             preemptions=np.where(trains, found.preemptions, 0.0),
             sound=found.sound & (not beyond_model(self.job)),
         )
 
-    def allowed_micro_usd(self, total_s: FloatArray) -> IntArray:
-        """The highest price, micro-dollars an hour, at which a cluster of this expected time keeps to the limits."""
+    def allowed_micro_usd(self, sizes: Sizes) -> IntArray:
+        """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1: at none."""
+        total_s = sizes.total_s
         most = np.full(total_s.shape, np.iinfo(np.int64).max, dtype=np.int64)
         if self.total_budget is not None:
             money = float(self.total_budget) * MICRO_USD * 3600
-            most = np.floor(np.minimum(money / total_s, 2.0**62)).astype(np.int64)
+            most = np.floor(np.minimum(money / sizes.billed_s, 2.0**62)).astype(np.int64)
         late = np.zeros(total_s.shape, dtype=np.bool_)
         if self.deadline_s is not None:
             late = total_s > self.deadline_s
@@ -229,6 +235,20 @@ class Work:
 def mean_life_s(share: float) -> float:
     """Mean life of which the share is over after a month, seconds: -month / ln(1 - share)."""
     return -MONTH_S / math.log1p(-share)
+
+
+def _check(job: Job) -> None:
+    """Refuse a job file that speaks of other machines than the planner's clusters have.
+
+    Raises:
+        RequestError: a step of several VMs, or on-demand VMs.
+    """
+    if job.vms != 1:
+        allowed = "vms: 1 with the step_s of one VM; how much faster a cluster is, the speed-up curves say"
+        raise RequestError("job", f"vms: {job.vms}", allowed)
+    if job.market is not Market.SPOT:
+        allowed = "market: spot; the clusters are of spot VMs, 'deepvm simulate' shows the job on demand"
+        raise RequestError("job", f"market: {job.market.value}", allowed)
 
 
 def _share(value: str | float) -> float:
@@ -245,6 +265,8 @@ def _share(value: str | float) -> float:
 
 def _of_hours(hours: float, checkpoint_bytes: int) -> Job:
     """A job of which only the hours and the size of a version are known, in steps of a second or so."""
+    if hours * 3600 > MOST_SECONDS:
+        raise RequestError("work", hours, f"at most {MOST_SECONDS / 3600:.3g} hours")
     steps = int(min(max(hours * 3600, 1000), 10**7))
     return Job(
         name="work",

@@ -2,8 +2,12 @@
 
 The residuals of a size are drawn together, as their mean: what a law cannot describe at a size is the same in all
 repeats there, and repeats must not make it look smaller. Each draw multiplies the fitted curve at the measured sizes by
-1 minus a residual of another size, scatters the unit (S counts from n = 1) as its repeats do, and fits again. The
-residuals are stretched by sqrt(sizes / (sizes - parameters)) for the freedom that the fit took from them.
+1 minus a residual of another size, scatters the unit, and fits again. S counts from n = 1, so what was measured there
+moves the whole curve: it scatters as its repeats do. A single S(1) = 1 does not show how well it was measured: hardly
+better than the other sizes, so it scatters as they do.
+
+The residuals are stretched by sqrt(sizes / (sizes - parameters)) for the freedom that the fit took from them, and by
+Student's t over its limit for many sizes, because a few residuals say little of their own width.
 
 The band holds for the law that was fitted. That it is the right one is not part of it.
 """
@@ -15,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
 from deepvm.core.speedup import FloatArray
 from deepvm.profiling.laws import Fitted, residuals, search_fast
@@ -22,6 +27,9 @@ from deepvm.profiling.laws import Fitted, residuals, search_fast
 RESAMPLES = 400
 SHARE = 0.95
 """Of the draws inside the band, at each n on its own."""
+
+_LEAST = 0.1
+"""Noise beyond 90 % would turn into speed-ups below 0."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +72,37 @@ def bootstrap(fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = 
     free = np.ones(len(sizes), dtype=bool) if not law.unit else sizes > 1
     pool = mean[free]
     # Their mean is moved to 0, or every draw would be moved the same way.
-    pool = (pool - pool.mean()) * math.sqrt(len(pool) / max(len(pool) - len(law.parameters), 1))
-    unit = s[n == 1]
+    freedom = max(len(pool) - len(law.parameters), 1)
+    pool = (pool - pool.mean()) * math.sqrt(len(pool) / freedom)
+    pool = pool * stdtrit(freedom, (1 + SHARE) / 2) / stdtrit(math.inf, (1 + SHARE) / 2)
+    units = _units(s[n == 1], pool, resamples, random)
     curve = fitted.speedup(n)
     draws = []
-    for _ in range(resamples):
+    for one in units:
         drawn = np.zeros(len(sizes))
         drawn[free] = random.choice(pool, len(pool))
-        one = float(np.mean(random.choice(unit, len(unit))) / np.mean(unit)) if len(unit) else 1.0
-        # A residual is law / measured - 1. Noise beyond 90 % would turn into speed-ups below 0.
-        measured = curve / np.maximum(1.0 + drawn[where], 0.1)
+        # A residual is law / measured - 1.
+        measured = curve / np.maximum(1.0 + drawn[where], _LEAST)
         found = search_fast(law, n, np.where(n == 1, measured, measured / one), _inside(fitted))
         if found is not None:
             draws.append(found)
     return Band(fitted, np.array(draws or [fitted.values]))
+
+
+def _units(own: FloatArray, pool: FloatArray, resamples: int, random: np.random.Generator) -> FloatArray:
+    """What n = 1 may have been measured as, over what it was; shape (resamples,).
+
+    Args:
+        own: S of the repeats at n = 1, which may be none.
+        pool: residuals of the other sizes.
+        resamples: how many.
+        random: where they are drawn from.
+    """
+    drawn: FloatArray = random.choice(pool, resamples)
+    if len(own) > 1:
+        spread = (own / np.median(own) - 1.0) * math.sqrt(len(own) / (len(own) - 1))
+        drawn = np.median(random.choice(spread, (resamples, len(own))), axis=1)
+    return np.asarray(np.maximum(1.0 + drawn, _LEAST))
 
 
 def _inside(fitted: Fitted) -> tuple[float, ...]:

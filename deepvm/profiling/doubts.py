@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.core.speedup import FloatArray, HybridSpeedup
-from deepvm.profiling.laws import LOGISTIC, Fitted
+from deepvm.profiling.laws import LAWS, LOGISTIC, Fitted, best_first, fit_law
 
 if TYPE_CHECKING:
     from deepvm.profiling.fit import Fit
@@ -20,10 +20,11 @@ REACH = 1.5
 CLOSE = 2.0
 """Laws whose AICc is not further apart are as good as each other."""
 
-_OFF = 0.1
+OFF = 0.1
 """A mean error, an S(1) or a band that is further off is worth a word."""
 
 _SCATTER = 0.05
+_HYBRID = "hybrid, which is the logistic with its tangent below b (eq. 12)"
 _ABOVE_LINEAR = 1.05
 _NEAR_LINEAR = 0.9
 
@@ -40,6 +41,20 @@ def doubts(n: FloatArray, s: FloatArray, laws: Sequence[Fitted], best: Fitted, u
     """
     logistic = next(f for f in laws if f.law is LOGISTIC)
     found = [*_of_use(n, up_to), *_of_points(n, s), *_of_fits(len(n), laws, best), *_of_logistic(n, logistic)]
+    return tuple(found)
+
+
+def point_doubts(points: Sequence[tuple[float, float]]) -> tuple[str, ...]:
+    """What is wrong with points before any curve is fitted, and whether no law comes near them.
+
+    Args:
+        points: (n, S(n)), repeats allowed.
+    """
+    n, s = np.array(points, dtype=np.float64).T
+    found = [text for text in _of_points(n, s) if not text.startswith("only")]
+    if len(np.unique(n)) > len(LOGISTIC.parameters):
+        best = best_first([fit_law(law, n, s) for law in LAWS])[0]
+        found += [_far(best)] if best.mape > OFF else []
     return tuple(found)
 
 
@@ -62,9 +77,15 @@ def next_step(fit: Fit) -> str:
     if len(sizes) <= ENOUGH_SIZES:
         between = _middle(sizes)
         return f"measure n = {between or 2 * largest}: {len(sizes)} sizes are few"
-    if width[widest] > _OFF:
-        return f"repeat n = {sizes[widest]}, where the band is widest: {100 * width[widest]:.0f} % to either side"
+    if width[widest] > OFF and sum(n == 1 for n, _ in fit.points) == 1:
+        return f"repeat n = 1, from which all speed-ups count: S({sizes[widest]}) is {_sure(width[widest])}"
+    if width[widest] > OFF:
+        return f"repeat n = {sizes[widest]}, where the band is widest: {_sure(width[widest])}"
     return f"nothing; up to n = {trusted_to(fit)} these points are enough"
+
+
+def _sure(width: float) -> str:
+    return f"known to {100 * width:.0f} % to either side"
 
 
 def _is_straight(fit: Fit) -> bool:
@@ -118,17 +139,20 @@ def _of_fits(measurements: int, laws: Sequence[Fitted], best: Fitted) -> Iterato
             yield f"{fitted.law.name}: the search for its parameters was cut off; do not use them"
     without = [f for f in laws if f.aicc is None]
     if without:
-        names = " and ".join(f.law.name for f in without)
+        names = _and([f.law.name for f in without])
         most = max(len(f.law.parameters) for f in without)
         yield (
-            f"{names}: {measurements} measurements are too few for an AICc, so it was not compared; "
-            f"{most + 3} are enough"
+            f"{measurements} measurements are too few for an AICc of {names}: {most + 3} are enough to compare all laws"
         )
-    if best.mape > _OFF:
-        yield (
-            f"the best law, {best.law.name}, is {100 * best.mape:.0f} % off on average: "
-            "use the points themselves (--speedup measured)"
-        )
+    if best.mape > OFF:
+        yield _far(best)
+
+
+def _far(best: Fitted) -> str:
+    return (
+        f"the nearest law, {best.law.name}, is {100 * best.mape:.0f} % off on average: "
+        "use the points themselves (--speedup measured)"
+    )
 
 
 def _of_logistic(n: FloatArray, logistic: Fitted) -> Iterator[str]:
@@ -142,9 +166,13 @@ def _of_logistic(n: FloatArray, logistic: Fitted) -> Iterator[str]:
     sizes = np.arange(1.0, largest + 1.0)
     hybrid = HybridSpeedup(a, b, c).speedup(sizes)
     if hybrid[0] <= 0:
-        yield f"hybrid with these a, b and c: S(n) is below 0 up to n = {sizes[hybrid <= 0][-1]:g} (eq. 12)"
-    elif abs(hybrid[0] - 1) > _OFF:
-        yield f"hybrid with these a, b and c: S(1) is {hybrid[0]:.3g} and must be 1 (eq. 12), so small n come out wrong"
+        yield f"{_HYBRID}: S(n) is below 0 up to n = {sizes[hybrid <= 0][-1]:g}"
+    elif abs(hybrid[0] - 1) > OFF:
+        yield f"{_HYBRID}: S(1) is {hybrid[0]:.3g} and must be 1, so small n come out wrong"
+
+
+def _and(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _is_near_linear(n: FloatArray, s: FloatArray) -> bool:

@@ -40,7 +40,7 @@ class Eflops:
         workload, machine: what it belongs to.
         forward_flops: operations of the forward pass for one image.
         device, processes, threads, data: as it was measured; ``data`` is ``synthetic``, ``cifar10`` or ``idx``.
-        steps: of training in each window. warm_up, windows: those before, and those that count.
+        steps: of training in each window that counts. warm_up, windows: those before, and those that count.
         steady: whether the speed no longer changed when they began.
     """
 
@@ -152,7 +152,7 @@ def measure_eflops(
         MeasurementError: a process failed or was not heard from.
     """
     if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError("model", "torch", "train")
+        raise MissingExtraError("", "torch", "train")
     check_numbers(batch, resolution, windows, seconds, timeout_s)
     for option, name, names in (("dtype", dtype, _DTYPES), ("optimizer", optimizer, _OPTIMIZERS)):
         if name not in names:

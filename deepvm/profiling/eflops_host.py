@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +12,7 @@ from deepvm.errors import MeasurementError
 from deepvm.profiling.eflops import SECONDS, WINDOWS, measure_eflops
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.launch import Crew, Launcher
-from deepvm.profiling.leash import emit, hold, reason_of
+from deepvm.profiling.leash import emit, held, reason_of
 
 MODULE = "deepvm.profiling.eflops_host"
 _START_S = 180.0
@@ -26,17 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command on the host; returns its exit code. Its one argument is JSON: the options of a measurement."""
     (order,) = sys.argv[1:] if arguments is None else arguments
     options = json.loads(order)
-    # The leash ends this process at once: what it has put anywhere is in here, and goes with it.
-    folder = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-eflops-host-")
-    hold(limit_of(options), lambda: shutil.rmtree(folder, ignore_errors=True))
-    try:
-        found = measure_eflops(**options, say=lambda line: emit("say", line=line))
-    except Exception as error:  # whatever it is, the reason goes to who waits for it
-        emit("failed", reason=reason_of(error))
-        return 1
-    finally:
-        tempfile.tempdir = None
-        shutil.rmtree(folder, ignore_errors=True)
+    with held(limit_of(options)):
+        try:
+            found = measure_eflops(**options, say=lambda line: emit("say", line=line))
+        except Exception as error:  # whatever it is, the reason goes to who waits for it
+            emit("failed", reason=reason_of(error))
+            return 1
     emit("measured", document=found.document())
     return 0
 

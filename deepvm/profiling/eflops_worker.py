@@ -2,11 +2,12 @@
 
 Started as ``python -m deepvm.profiling.eflops_worker TASK RANK RENDEZVOUS``. It writes one JSON object a line to its
 standard output, and nobody else does: what libraries print goes to standard error. It ends when its standard input
-does, so that nothing trains on when the process that looks on is gone.
+does, so that nothing trains on when the process that looks on is gone; the rendezvous' folder goes as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -99,7 +100,7 @@ def main() -> None:
     task, rank, rendezvous = Task.read(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    threading.Thread(target=_end_with_input, args=(rendezvous,), daemon=True).start()
 
     def send(message: dict[str, Any]) -> None:
         messages.write(json.dumps(message) + "\n")
@@ -114,9 +115,12 @@ def main() -> None:
         os._exit(1)
 
 
-def _end_with_input() -> None:
+def _end_with_input(rendezvous: Path) -> None:
     while os.read(0, 1024):
         pass
+    with contextlib.suppress(OSError):  # whoever made the folder may have been killed
+        rendezvous.unlink(missing_ok=True)
+        rendezvous.parent.rmdir()
     os._exit(1)
 
 

@@ -13,7 +13,7 @@ from deepvm.core.speedup import FloatArray, HybridSpeedup, LogisticSpeedup, Ring
 from deepvm.errors import RequestError
 from deepvm.profiling.band import RESAMPLES, Band, bootstrap
 from deepvm.profiling.doubts import doubts
-from deepvm.profiling.laws import LAWS, Fitted, fit_law
+from deepvm.profiling.laws import LAWS, Fitted, best_first, fit_law
 from deepvm.profiling.points import MOST_NODES, Points
 
 SCHEMA = "deepvm.fit/1"
@@ -38,7 +38,7 @@ class Fit:
     Attributes:
         points: (n, S(n)) as measured, sorted by n.
         laws: each law fitted, in the order of :data:`~deepvm.profiling.laws.LAWS`.
-        best: the one of them with the least AICc.
+        best: the first of them by :func:`~deepvm.profiling.laws.best_first`.
         band: around the best.
         up_to: the largest n that was asked for.
         warnings: what is wrong with these points or with using these curves, in words.
@@ -134,7 +134,7 @@ def fit_curve(
         raise RequestError("up_to", up_to, f"a whole number of VMs, 1 to {MOST_NODES}")
     n, s = np.array(ordered, dtype=np.float64).T
     laws = tuple(fit_law(law, n, s) for law in LAWS)
-    best = min(laws, key=lambda f: math.inf if f.aicc is None else f.aicc)
+    best = best_first(laws)[0]
     largest = max(sizes[-1], up_to or 0)
     band = bootstrap(best, n, s, resamples=resamples, seed=seed)
     return Fit(ordered, laws, best, band, largest, doubts(n, s, laws, best, largest))

@@ -53,6 +53,13 @@ class Knee:
         found: Array = self.seconds / np.minimum(n, self.senders) * np.where(n > self.senders, self.rise, 1.0)
         return found
 
+    def interval(self, largest: int) -> str:
+        """The interval in words, such as ``4 to 6``; ``largest`` is the N that was measured."""
+        low = self.low if self.low is not None else largest
+        if self.high is None:
+            return f"{low} or more"
+        return f"{low}" if low == self.high else f"{low} to {self.high}"
+
 
 def raw_saturation(times: Mapping[int, Sequence[float]]) -> int | None:
     """n_sat of DeepVM eq. 14: the smallest n with t(n) <= t(n + 1), of the medians; None when there is none.

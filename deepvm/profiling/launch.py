@@ -76,7 +76,7 @@ class Launcher:
             folder: where the command is started on the hosts; where the launcher starts it unless given.
 
         Raises:
-            RequestError: no ``{host}`` in it, unbalanced quotes, or no such program here.
+            RequestError: no ``{host}`` in it, unbalanced quotes, or no such program or interpreter here.
         """
         name = template if template in PRESETS else "own"
         try:
@@ -92,6 +92,8 @@ class Launcher:
             raise RequestError("launcher", template, f"{COMMAND} once and as a word of its own, or not at all")
         quoted = COMMAND in words or bool(words) and os.path.basename(words[0]) in _SHELLS
         python = python or (sys.executable if name in ("netns", "local") else "python3")
+        if name in ("netns", "local") and not folder and shutil.which(python) is None:
+            raise RequestError("python", python, "a Python of this machine that can be started")
         return cls(tuple(words), python, folder, quoted, name)
 
     def command(self, host: Host, module: str, arguments: Sequence[str]) -> list[str]:
@@ -244,9 +246,10 @@ class Crew:
         return tuple(self._members[place].tail)[-lines:]
 
     def last(self, place: int) -> str:
-        """The last of these lines, to be put behind a reason; "" when there is none."""
-        tail = self.tail(place, 1)
-        return f"; it said last: {tail[0][:200]}" if tail else ""
+        """The last of these lines that says something, to be put behind a reason; "" when there is none."""
+        words = (line for line in reversed(self._members[place].tail) if any(map(str.isalnum, line)))
+        line = next(words, "")
+        return f"; it said last: {line[:200]}" if line else ""
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
         """End everything: by closing the standard inputs, then by signals to what runs on this machine."""

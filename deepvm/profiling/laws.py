@@ -254,3 +254,15 @@ ALPHA_BETA = Law("alpha-beta", ("c", "l"), (0.0, 0.0), (math.inf, math.inf), _ri
 
 LAWS = (LOGISTIC, AMDAHL, USL, ALPHA_BETA)
 """In the order of documents and tables."""
+
+
+def comparable(laws: Sequence[Fitted]) -> bool:
+    """Whether AICc can choose: with one value there is nothing to compare, and that law would win whatever it is."""
+    return sum(f.aicc is not None for f in laws) > 1
+
+
+def best_first(laws: Sequence[Fitted]) -> list[Fitted]:
+    """Laws by AICc, those without a value last; by their mean error where AICc cannot choose."""
+    if not comparable(laws):
+        return sorted(laws, key=lambda f: f.mape)
+    return sorted(laws, key=lambda f: math.inf if f.aicc is None else f.aicc)

@@ -12,10 +12,13 @@ import json
 import os
 import queue
 import select
+import shutil
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,6 +44,17 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
     arguments = (os.getppid(), time.monotonic() + limit_s, lines, tidy)
     threading.Thread(target=_watch, args=arguments, name="leash", daemon=True).start()
     return lines
+
+
+@contextmanager
+def held(limit_s: float) -> Iterator[queue.SimpleQueue[str]]:
+    """:func:`hold`, with a folder for all temporary files of this process that goes when it ends, also by the leash."""
+    folder = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-host-")
+    try:
+        yield hold(limit_s, lambda: shutil.rmtree(folder, ignore_errors=True))
+    finally:
+        tempfile.tempdir = None
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def emit(event: str, **facts: Any) -> None:

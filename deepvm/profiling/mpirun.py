@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepvm.errors import MissingExtraError, RequestError
+from deepvm.errors import MeasurementError, MissingExtraError, RequestError
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.launch import COMMAND, HOST, Crew, Launcher, joined
 from deepvm.profiling.saturation_crew import MARGIN_S, SLACK_S, Voices
@@ -21,13 +21,23 @@ if TYPE_CHECKING:
     from deepvm.profiling.saturation import Cluster, Push, Setup
 
 AGENT = "deepvm.profiling.transfer_mpi"
+# mpirun whose output nobody reads any more does not tell its ranks that their input is over: should this process be
+# killed, somebody else must end it, and remove the folder. This shell outlives a SIGTERM, so that whoever sends one
+# waits until mpirun has ended its ranks.
+_WATCHED = (
+    '(trap "" TERM; while kill -0 $PPID && kill -0 $$; do sleep 0.3; done; '
+    'kill -0 $$ && { kill -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & '
+    'watcher=$!; trap : TERM; "$@"; code=$?; kill -KILL $watcher; rm -rf "$0"; exit $code'
+)
+
+_ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach one another there"
 
 
 class _Mpi:
     """Ranks under one ``mpirun``, rank 0 first."""
 
-    def __init__(self, setup: Setup, voices: Voices, absent: dict[str, str]) -> None:
-        self._setup, self._voices, self.absent = setup, voices, absent
+    def __init__(self, setup: Setup, voices: Voices, absent: dict[str, str], local: bool) -> None:
+        self._setup, self._voices, self.absent, self.local = setup, voices, absent, local
         self.senders = [host.name for host in setup.senders if host.name not in absent]
 
     def push(self, names: Sequence[str], size: int) -> Push:
@@ -51,13 +61,17 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
     if launcher.quoted:  # for a shell there, which mpirun goes past
         program = ["sh", "-c", f"exec {joined(program)}"]
     with tempfile.TemporaryDirectory(prefix="deepvm-mpi-") as folder:
-        words = _mpirun(setup, Path(folder), program)
+        words = ["sh", "-c", _WATCHED, folder, *_mpirun(setup, Path(folder), program)]
         with Crew([(Host("mpirun"), words)], hear, _environment()) as crew:
             voices = Voices(crew, ["mpirun"])
             names = [host.name for host in setup.senders]
             voices.tell(0, {"senders": names, "stall_s": setup.stall_s, "start_s": setup.start_s})
             # mpirun starts all ranks before the first of them says anything.
-            yield _Mpi(setup, voices, dict(voices.hear(0, 2 * setup.start_s + MARGIN_S)["lost"]))
+            try:
+                told = voices.hear(0, 2 * setup.start_s + MARGIN_S)
+            except MeasurementError as error:
+                raise MeasurementError(f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}") from None
+            yield _Mpi(setup, voices, dict(told["lost"]), bool(told["local"]))
 
 
 def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:

@@ -77,8 +77,14 @@ def read_points(path: str | os.PathLike[str]) -> Points:
 
 
 def read_medians(path: str | os.PathLike[str]) -> Points:
-    """As :func:`read_points`, with the median of the speed-ups of each size in the place of its repeats."""
-    return tuple((n, statistics.median(s for _, s in own)) for n, own in groupby(read_points(path), lambda p: p[0]))
+    """As :func:`read_points`, with the median of the times of each size in the place of its repeats.
+
+    That is the inverse of the median of 1/S(n): with seconds, S(1) is 1 to the last digit however often n = 1 stands.
+    """
+    rows = groupby(read_points(path), lambda p: p[0])
+    found = {n: 1.0 / statistics.median(1.0 / s for _, s in own) for n, own in rows}
+    # Of an even number of repeats the two middle ones are averaged, and 1 + 1e-16 is no unit.
+    return tuple((n, 1.0 if math.isclose(s, 1.0, rel_tol=1e-12) else s) for n, s in found.items())
 
 
 def speedups(rows: Sequence[tuple[float, float]]) -> Points:

@@ -16,8 +16,10 @@ from deepvm.profiling.hosts import Host
 from deepvm.profiling.knee import Knee, fit_knee, raw_saturation
 from deepvm.profiling.launch import Launcher
 from deepvm.profiling.machine import describe
+from deepvm.profiling.network import refuse_one_machine
 
 SCHEMA = DOCUMENT_VERSIONS["saturation"]
+MOST_REPEATS = 1000
 _BUSY = 0.8
 _CLEAN = 0.1
 _SHORT_S = 0.05
@@ -69,8 +71,11 @@ class Setup:
             raise RequestError("senders", ",".join(names), "each host once, and not the receiver")
         if self.checkpoint_bytes < len(self.senders):
             raise RequestError("checkpoint_size", self.checkpoint_bytes, "at least a byte for each sender")
+        if not 1 <= self.repeats <= MOST_REPEATS:
+            raise RequestError("repeats", self.repeats, f"a whole number from 1 to {MOST_REPEATS}")
+        if self.seed < 0:
+            raise RequestError("seed", self.seed, "a whole number from 0")
         for option, value in (
-            ("repeats", self.repeats),
             ("start_timeout", self.start_s),
             ("timeout", self.limit_s),
             ("sender_gbps", self.sender_gbps),
@@ -107,6 +112,8 @@ class Cluster(Protocol):
     """Those that can push."""
     absent: dict[str, str]
     """Why others never could."""
+    local: bool
+    """Whether hosts are one machine, such as network namespaces."""
 
     def push(self, names: Sequence[str], size: int) -> Push:
         """Have these senders push ``size`` bytes together.
@@ -124,6 +131,7 @@ class Saturation:
         times: seconds of each repeat, by n. raw: eq. 14 on their medians. knee: fitted to them.
         sender_gbps, receiver_gbps: as given or measured; None where neither.
         measured: which of both are measured.
+        local: hosts were one machine: the numbers are those of its memory, or what was set for them.
     """
 
     setup: Setup
@@ -135,13 +143,14 @@ class Saturation:
     measured: tuple[str, ...]
     warnings: tuple[str, ...]
     machine: Mapping[str, Any]
+    local: bool
 
     def document(self) -> dict[str, Any]:
         """``deepvm.saturation/1``: ``n_sat_knee`` and bounds of ``interval`` are null at or beyond the largest n."""
         setup = self.setup
         return {
             "schema_version": SCHEMA,
-            "local": setup.launcher.local,  # as a curve of one machine's processes says: nobody saves it by mistake
+            "local": self.local,  # as a curve of one machine's processes says: nobody saves it by mistake
             "transport": setup.transport,
             "checkpoint_bytes": setup.checkpoint_bytes,
             "sender_type": setup.sender_type,
@@ -163,6 +172,8 @@ def measure(
     setup: Setup,
     say: Callable[[str], None] = lambda line: None,
     hear: Callable[[str], None] | None = None,
+    *,
+    one_machine_too: bool = True,
 ) -> Saturation:
     """Measure t(n) for n = 1 ... N, and say where it stops falling.
 
@@ -174,10 +185,11 @@ def measure(
         setup: what to measure.
         say: gets lines about the progress.
         hear: gets each line that hosts print for people.
+        one_machine_too: whether to measure hosts that turn out to be one machine.
 
     Raises:
         MeasurementError: the receiver or all but one of the senders are lost before there is anything to tell.
-        RequestError, MissingExtraError: the transport cannot be used here.
+        RequestError, MissingExtraError: the transport cannot be used here, or hosts are one machine.
     """
     warnings: list[str] = []
     times: dict[int, list[float]] = {}
@@ -189,6 +201,8 @@ def measure(
 
     say(f"starting {len(setup.senders)} senders and {setup.receiver.name}")
     with _cluster(setup, hear) as cluster:
+        if cluster.local and not one_machine_too:
+            refuse_one_machine()
         for name, reason in cluster.absent.items():
             warn(f"sender {name} could not be used: {reason}")
         try:
@@ -201,7 +215,7 @@ def measure(
             warn(f"the measurement ended early: {error}")
     if len(times) < 2 or 1 not in times:
         raise MeasurementError(f"nothing could be measured, two senders are needed; {'; '.join(warnings)}")
-    return evaluate(setup, times, warnings=warnings, busy=median(busy))
+    return evaluate(setup, times, warnings=warnings, busy=median(busy), local=cluster.local)
 
 
 def evaluate(
@@ -210,10 +224,19 @@ def evaluate(
     *,
     warnings: Sequence[str] = (),
     busy: float = 0.0,
+    local: bool = False,
 ) -> Saturation:
-    """What times tell. ``busy``: the median of what :class:`Push` says. ``warnings``: what went wrong meanwhile."""
+    """What times tell.
+
+    Args:
+        setup: what was measured.
+        times: seconds of each repeat, by n.
+        warnings: what went wrong meanwhile.
+        busy: the median of what :class:`Push` says.
+        local: whether hosts were found to be one machine.
+    """
     knee, raw, largest = fit_knee(times, seed=setup.seed), raw_saturation(times), max(times)
-    doubts = list(_doubts(setup, times, knee, busy))
+    doubts = list(_doubts(setup, times, knee, busy, local))
     gbps = {"sender": setup.sender_gbps, "receiver": setup.receiver_gbps}
     measured = [side for side, given in gbps.items() if given is None]
     bits = 8e-9 * setup.checkpoint_bytes
@@ -231,13 +254,16 @@ def evaluate(
         tuple(side for side in measured if gbps[side] is not None),
         (*warnings, *doubts),
         describe().document(),
+        setup.launcher.local or local,
     )
 
 
-def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy: float) -> Iterator[str]:
+def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy: float, local: bool) -> Iterator[str]:
     largest = max(times)
     if setup.launcher.local:
         yield "all senders and the receiver are on this machine: this says nothing of a network"
+    elif local:
+        yield "hosts are one machine: this is what it can do, or what was set for them, and no network between VMs"
     if knee.n_sat is None:
         yield f"no saturation seen up to {largest} senders: n_sat is {largest} or more; add senders"
     elif knee.senders <= 1:
@@ -259,8 +285,7 @@ def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy
             "work; look at the times"
         )
     if knee.low != knee.high:
-        bounds = " to ".join(str(bound or f"{largest} or more") for bound in (knee.low, knee.high))
-        yield f"n_sat may be {bounds}; more --repeats or a larger --checkpoint-size make that narrower"
+        yield f"n_sat may be {knee.interval(largest)}; more --repeats or a larger --checkpoint-size make that narrower"
 
 
 def _pushes(

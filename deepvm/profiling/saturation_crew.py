@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepvm.errors import MeasurementError
 from deepvm.profiling.launch import Crew
+from deepvm.profiling.network import one_machine
 
 if TYPE_CHECKING:
     from deepvm.profiling.saturation import Cluster, Push, Setup
@@ -70,9 +71,11 @@ class Voices:
 class _Tcp:
     """A receiver, place 0 of the crew, and senders that have come to it."""
 
-    def __init__(self, setup: Setup, voices: Voices, places: Mapping[str, int], absent: dict[str, str]) -> None:
+    def __init__(
+        self, setup: Setup, voices: Voices, places: Mapping[str, int], absent: dict[str, str], local: bool
+    ) -> None:
         self._setup, self._voices, self._places = setup, voices, places
-        self.senders, self.absent = list(places), absent
+        self.senders, self.absent, self.local = list(places), absent, local
 
     def push(self, names: Sequence[str], size: int) -> Push:
         from deepvm.profiling.saturation import Push
@@ -110,10 +113,10 @@ def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
         addresses = [own] if own else [*found["addresses"], setup.receiver.plain]
         for name, place in places.items():
             voices.tell(place, {**first, "name": name, "addresses": addresses, "port": found["port"]})
-        absent = dict[str, str]()
+        absent, boots = dict[str, str](), [found["boot"]]
         for name, place in places.items():
             try:
-                voices.hear(place, max(deadline - time.monotonic(), 1.0))
+                boots.append(voices.hear(place, max(deadline - time.monotonic(), 1.0))["boot"])
             except MeasurementError as error:
                 absent[name] = str(error)
         # Whoever is ready has been let in.
@@ -121,4 +124,4 @@ def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
         voices.tell(0, {"gather": ready, "limit_s": MARGIN_S})
         here = voices.hear(0, 2 * MARGIN_S)["here"]
         absent |= {name: "the receiver does not know it" for name in ready if name not in here}
-        yield _Tcp(setup, voices, {name: places[name] for name in here}, absent)
+        yield _Tcp(setup, voices, {name: places[name] for name in here}, absent, one_machine(boots))

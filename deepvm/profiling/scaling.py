@@ -15,11 +15,20 @@ from typing import Any
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.launch import Launcher
+from deepvm.profiling.network import one_machine, refuse_one_machine
 from deepvm.profiling.scaling_crew import Conductor, Limits, Outcome, Probe, Ready
 from deepvm.profiling.scaling_document import Curve, Run, check_same, kept_runs, read_curve, write_curve
 
 WIDE_SPREAD = 0.25
 """A spread of the runs of one size above it gets a warning."""
+_LIMITS = {
+    "batch": (1, 65536),
+    "resolution": (1, 2048),
+    "repeats": (1, 1000),
+    "warmup": (0, 100_000),
+    "windows": (1, 1000),
+    "steps": (1, 100_000),
+}
 _LOCAL = "all hosts are one machine: this shows that the parts work together, not how VMs scale"
 
 
@@ -49,13 +58,11 @@ class Task:
         """The sizes, each once, the smallest first.
 
         Raises:
-            RequestError: a size beyond the number of hosts, or none of one host; a number below 1.
+            RequestError: a size beyond the number of hosts, or none of one host; a number beyond its limits.
         """
-        for option in ("batch", "resolution", "repeats", "windows", "steps"):
-            if getattr(self, option) < 1:
-                raise RequestError(option, getattr(self, option), "a whole number from 1")
-        if self.warmup < 0:
-            raise RequestError("warmup", self.warmup, "a whole number from 0")
+        for option, (least, most) in _LIMITS.items():
+            if not least <= getattr(self, option) <= most:
+                raise RequestError(option, getattr(self, option), f"a whole number from {least} to {most}")
         powers = [2**i for i in range(hosts.bit_length()) if 2**i <= hosts]
         sizes = tuple(sorted(set(self.sizes or (*powers, hosts))))
         if not 1 <= sizes[0] <= sizes[-1] <= hosts or sizes[0] != 1:
@@ -88,6 +95,7 @@ def measure_scaling(
     out: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
     hear: Callable[[str], None] | None = None,
+    one_machine_too: bool = True,
 ) -> Curve:
     """Measure a curve.
 
@@ -99,12 +107,13 @@ def measure_scaling(
         out: a file that grows with each run; runs that it holds already are not made again.
         say: gets lines about the progress.
         hear: gets each line that hosts print for people.
+        one_machine_too: whether to measure hosts that turn out to be one machine.
 
     Returns:
         The curve; it lacks sizes for which not enough hosts were well.
 
     Raises:
-        RequestError: an argument cannot be used, or the file was measured with others.
+        RequestError: an argument cannot be used, the file was measured with others, or hosts are one machine.
         DataError: the file cannot be read or, before anything was measured, written.
         MeasurementError: nothing at all could be measured.
     """
@@ -113,6 +122,8 @@ def measure_scaling(
     conductor = Conductor(launcher, limits, hear)
     say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
     probe = conductor.probe(hosts, task.workload("cpu", 1))
+    if not one_machine_too and one_machine(r.boot for r in probe.well):
+        refuse_one_machine()
     session = _Session(task, conductor, hosts, probe, out, say)
     session.begin(sizes, old)
     for n in reversed(sizes):
@@ -148,7 +159,7 @@ class _Session:
             workload=self._task.workload(device, processes),
             hosts=tuple(h.name for h in self._hosts),
             plan={"sizes": list(sizes), "repeats": self._task.repeats},
-            local=_one_machine(self._well),
+            local=one_machine(r.boot for r in self._well),
             machine=first.machine,
             warnings=_doubts(self._well),
         )
@@ -268,11 +279,6 @@ def _device(wanted: str, hosts: Sequence[Host], well: Sequence[Ready]) -> tuple[
     if slots > gpus:
         raise RequestError("hosts_file", f"slots={slots}", f"up to {gpus}, the GPUs that each host has")
     return "cuda", slots or gpus
-
-
-def _one_machine(well: Sequence[Ready]) -> bool:
-    boots = [r.boot for r in well if r.boot]
-    return len(set(boots)) < len(boots)
 
 
 def _doubts(well: Sequence[Ready]) -> tuple[str, ...]:

@@ -17,11 +17,11 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from deepvm.profiling.leash import emit, hold, reason_of
-from deepvm.profiling.network import own_addresses
+from deepvm.checkpoint.machine import cores
+from deepvm.profiling.leash import emit, held, reason_of
+from deepvm.profiling.network import boot_id, own_addresses
 
 WORKER = "deepvm.profiling.scaling_worker"
 PORTS = range(20000, 30000)
@@ -44,18 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--toward", default="", help="an address of another host: its route says which card to use")
     parser.add_argument("--patience-s", type=float, default=60.0)
     order = parser.parse_args(arguments)
-    lines = hold(order.limit_s)
-    try:
-        if order.work == "run":
-            return _run(order)
-        _report(order)
-        _reach(json.loads(lines.get()), order.token)
-        lines.get()  # until the leash ends this process: the others may still want to reach it
-    except Exception as error:
-        without_torch = isinstance(error, ModuleNotFoundError) and error.name == "torch"
-        advice = f"{sys.executable} has no torch: install deepvm[train] for it on this host"
-        emit("failed", reason=advice if without_torch else reason_of(error))
-        return 1
+    with held(order.limit_s) as lines:  # in its folder is what torchrun would leave behind
+        try:
+            if order.work == "run":
+                return _run(order)
+            _report(order)
+            _reach(json.loads(lines.get()), order.token)
+            lines.get()  # until the leash ends this process: the others may still want to reach it
+        except Exception as error:
+            without_torch = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+            advice = f"{sys.executable} has no torch: install deepvm[train] for it on this host"
+            emit("failed", reason=advice if without_torch else reason_of(error))
+            return 1
     return 0
 
 
@@ -76,7 +76,7 @@ def _report(order: argparse.Namespace) -> None:
         "ready",
         port=listener.getsockname()[1],
         addresses=[a for a in own_addresses().values() if not a.startswith("127.")],
-        boot=_boot(),
+        boot=boot_id(),
         gpus=torch.cuda.device_count(),
         torch=str(torch.__version__),
         deepvm=__version__,
@@ -89,13 +89,6 @@ def machine() -> dict[str, Any]:
     from deepvm.profiling.machine import describe
 
     return describe().document()
-
-
-def _boot() -> str:
-    """The same on two hosts only if they are one machine under one kernel."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
 
 
 def _listen() -> socket.socket:
@@ -153,6 +146,7 @@ def _run(order: argparse.Namespace) -> int:
         # Both would else choose by the host's name, which often stands for 127.0.0.1, or by the order of the cards.
         if card:
             os.environ.setdefault(f"{backend}_SOCKET_IFNAME", card)
+    _share_cores(order.processes)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
@@ -175,6 +169,12 @@ def _run(order: argparse.Namespace) -> int:
         emit("lost", reason=reason_of(error))
         signal.pause()  # see scaling_worker: whoever lost the others must not be taken for the one who left
     return 0
+
+
+def _share_cores(processes: int) -> None:
+    """Give each process its part of the cores: torchrun gives each of several only one, and they look slow."""
+    if processes > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
 
 
 def _card_toward(address: str) -> str:

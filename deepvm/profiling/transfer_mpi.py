@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from deepvm.profiling.leash import emit
+from deepvm.profiling.network import boot_id, one_machine
 from deepvm.profiling.transfer_tcp import shares
 
 PIECE = 2**24
@@ -39,6 +40,7 @@ class Receiver:
         self._ranks = {name: place + 1 for place, name in enumerate(first["senders"])}
         self._stall_s = float(first["stall_s"])
         self._memory: dict[str, list[memoryview]] = {}
+        self._boots = [boot_id()]
 
     def gather(self, limit_s: float) -> Mapping[str, str]:
         """Wait until every sender has said that it is there; why others have not."""
@@ -48,8 +50,10 @@ class Receiver:
         while waiting:
             for name, request in list(waiting.items()):
                 try:
-                    if request.test()[0]:
+                    there, boot = request.test()
+                    if there:
                         del waiting[name]
+                        self._boots.append(boot)
                         self._memory[name] = [memoryview(bytearray(PIECE)) for _ in range(2)]
                 except self._mpi.Exception as error:
                     lost[name] = error.Get_error_string()
@@ -58,6 +62,11 @@ class Receiver:
                 return lost | dict.fromkeys(waiting, f"it was not there in {limit_s:g} s")
             time.sleep(_IDLE_PAUSE_S)
         return lost
+
+    @property
+    def local(self) -> bool:
+        """Whether hosts of those that are there are one machine."""
+        return one_machine(self._boots)
 
     def push(self, names: Sequence[str], size: int, limit_s: float) -> Mapping[str, Any]:
         """Have these senders push; see :meth:`deepvm.profiling.transfer_tcp.Receiver.push`."""
@@ -142,7 +151,8 @@ def receive(comm: Any, mpi: Any, lines: Iterable[str]) -> None:
     orders = map(json.loads, lines)
     first = next(orders)
     receiver = Receiver(comm, mpi, first)
-    emit("gathered", lost=receiver.gather(first["start_s"]))
+    lost = receiver.gather(first["start_s"])
+    emit("gathered", lost=lost, local=receiver.local)
     for order in orders:
         emit("pushed", **receiver.push(order["push"], order["bytes"], order["limit_s"]))
     receiver.close()
@@ -151,7 +161,7 @@ def receive(comm: Any, mpi: Any, lines: Iterable[str]) -> None:
 def send(comm: Any, idle_s: float) -> None:
     """What the other ranks do, until rank 0 says that it is the end, or says nothing for long."""
     piece = memoryview(os.urandom(PIECE))
-    comm.send(None, 0, _READY)
+    comm.send(boot_id(), 0, _READY)
     while True:
         size = _wait(comm.irecv(source=0, tag=_GO), idle_s)
         if size == _END:

@@ -23,7 +23,7 @@ from typing import Any
 from deepvm.checkpoint.protocol import Channel, Kind, admit, introduce, tune
 from deepvm.errors import CheckpointError
 from deepvm.profiling.leash import MOST_REASON, emit, hold
-from deepvm.profiling.network import own_addresses
+from deepvm.profiling.network import boot_id, own_addresses
 
 PIECE = 2**20
 STALL_S = 30.0
@@ -159,7 +159,7 @@ def receive(lines: SimpleQueue[str]) -> None:
     """What the receiver's program does with the orders that come."""
     first = json.loads(lines.get())
     receiver = Receiver(bytes.fromhex(first["token"]), first["senders"], stall_s=first["stall_s"])
-    emit("open", port=receiver.port, addresses=list(own_addresses().values()))
+    emit("open", port=receiver.port, addresses=list(own_addresses().values()), boot=boot_id())
     while True:  # until its leash ends it
         order = json.loads(lines.get())
         if "gather" in order:
@@ -175,7 +175,7 @@ def send(lines: SimpleQueue[str]) -> None:
     channel.send(Kind.HELLO, {"name": first["name"]})
     if channel.receive(idle_s=CONNECT_S).kind is not Kind.WELCOME:
         raise OSError("the receiver does not want this sender")
-    emit("ready", address=address)
+    emit("ready", address=address, boot=boot_id())
     piece = memoryview(os.urandom(PIECE))  # of zeros, a link that compresses would make nothing
     while True:
         frame = channel.receive(idle_s=first["limit_s"])

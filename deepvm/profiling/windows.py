@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 
 SINGLE_STEPS = 4
-"""Steps before the first window: they allocate and choose, and all but the first tell how many fill a window."""
+"""Steps before the first window: they allocate and choose, and all but the first guess how many fill a window."""
 STEADY = 0.05
-"""The warm-up ends with a window that differs by no more from the one before it."""
+"""The warm-up ends with a window that differs by no more from the one before it; windows have so many steps more."""
 MOST_WARM_UPS = 10
 MOST_WARM_UP_S = 60.0
 """Windows and seconds of warm-up; then the machine is measured as it is, with a warning."""
@@ -39,7 +39,7 @@ class Timing:
     """All windows, in order.
 
     Attributes:
-        steps: of training in each. warm_up: windows that do not count. windows: those that do.
+        steps: of training in each that counts. warm_up: windows that do not count. windows: those that do.
         steady: whether the warm-up ended because the speed no longer changed.
     """
 
@@ -55,23 +55,27 @@ def time_windows(
     """Warm up, then measure.
 
     The warm-up is single steps, then windows until one differs by at most 5 % from the one before; ten of them, or
-    a minute, at most. All that is decided here follows from what ``run`` returns: processes that get the same numbers
-    decide the same.
+    a minute, at most. Single steps wait for the device, so that each of them is slower than one of many: the windows of
+    the warm-up correct how many steps a window has. All that is decided here follows from what ``run`` returns:
+    processes that get the same numbers decide the same.
 
     Args:
         run: does so many steps, waits for the device, returns the seconds it took.
         images: of one step, on all devices together.
         windows: how many count.
-        seconds: how long a window lasts at least; it has whole steps, one at least.
+        seconds: how long a window that counts lasts at least, unless steps become faster by more than 5 % behind the
+            warm-up; it has whole steps, one at least.
         say: gets lines about the progress.
     """
     say("first steps")
     fastest = min([run(1) for _ in range(SINGLE_STEPS)][1:])
-    steps = min(MOST_STEPS, max(1, math.ceil(seconds / fastest))) if fastest > 0 else MOST_STEPS
+    steps = _filling(seconds, fastest)
     warm_up: list[Window] = []
     steady = False
     while not steady and (len(warm_up) < 2 or _may_go_on(warm_up)):
-        warm_up.append(_window(run, steps, images))
+        warm_up.append(window := _window(run, steps, images))
+        fastest = min(fastest, window.seconds / steps)
+        steps = _filling(seconds, fastest)
         say(f"warm-up {len(warm_up)}: {warm_up[-1].images_per_s:,.1f} images/s")
         steady = len(warm_up) > 1 and spread(warm_up[-2:]) <= STEADY
     counted: list[Window] = []
@@ -79,6 +83,10 @@ def time_windows(
         counted.append(_window(run, steps, images))
         say(f"window {number} of {windows}: {counted[-1].images_per_s:,.1f} images/s")
     return Timing(steps, tuple(warm_up), tuple(counted), steady)
+
+
+def _filling(seconds: float, step_s: float) -> int:
+    return math.ceil(min(MOST_STEPS, (1 + STEADY) * seconds / step_s)) if step_s > 0 else MOST_STEPS
 
 
 def _may_go_on(warm_up: Sequence[Window]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from deepvm.catalog.diff import CatalogDiff, FigureChange, Plain, PriceChange
 from deepvm.core.instances import Catalog, InstanceType, Market
+from deepvm.core.units import counted
 from deepvm.reports.tables import Column, print_lines, print_table
 
 SCHEMA_VERSION = "deepvm.diff/1"
@@ -74,16 +75,25 @@ def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
         print_lines(["The regions differ: these are not two days of one place."])
     for title, instances in (("Added", diff.added), ("Removed", diff.removed)):
         if instances:
-            print_lines(["", f"{title}: {_counted(len(instances), 'type')}"])
+            print_lines(["", f"{title}: {counted(len(instances), 'type')}"])
             print_table(_TYPE_COLUMNS, [_type_cells(i) for i in instances])
     if diff.prices:
-        print_lines(["", f"Prices: {_counted(len(diff.prices), 'change')}, the largest first"])
+        print_lines(["", f"Prices: {counted(len(diff.prices), 'change')}, the largest first"])
         zones = any(p.zone for p in diff.prices)
         columns = [c for c in _PRICE_COLUMNS if zones or c.header != "zone"]
         print_table(columns, [_price_cells(p, zones=zones) for p in diff.prices])
     if diff.figures:
-        print_lines(["", f"Figures: {_counted(len(diff.figures), 'change')}"])
-        print_table(_FIGURE_COLUMNS, [_figure_cells(f) for f in diff.figures])
+        print_lines(["", f"Figures: {counted(len(diff.figures), 'change')}"])
+        short = [f for f in diff.figures if not _is_long(f)]
+        if short:
+            print_table(_FIGURE_COLUMNS, [_figure_cells(f) for f in short])
+        for change in diff.figures:
+            if _is_long(change):
+                name, figure, before, after = _figure_cells(change)
+                print_lines(["", f"{name}, {figure}", f"  old: {before}", f"  new: {after}"])
+        if any(f.figure == "default_speedup" and f.instance_type for f in diff.figures):
+            kind = diff.new.default_speedup
+            print_lines(["", f"default_speedup is the curve that a type goes by; -, the catalogue's own, is {kind}."])
 
 
 _TYPE_COLUMNS = [Column("type"), Column("GPU"), Column("on-demand $/h", "right"), Column("spot $/h", "right")]
@@ -96,8 +106,7 @@ _PRICE_COLUMNS = [
     Column("change $/h", "right"),
     Column("change %", "right"),
 ]
-_FIGURE_WIDTH = 60
-"""Longer texts, such as sources, are cut in tables; JSON and CSV have all of them."""
+_LONGEST_CELL = 40
 _FIGURE_COLUMNS = [Column("type"), Column("figure"), Column("old"), Column("new")]
 
 
@@ -130,13 +139,9 @@ def _percent(change: PriceChange) -> float | None:
 
 def _named(catalog: Catalog, called: str) -> str:
     as_of = catalog.provenance.prices_as_of
-    facts = [catalog.region or "no region", f"as of {as_of}" if as_of else "undated", _counted(len(catalog), "type")]
+    facts = [catalog.region or "no region", f"as of {as_of}" if as_of else "undated", counted(len(catalog), "type")]
     name = catalog.name if called in ("", catalog.name) else f"{called}: {catalog.name}"
     return f"{name} ({', '.join(facts)})"
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _type_cells(instance: InstanceType) -> list[str]:
@@ -147,6 +152,11 @@ def _type_cells(instance: InstanceType) -> list[str]:
         _price(instance.on_demand_usd_per_hour),
         _price(instance.spot_usd_per_hour),
     ]
+
+
+def _is_long(change: FigureChange) -> bool:
+    """Whether a change has lines of its own: a column as wide as a source would tear the table apart."""
+    return max(len(_figure(change.old)), len(_figure(change.new))) > _LONGEST_CELL
 
 
 def _price_cells(change: PriceChange, *, zones: bool) -> list[str]:
@@ -173,5 +183,4 @@ def _price(price: Decimal | None) -> str:
 def _figure(value: Plain) -> str:
     if value is None or value == "":
         return "-"
-    text = f"{value:.10g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _FIGURE_WIDTH else text[: _FIGURE_WIDTH - 3] + "..."
+    return f"{value:.10g}" if isinstance(value, float) else str(value)

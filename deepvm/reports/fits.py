@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from typing import TYPE_CHECKING
 
+from deepvm.core.units import counted
 from deepvm.reports.tables import Column, print_lines, print_table
 
 if TYPE_CHECKING:
     from deepvm.profiling.fit import Fit
     from deepvm.profiling.laws import Fitted
-
-
-def ranked(fit: Fit) -> list[Fitted]:
-    """The laws by AICc, the best first, those without a value last."""
-    return sorted(fit.laws, key=lambda f: math.inf if f.aicc is None else f.aicc)
 
 
 def print_fit(fit: Fit, name: str) -> None:
@@ -26,19 +21,21 @@ def print_fit(fit: Fit, name: str) -> None:
         name: what the points are called.
     """
     from deepvm.profiling.doubts import next_step
+    from deepvm.profiling.laws import best_first
 
-    print_lines([f"{name}: {len(fit.points)} measurements at {len(fit.sizes)} sizes, n = {_sizes(fit)}", ""])
+    counts = f"{counted(len(fit.points), 'measurement')} at {counted(len(fit.sizes), 'size')}"
+    print_lines([f"{name}: {counts}, n = {_sizes(fit)}", ""])
     columns = [Column("law"), Column("mean error", "right"), Column("AICc", "right"), Column("parameters")]
     rows = [
         [f.law.name, f"{100 * f.mape:.1f} %", "-" if f.aicc is None else f"{f.aicc:.1f}", _parameters(f)]
-        for f in ranked(fit)
+        for f in best_first(fit.laws)
     ]
     print_table(columns, rows)
     print_lines([""])
     _print_band(fit)
     print_lines(["", *_verdict(fit), f"Next: {next_step(fit)}."])
     if fit.warnings:
-        print_lines(["", *(f"Warning: {text}." for text in fit.warnings)])
+        print_lines(["", *(f"Warning: {text}{'' if text.endswith('?') else '.'}" for text in fit.warnings)])
 
 
 def _print_band(fit: Fit) -> None:
@@ -58,19 +55,25 @@ def _print_band(fit: Fit) -> None:
 def _verdict(fit: Fit) -> list[str]:
     from deepvm.profiling.band import SHARE
     from deepvm.profiling.doubts import CLOSE, trusted_to
+    from deepvm.profiling.laws import best_first, comparable
 
-    best, second = ranked(fit)[:2]
-    assert best.aicc is not None  # Amdahl's always has one, with the four sizes that a fit needs
-    if second.aicc is None:
-        comparison = "no other law can be compared"
+    best, second = best_first(fit.laws)[:2]
+    better = f"{best.law.name} describes these points best, {100 * best.mape:.1f} % off on average; "
+    if best.aicc is None or not comparable(fit.laws):
+        better = (
+            f"by mean error {best.law.name} is nearest, {100 * best.mape:.1f} % off on average, then {second.law.name} "
+            f"with {100 * second.mape:.1f} %; too few measurements for AICc to compare laws"
+        )
+    elif second.aicc is None:
+        better += "no other law can be compared"
     elif second.aicc - best.aicc <= CLOSE:
-        comparison = f"{second.law.name} does it as well (AICc less than {CLOSE:g} apart)"
+        better += f"{second.law.name} does it as well (AICc less than {CLOSE:g} apart)"
     else:
-        comparison = f"{second.law.name}, the next, is {second.aicc - best.aicc:.1f} of AICc behind"
+        better += f"{second.law.name}, the next, is {second.aicc - best.aicc:.1f} of AICc behind"
     largest = fit.sizes[-1]
     at = next(p for p in fit.band_points() if p.n == largest)
     return [
-        f"Verdict: {best.law.name} describes these points best, {100 * best.mape:.1f} % off on average; {comparison}.",
+        f"Verdict: {better}.",
         f"Trust: up to n = {trusted_to(fit)}, measured up to {largest}. S({largest}) is "
         f"{at.low:.4g} to {at.high:.4g} ({100 * SHARE:.0f} % band, if the law is right).",
         f"Use: {_use(fit)}.",
@@ -78,15 +81,24 @@ def _verdict(fit: Fit) -> list[str]:
 
 
 def _use(fit: Fit) -> str:
+    from deepvm.profiling.doubts import OFF
+    from deepvm.profiling.laws import comparable
+
     best = fit.best
+    if best.mape > OFF:
+        return (
+            f"the points themselves, kind measured: no law is near enough, the nearest is {100 * best.mape:.0f} % off"
+        )
+    if not comparable(fit.laws):
+        return f"the points themselves, kind measured: {len(fit.points)} measurements do not tell the laws apart"
     points = "or the points themselves, kind measured"
     match best.law.name:
         case "alpha-beta":
-            return f"in a catalogue, a curve of kind ring with {_parameters(best)}; {points}"
+            return f"in a catalogue, a curve of kind ring (alpha-beta) with {_parameters(best)}; {points}"
         case "amdahl":
             return f"in a catalogue, a curve of kind ring with c 0, l {best.values[0]:.4g}, which is the same; {points}"
         case "logistic" if any(text.startswith("hybrid") for text in fit.warnings):
-            return "the points themselves, kind measured: the hybrid with these a, b and c is wrong at small n"
+            return "the points themselves, kind measured: a hybrid with these a, b and c is wrong at small n"
         case "logistic":
             return f"in a catalogue, a curve of kind hybrid with {_parameters(best)}, its tangent below b; {points}"
     return "the points themselves, kind measured: catalogues have no curve of this law"

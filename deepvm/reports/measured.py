@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from deepvm.catalog.measured_entries import Entry, Tables
@@ -11,17 +12,34 @@ from deepvm.reports.tables import Column, print_lines, print_table
 LIST_VERSION = "deepvm.tables-list/1"
 DIFF_VERSION = "deepvm.tables-diff/1"
 
-_COLUMNS = [Column("kind"), Column("type"), Column("workload"), Column("measured"), Column("value")]
+_USED = "used"
+_COLUMNS = [Column(c) for c in ("kind", "type", "workload", "measured", _USED, "value")]
 
 
-def list_document(tables: Tables) -> dict[str, Any]:
-    """The JSON object of ``tables list -o json``."""
-    return {"schema_version": LIST_VERSION, "path": tables.path or None, "entries": [_row(e) for e in tables]}
+def list_document(tables: Tables, reasons: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON object of ``tables list -o json``.
+
+    Args:
+        tables: what was measured.
+        reasons: why an entry is not used, by its name; empty for those that are.
+    """
+    rows = [{**_row(e), "used": not reasons[e.name], "why_not": reasons[e.name] or None} for e in tables]
+    return {"schema_version": LIST_VERSION, "path": tables.path or None, "entries": rows}
 
 
-def print_list(tables: Tables) -> None:
-    """One line for each entry on stdout."""
-    print_table(_COLUMNS, [_cells(e) for e in tables])
+def print_list(tables: Tables, reasons: Mapping[str, str] | None = None) -> None:
+    """One line for each entry on stdout.
+
+    Args:
+        tables: what to list.
+        reasons: as for the document; they make a column and, below, a line for each entry that is not used.
+    """
+    if reasons is None:
+        print_table([c for c in _COLUMNS if c.header != _USED], [_cells(e) for e in tables])
+        return
+    print_table(_COLUMNS, [_cells(e, "no" if reasons[e.name] else "yes") for e in tables])
+    unused = [f"Not used: {e.name}: {reasons[e.name]}." for e in tables if reasons[e.name]]
+    print_lines(["", *map(_plain, unused)] if unused else [])
 
 
 def diff_document(old: Tables, new: Tables) -> dict[str, Any]:
@@ -49,11 +67,15 @@ def print_entry(entry: Entry) -> None:
     if entry.kind == "scaling":
         lines.append("  points: " + ", ".join(f"S({n:g}) = {s:.4g}" for n, s in entry.points))
     if entry.kind == "saturation":
-        rates = [entry.document.get(side) for side in ("sender_gbps", "receiver_gbps")]
-        lines.append("  Gbit/s: " + " to ".join("unknown" if r is None else f"{r:g}" for r in rates))
+        rates = ((side, entry.document.get(f"{side}_gbps")) for side in ("sender", "receiver"))
+        said = (f"{side} {'not measured' if r is None else format(r, 'g')}" for side, r in rates)
+        lines.append("  Gbit/s: " + ", ".join(said))
         interval = entry.document.get("interval")
         if isinstance(interval, list) and len(interval) == 2:
-            lines.append(f"  interval: {interval[0]} to {interval[1]}")
+            low, high = interval
+            least = entry.senders[0] if low is None else low
+            end = " or more" if high is None else "" if high == least else f" to {high}"
+            lines.append(f"  interval: {least}{end}")
     warnings = entry.document.get("warnings")
     lines += [f"  warning: {w}" for w in (warnings if isinstance(warnings, list) else ())]
     print_lines([_plain(line) for line in lines])
@@ -84,8 +106,8 @@ def _row(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _cells(entry: Entry) -> list[str]:
-    return [entry.kind, entry.subject, entry.workload or "-", str(entry.measured_at.date()), entry.value]
+def _cells(entry: Entry, *used: str) -> list[str]:
+    return [entry.kind, entry.subject, entry.workload or "-", str(entry.measured_at.date()), *used, entry.value]
 
 
 def _plain(text: str) -> str:

@@ -7,6 +7,7 @@ so no window, no pyplot and no state that outlives a call. The same data gives t
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import math
 import warnings
@@ -91,6 +92,19 @@ def picture_format(path: Path) -> Format:
         case ".svg":
             return "svg"
     raise RequestError("plot", str(path), "a file name that ends in .png or .svg")
+
+
+def check_picture(path: Path) -> None:
+    """Find out whether a picture can be drawn, before there is anything to draw.
+
+    Raises:
+        RequestError: neither .png nor .svg, or no such folder. MissingExtraError: matplotlib is not installed.
+    """
+    picture_format(path)
+    if not path.absolute().parent.is_dir():
+        raise RequestError("plot", str(path), "a file in a folder that exists")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtraError("plot", "matplotlib", "plot")
 
 
 def draw_sweep(rows: Sequence[SweepRow], path: Path, *, catalog_name: str, eflops_unit: str) -> None:

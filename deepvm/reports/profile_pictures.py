@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.catalog.files import write_bytes
-from deepvm.reports.fits import ranked
 from deepvm.reports.pictures import STYLES, frame, new_figure, own_settings, picture_format, render, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from deepvm.profiling.fit import Fit
+
+
+_WIDEST = 2.0
 
 
 def draw_fit(fit: Fit, path: Path, *, name: str) -> None:
@@ -42,6 +44,7 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
         MissingExtraError: matplotlib is not installed.
     """
     from deepvm.profiling.doubts import REACH
+    from deepvm.profiling.laws import best_first
 
     largest = fit.sizes[-1]
     n = np.arange(1.0, fit.up_to + 1.0)  # there are no clusters of 1.5 VMs, where the ring would dip
@@ -51,10 +54,12 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
         axes = figure.add_subplot()
         best = f"95 % band of {fit.best.law.name}"
         axes.fill_between(n, low, high, color=STYLES[0].color, alpha=0.18, linewidth=0, label=best)
-        for fitted, style in zip(ranked(fit), STYLES, strict=True):
+        for fitted, style in zip(best_first(fit.laws), STYLES, strict=True):
             label = f"{fitted.law.name} ({100 * fitted.mape:.1f} % off)"
             s = fitted.speedup(n)
-            axes.plot(n, s, label=label, color=style.color, linestyle=style.dashes, linewidth=style.width)
+            # A thick line would hide the band where the curve is well known.
+            width = min(style.width, _WIDEST)
+            axes.plot(n, s, label=label, color=style.color, linestyle=style.dashes, linewidth=width)
         x, y = zip(*fit.points, strict=True)
         axes.plot(x, y, label="measured", linestyle="none", marker="o", color="black", markersize=4.5, zorder=5)
         if fit.up_to > REACH * largest:

@@ -180,6 +180,7 @@ def source(catalog: Catalog) -> dict[str, Any]:
             }
             for m in about.measured
         ]
+        found["measured_file"] = about.measured_file or None
         found["measured_doubts"] = list(about.doubts)
     return found
 

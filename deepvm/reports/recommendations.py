@@ -139,13 +139,13 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool) ->
         groups[Market.ON_DEMAND],
         format_usd(r.usd_per_hour),
         format_work(r.throughput) + (" (estimated)" if r.estimated else ""),
-        *(_expected(r.outlook) if r.outlook else []),
+        *(expected_cells(r.outlook) if r.outlook else []),
         *(more if wide else []),
         ", ".join(b.constraint for b in r.binding) or "-",
     ]
 
 
-def _expected(outlook: Outlook) -> list[str]:
+def expected_cells(outlook: Outlook) -> list[str]:
     """Expected time and bill, with the 95 % of simulated runs."""
     if outlook.total_s == float("inf"):
         return ["never ends", "-"]
@@ -160,15 +160,24 @@ def _job_lines(answer: Recommendations) -> list[str]:
     work, first = answer.request.work, answer.configurations[0]
     if work is None or answer.reference is None or first.outlook is None:
         return []
+    from deepvm.planner.work import BAND_SHARES
+
     job, gpu, outlook = work.job, first.cluster.gpu, first.outlook
     alone = f"{job.steps} steps of {job.step_s.mean:.4g} s, {format_seconds(job.steps * job.step_s.mean)}"
     lines = [f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away."]
     life = work.life_s(gpu)
-    source = "" if work.mttp_s is not None else ", by AWS's band; 'deepvm recommend --mttp' counts with your own"
+    band = gpu.interruption_band
+    source = "" if work.mttp_s is not None or band is None else ", by AWS's band"
     lines.append(
         f"A spot {gpu.name} lives {format_seconds(life)} on average{source}; {first.cluster.spot_count} of them are "
         f"stopped by {outlook.preemptions:.3g} preemptions, with saves by {work.policy_name}."
     )
+    if source and band is not None:
+        lines.append(
+            f"Doubt: {INTERRUPTION_BANDS[band]} a month is of all zones and hours together, counted as "
+            f"{BAND_SHARES[band]:.1%} gone after a month; at a busy hour a {gpu.name} may live for hours. "
+            "'--mttp' counts with your own figure."
+        )
     if outlook.spread is not None:
         s = outlook.spread
         lines.append(
@@ -209,7 +218,7 @@ def _reasons(answer: Recommendations) -> list[str]:
     for alternative in answer.alternatives:
         r = alternative.recommendation
         work = "" if r.usd_per_work is None else f", {_per_work(r.usd_per_work)} $/h per eFLOPS"
-        bill = "" if r.outlook is None else ", expected {} and {}".format(*_expected(r.outlook))
+        bill = "" if r.outlook is None else ", expected {} and {}".format(*expected_cells(r.outlook))
         lines.append(
             f"By {alternative.objective.value}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h, "
             f"throughput {format_work(r.throughput)}{work}{bill}."

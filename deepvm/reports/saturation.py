@@ -44,8 +44,7 @@ def print_saturation(found: Saturation) -> None:
 
 def _verdict(found: Saturation) -> str:
     knee, largest = found.knee, max(found.times)
-    bounds = [f"{bound}" if bound is not None else f"{largest} or more" for bound in (knee.low, knee.high)]
-    interval = f"95 % interval: {' to '.join(dict.fromkeys(bounds))}"
+    interval = f"95 % interval: {knee.interval(largest)}"
     if knee.n_sat is None:
         return f"no saturation seen up to {largest} senders; {interval}"
     return f"n_sat: {knee.n_sat} senders, by the knee at {knee.senders:.2f}; {interval}"

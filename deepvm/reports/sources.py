@@ -11,7 +11,7 @@ import numpy as np
 from deepvm.catalog.quota_codes import FAMILIES
 from deepvm.catalog.signal_words import age
 from deepvm.core.cluster import Cluster, Recommendation
-from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market, Origin, Quota, find_quota
+from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market, Measurement, Origin, Quota, find_quota
 from deepvm.core.units import format_usd
 from deepvm.planner.recommend import Recommendations
 
@@ -54,23 +54,32 @@ def source_line(catalog: Catalog, now: datetime) -> str:
 
 def source_lines(catalog: Catalog, now: datetime) -> list[str]:
     """Where the prices come from, and which other figures were measured here."""
-    return [source_line(catalog, now), *measured_lines(catalog)]
+    return [source_line(catalog, now), *measured_lines(catalog, now)]
 
 
 _NAMED = 4
 _KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat"}
 
 
-def measured_lines(catalog: Catalog) -> list[str]:
-    """Which figures were measured on the user's own machines, and when; none where none was."""
+def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
+    """Which figures were measured on the user's own machines, or by a file that he named, and when; none where none."""
+    about = catalog.provenance
     parts = []
     for kind, name in _KINDS.items():
-        found = [m for m in catalog.provenance.measured if m.kind == kind]
-        said = [f"{m.subject} {m.measured_at.date()}" + (f" with {m.workload}" if m.workload else "") for m in found]
+        found = [m for m in about.measured if m.kind == kind]
+        said = [f"{m.subject} {_day(m, now)}" + (f" with {m.workload}" if m.workload else "") for m in found]
         more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
         if found:
             parts.append(f"{name} of {', '.join(said[:_NAMED])}{more}")
-    return [f"Measured here: {'; '.join(parts)}. '--tables paper' does without."] if parts else []
+    where = f"Measured, says {about.measured_file}" if about.measured_file else "Measured here"
+    return [f"{where}: {'; '.join(parts)}. '--tables paper' does without."] if parts else []
+
+
+def _day(measured: Measurement, now: datetime) -> str:
+    from deepvm.catalog.measured_entries import FUTURE  # most people measure nothing
+
+    late = measured.measured_at - now > FUTURE
+    return f"{measured.measured_at.date()}{' (in the future: some clock is wrong)' if late else ''}"
 
 
 def _by_signal(origins: Sequence[Origin], now: datetime) -> str:

@@ -1,7 +1,8 @@
 """Tables on a terminal and in a pipe.
 
-A terminal gets a rich table. A pipe or a file gets the same cells in plain columns of full width: no box characters,
-no colour, nothing cut off, so that ``| sort``, ``| less`` and a diff work.
+A terminal gets a rich table, wrapped between words, or a line for each cell where it is too narrow for that. A pipe or
+a file gets the same cells in plain columns of full width: no box characters, no colour, nothing cut off, so that
+``| sort``, ``| less`` and a diff work.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
+
+_GAP = 2
+"""Spaces between columns."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,52 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    for column in columns:
-        table.add_column(column.header, justify=column.align, overflow="fold")
+    console = Console(file=stream, highlight=False)
+    widths = _widths(columns, rows, console.width)
+    if widths is None:
+        _print_cells(columns, rows, stream, console.width)
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold cyan")
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(column.header, justify=column.align, overflow="fold", width=width)
     for row in rows:
         # Text, not str: a name such as "[bold]" in a user's file is data, not markup.
         table.add_row(*(Text(cell) for cell in row))
-    Console(file=stream, highlight=False).print(table)
+    console.print(table)
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], most: int) -> list[int] | None:
+    """Widths with which all fits, the widest columns wrapped first; None when words or numbers would have to be torn.
+
+    A number that is continued on the next line is misread: right-aligned cells are never wrapped.
+    """
+    from rich.cells import cell_len
+
+    least, widths = [], []
+    for place, column in enumerate(columns):
+        cells = [row[place] for row in rows]
+        whole = cells if column.align == "right" else [word for cell in cells for word in cell.split()]
+        least.append(max((cell_len(text) for text in (*whole, *column.header.split())), default=0))
+        widths.append(max(cell_len(text) for text in (*cells, column.header)))
+    left = most - _GAP * (len(columns) - 1)
+    while sum(widths) > left:
+        place = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
+        if widths[place] <= least[place]:
+            return None
+        widths[place] -= 1
+    return widths
+
+
+def _print_cells(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO, width: int) -> None:
+    blocks = []
+    for row in rows:
+        lines: list[str] = []
+        for column, cell in zip(columns, row, strict=True):
+            line = f"{column.header}: {cell}"
+            torn = column.align == "right" and len(line) > width
+            lines += [*_wrapped(f"{column.header}:", width), f"  {cell}"] if torn else _wrapped(line, width)
+        blocks.append("\n".join(lines))
+    stream.write("\n\n".join(blocks) + "\n")
 
 
 def _wrapped(line: str, width: int) -> list[str]:

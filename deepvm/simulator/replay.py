@@ -25,7 +25,15 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.preemptions import Lifetimes, LomaxHistory
-from deepvm.core.savepolicy import EverySteps, IntervalPolicy, Never, SaveFacts, SavePolicy, parse_policy
+from deepvm.core.savepolicy import (
+    EverySteps,
+    IntervalPolicy,
+    Never,
+    SaveFacts,
+    SavePolicy,
+    parse_policy,
+    policy_name,
+)
 from deepvm.errors import RequestError
 from deepvm.simulator.traces import TraceLives
 
@@ -137,7 +145,7 @@ def replay(
         stays = durable < high[at]
         at, begun, done = at[stays], durable[stays], done + 1
         if done > MOST_CYCLES:
-            raise RequestError("policies", policy, f"policies with at most {MOST_CYCLES} saves in a life")
+            raise RequestError("policies", policy_name(policy), f"policies with at most {MOST_CYCLES} saves in a life")
     width, begins = high - low, np.cumsum([0, *(lives.life_s.size for lives in pools)])[:-1]
     sums = zip(np.add.reduceat(saves / width, begins), np.add.reduceat(lost / width, begins), strict=True)
     return tuple(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import SavePolicy
+from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 from deepvm.simulator.results import Results
 
-_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|min|h|d)?", re.ASCII)
-_UNITS = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _SPANS = {
     "grace": "grace_s",
     "save": "save_s",
@@ -55,10 +53,7 @@ def seconds(text: str, option: str) -> float:
     Raises:
         RequestError: anything else, naming ``option``.
     """
-    match = _NUMBER.fullmatch(text.strip())
-    if match is None:
-        raise RequestError(option, text, "a time such as 90s, 5min, 3h or 2d")
-    return float(match[1]) * _UNITS[match[2]]
+    return parse_seconds(text, option, bare=True, zero=True, allowed="a time such as 90s, 5min, 3h or 2d")
 
 
 def swept(job: Job, sweeps: Sequence[str]) -> list[tuple[Job, tuple[tuple[str, float], ...]]]:

@@ -24,6 +24,7 @@ from deepvm.checkpoint.arena import Slot  # noqa: E402
 from deepvm.checkpoint.folder import VersionFolder  # noqa: E402
 from deepvm.checkpoint.manifest import Manifest  # noqa: E402
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
+from deepvm.core.savepolicy import parse_policy  # noqa: E402
 from deepvm.errors import CheckpointError, DamagedError, RequestError  # noqa: E402
 
 
@@ -400,6 +401,27 @@ def test_auto_saves_at_once_and_then_as_often_as_pays(tmp_path: Path, monkeypatc
     monkeypatch.setenv("DEEPVM_MTBF", "soon")
     with pytest.raises(RequestError, match="DEEPVM_MTBF"):
         Job(tmp_path, every="auto")
+
+
+@pytest.mark.parametrize("name", ["young", "daly", "exact", "thesis", "adaptive", "hazard"])
+def test_the_simulators_policies_schedule_a_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same code decides, with the stall that was measured and the mean time between failures."""
+    monkeypatch.setenv("DEEPVM_MTBF", "30d")
+    job = Job(tmp_path, every=name, keep=1000)
+    assert type(job.saver._schedule) is type(parse_policy(name))
+    job.train(1)
+    job.saver.wait()
+    job.train(4)
+    facts = job.saver._context().facts
+    assert facts.mttp_s == facts.scale_s == 30 * 86400 and facts.age_s > 0
+    job.saver.close()
+    assert job.saver.metrics["saved"] == 1  # the first one; then none for minutes
+    with pytest.raises(RequestError, match="hazard"):
+        Job(tmp_path, every="sometimes")
+    monkeypatch.setenv("DEEPVM_MTBF", "soon")
+    with pytest.raises(RequestError, match="DEEPVM_MTBF"):
+        Job(tmp_path, every=name)
+    Job(tmp_path, every=100).saver.close()
 
 
 @pytest.mark.slow

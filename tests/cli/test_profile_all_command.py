@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "profiling"))
 from measurements import eflops_document, saturation_document, scaling_document  # noqa: E402
 from namespaces import namespaces, why_not  # noqa: E402
 
+from deepvm.cli.alone import alone_in  # noqa: E402
 from deepvm.cli.main import main  # noqa: E402
 from deepvm.cli.profile_parts import Campaign, Folder, Options  # noqa: E402
 from deepvm.profiling.hosts import Host  # noqa: E402
@@ -47,15 +48,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return int(end.value.code or 0), out, err
 
     return call
-
-
-@pytest.fixture
-def one_core() -> Iterator[None]:
-    """Threads that wait for each other on a machine with other work to do make steps many times as long."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    yield
-    os.sched_setaffinity(0, before)
 
 
 def documents() -> dict[str, dict[str, Any]]:
@@ -155,6 +147,14 @@ def test_other_hosts_are_said_and_a_file_without_a_record_is_refused(run: Run) -
     assert (code, out) == (4, "") and "here/settings.json: is no JSON" in err
 
 
+def test_two_at_once_do_not_share_a_folder(run: Run) -> None:
+    keep(*documents())
+    with alone_in(Path("here")):
+        code, out, err = run("profile", "all", *WORDS)
+        assert (code, out) == (2, "") and "--out: 'here'" in err and "no other 'profile all'" in err
+    assert run("profile", "all", *WORDS)[0] == 0
+
+
 def test_what_fails_is_said_and_the_rest_is_kept(run: Run) -> None:
     keep("eflops-resnet50")
     code, out, err = run("profile", "all", *WORDS, "-o", "json", "--save")
@@ -229,8 +229,8 @@ def none_left(folder: Path) -> None:
     while left(folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left(folder) == []
-    # torchrun's folder of logs and torch's cache are torch's own.
-    assert [p.name for p in (folder / "tmp").iterdir() if not p.name.startswith("torch")] == []
+    # torch's cache is torch's own.
+    assert [p.name for p in (folder / "tmp").iterdir() if not p.name.startswith("torchinductor")] == []
 
 
 @pytest.mark.slow

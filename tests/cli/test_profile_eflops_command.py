@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,15 +22,6 @@ from deepvm.reports.eflops import scaled  # noqa: E402
 
 Run = Callable[..., tuple[int, str, str]]
 SHORT = ["--batch", "2", "--windows", "3", "--seconds", "0.01", "--device", "cpu"]
-
-
-@pytest.fixture
-def one_core() -> Iterator[None]:
-    """Threads that wait for each other on a machine with other work to do make steps many times as long."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    yield
-    os.sched_setaffinity(0, before)
 
 
 @pytest.fixture
@@ -168,8 +159,7 @@ def test_the_processes_end_with_the_command(number: int, code: int, said: str, t
     assert (out, "Traceback" in err) == ("", False)
     assert said in err
     until(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()[2])
-    if number != signal.SIGKILL:
-        assert list(tmp_path.iterdir()) == []
+    until(lambda: not list(tmp_path.iterdir()), 20)
 
 
 @pytest.mark.parametrize(

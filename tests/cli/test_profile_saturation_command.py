@@ -64,6 +64,11 @@ def test_a_table() -> None:
         (["--start-timeout", "0"], "--start-timeout"),
         (["--checkpoint-size", "300"], "--checkpoint-size"),
         (["--repeats", "0"], "--repeats"),
+        (["--repeats", "100000000000"], "--repeats"),
+        (["--seed", "-1"], "--seed: -1"),
+        (["--plot", "nowhere/t.png"], "--plot"),
+        (["--save", "--sender-type", "g4dn.xlarge", "--receiver-type", "c4.xlarge"], "--force-local"),
+        (["--save", "--sender-type", "g4dn\nxlarge", "--receiver-type", "c4.xlarge"], "--sender-type"),
         (["--plot", "t.pdf"], "--plot"),
         (["--timeout", "-1"], "--timeout"),
     ],
@@ -72,7 +77,15 @@ def test_wrong_words_are_named(words: list[str], place: str) -> None:
     done = run(*LOCAL, *words)
     assert done.returncode == 2
     assert place in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr and "[1/" not in done.stderr  # before anything was pushed
+
+
+def test_a_run_on_this_machine_is_saved_when_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path))
+    words = ["--save", "--force-local", "--sender-type", "g4dn.xlarge", "--receiver-type", "c4.xlarge"]
+    done = run(*LOCAL, "--repeats", "1", *words)
+    assert done.returncode == 0, done.stderr
+    assert "saved: saturation:g4dn.xlarge:c4.xlarge:tcp" in done.stderr
 
 
 def test_hosts_that_cannot_be_reached() -> None:
@@ -111,7 +124,7 @@ def test_it_gets_to_hosts_as_scaling_does() -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, code: int, tmp_path: Path) -> None:
     template = f"""sh -c 'echo $$ > {tmp_path}/"$0"; exec "$@"' {{host}}"""
-    words = ["--launcher", template, "--python", sys.executable, *LOCAL[2:], "--repeats", "100000"]
+    words = ["--launcher", template, "--python", sys.executable, *LOCAL[2:], "--repeats", "1000"]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=environ) as process:
         assert process.stderr is not None
@@ -128,3 +141,24 @@ def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, code: int,
     while any(Path(f"/proc/{n}").exists() for n in numbers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{n}").exists() for n in numbers)
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+def test_killed_over_mpi_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py", reason="needs the extra mpi")
+    words = [*LOCAL, "--transport", "mpi", "--repeats", "1000"]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("[2/"):
+                break
+        assert list(tmp_path.glob("deepvm-mpi-*"))
+        process.kill()
+        process.stderr.read()  # until all that hold it are gone
+        assert process.wait(30) == -9
+    deadline = time.monotonic() + 20
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []

@@ -6,25 +6,25 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from published import FIGURE_5, SIZES
 
 import deepvm
-from deepvm.catalog.measured import load_tables
+from deepvm.catalog.measured import encode_tables, entry_of, load_tables, own_folder, save_entries
+from deepvm.catalog.measured_entries import Tables
 from deepvm.cli.main import main
+from deepvm.cli.markets import measured
 from deepvm.cli.profile_save import check_save, save
+from deepvm.core.instances import Gpu
 from deepvm.errors import DataError, RequestError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WORKLOAD = {"model": "resnet50", "resolution": 224, "batch": 64, "dtype": "float32", "optimizer": "adam"}
-SIZES = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32)
-FIGURE_5 = {
-    "g3s.xlarge": (1, 1.775, 2.482, 4.539, 6.445, 7.968, 9.397, 10.753, 12.718, 12.532),
-    "g4dn.xlarge": (1, 1.036, 1.390, 2.274, 3.065, 3.743, 4.323, 4.786, 5.490, 5.251),
-    "g5.xlarge": (1, 0.473, 0.618, 1.027, 1.376, 1.697, 2.053, 2.235, 2.747, 2.879),
-}
 PAPER = ("--pw", "3", "--catalog", "paper")
 
 
@@ -125,9 +125,7 @@ def test_saved_and_used_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     after = good(capsys, "recommend", *PAPER)
     today = str(load_tables().entries[0].measured_at.date())
     assert after != before
-    assert (
-        "where the measured curve of g4dn.xlarge gives S(16)" in after or "the measured curve of g4dn.xlarge" in after
-    )
+    assert "where the measured curve of g4dn.xlarge gives S(" in after
     assert f"Measured here: eFLOPS of g4dn.xlarge {today} with resnet50/224px/b64/float32/adam" in after
     assert f"n_sat of g4dn.xlarge to c5.xlarge {today}. '--tables paper' does without." in after
     assert "Doubt: g4dn.xlarge alone links" in after
@@ -183,19 +181,37 @@ def test_a_catalogue_with_measurements_can_be_kept(capsys: pytest.CaptureFixture
         assert found[0]["throughput"] == pytest.approx(own[0]["throughput"], rel=1e-5)
 
 
+def test_regions_are_brought_to_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
+    """One of them lacks the type that links what was measured to the catalogue's eFLOPS."""
+    paper = deepvm.load_catalog("paper")
+    new = replace(paper["g5.xlarge"], name="new.xlarge", gpu=Gpu("new"), eflops=None)
+    linked = replace(paper, instances=(*paper, new))
+    alone = replace(paper, instances=(new, paper["c5.xlarge"]))
+    save(eflops(1e12), instance_type="g4dn.xlarge")
+    save(eflops(2e12, machine={}), instance_type="new.xlarge")
+    there, here = measured((linked, alone), "auto", "")
+    assert there["new.xlarge"].eflops == here["new.xlarge"].eflops == pytest.approx(2 * paper["g4dn.xlarge"].eflops)
+
+
 def test_tables_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     save(scaling(), instance_type="g4dn.xlarge")
     own = good(capsys, "recommend", *PAPER)
     good(capsys, "tables", "export", "mine.json")
     good(capsys, "tables", "remove", "scaling")
     assert "Measured" not in good(capsys, "recommend", *PAPER)
-    assert good(capsys, "recommend", *PAPER, "--tables", "mine.json") == own
+    named = own.replace("Measured here: ", "Measured, says mine.json: ")
+    assert named != own
+    assert good(capsys, "recommend", *PAPER, "--tables", "mine.json") == named
+    document = json.loads(good(capsys, "recommend", *PAPER, "--tables", "mine.json", "-o", "json"))
+    assert document["source"]["measured_file"] == "mine.json"
     Path("deepvm.toml").write_text('tables = "mine.json"\n')
-    assert good(capsys, "recommend", *PAPER) == own
+    assert good(capsys, "recommend", *PAPER) == named
     assert "Measured" not in good(capsys, "recommend", *PAPER, "--tables", "auto")
+    written("curve.json", scaling())
     for words, code, error in (
+        (("--tables", "curve.json"), 4, "'deepvm tables import FILE --instance-type TYPE' adds it to yours"),
         (("--tables", "none.json"), 4, "none.json: file: does not exist; allowed: what `deepvm tables export`"),
-        (("--tables", "never"), 2, "--tables: 'never' cannot be used; allowed: auto, paper, or a file"),
+        (("--tables", "never"), 2, "--tables: 'never' cannot be used; allowed: auto, paper, or a .json file"),
         (("--workload", "bert"), 2, "--workload: 'bert' cannot be used; allowed: one that was measured"),
     ):
         found = run(capsys, "recommend", *PAPER, *words)
@@ -260,7 +276,7 @@ def test_documents_are_imported_with_their_day(capsys: pytest.CaptureFixture[str
 
 REFUSED = {
     "local": (("l.json", "--instance-type", "g4dn.xlarge"), 2, "processes of one machine, which says nothing about"),
-    "no type": (("e.json",), 2, "--instance-type: '' cannot be used; allowed: the provider's name of the type"),
+    "no type": (("e.json",), 2, "--instance-type: not given or empty; allowed: the provider's name of the type"),
     "a fit": (("fit.json",), 4, "fit.json: schema_version: 'deepvm.fit/1'; allowed: deepvm.tables/1, deepvm.eflops/1"),
     "a list": (("list.json",), 4, "list.json: top level: a list"),
     "not there": (("nowhere.json",), 4, "nowhere.json: file: does not exist"),
@@ -272,6 +288,7 @@ REFUSED = {
     ),
     "CSV without header": (("raw.csv", *CSV), 4, "raw.csv: line 1: '1,1'; allowed: the columns n and speedup"),
     "words of a CSV": (("e.json", "--workload", "x"), 2, "--workload: 'x' cannot be used; allowed: nothing with JSON"),
+    "no CSV there": (("none.csv", *CSV), 4, "none.csv: file: does not exist; allowed: CSV with the columns"),
     "future": (("e.json", "--instance-type", "a", "--measured-at", "2100-01-01"), 2, "not in the future"),
     "no day": (("e.json", "--instance-type", "a", "--measured-at", "monday"), 2, "--measured-at: 'monday'"),
     "newer": (("new.json", "--instance-type", "a"), 4, '"deepvm.eflops/9" is newer than this deepvm reads'),
@@ -293,6 +310,48 @@ def test_imports_that_are_refused(case: str, capsys: pytest.CaptureFixture[str])
     assert (found[0], found[1]) == (code, "")
     assert error in found[2]
     assert not load_tables()
+
+
+def test_an_interval_without_an_end_is_shown_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    save({**saturation(), "interval": [4, None]})
+    assert "  interval: 4 or more\n" in good(capsys, "tables", "show", "saturation")
+
+
+def test_a_clock_that_was_ahead_does_not_win_for_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    """A measurement of 2150 is refused; one that is there already is called what it is, and how to be rid of it."""
+    ahead = entry_of(
+        "eflops", eflops(9e12), measured_at=datetime(2150, 1, 1, tzinfo=timezone.utc), instance_type="g4dn.xlarge"
+    )
+    Path("ahead.json").write_bytes(encode_tables(Tables((ahead,))))
+    code, _, error = run(capsys, "tables", "import", "ahead.json")
+    assert code == 4 and "measured at 2150-01-01T00:00:00Z, and now it is" in error
+    assert not load_tables()
+    save_entries(own_folder(), [ahead])
+    assert "g4dn.xlarge 2150-01-01 (in the future: some clock is wrong) with" in good(capsys, "recommend", *PAPER)
+    save(eflops(), instance_type="g4dn.xlarge")
+    assert f"of 2150-01-01; 'deepvm tables remove {ahead.name}' makes room" in capsys.readouterr().err
+    good(capsys, "tables", "remove", ahead.name)
+    save(eflops(), instance_type="g4dn.xlarge")
+    assert [e.value for e in load_tables()] == ["1.2e+12 FLOP/s (spread 2.0%)"]
+
+
+def test_seconds_repeated_an_even_number_of_times_are_a_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    """S(1) is then 1 and not the median of 1.01 and 0.99."""
+    Path("twice.csv").write_text("n,seconds\n1,100\n1,102\n2,60\n2,61\n4,35\n8,20\n")
+    good(capsys, "tables", "import", "twice.csv", *CSV)
+    (entry,) = load_tables()
+    assert entry.points == ((1, 1), (2, pytest.approx(101 / 60.5)), (4, pytest.approx(101 / 35)), (8, 5.05))
+
+
+def test_what_may_not_be_looked_at_does_not_pass_as_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A link in a circle: root, too, cannot look through it."""
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "circle"))
+    code, _, error = run(capsys, "recommend", *PAPER)
+    assert code == 4 and "measured.json: file: cannot be opened: " in error and "'--tables paper' does without" in error
+    good(capsys, "recommend", *PAPER, "--tables", "paper")
 
 
 def test_a_local_run_is_saved_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,7 +417,7 @@ def test_diff_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     (change,) = json.loads(good(capsys, "tables", "diff", "-o", "json"))["changes"]
     assert (change["change"], change["old"], change["new"]["subject"]) == ("added", None, "g4dn.xlarge")
     rows = json.loads(good(capsys, "tables", "list", "-o", "json"))["entries"]
-    assert rows == [change["new"]]
+    assert rows == [{**change["new"], "used": True, "why_not": None}]
     (entry,) = json.loads(good(capsys, "tables", "show", rows[0]["name"], "-o", "json"))["entries"]
     assert entry["document"] == eflops()
     figures = json.loads(good(capsys, "tables", "diff", "--catalog", "paper", "-o", "json"))["figures"]
@@ -379,3 +438,73 @@ def test_help_loads_nothing_slow(words: list[str]) -> None:
     code = f"import sys\nfrom deepvm.cli.main import main\n{run}"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert not {"numpy", "pydantic.main", "pandas", "scipy", "torch"} & set(out.splitlines()[-1].split())
+
+
+def test_without_measurements_recommend_does_not_load_what_reads_them() -> None:
+    """It is two per cent of its time."""
+    run = f"try: main({['recommend', *PAPER]!r})\nexcept SystemExit: print('\\n', *sys.modules)"
+    code = f"import sys\nfrom deepvm.cli.main import main\n{run}"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    loaded = {m for m in out.splitlines()[-1].split() if m.startswith("deepvm.catalog.measured")}
+    assert loaded == {"deepvm.catalog.measured_place"}
+
+
+def test_a_first_save_is_undone_and_a_second_one_says_what_it_replaces(capsys: pytest.CaptureFixture[str]) -> None:
+    save(eflops(), instance_type="g4dn.xlarge")
+    err = run(capsys, "tables", "restore")[2]
+    assert "measured.json: nothing measured; another restore undoes this" in err
+    assert "Measured" not in good(capsys, "recommend", *PAPER)
+    assert "measured.json: 1 measurement; another restore" in run(capsys, "tables", "restore")[2]
+    save(eflops(1.3e12), instance_type="g4dn.xlarge")
+    err = capsys.readouterr().err
+    assert "replaced: eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam, 1.3e+12" in err
+    assert "before: 1.2e+12" in err
+
+
+def test_what_is_saved_and_not_used_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    save(eflops(device="cpu"), instance_type="g4dn.xlarge")
+    err = capsys.readouterr().err
+    assert "uses it" not in err
+    assert "'deepvm recommend' does not use eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam:cpu: eFLOPS of" in err
+    save(scaling(), instance_type="laptop")
+    assert "the catalogue has no type laptop" in capsys.readouterr().err
+    save(scaling(), instance_type="g4dn.xlarge")
+    assert "'deepvm recommend' uses it from now on" in capsys.readouterr().err
+    out = good(capsys, "tables", "list")
+    assert [line.split()[4] for line in out.splitlines()[1:4]] == ["no", "yes", "no"]
+    assert "Not used: scaling:laptop:resnet50/224px/b64/float32/adam: the catalogue has no type laptop.\n" in out
+    rows = json.loads(good(capsys, "tables", "list", "--catalog", "simulated", "-o", "json"))["entries"]
+    assert [r["used"] for r in rows] == [False] * 3 and rows[1]["why_not"] == "the catalogue has no type g4dn.xlarge"
+
+
+@pytest.mark.parametrize("name", ["g4dn", "g4dn.*", "*resnet50*", "scaling:g4dn.xlarge"])
+def test_beginnings_and_globs_are_names(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    save(scaling(), instance_type="g4dn.xlarge")
+    assert good(capsys, "tables", "show", name).startswith("scaling:g4dn.xlarge:")
+    code, _, err = run(capsys, "tables", "show", "g4nd.xlarge")
+    assert code == 2 and "did you mean g4dn.xlarge?" in err
+
+
+def test_a_kind_that_is_no_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "tables", "import", figure_5("g5.xlarge"), "--kind", "eflops")
+    assert code == 2 and "--kind: 'eflops' cannot be used; allowed: scaling, with a CSV; eFLOPS and saturation" in err
+
+
+def test_a_workload_that_flips_the_plan_is_doubted(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("steep.csv").write_text("n,speedup\n1,1\n2,1.98\n4,3.9\n8,7.7\n16,15\n")
+    words = ("--kind", "scaling", "--instance-type", "g5.xlarge", "--workload", "efficientnet")
+    good(capsys, "tables", "import", "steep.csv", *words)
+    out = good(capsys, "recommend", *PAPER)
+    assert (
+        "Doubt: the speed-up of g5.xlarge was measured here with efficientnet, and g3s.xlarge, g4dn.xlarge go by" in out
+    )
+    assert good(capsys, "recommend", *PAPER, "--workload", "efficient") == out
+
+
+def test_points_that_cannot_be_are_noted_at_import(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("odd.csv").write_text("n,speedup\n1,1\n2,2.8\n4,9\n8,20\n16,3\n24,40\n32,2\n")
+    code, _, err = run(capsys, "tables", "import", "odd.csv", *CSV)
+    assert code == 0
+    assert "Note: odd.csv: faster than n VMs can be at n = 2, 4, 8, 24" in err
+    assert "Note: odd.csv: the nearest law, " in err
+    assert "Note: g5" not in run(capsys, "tables", "import", figure_5("g5.xlarge"), *CSV)[2]

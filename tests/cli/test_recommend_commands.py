@@ -154,7 +154,7 @@ USAGE = [
     (["recommend", "--pw", "nan"], "--pw: 'nan'"),
     (["recommend", "--pw", "inf"], "--pw: 'inf'"),
     (["recommend", "--pw", "abc"], "--pw: 'abc'"),
-    (["recommend", "--pw", ""], "--pw: ''"),
+    (["recommend", "--pw", ""], "--pw: not given or empty; allowed: a finite number"),
     (["recommend", "--pw", "3", "--checkpoint-size", "many"], "--checkpoint-size: 'many'"),
     (["recommend", "--pw", "3", "--checkpoint-size", "3 parsecs"], "such as 300MB"),
     (["recommend", "--pw", "3", "--checkpoint-size", "0"], "--checkpoint-size: '0'"),

@@ -54,6 +54,60 @@ def test_outside_of_the_closed_form_it_simulates_and_says_so(job: str, capsys: p
     assert "outside of the range of the closed form" in err
 
 
+def test_where_the_answer_says_otherwise_it_is_said(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Simulated means that break a limit which the closed form keeps; and alternatives are simulated as well."""
+    ask = [*ASK, "--job", job, "--mttp", "90min", "--top", "1"]
+    free = json.loads(run(capsys, *ask)[1])
+    assert free["configurations"][0]["expected"]["by"] == "simulation"
+    for alternative in free["alternatives"]:
+        expected = alternative["expected"]
+        assert expected["closed_form_holds"] or expected["by"] == "simulation"
+    takes = free["configurations"][0]["expected"]["makespan_s"]
+    held = json.loads(run(capsys, *ask, "--deadline", f"{takes - 60:.0f}s", "--objective", "throughput")[1])
+    first = held["configurations"][0]
+    late = first["expected"]["makespan_s"] > takes - 60
+    assert late == any("more than the deadline" in w for w in first["warnings"])
+
+
+def test_why_not_is_simulated_too(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ["explain", "g5.xlarge", *ASK[1:], "--job", job, "--mttp", "20min", "--objective", "throughput"]
+    code, out, err = run(capsys, *ask)
+    expected = json.loads(out)["configuration"]["expected"]
+    assert code == 0 and expected["by"] == "simulation" and "the verdict is by the closed form" in err
+
+
+def test_a_simulation_that_takes_too_long_is_left_out(
+    job: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    long = tmp_path / "long.yaml"
+    long.write_text(JOB.replace("20000", "20000000"))
+    code, out, err = run(capsys, *ASK, "--job", str(long), "--mttp", "2h", "--top", "1", "--simulate", "10")
+    expected = json.loads(out)["configurations"][0]["expected"]
+    assert code == 0 and expected["by"] == "closed form" and not expected["closed_form_holds"]
+    assert "may be far off" in err
+
+
+def test_a_sweep_knows_the_job(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = ["sweep", "--pw", "1:3:1", "--catalog", "paper", "--policy", "deepvm", "--job", job, "--mttp", "2h"]
+    out = run(capsys, *sweep, "-o", "csv")
+    rows = [line.split(",") for line in out[1].splitlines()]
+    assert rows[0][9:] == ["makespan_s", "total_cost_usd", "closed_form_holds"] and len(rows) == 4
+    hours = float(rows[1][9]) / 3600
+    assert float(rows[1][10]) == pytest.approx(hours * float(rows[1][7]), rel=1e-6)
+    assert "outside of the range of the closed form" in out[2]
+    document = json.loads(run(capsys, *sweep, "-o", "json")[1])
+    assert document["rows"][0]["makespan_s"] == pytest.approx(float(rows[1][9]))
+    assert "expected time" in run(capsys, *sweep)[1]
+
+
+def test_a_job_of_other_machines_is_refused(job: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for line in ("vms: 4", "market: on-demand"):
+        other = tmp_path / "other.yaml"
+        other.write_text(JOB + line + "\n")
+        code, out, err = run(capsys, *ASK, "--job", str(other), "--simulate", "10")
+        assert code == 2 and not out and f"--job: '{line}'" in err
+
+
 def test_without_a_job_nothing_is_expected(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(capsys, *ASK)[1])
     assert "expected" not in found["configurations"][0] and "work" not in found["request"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +75,13 @@ def test_auto_keeps_its_budget_and_never_overtakes_itself(
 def test_what_cannot_be(make: object) -> None:
     with pytest.raises(RequestError):
         make()  # type: ignore[operator]
+
+
+def test_the_exact_interval_of_one_job_needs_no_scipy() -> None:
+    """Bisection gives what Lambert's function gives, from the shortest saves to absurd ones."""
+    from deepvm.core.intervals import exact_s
+
+    for share in (1e-12, 1e-9, 4.9e-7, 5.1e-7, 1e-5, 0.003, 0.2, 1.0, 7.0, 30.0):
+        of_many = np.asarray(exact_s(np.array([share * 3600.0]), np.array([3600.0])))
+        assert exact_s(share * 3600, 3600.0) == pytest.approx(float(of_many[0]), rel=1e-9)
+    assert exact_s(10.0, math.inf) == math.inf and exact_s(0.0, 3600.0) == 0

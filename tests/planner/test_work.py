@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import oracle
 import pytest
@@ -15,10 +16,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import Plan
 
-from deepvm.core.instances import Catalog
+from deepvm.core.instances import Catalog, Market
 from deepvm.core.job import Job, Span
 from deepvm.core.makespan import expected
 from deepvm.core.saturation import SaturationTable
+from deepvm.core.savepolicy import parse_policy
 from deepvm.core.speedup import RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.planner.explain import explain
@@ -180,6 +182,11 @@ def test_how_often_machines_are_taken_away() -> None:
     assert work(interruption_rate="10%").life_s(fast) == work(interruption_rate=0.1).life_s(slow) == mean_life_s(0.1)
     known = Work.parse(job=replace(JOB, mttp_s=(7200.0,)))
     assert known is not None and known.life_s(slow) == 7200
+    # A list of lives is the job's own; what is said beside it is said of all of them.
+    many = replace(JOB, mttp_s=(3600.0, 7200.0))
+    listed, told = Work.parse(job=many), Work.parse(job=many, mttp="1h")
+    assert listed is not None and listed.job.mttp_s == (3600.0, 7200.0)
+    assert told is not None and told.job.mttp_s == (3600.0,)
 
 
 def test_unknown_bands_count_as_the_worst_and_say_so() -> None:
@@ -210,6 +217,51 @@ def test_a_deadline_that_more_money_meets() -> None:
     assert str(price).rstrip("0") in found.infeasible.advice
     answer = recommend(fast_and_slow(), price, job=JOB, measured_on="slow", mttp="12h", deadline="5h")
     assert answer and answer[0].outlook is not None and answer[0].outlook.total_s <= 5 * 3600
+
+
+def test_a_bill_that_is_named_is_enough() -> None:
+    """Whoever asks for the time or the bill that an answer names gets a cluster, however it was rounded."""
+    for mttp in ("7h", "8h", "9h", "11h", "13h", "17h", "19h"):
+        options: dict[str, Any] = {"job": JOB, "measured_on": "slow", "mttp": mttp}
+        dear = recommend(fast_and_slow(), 3, **options, total_budget="0.01").infeasible
+        late = recommend(fast_and_slow(), 3, **options, deadline="60s").infeasible
+        assert dear is not None and late is not None
+        bill = dear.reason.rpartition("costs ")[2].removesuffix(" $ in all")
+        assert recommend(fast_and_slow(), 3, **options, total_budget=bill)
+        assert recommend(fast_and_slow(), 3, **options, deadline=late.reason.rpartition("takes ")[2])
+
+
+def test_neither_more_money_nor_quotas_would_help() -> None:
+    """A budget and a deadline that are both out of reach, and VMs that live too short for any job."""
+    found = recommend(fast_and_slow(), 0.1, job=JOB, measured_on="slow", mttp="12h", deadline="1s").infeasible
+    assert found is not None and found.constraint == "deadline" and "at any price" in found.reason
+    for options in ({}, {"objective": "makespan"}, {"deadline": "1d"}):
+        found = recommend(fast_and_slow(), 3, job=JOB, measured_on="slow", mttp="30s", **options).infeasible  # type: ignore[arg-type]
+        assert found is not None and found.constraint == "preemptions" and "30 s" in found.reason
+    poor = recommend(fast_and_slow(), 0.1, job=JOB, measured_on="slow", mttp="12h", deadline="100d").infeasible
+    assert poor is not None and poor.constraint == "budget"
+
+
+def test_a_baseline_that_knows_no_scaling_knows_no_preemptions_either() -> None:
+    """It takes as many VMs as it can where DeepVM's own policy sees that a smaller cluster is done sooner."""
+    options: dict[str, Any] = {"job": JOB, "measured_on": "slow", "mttp": "15min", "architecture": "tiering"}
+    wise, naive = (
+        recommend(fast_and_slow(), 30, objective="makespan", policy=policy, instance_type="slow", **options)[0]
+        for policy in ("deepvm", "noscale")
+    )
+    assert naive.cluster.gpu_count > wise.cluster.gpu_count
+    assert naive.outlook is not None and wise.outlook is not None and naive.outlook.total_s > wise.outlook.total_s
+
+
+def test_replacements_that_come_early_are_paid_for() -> None:
+    """The bill is that of the simulator, and the total budget covers it."""
+    early = replace(JOB, proactive_replacement=True, grace_s=Span.of(600))
+    asked: dict[str, Any] = {"job": early, "measured_on": "slow", "mttp": "3h", "save_policy": "exact"}
+    found = recommend(fast_and_slow(), 0.45, architecture="tiering", **asked)[0]
+    priced = replace(early, mttp_s=(10_800.0,), spot_usd_per_hour=0.45)
+    alone = expected(priced, parse_policy("exact"))
+    assert found.outlook is not None and found.outlook.cost_usd == pytest.approx(alone.cost_usd)
+    assert alone.cost_usd > 1.02 * alone.total_s / 3600 * 0.45
 
 
 def test_why_not_names_the_deadline() -> None:
@@ -253,6 +305,9 @@ def test_alternatives_know_the_job() -> None:
         ({"work": 10, "save_policy": "sometimes"}, "save_policy"),
         ({"work": 10, "total_budget": "-1"}, "total_budget"),
         ({"work": 10, "measured_on": "g4dn"}, "measured_on"),
+        ({"work": 1e9}, "work"),
+        ({"job": replace(JOB, vms=4)}, "job"),
+        ({"job": replace(JOB, market=Market.ON_DEMAND)}, "job"),
     ],
 )
 def test_what_cannot_be(options: dict[str, object], name: str) -> None:

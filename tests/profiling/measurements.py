@@ -10,12 +10,6 @@ from deepvm.catalog.measured_entries import Entry, Tables
 
 DAY = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 WORKLOAD = {"model": "resnet50", "resolution": 224, "batch": 64, "dtype": "float32", "optimizer": "adam"}
-FIGURE_5 = {
-    "g3s.xlarge": (1, 1.775, 2.482, 4.539, 6.445, 7.968, 9.397, 10.753, 12.718, 12.532),
-    "g4dn.xlarge": (1, 1.036, 1.390, 2.274, 3.065, 3.743, 4.323, 4.786, 5.490, 5.251),
-    "g5.xlarge": (1, 0.473, 0.618, 1.027, 1.376, 1.697, 2.053, 2.235, 2.747, 2.879),
-}
-SIZES = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32)
 
 
 def eflops_document(eflops: float = 1.2e12, **changes: Any) -> dict[str, Any]:

@@ -78,12 +78,30 @@ def test_it_covers_the_truth(law: Law) -> None:
     bands = [band_of(law, 0.05, seed) for seed in range(examples(75))]
     held = [bool(low <= truth <= high) for low, high in (b.at(at) for b in bands)]
     assert sum(held) >= 0.8 * len(held)
-    assert np.median([width(b, at) for b in bands]) < 0.15
+    assert np.median([width(b, at) for b in bands]) < 0.25
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_band_knows_that_the_unit_was_measured_too(repeats: int) -> None:
+    """Times with 3 % noise, those of one VM included: S(16) is in nearly all 95 % bands, which are not huge."""
+    at, n = np.array([16.0]), np.repeat([1.0, 2, 4, 8, 16, 32], repeats)
+    truth, held, widths = ALPHA_BETA.speedup(at, *TRUE[ALPHA_BETA]), 0, []
+    trials = 40
+    for seed in range(trials):
+        seconds = np.exp(0.03 * noise_of(seed, len(n))) / ALPHA_BETA.speedup(n, *TRUE[ALPHA_BETA])
+        s = np.median(seconds[n == 1]) / seconds
+        band = bootstrap(fit_law(ALPHA_BETA, n, s), n, s, resamples=60, seed=seed)
+        low, high = band.at(at)
+        held += bool(low <= truth <= high)
+        widths.append(width(band, at))
+    assert held >= 0.82 * trials
+    assert np.median(widths) < 0.25
 
 
 def test_repeats_do_not_hide_what_a_law_cannot_describe() -> None:
-    """Ten times the same points that lie off the law: no better known than once."""
-    once, ten = (fit_curve(measured("g5.xlarge") * times, resamples=100).band for times in (1, 10))
+    """Ten times the same points that lie off the law: no better known than once; only the unit is."""
+    unit, *others = measured("g5.xlarge")
+    once, ten = (fit_curve([unit, *others * times], resamples=100).band for times in (1, 10))
     assert width(ten) == pytest.approx(width(once), rel=0.3)
 
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,15 +35,6 @@ CPU = torch.device("cpu")
 MACHINE = Machine("a processor", 4, 2**33, ("T4",) * 4, "2.13.0", "13.0", "Linux 6", "")
 SMALL: dict[str, Any] = {"batch": 2, "windows": 3, "seconds": 0.01, "device": "cpu"}
 TASK = Task(Workload("resnet18", batch=2), "cpu", 2, 1, 3, 0.01, 60.0, "")
-
-
-@pytest.fixture
-def one_core() -> Iterator[None]:
-    """Threads that wait for each other on a machine with other work to do make steps many times as long."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    yield
-    os.sched_setaffinity(0, before)
 
 
 def children() -> set[int]:

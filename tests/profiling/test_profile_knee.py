@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.errors import RequestError
-from deepvm.profiling.knee import fit_knee, raw_saturation
+from deepvm.profiling.knee import Knee, fit_knee, raw_saturation
 
 # Deviations of log t from the median of its n, in pushes of 4 to 16 MB between namespaces shaped by tbf on a machine
 # that did other things as well: 0.4 % in the middle, and a few pushes that something came between.
@@ -157,3 +157,11 @@ def test_eq_14_takes_the_first_n_that_one_more_does_not_help() -> None:
 def test_what_is_no_measurement_is_refused(times: dict[int, list[float]]) -> None:
     with pytest.raises(RequestError, match="times"):
         fit_knee(times)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(4, 6, "4 to 6"), (5, 5, "5"), (2, None, "2 or more"), (None, None, "8 or more")],
+)
+def test_an_interval_in_words(low: int | None, high: int | None, said: str) -> None:
+    assert Knee(4.2, 1.0, 5, 1.0, 0.01, low, high).interval(8) == said

@@ -267,3 +267,18 @@ def test_a_parent_that_is_killed_takes_its_child_along() -> None:
     process.kill()
     assert until(lambda: gone(child), 5)
     process.communicate(timeout=5)
+
+
+def test_temporary_files_go_with_a_process_that_the_leash_ends(tmp_path: Path) -> None:
+    """As torchrun's folder of logs, when the command that waits for it is killed."""
+    code = "import tempfile, time; from deepvm.profiling.leash import held\n"
+    code += "with held(60): print(tempfile.mkdtemp(), flush=True); time.sleep(60)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=environment) as process:
+        assert process.stdin is not None and process.stdout is not None
+        made = Path(process.stdout.readline().decode().strip())
+        assert made.is_dir() and tmp_path in made.parents
+        process.stdin.close()
+        assert process.wait(20) == 143
+    assert list(tmp_path.iterdir()) == []

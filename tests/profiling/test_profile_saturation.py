@@ -101,6 +101,7 @@ def test_four_and_a_half_senders_fill_a_receiver() -> None:
         found = between(hosts, 4 * MB, repeats=3)
     assert found.knee.n_sat == 5
     assert found.document()["interval"][1] == 5
+    assert found.document()["local"] and any("hosts are one machine" in w for w in found.warnings)
     assert found.sender_gbps == pytest.approx(0.1, rel=0.1)
     assert found.receiver_gbps == pytest.approx(0.45, rel=0.15)
 
@@ -119,6 +120,7 @@ def test_over_mpi_the_interval_has_five(mpi: None) -> None:
     need_namespaces(shaped=True)
     with shaped_hosts(8, receiver_mbit=450, sender_mbit=100) as hosts:
         found = between(hosts, 8 * MB, transport="mpi")
+    assert found.document()["local"] and any("hosts are one machine" in w for w in found.warnings)
     low, high = found.document()["interval"]
     assert low <= 5 <= (high or 8), found
 
@@ -403,6 +405,8 @@ def test_doubts_are_said(times: dict[int, list[float]], busy: float, said: str) 
         ({"senders": named("a", "m")}, "senders"),
         ({"checkpoint_bytes": 1}, "checkpoint_size"),
         ({"repeats": 0}, "repeats"),
+        ({"repeats": 1001}, "repeats"),
+        ({"seed": -1}, "seed"),
         ({"start_s": 0.0}, "start_timeout"),
         ({"limit_s": -1.0}, "timeout"),
         ({"limit_s": float("nan")}, "timeout"),

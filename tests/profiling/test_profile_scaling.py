@@ -14,6 +14,7 @@ import pytest
 
 from deepvm.catalog.files import write_bytes
 from deepvm.errors import DataError, MeasurementError, RequestError
+from deepvm.profiling import scaling_host
 from deepvm.profiling.hosts import Host
 from deepvm.profiling.launch import Launcher
 from deepvm.profiling.scaling import Task, measure_scaling
@@ -165,8 +166,11 @@ def test_other_measurements_are_not_mixed(other: Curve, said: str) -> None:
 def test_two_processes_give_a_curve(tmp_path: Path) -> None:
     file = tmp_path / "curve.json"
     words = ("--local", 2, *TINY, *SHORT, "--out", file, "-o", "json")
-    done = scaling(*words)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    done = scaling(*words, TMPDIR=str(temporary))
     assert done.returncode == 0, done.stderr
+    assert not list(temporary.glob("torchelastic*")) and not list(temporary.glob("deepvm*"))
     document = json.loads(done.stdout)
     assert [(r["n"], r["failed"], len(r["seconds_per_step"])) for r in document["runs"]] == [(2, None, 2), (1, None, 2)]
     assert all(s > 0 for r in document["runs"] for s in r["seconds_per_step"])
@@ -204,6 +208,10 @@ def test_a_measurement_goes_on_where_it_ended(tmp_path: Path) -> None:
         (("--hosts", "a", "--launcher", "ip netns exec"), 2, "{host} in it"),
         (("--local", 2, "--sizes", "1,x"), 2, "separated by commas"),
         (("--local", 2, "--start-timeout", "0"), 2, "1000000 seconds"),
+        (("--local", 2, "--batch", 10**9), 2, "from 1 to 65536"),
+        (("--local", 2, "--windows", 10**9), 2, "from 1 to 1000"),
+        (("--local", 1, "--model", "vgg"), 2, "--model: 'vgg'"),
+        (("--local", 2, "--save", "--instance-type", "g4dn.xlarge"), 2, "--force-local"),
         (("--local", 1, "--out", "/proc/curve.json", *TINY, *SHORT), 4, "cannot be written"),
         (("--local", 1, "--model", "no_such:model"), 1, "no_such"),
     ],
@@ -258,3 +266,16 @@ def test_a_disk_that_fills_up_does_not_end_the_measurement(tmp_path: Path, monke
         assert not list(disk.glob(".*.tmp"))
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def test_processes_of_one_processor_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torchrun would give each of several one core only."""
+    monkeypatch.setattr(scaling_host, "cores", lambda: 8)
+    for given, processes, found in ((None, 1, None), (None, 2, "4"), (None, 16, "1"), ("3", 2, "3")):
+        with monkeypatch.context() as patch:
+            patch.delenv("OMP_NUM_THREADS", raising=False)
+            if given is not None:
+                patch.setenv("OMP_NUM_THREADS", given)
+            scaling_host._share_cores(processes)
+            assert os.environ.get("OMP_NUM_THREADS") == found
+            os.environ.pop("OMP_NUM_THREADS", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import combinations
@@ -12,10 +13,13 @@ from builders import catalog, cpu_type, gpu_type, paper
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measurements import DAY, FIGURE_5, SIZES, WORKLOAD, eflops, saturation, scaling, tables
+from measurements import DAY, WORKLOAD, eflops, saturation, scaling, tables
+from published import FIGURE_5, SIZES
 
 import deepvm
 from deepvm.catalog.measured import apply
+from deepvm.catalog.measured_apply import reasons
+from deepvm.catalog.measured_entries import Entry
 from deepvm.catalog.store import load_catalog
 from deepvm.core.instances import Catalog, Gpu
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
@@ -182,11 +186,54 @@ def test_processors_do_not_stand_for_a_gpu(says: dict[str, object]) -> None:
     assert "measured on its processors, not on its T4" in found.provenance.notes[0]
 
 
-def test_another_gpu_than_the_type_has_is_asked_about() -> None:
-    right = apply(tables(eflops("g4dn.xlarge", machine={"gpus": ["Tesla T4"]})), PAPER)
-    wrong = apply(tables(eflops("g4dn.xlarge", machine={"gpus": ["NVIDIA T4G"]})), PAPER)
-    assert not right.provenance.notes
-    assert "has T4 GPUs, but was measured on NVIDIA T4G" in wrong.provenance.notes[0]
+def test_processors_take_nothing_from_a_gpu() -> None:
+    """Neither its place in the tables nor its say in which workload counts, though they were measured later."""
+    gpu, late = eflops("g4dn.xlarge", 1e12, device="cuda"), DAY + timedelta(9)
+    same = apply(tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu")), PAPER)
+    other = apply(tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu", workload=OTHER)), PAPER)
+    for found in (same, other):
+        assert [m.value for m in found.provenance.measured] == [gpu.value]
+        assert "measured on its processors" in found.provenance.notes[0]
+    name = eflops("g4dn.xlarge", 1e9, late, device="cpu").name
+    assert [e.name for e in tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu"))] == [gpu.name, name]
+
+
+def test_a_curve_of_processors_is_not_used_for_gpus() -> None:
+    slow = {**WORKLOAD, "device": "cpu"}
+    found = apply(tables(scaling("g4dn.xlarge", workload=slow)), PAPER)
+    assert found.instances == PAPER.instances and not found.provenance.measured
+    assert "the curve of g4dn.xlarge was measured on its processors" in found.provenance.notes[0]
+
+
+def test_some_of_the_gpus_are_not_the_machine() -> None:
+    eight = replace(PAPER, instances=(*PAPER, replace(PAPER["g4dn.xlarge"], name="big", gpu=Gpu("T4", 8, 16))))
+    seen = {"machine": {"gpus": ["Tesla T4"] * 8}}
+    found = apply(tables(eflops("big", device="cuda", processes=1, **seen)), eight)
+    assert found.instances == eight.instances and "on 1 of its 8 GPUs" in found.provenance.notes[0]
+    for whole in (seen | {"processes": 8}, seen, {}):
+        assert apply(tables(eflops("big", **whole)), eight).provenance.measured
+
+
+@pytest.mark.parametrize("measure", [eflops, scaling])
+def test_another_gpu_than_the_type_has_is_doubted(measure: Callable[..., Entry]) -> None:
+    for machine in ({"gpus": ["Tesla T4"]}, {"gpus": []}, {}, None):
+        right = apply(tables(measure("g4dn.xlarge", machine=machine)), PAPER)
+        assert not any("GPUs, but" in d for d in right.provenance.doubts)
+    for name, machine in (("g4dn.xlarge", "NVIDIA T4G"), ("g5.xlarge", "Tesla T4")):
+        doubts = apply(tables(measure(name, machine={"gpus": [machine]})), PAPER).provenance.doubts
+        gpu = PAPER[name].gpu
+        assert gpu and any(
+            d.startswith(f"{name} has {gpu.name} GPUs") and f"measured on {machine}: if" in d for d in doubts
+        )
+
+
+@pytest.mark.parametrize("measure", [eflops, scaling])
+def test_gpus_of_a_type_without_one_are_asked_about(measure: Callable[..., Entry]) -> None:
+    entry = measure("c5.xlarge", machine={"gpus": ["Tesla T4"]})
+    found = apply(tables(entry), PAPER)
+    assert found.instances == PAPER.instances and not found.provenance.measured
+    assert "c5.xlarge has no GPU, but its" in found.provenance.notes[0]
+    assert apply(tables(measure("c5.xlarge")), PAPER) is PAPER
 
 
 def test_regions_come_to_one_scale() -> None:
@@ -247,6 +294,95 @@ def test_a_local_run_is_doubted() -> None:
     assert any("processes of one machine" in d for d in found.provenance.doubts)
 
 
+EFFICIENT = {**WORKLOAD, "model": "efficientnet_v2_m"}
+STEEP = ((1, 1), (2, 1.9), (4, 3.8), (8, 7.5), (16, 14))
+
+
+def test_a_curve_beside_the_catalogues_is_doubted() -> None:
+    """It turns the plan round, and nobody knows what the other curves and the eFLOPS are of."""
+    found = apply(tables(scaling("g5.xlarge", STEEP, workload=EFFICIENT)), PAPER)
+    curves, speeds = found.provenance.doubts
+    name = "efficientnet_v2_m/224px/b64/float32/adam"
+    assert curves.startswith(f"the speed-up of g5.xlarge was measured here with {name}, and ")
+    assert "g3s.xlarge, g4dn.xlarge go by the catalogue's" in curves.replace("g4dn.xlarge, g3s", "g3s")
+    assert f"'deepvm profile scaling' with {name} on g3s.xlarge, g4dn.xlarge too" in curves
+    assert "eFLOPS of g5.xlarge are the catalogue's" in speeds and "'deepvm profile eflops'" in speeds
+    asked = apply(tables(scaling("g5.xlarge", STEEP, workload=EFFICIENT)), PAPER, "efficientnet")
+    assert asked == found
+
+
+def test_what_is_measured_whole_with_one_workload_is_not_doubted() -> None:
+    entries = [measure(n) for n in NAMES for measure in (eflops, scaling)]
+    assert not apply(tables(*entries), PAPER).provenance.doubts
+    without = [e for e in entries if e.kind == "scaling"]
+    (doubt,) = apply(tables(*without), PAPER).provenance.doubts
+    assert doubt.startswith("the eFLOPS of ")
+
+
+def test_curves_of_two_workloads_do_not_count_together() -> None:
+    curves = scaling("g4dn.xlarge"), scaling("g5.xlarge", STEEP, DAY + timedelta(1), workload=EFFICIENT)
+    last = apply(tables(*curves), PAPER)
+    assert [m.subject for m in last.provenance.measured] == ["g5.xlarge"]
+    assert last["g4dn.xlarge"].curve("measured") == PAPER["g4dn.xlarge"].curve("measured")
+    assert "speed-up of g4dn.xlarge was measured with resnet50/" in last.provenance.notes[0]
+    assert any(c.workload for c in last["g4dn.xlarge"].speedups)  # kept, as one of its workload
+    more = apply(tables(*curves, scaling("g3s.xlarge")), PAPER)
+    assert {m.subject for m in more.provenance.measured} == {"g3s.xlarge", "g4dn.xlarge"}
+    speed = apply(tables(*curves, eflops("g4dn.xlarge")), PAPER)
+    assert {(m.kind, m.subject) for m in speed.provenance.measured} == {
+        ("eflops", "g4dn.xlarge"),
+        ("scaling", "g4dn.xlarge"),
+    }
+    asked = apply(tables(*curves), PAPER, "resnet50")
+    assert [m.subject for m in asked.provenance.measured] == ["g4dn.xlarge"] and not asked.provenance.notes
+
+
+def test_a_curve_of_two_sizes_does_not_choose_the_workload() -> None:
+    short = [scaling(n, ((1, 1), (2, 1.9)), DAY + timedelta(1), workload=OTHER) for n in ("g3s.xlarge", "g5.xlarge")]
+    found = apply(tables(scaling("g4dn.xlarge"), *short), PAPER)
+    assert [m.subject for m in found.provenance.measured] == ["g4dn.xlarge"]
+
+
+def test_a_csv_that_names_the_model_alone_is_of_its_workload() -> None:
+    of_csv = scaling("g5.xlarge", workload={"model": "resnet50"})
+    found = apply(tables(scaling("g4dn.xlarge"), of_csv, eflops("g4dn.xlarge"), eflops("g5.xlarge", 2e12)), PAPER)
+    assert len(found.provenance.measured) == 4
+    assert not any("was measured with" in d for d in found.provenance.doubts)
+
+
+def test_a_curve_without_measured_speeds_of_its_workload_counts_with_a_doubt() -> None:
+    found = apply(tables(eflops("g4dn.xlarge"), scaling("g4dn.xlarge", workload=OTHER)), PAPER)
+    assert found["g4dn.xlarge"].default_speedup == "measured"
+    assert any(
+        "measured with resnet18/224px" in d and "its eFLOPS with resnet50/" in d for d in found.provenance.doubts
+    )
+
+
+def test_the_beginning_of_a_model_is_a_workload_unless_two_begin_so() -> None:
+    both = tables(scaling("g4dn.xlarge"), scaling("g5.xlarge", workload=OTHER))
+    assert apply(both, PAPER, "resnet1").provenance.measured[0].subject == "g5.xlarge"
+    assert apply(both, PAPER, "resnet50/224px").provenance.measured[0].subject == "g4dn.xlarge"
+    with pytest.raises(RequestError, match="resnet18/224px.*resnet50/224px"):
+        apply(both, PAPER, "resnet")
+
+
+def test_every_entry_that_is_not_used_has_a_reason() -> None:
+    entries = {
+        "": [eflops("g4dn.xlarge"), scaling("g4dn.xlarge"), saturation(18, 10)],
+        "no type z9.huge": [eflops("z9.huge"), scaling("z9.huge")],
+        "neither a type a nor b": [saturation(2, 10, sender="a", receiver="b")],
+        "on its processors": [eflops("g4dn.xlarge", 1e9, device="cpu"), scaling("g3s.xlarge", device="cpu")],
+        "c5.xlarge has no GPU": [eflops("c5.xlarge"), scaling("c5.xlarge", machine={"gpus": ["T4"]})],
+        "do not compare": [eflops("g5.xlarge", workload=OTHER), scaling("g5.xlarge", workload=OTHER)],
+        "resnet50/224px/b64/float32/adam counts for g4dn": [scaling("g4dn.xlarge", workload=OTHER)],
+        "no saturation was seen up to 3": [saturation(None, 10, upto=3, transport="mpi")],
+    }
+    found = reasons(tables(*(e for es in entries.values() for e in es)), PAPER)
+    for why, those in entries.items():
+        for entry in those:
+            assert why in found[entry.name] if why else found[entry.name] == "", entry.name
+
+
 # --- saturation ---
 
 
@@ -277,8 +413,55 @@ def test_the_smaller_bandwidth_of_a_pair_counts_and_the_catalogue_knows_it() -> 
     assert unknown.n_sat == PAPER_TABLE and "nobody knows the bandwidth" in unknown.provenance.notes[0]
 
 
-def test_no_saturation_seen_counts_as_far_as_it_was_looked() -> None:
-    assert rows(apply(tables(saturation(None, 10, upto=18)), PAPER).n_sat)[10] == 18
+def test_the_row_stands_where_the_planner_looks() -> None:
+    """One stream reached 4.6 Gbit/s, but the catalogue's g4dn.xlarge has 25 and its c5.xlarge 10."""
+    found = apply(tables(saturation(18, None, sender_gbps=4.6, receiver_gbps=9.4)), PAPER)
+    assert rows(found.n_sat) == {**rows(PAPER_TABLE), 10: 18}
+    elsewhere = replace(PAPER, instances=tuple(i for i in PAPER if i.name != "c5.xlarge"))
+    lone = tables(saturation(18, None, sender_gbps=4.6, receiver_gbps=9.4))
+    assert apply(lone, elsewhere, among=(PAPER, elsewhere)).n_sat == found.n_sat  # another region knows the type
+    assert rows(apply(lone, elsewhere).n_sat)[9.4] == 18
+
+
+def test_a_pair_of_unknown_types_changes_nothing() -> None:
+    assert apply(tables(saturation(2, 10, sender="a", receiver="b")), PAPER) is PAPER
+
+
+def test_no_saturation_seen_is_no_upper_bound() -> None:
+    """Three senders that do not saturate the receiver speak for no more memory nodes than the paper's 20 do."""
+    few = apply(tables(saturation(None, 10, upto=3)), PAPER)
+    assert few.n_sat == PAPER_TABLE and not few.provenance.measured
+    assert few.provenance.notes == (
+        "n_sat of g4dn.xlarge to c5.xlarge stays 20: no saturation was seen up to 3 senders; "
+        "measure with more to know it",
+    )
+    many = apply(tables(saturation(None, 10, upto=26)), PAPER)
+    assert rows(many.n_sat) == {0.3: 3, 1.7: 12, 5: 16, 10: 26, 25: 28, 30: 32}
+    both = (saturation(None, 10, upto=26), saturation(None, 5, upto=40, receiver="unknown"))
+    assert rows(apply(tables(*both), PAPER).n_sat) == {0.3: 3, 1.7: 12, 5: 40}  # one bound does not limit another
+    knee = apply(tables(saturation(7, 10), saturation(None, 10, upto=26, transport="mpi")), PAPER)
+    assert rows(knee.n_sat)[10] == 7
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1.0, 5.0, 10.0, 25.0]), st.integers(2, 40), st.booleans()), min_size=1, max_size=4
+    ),
+)
+def test_bounds_lift_up_to_the_knees(pairs: list[tuple[float, int, bool]]) -> None:
+    known = Catalog(
+        "r", tuple(replace(PAPER["c5.xlarge"], name=f"r{i}", network_gbps=p[0]) for i, p in enumerate(pairs))
+    )
+    among = (replace(PAPER, instances=(*PAPER, *known)),)
+    entries = [saturation(n if seen else None, None, receiver=f"r{i}", upto=n) for i, (_, n, seen) in enumerate(pairs)]
+    found = apply(tables(*entries), PAPER, among=among).n_sat
+    only_knees = apply(tables(*(e for e in entries if e.senders[1])), PAPER, among=among).n_sat
+    for gbps, n, seen in pairs:
+        cap = min((m for g, m, s in pairs if s and g >= gbps), default=10**6)
+        assert found.lookup(gbps) >= min(n, cap)
+        assert found.lookup(gbps) <= cap
+        assert seen or found.lookup(gbps) >= only_knees.lookup(gbps)
 
 
 PAIRS = st.lists(
@@ -289,8 +472,10 @@ PAIRS = st.lists(
 @settings(max_examples=examples(150))
 @given(PAIRS)
 def test_the_table_keeps_its_order_and_never_promises_more_than_was_measured(pairs: list[tuple[float, int]]) -> None:
+    # The sender has more than any of them, so the bandwidth of the receiver, which nobody knows, is the pair's.
+    fast = replace(PAPER, instances=tuple(replace(i, network_gbps=100.0) for i in PAPER))
     entries = [saturation(n, g, receiver=f"r{i}") for i, (g, n) in enumerate(pairs)]
-    found = apply(tables(*entries), PAPER).n_sat
+    found = apply(tables(*entries), fast).n_sat
     assert list(found.n_sat) == sorted(found.n_sat)
     for gbps, n in pairs:
         assert found.lookup(gbps) <= n

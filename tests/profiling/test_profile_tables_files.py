@@ -87,6 +87,27 @@ def test_the_previous_version_is_kept_and_comes_back(tmp_path: Path) -> None:
     assert previous_tables(tmp_path).entries == (first, second)
 
 
+def test_the_first_change_can_be_undone_too(tmp_path: Path) -> None:
+    """Before it nothing was measured, which no file says."""
+    save_entries(tmp_path, [eflops("g4dn.xlarge")])
+    restore_previous(tmp_path)
+    assert load_tables(tmp_path).entries == ()
+    restore_previous(tmp_path)
+    assert load_tables(tmp_path).entries == (eflops("g4dn.xlarge"),)
+
+
+def test_a_damaged_first_file_gives_way_and_is_kept(tmp_path: Path) -> None:
+    (tmp_path / CURRENT).write_text("{")
+    restore_previous(tmp_path)
+    assert load_tables(tmp_path).entries == ()
+    assert (tmp_path / PREVIOUS).read_text() == "{"
+    with pytest.raises(CatalogFormatError) as refused:
+        restore_previous(tmp_path)
+    assert f"remove {tmp_path / PREVIOUS}" in refused.value.__notes__[0]
+    save_entries(tmp_path, [eflops("g4dn.xlarge")])
+    assert load_tables(tmp_path).entries == (eflops("g4dn.xlarge"),)
+
+
 def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
