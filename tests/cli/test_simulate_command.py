@@ -181,6 +181,7 @@ def test_errors_say_what_where_and_what_next(
     assert set(files.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_the_reader_of_the_pipe_may_go_away(files: Path) -> None:
     words = " ".join([*DEEPVM, "simulate", "--job", "calm.yaml", "--sweep", "save=0:400s:1s", "--runs", "1"])
     done = subprocess.run(
@@ -198,6 +199,7 @@ def test_the_reader_of_the_pipe_may_go_away(files: Path) -> None:
 LONG = ["simulate", "--preset", "gpt-117m", "--policy", "static:51"]
 
 
+@pytest.mark.slow
 def test_a_terminal_sees_progress_and_a_pipe_does_not() -> None:
     words = [*DEEPVM, *LONG, "--runs", "60000", "-o", "csv"]
     ours, theirs = pty.openpty()
@@ -238,7 +240,14 @@ def children(of: int) -> list[int]:
 def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, tmp_path: Path) -> None:
     words = [*DEEPVM, *LONG, "--runs", "20000000", "--jobs", str(jobs), "--plot", "a.png"]
     process = subprocess.Popen(
-        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        words,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Whoever runs the tests behind an & has told all of them to ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     until = time.monotonic() + 60
     # The workers, and with them the tracker of what they share; then long enough for all to be at work.
@@ -251,7 +260,10 @@ def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, tmp_pa
         os.killpg(process.pid, number)  # as a terminal does
     else:
         process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == (130 if number == signal.SIGINT else 143)
     assert out == "" and "Traceback" not in err
     assert err == ("Error: interrupted\n" if number == signal.SIGINT else "")
