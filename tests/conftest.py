@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -51,3 +52,9 @@ def one_core() -> Iterator[None]:
     os.sched_setaffinity(0, {min(before)})
     yield
     os.sched_setaffinity(0, before)
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what the tests start: a shell that runs something behind an ``&`` tells all of it to ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -246,8 +246,6 @@ def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, tmp_pa
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # Whoever runs the tests behind an & has told all of them to ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     until = time.monotonic() + 60
     # The workers, and with them the tracker of what they share; then long enough for all to be at work.
