@@ -55,6 +55,6 @@ def one_core() -> Iterator[None]:
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach what the tests start: a shell that runs something behind an ``&`` tells all of it to ignore it."""
+    """Let Ctrl-C reach what the tests start: a shell tells all that runs behind an ``&`` to ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
