@@ -235,7 +235,7 @@ def children(of: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc here")
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, tmp_path: Path) -> None:
     words = [*DEEPVM, *LONG, "--runs", "20000000", "--jobs", str(jobs), "--plot", "a.png"]

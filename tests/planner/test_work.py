@@ -122,7 +122,7 @@ def by_oracle(a: Asked) -> list[Plan]:
     return oracle.ranking(valued, request.budget, request.top)
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(120))
 @given(asked())
 def test_enumeration_and_integer_program_agree_with_the_oracle(a: Asked) -> None:
     expected_plans = [(*p.cluster, p.micro_usd) for p in by_oracle(a)]

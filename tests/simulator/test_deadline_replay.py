@@ -162,6 +162,7 @@ def test_on_recorded_traces_no_deadline_is_missed() -> None:
     assert means[1.0, "greedy"] < means[0.2, "greedy"] < means[0.05, "greedy"]
 
 
+@pytest.mark.slow
 def test_the_command_prints_rows_for_programs_and_people(tmp_path: Path) -> None:
     import subprocess
     import sys

@@ -122,6 +122,7 @@ def test_random_jobs_agree_with_the_oracle(job: Job, name: str) -> None:
     agrees(job, name)
 
 
+@pytest.mark.slow
 @WITHOUT_SHRINKING
 @given(jobs(), st.sampled_from(NAMES), st.integers(2, 6))
 def test_random_elastic_clusters_agree_with_the_oracle(job: Job, name: str, vms: int) -> None:
