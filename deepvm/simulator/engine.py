@@ -23,10 +23,10 @@ from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, SaveFacts
 from deepvm.errors import SimulationError
 from deepvm.simulator.lives import LifeSource
 from deepvm.simulator.markets import Deadline, Markets
-from deepvm.simulator.state import NEVER, PARTS, Array, Mask, Outcome, Rows, Runs
+from deepvm.simulator.state import NEVER, PARTS, Array, Mask, Outcome, Rows, Runs, rest_of
 
-HOPELESS = 100.0
-"""A run that takes so many times as long as its work does not get ahead."""
+HOPELESS, HOPELESS_LIVES = 100.0, 10_000
+"""A run that takes so many times as long as its work does not get ahead, nor one that loses so many machines a step."""
 
 
 def run(
@@ -96,8 +96,6 @@ class _Engine:
                 for number, part in enumerate(PARTS):
                     parts[number, at] = getattr(r, part)[done]
                 r.keep(~done)
-            if len(r.number) and r.now.max() > self._hopeless_s:
-                raise self._hopeless(r)
         vm_s = total * self._job.vms + extra
         return Outcome(total, vm_s, on_demand * self._job.vms if self._spot else vm_s, preemptions, parts)
 
@@ -105,14 +103,18 @@ class _Engine:
         while True:
             while not r.training.all():
                 self._wait(r, np.flatnonzero(~r.training))
+                self._refuse_hopeless(r)
             if self._markets is None or not len(moved := self._markets.keep(r)):
                 return
             r.extra_s[moved] += self._facts.backup_s  # until the version that was just made is durable
             self._change(r, moved)
 
-    def _hopeless(self, r: Runs) -> SimulationError:
-        worst = r.now.argmax()
-        return SimulationError(
+    def _refuse_hopeless(self, r: Runs) -> None:
+        hopeless = (r.now > self._hopeless_s) | (r.preemptions > HOPELESS_LIVES * (1 + r.durable))
+        if not hopeless.any():
+            return
+        worst = hopeless.argmax()
+        raise SimulationError(
             f"{self._job.name}: does not get ahead: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
             f"preemptions {r.durable[worst]:.0f} of {self._job.steps} steps are safe; save more often (another "
             "policy), or take machines that live longer"
@@ -156,6 +158,20 @@ class _Engine:
 
     def _ask(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
         """Ask for one machine in each row; elastic clusters ask again for those that are lost before they come."""
+        self._ask_once(r, rows, machine, when)
+        while self._elastic:  # the others train on meanwhile
+            death = r.death[rows, machine]
+            again = np.flatnonzero(death <= r.ready[rows, machine])
+            if not len(again):
+                return
+            rows, machine = np.arange(len(r.number))[rows][again], np.broadcast_to(machine, len(death))[again]
+            death = death[again]
+            r.preemptions[rows] += 1
+            self._learn(r, rows, death - r.asked[rows].max(1), self._late(death - r.notice[rows, machine]))
+            self._refuse_hopeless(r)
+            self._ask_once(r, rows, machine, death)
+
+    def _ask_once(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
         job, random, count = self._job, self._random, len(when)
         r.asked[rows, machine] = when
         r.ready[rows, machine] = when + job.allocation_s.draw(random, count)
@@ -170,15 +186,6 @@ class _Engine:
         if self._markets is not None:
             death[r.on_demand[rows]] = notice[r.on_demand[rows]] = NEVER
         r.death[rows, machine], r.notice[rows, machine] = death, notice
-        if self._elastic:  # the others train on meanwhile
-            again = np.flatnonzero((death <= r.ready[rows, machine]) & (death <= self._hopeless_s))
-            if len(again):
-                which = np.arange(len(r.number))[rows][again]
-                one = machine[again] if isinstance(machine, np.ndarray) else np.full(len(again), machine)
-                r.preemptions[which] += 1
-                late = self._late(death[again] - notice[again])
-                self._learn(r, which, death[again] - r.asked[which].max(1), late)
-                self._ask(r, which, one, death[again])
 
     def _lose(self, r: Runs, which: Rows, when: Array) -> None:
         """In the rows ``which`` the machine that goes first is lost at ``when``, is learnt from, and is replaced."""
@@ -361,10 +368,10 @@ class _Engine:
         """Steps of a segment, number of segments, and whether a save stands behind each."""
         mark, own = self._job.steps - step, self._job.save_every_steps
         if own:
-            mark = np.minimum(mark, own - _rest(step, own))
+            mark = np.minimum(mark, own - rest_of(step, own))
         fixed = isinstance(self._policy, EverySteps)
         if fixed:  # at multiples, wherever the last version was
-            off = interval - _rest(step, interval)
+            off = interval - rest_of(step, interval)
             mark = np.where(off < interval, np.minimum(mark, off), mark)
         if self._markets is not None:
             mark = np.minimum(mark, cap)
@@ -377,9 +384,9 @@ class _Engine:
         if self._markets is not None:
             saved |= steps == cap
         if own:
-            saved |= _rest(end, own) == 0
+            saved |= rest_of(end, own) == 0
         if fixed:
-            saved |= _rest(end, interval) == 0
+            saved |= rest_of(end, interval) == 0
         return steps, np.maximum(count, 1), saved
 
     def _sum(self, span: Span, count: Array | Mask) -> Array:
@@ -390,8 +397,3 @@ class _Engine:
         if count.dtype == bool:
             return drawn + span.low
         return np.asarray(span.mean * count + (drawn - (span.high - span.low) / 2) * np.sqrt(count))
-
-
-def _rest(steps: Array, by: Array | float) -> Array:
-    """What is left of whole numbers divided by others; many times as fast as ``%`` on floats."""
-    return steps - np.floor(steps / by) * by

@@ -70,3 +70,8 @@ class Runs:
         """Go on with these rows only."""
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name)[rows])
+
+
+def rest_of(steps: Array, by: Array | float) -> Array:
+    """What is left of whole numbers divided by others; many times as fast as ``%`` on floats."""
+    return steps - np.floor(steps / by) * by

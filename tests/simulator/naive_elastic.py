@@ -10,7 +10,7 @@ this:
 * The replacement joins when it is there. If a step or a save is under way, it is brought to its end; behind a step
   comes a save of which only the stall is waited for: those who go on have the state, so nothing of it is lost later
   on either. Then all of them are prepared again. If it comes during preparation, that begins anew with it.
-* A replacement that is lost before it comes, or before it takes part, harms nobody: it is asked for again.
+* A replacement that is lost before it comes, or before it takes part, harms nobody: it is asked for again, at its loss.
 * A notice matters only to a machine that trains. With an emergency save the machine is let go when that is durable.
 * What a policy learns is the cluster's: from the newest request to a loss, and never less than 0.
 * Each of the n places is paid all the time, whether the machine in it is there or still asked for.
@@ -84,7 +84,8 @@ class Cluster:
         self.out.preemptions += 1
         if self.out.preemptions > LIVES:
             raise RuntimeError("the job does not end")
-        again = min(machine.notice, when) if self.job.proactive_replacement else when
+        come = machine.there < machine.gone
+        again = min(machine.notice, when) if self.job.proactive_replacement and come else when
         self.overlap += when - again
         self.machines[self.machines.index(machine)] = self.ask(again)
 
@@ -105,7 +106,7 @@ class Cluster:
             if first.gone <= there:
                 self.out.allocation += max(0.0, first.gone - self.now)
                 self.now = max(self.now, first.gone)
-                self.lose(first, self.now)
+                self.lose(first, first.gone if first.gone <= first.there else self.now)
                 continue
             self.out.allocation += there - self.now
             self.now = there

@@ -206,6 +206,13 @@ def test_a_job_that_loses_more_than_it_gains_says_so() -> None:
         simulated(job, "none", 5)
 
 
+@pytest.mark.parametrize(("vms", "elastic"), [(1, False), (2, False), (2, True)])
+def test_machines_that_never_come_are_not_waited_for_for_ever(vms: int, elastic: bool) -> None:
+    job = Job(1000, Span.of(10.0), allocation_s=Span.of(100.0), mttp_s=(2.0,), vms=vms, elastic=elastic)
+    with pytest.raises(SimulationError, match="does not get ahead.* 0 of 1000 steps are safe; save more often"):
+        simulated(job, "static:1", 5)
+
+
 def test_a_cluster_of_n_is_hit_n_times_as_often() -> None:
     job = replace(preset("gpt-117m"), steps=2000, save_every_steps=None)
     one, four = (simulated(replace(job, vms=n), "young", 4000) for n in (1, 4))
