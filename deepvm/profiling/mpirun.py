@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ _WATCHED = (
     'watcher=$!; trap : TERM; "$@"; code=$?; kill -KILL $watcher; rm -rf "$0"; exit $code'
 )
 
+_FATAL, _FATAL_S = "MPI_ERRORS_ARE_FATAL", 5.0
+"""What a rank says that cannot begin, and the time in which mpirun then ends by itself."""
 _ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach one another there"
 
 
@@ -62,16 +65,43 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
         program = ["sh", "-c", f"exec {joined(program)}"]
     with tempfile.TemporaryDirectory(prefix="deepvm-mpi-") as folder:
         words = ["sh", "-c", _WATCHED, folder, *_mpirun(setup, Path(folder), program)]
-        with Crew([(Host("mpirun"), words)], hear, _environment()) as crew:
+        fatal = threading.Event()
+
+        def listen(line: str) -> None:
+            if _FATAL in line:
+                fatal.set()
+            if hear is not None:
+                hear(line)
+
+        with Crew([(Host("mpirun"), words)], listen, _environment()) as crew:
             voices = Voices(crew, ["mpirun"])
             names = [host.name for host in setup.senders]
             voices.tell(0, {"senders": names, "stall_s": setup.stall_s, "start_s": setup.start_s})
             # mpirun starts all ranks before the first of them says anything.
             try:
-                told = voices.hear(0, 2 * setup.start_s + MARGIN_S)
+                with _not_for_ever(crew, fatal):
+                    told = voices.hear(0, 2 * setup.start_s + MARGIN_S)
             except MeasurementError as error:
                 raise MeasurementError(f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}") from None
             yield _Mpi(setup, voices, dict(told["lost"]), bool(told["local"]))
+
+
+@contextmanager
+def _not_for_ever(crew: Crew, fatal: threading.Event) -> Iterator[None]:
+    """End an mpirun whose ranks could not begin: now and then it stays when they have gone, and says nothing more."""
+    over = threading.Event()
+
+    def watch() -> None:
+        fatal.wait()
+        if not over.wait(_FATAL_S):
+            crew.stop(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        fatal.set()
 
 
 def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:

@@ -133,7 +133,7 @@ class Watcher:
                 if self._tell(asked, fate["receiving"], fate["complete"], fate["durable"], stuck):
                     sequence = -1  # the word may be of a version that came meanwhile: asked again, it is
             except Exception as error:  # anything: the trainer must not lose its watcher to a node's nonsense
-                self._part(error)
+                self._part(error, told=parted)
                 parted = True
                 if self._closed.wait(pause_s):
                     break
@@ -141,7 +141,7 @@ class Watcher:
             self._expire()
         self._part(None)
 
-    def _part(self, error: Exception | None) -> None:
+    def _part(self, error: Exception | None, told: bool = False) -> None:
         with self._lock:
             link, self._link = self._link, None
         if link is not None:
@@ -149,7 +149,8 @@ class Watcher:
         if error is None or self._closed.is_set():
             return
         expected = isinstance(error, (OSError, CheckpointError))
-        _LOG.warning("versions are not watched for now: %s", error, exc_info=not expected)
+        if not told or not expected:
+            _LOG.warning("versions are not watched for now: %s", error, exc_info=not expected)
         if isinstance(error, Refused) and error.code == "stale":
             with self._lock:
                 over = list(self._pending)
