@@ -17,6 +17,7 @@
     │   └── DamagedError           1  a version is not what its commit record says: names what is damaged
     ├── MeasurementError           1  a machine could not be measured: says what failed there
     ├── SimulationError            3  a simulated job does not get ahead: says how far it came and what would help
+    ├── WorkerLostError            1  a process that worked for this one was ended from outside: says what to do
     └── SolverError                1  no integer-program solver can be run on this machine
 
 A budget for which nothing is feasible, or a solver that ran out of time, is a *result* (see
@@ -36,6 +37,16 @@ class DeepVMError(Exception):
     """Base of all errors of this package; ``exit_code`` is what the command line returns for it."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """As it is, not made again from its message: errors come back from other processes and machines."""
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
+
+def _as_it_was(kind: type[DeepVMError], args: tuple[object, ...], facts: dict[str, object]) -> DeepVMError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class RequestError(DeepVMError, ValueError):
@@ -192,6 +203,10 @@ class SimulationError(DeepVMError):
     """A simulated job loses more to preemptions than it gains."""
 
     exit_code = 3
+
+
+class WorkerLostError(DeepVMError):
+    """A process that worked for this one was ended from outside; the message says what to do."""
 
 
 class SolverError(DeepVMError):

@@ -45,6 +45,7 @@ from deepvm.planner.request import PlanRequest
 from deepvm.reports.tables import Column, print_table
 
 FLOOR = "import typer, rich.table, numpy, pulp, highspy"
+POLICIES = "static:10,static:33,static:100,thesis,adaptive"
 SEED = 2024
 SOLVERS = ("ilp", "frontier")
 GROWTH_BUDGET = 1000
@@ -253,12 +254,24 @@ def time_processes(what: Plan, catalog: Path, cached: int) -> list[Timing]:
             3.0,
             "x floor",
         ),
+        (
+            "simulate, both of the thesis's jobs x 5 policies x 100 runs",
+            [*deepvm, "simulate", "--preset", "gpt-117m", "--preset", "gpt-1.3b", "--compare", POLICIES],
+            None,
+            "",
+        ),
+        (
+            "simulate, gpt-117m x 10 000 runs",
+            [*deepvm, "simulate", "--preset", "gpt-117m", "--policy", "thesis", "--runs", "10000"],
+            None,
+            "",
+        ),
     ]
     for solver, goal in (("ilp", 1.5), ("frontier", 0.5)):
         for budget in what.budgets:
             asked = ["recommend", "--pw", str(budget), "--catalog", str(catalog), "--solver", solver]
             lines.append((f"recommend --pw {budget} --solver {solver}, {big}", [*deepvm, *asked], goal, "s"))
-    for _, command, _, _ in lines[:5]:
+    for _, command, _, _ in lines[: -2 * len(what.budgets)]:
         run_once(command)  # compiles bytecode and fills the disk cache
     times: list[list[tuple[float, float]]] = [[] for _ in lines]
     for _ in range(what.runs):

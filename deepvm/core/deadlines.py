@@ -178,14 +178,14 @@ DEADLINE_POLICIES: dict[str, Callable[[], DeadlinePolicy]] = {
 """By the name that a user types."""
 
 
-def parse_deadline_policy(text: str) -> DeadlinePolicy:
+def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy:
     """A policy by its name.
 
     Raises:
-        RequestError: there is none.
+        RequestError: there is none, naming ``option``.
     """
     if text not in DEADLINE_POLICIES:
-        raise RequestError("policies", text, f"one of {', '.join(DEADLINE_POLICIES)}")
+        raise RequestError(option, text, f"one of {', '.join(DEADLINE_POLICIES)}")
     return DEADLINE_POLICIES[text]()
 
 

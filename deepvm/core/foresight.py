@@ -7,6 +7,7 @@ of a machine costs the restart, in time and money; nothing is lost by a preempti
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,14 @@ CELLS_AT_ONCE = 50_000
 
 
 def least_cost(
-    up: npt.NDArray[np.bool_], gap_s: float, *, work_s: float, deadline_s: float, restart_s: float, spot_price: float
+    up: npt.NDArray[np.bool_],
+    gap_s: float,
+    *,
+    work_s: float,
+    deadline_s: float,
+    restart_s: float,
+    spot_price: float,
+    progress: Callable[[int], object] | None = None,
 ) -> Costs:
     """Dynamic programming over ticks, for several starts at once.
 
@@ -38,6 +46,7 @@ def least_cost(
         deadline_s: from the start.
         restart_s: from the request for a machine until it works, paid for.
         spot_price: over the on-demand price.
+        progress: told of how many more starts the bound is known.
 
     Returns:
         (starts,) costs in on-demand seconds; infinite where even on-demand would be late.
@@ -52,8 +61,12 @@ def least_cost(
     if not cells:
         return np.full(len(up), np.inf)
     rows = max(CELLS_AT_ONCE // cells, 1)
-    parts = [up[i : i + rows] for i in range(0, len(up), rows)]
-    return np.concatenate([_least(p, gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price) for p in parts])
+    costs = []
+    for part in (up[i : i + rows] for i in range(0, len(up), rows)):
+        costs.append(_least(part, gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price))
+        if progress is not None:
+            progress(len(part))
+    return np.concatenate(costs)
 
 
 def _least(

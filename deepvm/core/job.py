@@ -65,8 +65,8 @@ class Job:
         step_s: one step. save_s: writing a version. backup_s: from then until it is durable, behind the training.
         allocation_s: from the request for a VM until it is there. preparation_s: from then until training goes on.
         grace_s: from the notice to the preemption; a span for notices that come late.
-        mttp_s: mean time to preemption of one VM; with several values life k is drawn with the k-th, the last one
-            holds from there on. The clock starts at the request.
+        mttp_s: mean time to preemption of one VM; with several values the first is that of the VMs that begin, the
+            next ones those of the replacements, and the last one holds from there on. The clock starts at the request.
         save_every_steps: the user's own saves at multiples of so many steps; None: none.
         spot_usd_per_hour, on_demand_usd_per_hour: of one VM. market: on which it runs.
         missed_notice_rate: share of preemptions without a notice.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -238,6 +239,7 @@ def replay_traces(
     foresight: bool = False,
     note: Callable[[str], object] | None = None,
     say: Callable[[str], object] | None = None,
+    progress: Callable[..., object] | None = None,
 ) -> tuple[DeadlineRow, ...]:
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
@@ -251,6 +253,7 @@ def replay_traces(
         foresight: also the bound, from the same starts; seconds for each start on traces with ticks of half a minute.
         note: told of traces that are left out.
         say: told of progress.
+        progress: told of how many more starts the bound is known, and of how many it has to be found.
 
     Raises:
         RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long enough.
@@ -276,6 +279,8 @@ def replay_traces(
     if not pools:
         raise RequestError("work", job.work_s, "less: no trace is as long as the longest deadline")
     rows: list[DeadlineRow] = []
+    bounds = len(slacks) * sum(len(p.begin) for own in pools.values() for p in own)
+    tell = None if progress is None else partial(progress, total=bounds)
     for number, (gap_s, own) in enumerate(pools.items(), start=1):
         if say:
             say(f"[{number}/{len(pools)}] {len(own)} traces with a tick each {gap_s:g} s")
@@ -283,9 +288,7 @@ def replay_traces(
             rows += _rows(own, gap_s, job, slacks, deadlines, name, policy)
         if foresight:
             for pool in own:
-                if say:
-                    say(f"foresight: {pool.path}")
-                rows += _bounds(pool, gap_s, job, slacks, deadlines)
+                rows += _bounds(pool, gap_s, job, slacks, deadlines, tell)
     order = {trace.path: number for number, trace in enumerate(traces)}
     rows.sort(key=lambda r: (order[r.trace] if r.trace else -1, slacks.index(r.slack)))
     return (*rows, *_means(rows))
@@ -349,7 +352,12 @@ def _rows(
 
 
 def _bounds(
-    pool: _Pool, gap_s: float, job: DeadlineJob, slacks: Sequence[float], deadlines: Floats
+    pool: _Pool,
+    gap_s: float,
+    job: DeadlineJob,
+    slacks: Sequence[float],
+    deadlines: Floats,
+    progress: Callable[[int], object] | None,
 ) -> list[DeadlineRow]:
     found = []
     for slack, deadline in zip(slacks, deadlines, strict=True):
@@ -361,6 +369,7 @@ def _bounds(
             deadline_s=float(deadline),
             restart_s=job.restart_s,
             spot_price=job.price_ratio,
+            progress=progress,
         )
         cost /= job.on_demand_s
         p95 = float(np.percentile(cost, 95))

@@ -5,8 +5,9 @@ equal segments is done. A segment is some steps and the save behind them; a whol
 stretch, so the work grows with preemptions and not with steps or saves (only ``hazard``, whose interval grows with the
 machine's age, takes an array step for each save).
 
-Sums of n uniform latencies are drawn from the uniform law with the same mean and variance. It is exact for n = 1, and
-what is lost to a preemption depends on the sums only through where it falls within a segment.
+Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact for n = 1; what is
+lost to a preemption depends on them only through where it falls within a segment. The versions of a stretch all take as
+long to become durable: none overtakes another. In a cluster only the notice of the machine that goes first is heeded.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class _Engine:
         self._job, self._policy, self._lives, self._random = job, policy, lives, random
         self._markets = None if deadline is None else Markets(job, policy, deadline)
         self._spot = job.market is Market.SPOT
+        # Asked of a protocol, isinstance is slow.
+        self._weighing = policy if isinstance(policy, IntervalPolicy) and self._spot else None
         self._elastic = job.elastic and job.vms > 1
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         self._behind = ZERO  # what of a save runs behind the training
@@ -73,8 +76,7 @@ class _Engine:
             self._behind = Span(*rest)
         self._prior = min(job.mttp_s[0], NEVER) / job.vms  # what is believed of the cluster before anything is seen
         self._history = LomaxHistory.around(self._prior) if isinstance(policy, Hazard) and self._spot else None
-        urgent = job.save_s.mean + job.durable_s.mean
-        behind = job.durable_s.mean + self._behind.mean
+        urgent, behind = job.save_s.mean + job.durable_s.mean, job.durable_s.mean + self._behind.mean
         restart = job.allocation_s.mean + self._warm.mean
         self._facts = SaveFacts(job.blocked_s.mean, behind, job.step_s.mean, urgent, job.grace_s.mean, restart)
         work = job.steps * (job.step_s.high + job.blocked_s.high) + job.allocation_s.high + job.preparation_s.high
@@ -85,8 +87,14 @@ class _Engine:
         preemptions, parts = np.empty(runs), np.empty((len(PARTS), runs))
         r = self._begun(runs)
         while len(r.number):
-            # A machine may be lost before training begins; nearly all rows train behind the second round of waiting.
-            self._wait_for_all(r)
+            self._wait(r, np.flatnonzero(~r.training))
+            self._refuse_hopeless(r)
+            if self._markets is not None:
+                moved = self._markets.keep(r)
+                # All machines stay until the version that was just made is durable.
+                r.extra_s[moved] += self._facts.backup_s * self._job.vms
+                r.on_demand_s[moved] += self._facts.backup_s * r.on_demand[moved]
+                self._change(r, moved)
             self._train(r)
             done = r.step >= self._job.steps
             if done.any():
@@ -98,16 +106,6 @@ class _Engine:
                 r.keep(~done)
         vm_s = total * self._job.vms + extra
         return Outcome(total, vm_s, on_demand * self._job.vms if self._spot else vm_s, preemptions, parts)
-
-    def _wait_for_all(self, r: Runs) -> None:
-        while True:
-            while not r.training.all():
-                self._wait(r, np.flatnonzero(~r.training))
-                self._refuse_hopeless(r)
-            if self._markets is None or not len(moved := self._markets.keep(r)):
-                return
-            r.extra_s[moved] += self._facts.backup_s  # until the version that was just made is durable
-            self._change(r, moved)
 
     def _refuse_hopeless(self, r: Runs) -> None:
         hopeless = (r.now > self._hopeless_s) | (r.preemptions > HOPELESS_LIVES * (1 + r.durable))
@@ -122,38 +120,30 @@ class _Engine:
 
     def _begun(self, runs: int) -> Runs:
         n, history = self._job.vms, self._history
+        sums = ("extra_s", "on_demand_s", "preemptions", "seen_s", "missed")
         r = Runs(
             number=np.arange(runs),
             start=self._lives.starts(self._random, runs),
-            now=np.zeros(runs),
-            durable=np.zeros(runs),
-            step=np.zeros(runs),
-            furthest=np.zeros(runs),
+            **{name: np.zeros(runs) for name in ("now", "durable", "step", "furthest", *PARTS, *sums)},
             training=np.zeros(runs, dtype=bool),
-            **{part: np.zeros(runs) for part in PARTS},
-            extra_s=np.zeros(runs),
             on_demand=np.full(runs, not self._spot),
-            on_demand_s=np.zeros(runs),
             cap=np.full(runs, NEVER),
-            preemptions=np.zeros(runs),
             lives=np.zeros(runs, dtype=np.int64),
             asked=np.zeros((runs, n)),
             ready=np.zeros((runs, n)),
             death=np.full((runs, n), NEVER),
             notice=np.full((runs, n), NEVER),
             members=np.ones((runs, n), dtype=bool),
-            seen_s=np.zeros(runs),
-            missed=np.zeros(runs),
             shape=np.ones(runs),
             scale=np.ones(runs),
             logs=np.zeros((runs, 2, len(history.scale_s) if history else 0)),
         )
         if history is not None:
             r.shape[:], r.scale[:] = history.law()
+        if self._markets is not None:
+            r.on_demand[:] = self._markets.on_demand_next(r, np.arange(runs))
         for machine in range(n):
             self._ask(r, slice(None), machine, np.zeros(runs))  # one machine of each row
-        if self._markets is not None:
-            self._change(r, np.flatnonzero(self._markets.on_demand_next(r, np.arange(runs))))
         return r
 
     def _ask(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
@@ -178,7 +168,7 @@ class _Engine:
         if not self._spot:
             return
         death = np.minimum(when + self._lives.draw(random, r.start[rows], r.lives[rows]), NEVER)
-        r.lives[rows] += 1
+        r.lives[rows] += ~r.on_demand[rows]
         notice = death - job.grace_s.draw(random, count)
         if job.missed_notice_rate:
             missed = random.random(count) < job.missed_notice_rate
@@ -187,10 +177,9 @@ class _Engine:
             death[r.on_demand[rows]] = notice[r.on_demand[rows]] = NEVER
         r.death[rows, machine], r.notice[rows, machine] = death, notice
 
-    def _lose(self, r: Runs, which: Rows, when: Array) -> None:
-        """In the rows ``which`` the machine that goes first is lost at ``when``, is learnt from, and is replaced."""
+    def _lose(self, r: Runs, which: Rows, machine: Rows | int, when: Array) -> None:
+        """In the rows ``which`` a machine is lost or let go at ``when``, is learnt from, and is replaced."""
         rows = self._plain(which, len(r.number))
-        machine = self._first_to_go(r, rows)
         death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
         when = np.maximum(when, r.now[rows])
         late = self._late(death - notice)
@@ -199,13 +188,18 @@ class _Engine:
         if self._job.proactive_replacement:
             again = np.minimum(np.maximum(notice, asked), when)
             r.extra_s[rows] += when - again
+            if not self._elastic:  # one that was lost while the one before it was still there was paid so long only
+                r.extra_s[rows] -= np.maximum(r.now[rows] - death, 0.0)
         r.now[rows] = when
         r.step[rows] = r.durable[rows]
         r.training[rows] = False
         r.preemptions[rows] += 1
-        self._ask(r, rows, machine, again)
         if self._markets is not None:
-            self._change(r, which[self._markets.on_demand_next(r, which)])
+            leaves = self._markets.on_demand_next(r, which)
+            self._change(r, which[leaves])
+            rows, again = which[~leaves], again[~leaves]
+            machine = machine if isinstance(machine, int) else machine[~leaves]
+        self._ask(r, rows, machine, again)
 
     def _change(self, r: Runs, rows: Rows) -> None:
         """In these rows all machines are given back, and others are asked for in the other market."""
@@ -226,9 +220,6 @@ class _Engine:
         """
         return slice(None) if len(which) == rows and self._job.vms == 1 else which
 
-    def _first_to_go(self, r: Runs, rows: Rows | slice) -> Rows | int:
-        return 0 if self._job.vms == 1 else r.death[rows].argmin(1)
-
     def _learn(self, r: Runs, rows: Rows | slice, life_s: Array, missed: Mask) -> None:
         """What a policy remembers; a cluster counts as one machine that lives from the newest request to a loss."""
         life_s = np.maximum(life_s, 0.0)  # the newest machine of an elastic cluster may be asked for in advance
@@ -244,7 +235,8 @@ class _Engine:
     def _wait(self, r: Runs, which: Rows) -> None:
         """Machines are waited for and prepared; rows that lose one meanwhile wait again."""
         rows, count, job = self._plain(which, len(r.number)), len(which), self._job
-        now, death = r.now[rows], r.death[rows, self._first_to_go(r, rows)]
+        first: Any = 0 if job.vms == 1 else r.death[rows].argmin(1)
+        now, death = r.now[rows], r.death[rows, first]
         ready = r.ready[rows, 0] if job.vms == 1 else r.ready[rows].max(1)
         if self._elastic:  # once all have trained together, those that are there go on
             ready = np.where(r.furthest[rows] > 0, r.ready[rows].min(1), ready)
@@ -268,7 +260,7 @@ class _Engine:
         r.now[rows] = np.where(lost, now, prepared)
         r.training[rows] = ~(lost | comes)
         if lost.any():
-            self._lose(r, which[lost], death[lost])
+            self._lose(r, which[lost], first[lost] if job.vms > 1 else 0, death[lost])
 
     def _train(self, r: Runs) -> None:
         """One stretch of equal segments in each row, or as much of it as there is time for."""
@@ -285,18 +277,24 @@ class _Engine:
         if self._elastic:
             joins = np.maximum(np.where(r.members, NEVER, r.ready).min(1), now)
             stop = np.minimum(stop, joins)
+        told = stop is not death
+        if waits := not r.training.all():  # to rows whose machine was lost before it trained nothing happens here
+            stop = np.where(r.training, stop, now)
 
         steps, count, saved = self._stretch(step, interval, r.cap)
         work = self._sum(job.step_s, steps * count) * slow
         segment = (work + self._sum(job.blocked_s, count) * saved) / count
         one = work / (steps * count)
-        delay = self._sum(job.durable_s, saved) + self._sum(self._behind, saved)
+        delay = self._sum(job.durable_s, saved)
+        delay = delay + self._sum(self._behind, saved) if self._behind.high else delay
         # A stretch that is cut is left within its segment number `full`, `within` seconds from its beginning.
         left = stop - now
         full = np.floor(left / segment)
         cut = full < count
         full = np.minimum(full, count)
         within = np.where(cut, left - full * segment, 0.0)
+        if waits:
+            cut &= r.training
         done = np.minimum(np.floor(within / one), steps)
         trained = full * steps * one + np.minimum(within, steps * one)
         reached = step + full * steps + done
@@ -306,10 +304,11 @@ class _Engine:
         end = np.where(cut, stop, now + full * segment)
 
         gone, grown = cut, None
-        if stop is not death:  # a notice, or a machine that joins: the step or the save is still brought to its end
+        if told:  # a notice, or a machine that joins: the step or the save is still brought to its end
             early = cut & (stop < death)
-            saving = done >= steps
-            rest = np.where(saving, segment - within, (done + 1) * one - within)
+            ended = (within <= 0) & (full > 0)  # the save has just been made
+            saving = (done >= steps) | ended
+            rest = np.where(saving, np.where(ended, 0.0, segment - within), (done + 1) * one - within)
             last = reached + ~saving
             joining = stop == joins if joins is not None else np.zeros(len(now), dtype=bool)
             busy = np.where(saving, delay, self._sum(job.save_s, cut) + self._sum(job.durable_s, cut))
@@ -339,14 +338,13 @@ class _Engine:
             r.training &= ~grown
         which = np.flatnonzero(gone)
         if len(which):
-            self._lose(r, which, end[which])
+            self._lose(r, which, at[1][which] if job.vms > 1 else 0, end[which])
 
     def _decide(self, r: Runs, grace_s: Array, slow: Array | float) -> tuple[Mask | None, Array | float]:
         """Whether notices are heeded (None: none is), and the steps between two saves."""
-        policy = self._policy
-        if isinstance(policy, EverySteps):
-            return None, float(policy.steps)
-        if not isinstance(policy, IntervalPolicy) or not self._spot:
+        if isinstance(self._policy, EverySteps):
+            return None, float(self._policy.steps)
+        if self._weighing is None:
             return None, NEVER
         seen = Lifetimes(self._prior, seen_s=r.seen_s, preemptions=r.preemptions)
         notices = Notices(Notices.missed + r.missed, Notices.seen + r.preemptions)
@@ -354,22 +352,26 @@ class _Engine:
         facts = replace(self._facts, step_s=step_s, mttp_s=seen.mean_s, missed_rate=notices.missed_rate)
         if self._history is not None:
             facts = replace(facts, shape=r.shape, scale_s=r.scale, age_s=np.maximum(r.now - r.asked.max(1), 0.0))
-        interval = np.floor(np.asarray(policy.interval_s(facts)) / step_s)
+        interval = np.floor(np.asarray(self._weighing.interval_s(facts)) / step_s)
         interval = np.minimum(np.maximum(interval, 1.0), NEVER)
         if self._markets is not None:
             interval = np.where(r.on_demand, NEVER, interval)
         if not self._job.grace_s.high:
             return None, interval
         # What the notice says counts, not what notices usually say.
-        heeds = np.asarray(policy.emergency(replace(facts, grace_s=grace_s)))
+        heeds = np.asarray(self._weighing.emergency(replace(facts, grace_s=grace_s)))
         return (heeds if heeds.any() else None), interval
 
     def _stretch(self, step: Array, interval: Array | float, cap: Array) -> tuple[Array, Array, Mask]:
         """Steps of a segment, number of segments, and whether a save stands behind each."""
         mark, own = self._job.steps - step, self._job.save_every_steps
-        if own:
-            mark = np.minimum(mark, own - rest_of(step, own))
         fixed = isinstance(self._policy, EverySteps)
+        if own:
+            off = own - rest_of(step, own)
+            # From one of the user's saves to the next, where the policy has none between them.
+            regular = (off == own) & (interval >= own) & (not fixed)
+            mark = np.where(regular, mark, np.minimum(mark, off))
+            interval = np.where(regular, float(own), interval)
         if fixed:  # at multiples, wherever the last version was
             off = interval - rest_of(step, interval)
             mark = np.where(off < interval, np.minimum(mark, off), mark)
@@ -378,9 +380,8 @@ class _Engine:
         count = np.floor((mark - 1) / interval)
         if self._history is not None or self._markets is not None:  # another interval or cap behind each save
             count = np.minimum(count, 1)
-        saved = count > 0
-        steps = np.where(saved, interval, mark)
-        end = step + steps
+        steps = np.where(count > 0, interval, mark)
+        end, saved = step + steps, steps == interval
         if self._markets is not None:
             saved |= steps == cap
         if own:

@@ -13,11 +13,14 @@ import yaml
 
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
+from deepvm.core.units import MOST_SECONDS
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.simulator.lives import LAWS, Drawn
 
 _LARGEST = 1_000_000
 """Bytes that a job file may have; more is another file."""
+MOST_VMS, _MOST_USD, _LEAST_S = 10_000, 1e9, 1e-9
+"""Slips that would end in an overflow, or in more memory than there is: VMs, their price, the length of a step."""
 
 
 class _Wrong(ValueError):
@@ -31,20 +34,24 @@ def _number(value: Any, least: float, allowed: str) -> float:
 
 
 def _span(value: Any) -> Span:
-    allowed = "seconds from 0, or [low, high] with low <= high"
+    allowed = f"seconds from 0, or [low, high] with low <= high, at most {MOST_SECONDS:.0e}"
     pair = value if isinstance(value, list) else [value, value]
     if len(pair) != 2:
         raise _Wrong(allowed)
     low, high = (_number(v, 0.0, allowed) for v in pair)
-    if low > high:
+    if not low <= high <= MOST_SECONDS:
         raise _Wrong(allowed)
     return Span(low, high)
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**12:
-        raise _Wrong("a whole number from 1")
+def _whole(value: Any, most: int = 10**12) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise _Wrong(f"a whole number from 1 to {most}")
     return value
+
+
+def _vms(value: Any) -> int:
+    return _whole(value, MOST_VMS)
 
 
 def _lives(value: Any) -> tuple[float, ...]:
@@ -57,7 +64,9 @@ def _lives(value: Any) -> tuple[float, ...]:
 
 
 def _usd(value: Any) -> float:
-    return _number(value, 0.0, "dollars an hour, from 0")
+    if _number(value, 0.0, "dollars an hour, from 0") > _MOST_USD:
+        raise _Wrong(f"dollars an hour, from 0 to {_MOST_USD:.0e}")
+    return float(value)
 
 
 def _share(value: Any) -> float:
@@ -118,7 +127,7 @@ _KEYS: Mapping[str, _Key] = {
     "memory_node_s": _Key(_span, optional=True),
     "warm_preparation_s": _Key(_span, optional=True),
     "proactive_replacement": _Key(_truth),
-    "vms": _Key(_whole),
+    "vms": _Key(_vms),
     "elastic": _Key(_truth),
     "lifetime": _Key(_law),
 }
@@ -135,7 +144,7 @@ def read_job(path: Path) -> Job:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; give a job file, or --preset {' or '.join(_PRESETS)}") from None
+        raise DataError(f"{path}: {error.strerror}; give a job file; the README shows one") from None
     if len(data) > _LARGEST:
         raise DataError(f"{path}: {len(data)} bytes are no job file")
     try:
@@ -213,8 +222,8 @@ def _value(node: yaml.Node) -> Any:
 def _together(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is wrong only with other keys beside it."""
     wrong = []
-    if found["step_s"].high <= 0:
-        wrong.append(("step_s", "a step of 0 s; allowed: a time above 0 s"))
+    if found["step_s"].high < _LEAST_S:
+        wrong.append(("step_s", f"a step of {found['step_s'].high:g} s; allowed: a time from {_LEAST_S:g} s"))
     stall, save = found.get("stall_s"), found.get("save_s", Span.of(0.0))
     if stall is not None and stall.mean > save.mean:
         wrong.append(("stall_s", f"{stall.mean:g} s is more than the whole save of {save.mean:g} s"))

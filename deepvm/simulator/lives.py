@@ -39,11 +39,14 @@ class Drawn:
 
     Attributes:
         law: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``.
-        mean_s: means, seconds; life k has the k-th, the last holds from there on. Infinite: it never ends.
+        mean_s: means, seconds; with several the first is that of the machines that begin, the next ones those of the
+            replacements, one after the other; the last holds from there on. Infinite: it never ends.
+        vms: machines that begin together.
     """
 
     law: str
     mean_s: tuple[float, ...]
+    vms: int = 1
 
     def __post_init__(self) -> None:
         """Refuse an unknown law.
@@ -83,8 +86,8 @@ class Drawn:
             unit = random.pareto(shape, count) * (shape - 1)
         else:
             unit = random.lognormal(-(shape**2) / 2, shape, count)
-        means = np.asarray(self.mean_s)
-        return np.asarray(unit * means[np.minimum(numbers, len(means) - 1)])
+        means, later = np.asarray(self.mean_s), np.maximum(numbers - (self.vms - 1), 0)
+        return np.asarray(unit * means[np.minimum(later, len(means) - 1)])
 
 
 class Seen:

@@ -84,5 +84,7 @@ class Markets:
         # Before it leaves on-demand it makes a version, by which it falls back on its line; that is made good before.
         gain = max(self._deadline.seconds / self._total_s - 1, 1e-9)
         on_demand = np.ceil((hold + (hold > 0) * self._save_s / gain) / max(self._job.step_s.low, 1e-9))
-        r.cap = np.minimum(np.where(r.on_demand, on_demand, on_spot), NEVER)
-        return np.flatnonzero((r.cap < 1) & (r.step < self._job.steps))
+        cap = np.minimum(np.where(r.on_demand, on_demand, on_spot), NEVER)
+        moved = r.training & (cap < 1) & (r.step < self._job.steps)
+        r.cap = np.maximum(cap, 1.0)  # whoever moves, or waits already, does nothing in the next stretch
+        return np.flatnonzero(moved)

@@ -2,33 +2,39 @@
 
 A chunk is simulated from ``SeedSequence(seed, spawn_key=(chunk,))``, so the same seed gives the same runs wherever and
 in whatever order chunks are done; only one chunk at a time is held in full, so memory does not grow with the runs but
-for three numbers of each.
+for a few numbers of each.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing import get_context
-from typing import Any
+from multiprocessing import active_children, get_context
+from typing import Any, cast
 
 import numpy as np
 
 from deepvm.core.job import Job
 from deepvm.core.savepolicy import SavePolicy, policy_name
-from deepvm.errors import CloudError, MissingExtraError, RequestError
+from deepvm.errors import CloudError, DeepVMError, MissingExtraError, RequestError, WorkerLostError
 from deepvm.simulator.engine import run
 from deepvm.simulator.lives import Drawn, LifeSource
 from deepvm.simulator.markets import Deadline
 from deepvm.simulator.results import Results
 from deepvm.simulator.state import Outcome
 
-CHUNK = 5000
+CHUNK = 10_000
 """Runs that are simulated together: enough that numpy's own time counts little, few enough for the memory."""
+MACHINES = 16 * CHUNK
+"""Of all runs that are simulated together; fewer runs of large clusters, for the same reason."""
 CONNECT_S = 15.0
 
 
@@ -60,7 +66,8 @@ def simulate(
     Raises:
         RequestError: a number that cannot be, or an unknown executor. MissingExtraError: no dask.
         SimulationError: the job does not get ahead.
-        CloudError: the Dask cluster does not answer.
+        WorkerLostError: a process was ended from outside.
+        CloudError: the Dask cluster does not answer, or has no workers.
     """
     if isinstance(runs, bool) or not 1 <= runs <= 10**8:
         raise RequestError("runs", runs, "a whole number from 1 to 100000000")
@@ -68,15 +75,15 @@ def simulate(
         raise RequestError("seed", seed, "a whole number from 0")
     if isinstance(jobs, bool) or not 1 <= jobs <= 1024:
         raise RequestError("jobs", jobs, "a number of processes from 1 to 1024")
-    source = lives if lives is not None else Drawn(job.lifetime, job.mttp_s)
+    source = lives if lives is not None else Drawn(job.lifetime, job.mttp_s, job.vms)
+    size = max(1, min(CHUNK, MACHINES // job.vms))
     tasks = [
-        (job, policy, source, min(CHUNK, runs - first), seed, number, deadline)
-        for number, first in enumerate(range(0, runs, CHUNK))
+        (job, policy, source, min(size, runs - first), seed, number, deadline)
+        for number, first in enumerate(range(0, runs, size))
     ]
     outcomes: list[Outcome] = []
     for outcome in _outcomes(tasks, min(jobs, len(tasks)), executor):
-        # Of the parts only the sums are wanted; a million runs would hold 40 MB of them.
-        outcomes.append(replace(outcome, parts_s=outcome.parts_s.sum(axis=1, keepdims=True)))
+        outcomes.append(outcome)
         if progress is not None:
             progress(len(outcome.total_s))
     return Results.gather(job, policy_name(policy), seed, outcomes, deadline)
@@ -88,7 +95,9 @@ Task = tuple[Job, SavePolicy, LifeSource, int, int, int, Deadline | None]
 def _chunk(task: Task) -> Outcome:
     job, policy, lives, runs, seed, number, deadline = task
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-    return run(job, policy, lives, runs, random, deadline)
+    outcome = run(job, policy, lives, runs, random, deadline)
+    # Of the parts only the sums are wanted; a million runs would hold, and send, 40 MB of them.
+    return replace(outcome, parts_s=outcome.parts_s.sum(axis=1, keepdims=True))
 
 
 @contextmanager
@@ -111,14 +120,23 @@ def _outcomes(tasks: list[Task], jobs: int, executor: str) -> Iterator[Outcome]:
         yield from map(_chunk, tasks)
     else:
         # A fresh interpreter each: a fork of a process with threads (numpy's, or a notebook's) may hang.
+        others = set(active_children())
         pool: Executor = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
         with pool:
             try:
                 with _deaf_children():
-                    outcomes = pool.map(_chunk, tasks)
-                yield from outcomes
+                    futures = deque(pool.submit(_chunk, task) for task in tasks)
+                while futures:
+                    yield futures.popleft().result()
+            except BrokenProcessPool:
+                raise WorkerLostError(
+                    f"one of {jobs} processes was killed, perhaps because memory ran out; use fewer --jobs, or none"
+                ) from None
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                # Nobody waits for chunks that nobody wants: who presses Ctrl-C twice would do so for ever. The futures
+                # are not cancelled: the pool's thread fails on such futures when it finds its processes dead.
+                for child in set(active_children()) - others:
+                    child.kill()
                 raise
 
 
@@ -127,16 +145,44 @@ def _on_dask(tasks: list[Task], executor: str) -> Iterator[Outcome]:
     if scheme != "dask" or not address:
         raise RequestError("executor", executor, "dask://HOST:PORT, the address of a Dask scheduler")
     try:
-        from distributed import Client
+        from distributed import Client, KilledWorker
     except ImportError:
         raise MissingExtraError("executor", "distributed", "dask") from None
+    advice = "start one with 'dask scheduler', or leave --executor away"
+    make: Any = Client  # distributed is not typed
+    with _quiet("distributed", "distributed.client"):
+        try:
+            client: Any = make(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
+            with client:
+                advice = "see that the scheduler is up and has workers ('dask worker'), or leave --executor away"
+                client.wait_for_workers(1, timeout=CONNECT_S)
+                for future in client.map(_chunk, tasks, pure=False):
+                    yield _awaited(client, future)
+        except (OSError, TimeoutError, asyncio.TimeoutError, ValueError, CancelledError, KilledWorker) as error:
+            if isinstance(error, DeepVMError):
+                raise
+            said = " ".join(str(error).rstrip(".").split())
+            raise CloudError(f"Dask scheduler at {address}", "network", said, advice) from None
+
+
+def _awaited(client: Any, future: Any) -> Outcome:
+    """The future's result; a cluster that has lost all of its workers is not waited for for ever."""
+    while True:
+        try:
+            return cast(Outcome, future.result(timeout=CONNECT_S))
+        except (TimeoutError, asyncio.TimeoutError):
+            client.wait_for_workers(1, timeout=CONNECT_S)
+
+
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """What goes wrong inside is told as an error, and not by a library's logs as well."""
+    logs = [logging.getLogger(name) for name in names]
+    before = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
     try:
-        make: Any = Client  # distributed is not typed
-        client: Any = make(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        advice = "start one with 'dask scheduler', or leave --executor away"
-        raise CloudError(f"Dask scheduler at {address}", "network", str(error), advice) from None
-    with client:
-        futures = client.map(_chunk, tasks, pure=False)
-        for future in futures:
-            yield future.result()
+        yield
+    finally:
+        for log, level in zip(logs, before, strict=True):
+            log.setLevel(level)

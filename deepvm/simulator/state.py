@@ -11,7 +11,7 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 PARTS = ("compute", "recompute", "save", "allocation", "preparation")
-NEVER = 1e15
+NEVER = 1e30
 """Steps and seconds that are never reached; infinity does not survive arithmetic."""
 
 
@@ -68,8 +68,9 @@ class Runs:
 
     def keep(self, rows: Mask) -> None:
         """Go on with these rows only."""
-        for f in fields(self):
-            setattr(self, f.name, getattr(self, f.name)[rows])
+        kept = np.flatnonzero(rows)
+        for f in fields(self):  # several times as fast as a mask for what has two dimensions
+            setattr(self, f.name, getattr(self, f.name).take(kept, axis=0))
 
 
 def rest_of(steps: Array, by: Array | float) -> Array:

@@ -11,6 +11,7 @@ from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import SavePolicy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
+from deepvm.simulator.jobfile import MOST_VMS
 from deepvm.simulator.results import Results
 
 _SPANS = {
@@ -92,9 +93,11 @@ def _range(text: str) -> tuple[str, list[float]]:
     whole = name == "vms"
     by = step[0] if step else (max(1.0, (high - low) // (_POINTS - 1)) if whole else (high - low) / (_POINTS - 1))
     least = {"mttp": 1e-3, "vms": 1.0}.get(name, 0.0)
-    most = 1.0 if name == "missed" else math.inf
-    if not least <= low <= high <= most or (high > low and by <= 0):
-        raise RequestError("sweep", text, allowed)
+    most = {"missed": 1.0, "vms": float(MOST_VMS)}.get(name, math.inf)
+    if low > high or (high > low and by <= 0):
+        raise RequestError("sweep", text, "LOW not above HIGH, and a STEP above 0")
+    if not least <= low <= high <= most:
+        raise RequestError("sweep", text, f"{name} from {least:g}" + (f" to {most:g}" if most < math.inf else ""))
     if high > low and (high - low) / by > _MOST:
         raise RequestError("sweep", text, f"at most {_MOST} points in all")
     if whole and any(v != int(v) for v in (low, by)):

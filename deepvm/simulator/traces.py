@@ -194,7 +194,7 @@ def pools_of(
     empty = [trace for trace, lives in found if not lives.life_s.size]
     why = f"no life of {'all' if nodes is None else nodes} machines begins in it"
     if len(empty) == len(found):
-        expected = "name another trace, or fewer machines (--nodes)"
+        expected = "name another trace; 'deepvm traces' also counts fewer machines as all (--nodes)"
         raise CatalogFormatError(empty[0].path, [Problem("data", f"{why}; at most {empty[0].nodes} at once", expected)])
     if say is not None:
         for trace in empty:

@@ -20,8 +20,8 @@ It shares no code with deepvm/simulator but the policies. The model (simulator.m
   its life counts from there, its preparation begins when it is allocated and the old VM is done, and the time for
   which there are two of them is paid twice. Allocation and preparation of which the old VM's training hides a part
   count with the rest. Replacements are prepared in ``warm_preparation_s`` where that is given.
-* ``vms``: the first loss stops all; the lost one alone is replaced, the others keep their lives. One allocation and
-  one preparation for all.
+* ``vms``: the first loss stops all; the lost one alone is replaced, the others keep their lives. Each has an allocation
+  of its own, and the last to come is waited for; one preparation for all.
 * The policy is told means of the latencies, the job's first ``mttp_s`` / ``vms`` as the prior of a learnt mean
   lifetime, and a learnt missed rate, both brought up to date at each loss (``learn=False``: the truth).
 * A step's time is compute when it ends for the first time, and recompute when it was done before or is cut off.
@@ -127,6 +127,7 @@ def simulate(job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool =
     warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
 
     asked = [0.0] * job.vms
+    there = [one(job.allocation_s) for _ in asked]
     ends = [death(0.0) for _ in asked]
     request = now = overlap = 0.0  # when the newest VM was asked for; the clock; time with one VM too many
     safe = reached = 0  # steps in the newest durable version; steps ever done
@@ -138,7 +139,7 @@ def simulate(job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool =
         urgent = isinstance(policy, IntervalPolicy) and bool(policy.emergency(replace(facts, grace_s=grace)))
         saved_at = NEVER  # when an emergency save is durable
 
-        at = min(request + one(job.allocation_s), gone)
+        at = min(max(there), gone)
         out.allocation += max(0.0, at - now)
         overlap += max(0.0, min(now, gone) - request)
         now = max(now, at)
@@ -202,6 +203,7 @@ def simulate(job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool =
         lomax = lomax and lomax.after(max(0.0, gone - request), True)
         request = min(notice, released) if job.proactive_replacement else released
         asked[doomed], ends[doomed] = request, death(request)
+        there[doomed] = request + one(job.allocation_s)
     else:
         raise RuntimeError(f"not done after {LIVES} lives: {safe} of {steps} steps")
     out.total_s = now

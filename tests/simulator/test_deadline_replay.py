@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.core.deadlines import DeadlinePolicy, Greedy, OnDemandOnly, UniformProgress
+from deepvm.core.deadlines import SPOT, DeadlinePolicy, Greedy, OnDemandOnly, Standing, UniformProgress
 from deepvm.errors import RequestError
 from deepvm.simulator.deadline import FORESIGHT, DeadlineJob, replay, replay_traces
 from deepvm.simulator.traces import Trace, read_traces
@@ -135,6 +137,98 @@ def test_rows_and_their_means() -> None:
         assert by[trace, slack, FORESIGHT] <= by[trace, slack, policy] + 1e-9
         if policy == "on-demand":
             assert by[trace, slack, policy] == pytest.approx(1.0)
+
+
+def test_what_a_row_says_of_its_starts() -> None:
+    """One trace, three starts, against each of them alone."""
+    trace, job = pool("1" * 6 + "0" * 20 + "110" * 20), DeadlineJob(2 * 3600.0, 60.0, price_ratio=0.25)
+    row = replay_traces([trace], job, [0.5], ["uniform-progress"], starts=3)[0]
+    up = trace.counts > 0
+    begin = np.linspace(0, len(up) - 18, 3).astype(np.int64)
+    alone = [replay(UniformProgress(), up, 600.0, job, begin[[i]], np.array([3 * 3600.0])) for i in range(3)]
+    costs = [float(r.cost[0]) for r in alone]
+    assert len(set(costs)) == 3 and row.starts == 3
+    assert row.cost == pytest.approx(sum(costs) / 3) and row.cost_p95 == pytest.approx(np.percentile(costs, 95))
+    shares = [float(r.on_demand_s[0] / (r.spot_s + r.on_demand_s)[0]) for r in alone]
+    assert row.on_demand == pytest.approx(sum(shares) / 3) and 0 < row.on_demand < 1
+    assert row.preemptions == pytest.approx(sum(int(r.preemptions[0]) for r in alone) / 3)
+    assert row.took == pytest.approx(sum(float(r.took_s[0]) for r in alone) / 3 / (3 * 3600))
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Notes whether a policy leaves a spot VM that is there."""
+
+    policy: DeadlinePolicy
+    left: list[bool]
+
+    def choose(self, standing: Standing) -> Any:
+        chosen = self.policy.choose(standing)
+        self.left.append(bool(np.any((standing.on == SPOT) & standing.spot_up & (chosen != SPOT))))
+        return chosen
+
+    def hold_s(self, standing: Standing) -> Any:
+        return self.policy.hold_s(standing)
+
+
+@given(st.sampled_from(["greedy", "uniform-progress"]), jobs, histories, st.integers(5, 60), st.integers(0, 1500))
+def test_a_spot_machine_is_never_left_so_no_last_save_is_missing(
+    name: str, job: DeadlineJob, up: list[bool], gap: int, more: int
+) -> None:
+    """Whoever starts on spot has the time for a version there, and each version gives that time anew."""
+    watched = Watched(NAMES[name], [])
+    replay(watched, np.array(up), float(gap), job, np.array([0]), np.array([job.restart_s + job.total_s + more]))
+    assert watched.left and not any(watched.left)
+
+
+def test_the_picture_of_deadlines() -> None:
+    """A line for each policy at its means, a dot for each trace, and the two levels between which costs lie."""
+    from deepvm.reports.deadlines import deadlines_figure
+
+    traces = [pool("110" * 40), pool("10" * 60, 300.0)]
+    job = DeadlineJob(4 * 3600.0, price_ratio=0.3)
+    rows = replay_traces(traces, job, [0.2, 1.0], ["greedy", "uniform-progress"], starts=5, foresight=True)
+    figure = deadlines_figure(rows, job)
+    (axes,) = figure.axes
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["0.2", "1"]
+    assert axes.get_xlabel().startswith("slack") and axes.get_ylabel().startswith("cost over on-demand")
+    policies = ["greedy", "uniform-progress", FORESIGHT]
+    lines = {str(line.get_label()): line for line in axes.get_lines() if len(line.get_xdata()) == 2}
+    assert set(policies) <= set(lines)
+    (legend,) = figure.legends
+    assert [t.get_text() for t in legend.get_texts()] == policies
+    for name in policies:
+        means = [r.cost for r in rows if r.policy == name and r.trace is None]
+        assert list(lines[name].get_ydata()) == pytest.approx(means)
+    dots = [line for line in axes.get_lines() if line.get_linestyle() == "None"]
+    assert len(dots) == 3
+    for name, line in zip(policies, dots, strict=True):
+        own = [(round(float(x)), float(y)) for x, y in zip(*line.get_data(), strict=True)]
+        assert own == [([0.2, 1.0].index(r.slack), r.cost) for r in rows if r.policy == name and r.trace]
+    flat = [line for line in axes.get_lines() if line.get_label() not in policies and line not in dots]
+    levels = [line.get_ydata()[0] for line in flat]
+    assert levels == [1.0, 0.3] and {t.get_text() for t in axes.texts} == {
+        "on-demand alone",
+        "spot without a preemption",
+    }
+    assert "2 traces" in axes.get_title() and "no deadline missed" in axes.get_title()
+    top = axes.get_ylim()[1]
+    assert all(float(np.max(line.get_ydata())) <= top for line in axes.get_lines())
+
+
+def test_how_far_the_bound_is() -> None:
+    told: list[tuple[int, int]] = []
+    traces = [pool("110" * 40), pool("10" * 60, 300.0)]
+    replay_traces(
+        traces,
+        DeadlineJob(4 * 3600.0),
+        [0.2, 1.0],
+        ["greedy"],
+        starts=5,
+        foresight=True,
+        progress=lambda count, total: told.append((count, total)),
+    )
+    assert sum(count for count, _ in told) == 20 and {total for _, total in told} == {20}
 
 
 def test_copies_of_nothing_are_refused_with_the_next_step() -> None:

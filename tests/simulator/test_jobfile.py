@@ -99,6 +99,10 @@ def test_presets_are_the_thesiss() -> None:
         ("steps: 10\nstep_s: .nan\n", "line 2: step_s: nan cannot be used"),
         ("steps: 10\nstep_s: -1\n", "line 2: step_s: -1 cannot be used"),
         ("steps: 10\nstep_s: one\n", "line 2: step_s: 'one' cannot be used"),
+        ("steps: 10\nstep_s: 1.0e+11\n", "line 2: step_s: 100000000000.0 cannot be used"),
+        ("steps: 10\nstep_s: 1.0e-10\n", "step_s: a step of 1e-10 s; allowed: a time from 1e-09 s"),
+        ("steps: 10\nstep_s: 1\nvms: 10001\n", "line 3: vms: 10001 cannot be used; allowed: a whole number from 1 to"),
+        ("steps: 10\nstep_s: 1\nspot_usd_per_hour: 1.0e+300\n", "line 3: spot_usd_per_hour: 1e+300 cannot be used"),
         ("stepz: 10\nstep_s: 1\n", "line 1: stepz: there is no such key; did you mean steps?"),
         ("steps: 10\nstep_s: 1\nsteps: 12\n", "line 3: steps: stands there twice"),
         ("steps: 10\nstep_s: 1\nmttp_s: 0\n", "line 3: mttp_s: 0 cannot be used; allowed: a time above 0 s"),
@@ -126,7 +130,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     for name, data, said in [
-        ("none.yaml", None, "No such file.* or --preset gpt-117m or gpt-1.3b"),
+        ("none.yaml", None, "No such file.* give a job file; the README shows one"),
         ("binary.yaml", b"\xff\xfe\x00", "not text"),
         ("large.yaml", b"#" * 1_000_001, "are no job file"),
     ]:

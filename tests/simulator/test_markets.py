@@ -34,7 +34,7 @@ def longest(job: Job, policy: str) -> float:
 
 
 def simulated(job: Job, policy: str, deadline: Deadline, runs: int = 30, seed: int = 1) -> Outcome:
-    lives = Drawn(job.lifetime, job.mttp_s)
+    lives = Drawn(job.lifetime, job.mttp_s, job.vms)
     return run(job, parse_policy(policy), lives, runs, np.random.default_rng(seed), deadline)
 
 
@@ -80,16 +80,53 @@ def test_less_slack_costs_more_and_never_more_than_on_demand_alone() -> None:
 def test_a_job_goes_to_on_demand_when_the_net_pulls() -> None:
     """By hand: 100 steps of 10 s with a save of 1 s each; restarts of 20 s; spot machines live 130 s, 10 steps long.
 
-    A life takes 130 s and leaves 110 s less to do, so each costs 20 s of the 100 s that the job has to spare. It may
+    A life takes 130 s and leaves 110 s less to do, so each costs 20 s of the 110 s that the job has to spare. It may
     start on spot while more than a restart and a version are to spare: 20 s and 11 + 1 + 1 s. That is so 4 times.
     """
     at = Span.of
     job = Job(100, at(10.0), save_s=at(1.0), allocation_s=at(15.0), preparation_s=at(5.0), mttp_s=(130.0,))
-    deadline = Deadline(20 + 100 * 11 + 2 + 100, Greedy())
+    deadline = Deadline(20 + 100 * 11 + 2 + 110, Greedy())
     found = run(job, parse_policy("static:1"), Seen([[130.0]]), 3, np.random.default_rng(0), deadline)
     assert found.preemptions.tolist() == [4] * 3
     assert found.on_demand_s == pytest.approx([20 + 60 * 11] * 3)
     assert found.total_s == pytest.approx([4 * 130 + 20 + 60 * 11] * 3)
+
+
+class Once:
+    """The first machine asked for is lost at 60 s, no other is; ``numbers``: of the lives drawn."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def starts(self, random: np.random.Generator, runs: int) -> np.ndarray:
+        return np.zeros(runs, dtype=np.int64)
+
+    def draw(self, random: np.random.Generator, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        self.numbers += numbers.tolist()
+        return np.where(numbers == 0, 60.0, np.inf)
+
+
+def test_machines_that_are_given_back_are_paid_until_their_version_is_durable() -> None:
+    """By hand: lost at 60 s, then on demand until the job is a restart before its line, then spot to the end."""
+    at = Span.of
+    job = Job(100, at(10.0), backup_s=at(7.0), allocation_s=at(5.0), preparation_s=at(5.0), mttp_s=(1e6,), vms=2)
+    lives = Once()
+    found = run(job, parse_policy("none"), lives, 1, np.random.default_rng(0), Deadline(1500.0, UniformProgress()))
+    assert found.vm_s - 2 * found.total_s == pytest.approx([2 * 7.0])
+    # Both machines are on demand for a restart of 10 s, some steps of 10 s, and the 7 s.
+    assert found.preemptions.tolist() == [1] and 17 < found.on_demand_s[0] / 2 < 500
+    assert (found.on_demand_s / 2 - 17) % 10 == pytest.approx([0.0])
+    assert found.total_s == pytest.approx([60 + 10 + 1000 + 10])
+
+
+def test_machines_on_demand_use_up_no_lives() -> None:
+    """Else lives that were seen would be left out, and means that are given for each life come too early."""
+    at = Span.of
+    job = Job(100, at(10.0), allocation_s=at(5.0), preparation_s=at(5.0), mttp_s=(1e6,))
+    lives = Once()
+    found = run(job, parse_policy("none"), lives, 1, np.random.default_rng(0), Deadline(1500.0, UniformProgress()))
+    assert found.on_demand_s[0] > 0 and found.preemptions.tolist() == [1]
+    assert lives.numbers == [0, 1, 1]  # on demand a life is drawn as well, but does not count
 
 
 def test_what_cannot_be() -> None:
