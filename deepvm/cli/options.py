@@ -41,8 +41,8 @@ def _complete_architecture(incomplete: str) -> list[str]:
 
 
 ObjectiveName = Annotated[
-    Literal["throughput", "flopp", "cost-per-work", "makespan", "total-cost"],
-    typer.Option(help="What the best cluster is best at; makespan and total-cost need --job or --work."),
+    Literal["throughput", "flopp", "cost-per-work", "makespan", "total-cost"] | None,
+    typer.Option(help="What the best cluster is best at; throughput unless given, with --job or --work makespan."),
 ]
 Policy = Annotated[
     Literal["deepvm", "noscale", "cost-first", "performance-first"],
@@ -134,7 +134,7 @@ class PlanFlags:
         str, typer.Option(metavar="SIZE", help="Size of one checkpoint: 300MB, 0.3GB, 512MiB.")
     ] = "300MB"
     buffers: Annotated[str, typer.Option(metavar="N", help="Checkpoints that a memory node must hold.")] = "2"
-    objective: ObjectiveName = "throughput"
+    objective: ObjectiveName = None
     policy: Policy = "deepvm"
     architecture: Annotated[
         list[str],
@@ -363,7 +363,10 @@ def open_job(path: str) -> "Job | None":
 
     from deepvm.simulator.jobfile import read_job
 
-    return read_job(Path(path))
+    job = read_job(Path(path))
+    if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
+        note(f"{path}: its prices are not used, the catalogue's are")
+    return job
 
 
 def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":

@@ -48,7 +48,7 @@ def recommend(
         from deepvm.cli.outlooks import runs_of, simulated
 
         runs = runs_of(flags.simulate)
-        answers = [simulated(answer, runs) for answer in answers]
+        answers = [simulated(answer, runs, document=output in ("json", "yaml")) for answer in answers]
     elif flags.simulate is not None:
         from deepvm.errors import RequestError
 

@@ -29,6 +29,7 @@ def sweep(
     from pathlib import Path
 
     from deepvm.cli.markets import one_catalog
+    from deepvm.planner.request import PlanRequest
     from deepvm.planner.sweep import ALL_POLICIES, parse_budgets
     from deepvm.planner.sweep import sweep as run
     from deepvm.reports import documents
@@ -42,7 +43,8 @@ def sweep(
         picture_format(Path(plot))  # a wrong ending is said before the work, not after it
     found = one_catalog(flags)
     policies = tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES
-    rows = run(found, budgets, policies, **flags.planner_options(found))
+    options = flags.planner_options(found)
+    rows = run(found, budgets, policies, **options)
     if plot:
         draw_sweep(rows, Path(plot), catalog_name=found.name, eflops_unit=found.eflops_unit)
         o.note(f"drew {plot}")
@@ -51,7 +53,7 @@ def sweep(
     elif output == "table":
         report.print_rows(rows)
     else:
-        document = report.document(rows, found, flags.objective)
+        document = report.document(rows, found, PlanRequest.parse(0, **options).objective.value)
         sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))
     if outside := report.outside(rows):
         o.note(

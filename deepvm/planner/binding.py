@@ -28,6 +28,7 @@ def binding(choice: Choice, candidates: Candidates, request: PlanRequest) -> tup
     """
     now = choice.cluster
     sizes = _all_sizes(choice, candidates)
+    sizes = sizes if candidates.work is None else sizes.take(np.isfinite(sizes.total_s))
     rows = np.arange(len(sizes), dtype=np.int64)
     price, nodes = sizes.price.copy(), np.zeros(len(sizes), dtype=np.int64)
     if choice.memory is not None:
@@ -39,7 +40,7 @@ def binding(choice: Choice, candidates: Candidates, request: PlanRequest) -> tup
     value = float(values[int(np.flatnonzero(sizes.count == now.gpu_count)[0])])
     better = (sizes.count > now.gpu_count) & (values > value + abs(value) * TIE)
     if not better.any():
-        return ()
+        return _endless(choice, candidates, request)
     row = int(np.argmax(better))
     count, spot, on_demand = int(sizes.count[row]), int(sizes.spot[row]), int(sizes.on_demand[row])
     broken = _limits(now.gpu, spot, on_demand, int(price[row]), candidates, request, now.gpu_count)
@@ -64,8 +65,23 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> Sizes:
     gpu = next(g for g in candidates.gpus if g.instance.name == name)
     scaling = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
     free = replace(candidates, gpus=(replace(gpu, scaling=scaling),), quotas=(), max_nodes=MOST_NODES + 1)
-    sizes = free.sizes(choice.block.architecture)
-    return sizes if candidates.work is None else sizes.take(np.isfinite(sizes.total_s))
+    return free.sizes(choice.block.architecture)
+
+
+def _endless(choice: Choice, candidates: Candidates, request: PlanRequest) -> tuple[Binding, ...]:
+    """Whether a larger cluster would train faster, if it were not stopped so often that the job never ends."""
+    now, work = choice.cluster, candidates.work
+    if work is None or request.needs_work:
+        return ()
+    sizes = _all_sizes(choice, candidates)
+    faster = (sizes.count > now.gpu_count) & (sizes.throughput > float(choice.block.sizes.throughput[choice.size]))
+    endless = np.flatnonzero(faster & ~np.isfinite(sizes.total_s) & (sizes.price <= request.budget_micro_usd))
+    if not len(endless):
+        return ()
+    row = int(endless[0])
+    each = format_seconds(work.life_s(now.gpu) / int(sizes.spot[row]))
+    reason = f"{int(sizes.count[row])} x {now.gpu.name} would be stopped each {each}, and the job would never end"
+    return (Binding("preemptions", reason),)
 
 
 def _limits(

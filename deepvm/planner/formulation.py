@@ -112,10 +112,11 @@ def total_budget_row(prices: Sequence[int], sizes: Sizes) -> tuple[Constraint, .
 
     Linear because exactly one size is chosen: the sum of its price and its memory nodes', less its limit, is <= 0.
     """
-    limits = sizes.most_usd.tolist()
-    if not limits or min(limits) > sum(prices):
+    limits, nodes = sizes.most_usd.tolist(), prices[len(sizes) :]
+    # As much as the dearest plan costs: one size, and at most a node more than VMs train. A larger limit is none.
+    most = max(prices[: len(sizes)], default=0) + (MOST_NODES + 1) * max(nodes, default=0)
+    if not limits or min(limits) >= most:
         return ()
-    most = sum(prices) * MOST_NODES  # more than any plan costs, so a larger limit is none
     terms = tuple((v, p - (min(limits[v], most) if v < len(limits) else 0)) for v, p in enumerate(prices))
     return (Constraint("total-budget", "price x expected time <= total budget", terms, "<=", 0),)
 

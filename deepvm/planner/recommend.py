@@ -193,6 +193,18 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
     )
 
 
+def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
+    """The best ``count`` clusters, best first, each made when it is asked for.
+
+    For whoever looks further than :func:`plan` answers: of one training with several memory nodes at most
+    ``request.top`` clusters stand in it.
+    """
+    candidates = gather(catalog, request, architectures_of(request))
+    choices = Frontier.build(blocks_of(candidates, request), request.top).top(request.budget_micro_usd, count)
+    for place, choice in enumerate(choices, start=1):
+        yield describe(choice, place, candidates, binding(choice, candidates, request))
+
+
 def _by_integer_program(blocks: Sequence[Block], request: PlanRequest) -> IlpResult:
     """Solve each architecture (DeepVM step 3), then compare them (step 4)."""
     from deepvm.planner import ilp  # loads PuLP and HiGHS, which the enumeration does without

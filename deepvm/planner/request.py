@@ -177,7 +177,7 @@ class PlanRequest:
         *,
         checkpoint_size: str | int = 300_000_000,
         buffers: int | str = 2,
-        objective: str = "throughput",
+        objective: str | None = None,
         policy: str = "deepvm",
         architecture: str | Sequence[str] = (),
         speedup: str | None = None,
@@ -208,7 +208,8 @@ class PlanRequest:
             budget: $/h, >= 0.
             checkpoint_size: bytes, or a size with a unit such as ``300MB`` or ``512MiB``.
             buffers: checkpoints that one memory node must hold, 1 to 1000.
-            objective: ``throughput``, ``flopp`` or ``cost-per-work``.
+            objective: ``throughput``, ``flopp``, ``cost-per-work``; with a job also ``makespan`` or ``total-cost``.
+                None: ``makespan`` with a job, else ``throughput``.
             policy: ``deepvm``, ``noscale``, ``cost-first`` or ``performance-first``.
             architecture: one or several names of the registry; none for all.
             speedup: ``hybrid``, ``ring`` or ``measured``; None for the catalogue's default.
@@ -247,17 +248,17 @@ class PlanRequest:
         limit = float(to_decimal(time_limit_s, "time_limit_s", unit="seconds"))
         limits = None if quotas is None else tuple(quotas)
         refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in limits or ()))
-        wanted, checkpoint_bytes, trained = (
-            _choice("objective", objective, Objective),
-            parse_bytes(checkpoint_size),
-            None,
-        )
+        wanted = Objective.THROUGHPUT if objective is None else _choice("objective", objective, Objective)
+        checkpoint_bytes, trained = parse_bytes(checkpoint_size), None
         if any(value not in (None, "") for value in work.values()):
             from deepvm.planner.work import Work  # loads what only jobs need
 
             trained = Work.parse(**work, checkpoint_bytes=checkpoint_bytes)
+            wanted = Objective.MAKESPAN if objective is None else wanted
         if trained is None and wanted in WORK_OBJECTIVES:
-            raise RequestError("objective", objective, "this beside --job or --work, which say what is to be trained")
+            raise RequestError(
+                "objective", wanted.value, "this beside --job or --work, which say what is to be trained"
+            )
         return cls(
             work=trained,
             budget=to_decimal(budget, "budget", zero=True, unit="$/h"),
@@ -315,9 +316,9 @@ class WorkOptions(TypedDict, total=False):
 
     ``job``: a job, whose ``step_s`` is that of one VM. ``work``: in its place, hours on one VM. ``measured_on``: the
     type of that VM; the cheapest that may train unless given. ``mttp``: mean time to preemption of a VM, ``"3h"`` or
-    seconds; ``interruption_rate``: in its place, the share taken away in a month, ``"10%"`` or 0.1. ``save_policy``:
-    when the job saves, ``"adaptive"`` unless given. ``deadline``: the longest expected time, ``"12h"`` or seconds.
-    ``total_budget``: the highest expected bill, $.
+    seconds; ``interruption_rate``: in its place, the share taken away in a month, ``"10%"`` or 0.1, 0 for none.
+    ``save_policy``: when the job saves, ``"adaptive"`` unless given. ``deadline``: the longest expected time, ``"12h"``
+    or seconds. ``total_budget``: the highest expected bill, $.
     """
 
     job: Job | None
@@ -335,7 +336,7 @@ class PlanOptions(WorkOptions, total=False):
 
     checkpoint_size: str | int
     buffers: int | str
-    objective: str
+    objective: str | None
     policy: str
     architecture: str | Sequence[str]
     speedup: str | None

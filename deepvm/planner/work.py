@@ -62,7 +62,8 @@ class Work:
     Attributes:
         job: with ``step_s`` on one VM of ``measured_on``. policy: when it saves; policy_name: what users call it.
         measured_on: an instance type; empty for the cheapest that may train (see :meth:`reference`).
-        mttp_s: mean time to preemption of one VM of any type; None: by the bands of the types.
+        mttp_s: mean time to preemption of one VM of any type, infinite: none is taken away; None: by the bands of the
+            types.
         deadline_s: the longest expected time. total_budget: the most that is expected to be paid, $.
     """
 
@@ -216,7 +217,7 @@ class Work:
             total_s=total_s,
             billed_s=total_s + np.where(trains, found.overlap_s, 0.0) / np.maximum(sizes.spot, 1),
             preemptions=np.where(trains, found.preemptions, 0.0),
-            sound=found.sound & (not beyond_model(self.job)),
+            sound=found.sound & (not beyond_model(self.job)) & ~(self.job.elastic & (sizes.spot > 1)),
         )
 
     def allowed_micro_usd(self, sizes: Sizes) -> IntArray:
@@ -224,7 +225,8 @@ class Work:
         total_s = sizes.total_s
         most = np.full(total_s.shape, np.iinfo(np.int64).max, dtype=np.int64)
         if self.total_budget is not None:
-            money = float(self.total_budget) * MICRO_USD * 3600
+            # A hair more, so that the bill that a plan itself was said to have is enough for it.
+            money = float(self.total_budget) * MICRO_USD * 3600 * (1 + 1e-12)
             most = np.floor(np.minimum(money / sizes.billed_s, 2.0**62)).astype(np.int64)
         late = np.zeros(total_s.shape, dtype=np.bool_)
         if self.deadline_s is not None:
@@ -233,8 +235,13 @@ class Work:
 
 
 def mean_life_s(share: float) -> float:
-    """Mean life of which the share is over after a month, seconds: -month / ln(1 - share)."""
-    return -MONTH_S / math.log1p(-share)
+    """Mean life of which the share is over after a month, seconds: -month / ln(1 - share); infinite for 0."""
+    return -MONTH_S / math.log1p(-share) if share else math.inf
+
+
+def share_over(mean_life_s: float) -> float:
+    """Share of lives that are over after a month."""
+    return -math.expm1(-MONTH_S / mean_life_s)
 
 
 def _check(job: Job) -> None:
@@ -252,13 +259,13 @@ def _check(job: Job) -> None:
 
 
 def _share(value: str | float) -> float:
-    allowed = "the share of VMs that is taken away in a month, above 0 and below 100 %, such as 10% or 0.1"
+    allowed = "the share of VMs that is taken away in a month, from 0 and below 100 %, such as 10% or 0.1"
     text = str(value).strip()
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         raise RequestError("interruption_rate", value, allowed) from None
-    if isinstance(value, bool) or not 0 < share < 1:
+    if isinstance(value, bool) or not 0 <= share < 1:
         raise RequestError("interruption_rate", value, allowed)
     return share
 

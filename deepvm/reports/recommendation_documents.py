@@ -89,13 +89,22 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
 
 def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
     """What is to be trained."""
+    from deepvm.planner.work import share_over
+
     job = work.job
     return {
         "job": job.name,
         "steps": job.steps,
         "step_s": job.step_s.mean,
+        "save_s": job.save_s.mean,
+        "durable_s": job.durable_s.mean,
+        "allocation_s": job.allocation_s.mean,
+        "preparation_s": job.preparation_s.mean,
+        "grace_s": job.grace_s.mean,
         "measured_on": reference and reference.name,
-        "mttp_s": work.mttp_s,
+        # Both null: by the bands of the types.
+        "mttp_s": None if work.mttp_s in (None, math.inf) else work.mttp_s,
+        "interruption_rate": None if work.mttp_s is None else share_over(work.mttp_s),
         "save_policy": work.policy_name,
         "deadline_s": work.deadline_s,
         "total_budget_usd": None if work.total_budget is None else float(work.total_budget),

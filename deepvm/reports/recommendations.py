@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -50,7 +51,7 @@ def _title(answer: Recommendations) -> str:
     request = answer.request
     needs = f"memory nodes for {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
     best_by = {
-        Objective.THROUGHPUT: "fastest training",
+        Objective.THROUGHPUT: "fastest training" + (" if nothing is taken away" if request.work is not None else ""),
         Objective.FLOPP: "most operations per dollar (Z)",
         Objective.COST_PER_WORK: "cheapest work",
         Objective.MAKESPAN: "shortest expected time",
@@ -62,9 +63,9 @@ def _title(answer: Recommendations) -> str:
         best_by += f", policy {request.policy.value}"
     limits = f"at most {request.budget.normalize():f} $/h"
     if request.work is not None and request.work.deadline_s is not None:
-        limits += f", done within {format_seconds(request.work.deadline_s)}"
+        limits += f", expected within {format_seconds(request.work.deadline_s)}"
     if request.work is not None and request.work.total_budget is not None:
-        limits += f", at most {request.work.total_budget.normalize():f} $ in all"
+        limits += f", at most {request.work.total_budget.normalize():f} $ in all, as expected"
     return f"Clusters for {limits}: {best_by}; {needs}"
 
 
@@ -164,14 +165,27 @@ def _job_lines(answer: Recommendations) -> list[str]:
 
     job, gpu, outlook = work.job, first.cluster.gpu, first.outlook
     alone = f"{job.steps} steps of {job.step_s.mean:.4g} s, {format_seconds(job.steps * job.step_s.mean)}"
-    lines = [f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away."]
+    lines = [
+        f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away.",
+        f"It counts {job.save_s.mean:.3g} s for a save, which is safe {job.durable_s.mean:.3g} s later, "
+        f"{job.allocation_s.mean:.3g} s for a new VM to come and {job.preparation_s.mean:.3g} s to prepare it, and "
+        f"notices {job.grace_s.mean:.3g} s ahead; a job file says how it is.",
+    ]
+    if answer.reference.eflops_basis:
+        basis = answer.reference.eflops_basis
+        lines.append(f"Doubt: it stands on the eFLOPS of {answer.reference.name}, which are estimated: {basis}.")
     life = work.life_s(gpu)
     band = gpu.interruption_band
     source = "" if work.mttp_s is not None or band is None else ", by AWS's band"
-    lines.append(
-        f"A spot {gpu.name} lives {format_seconds(life)} on average{source}; {first.cluster.spot_count} of them are "
-        f"stopped by {outlook.preemptions:.3g} preemptions, with saves by {work.policy_name}."
-    )
+    if math.isinf(life):
+        lines.append(f"No VM is ever taken away, by '--interruption-rate 0%'; saves by {work.policy_name}.")
+    else:
+        count = first.cluster.spot_count
+        lines.append(
+            f"A spot {gpu.name} lives {format_seconds(life)} on average{source}; {count} of them "
+            f"{'is' if count == 1 else 'are'} stopped by {outlook.preemptions:.3g} preemptions, "
+            f"with saves by {work.policy_name}."
+        )
     if source and band is not None:
         lines.append(
             f"Doubt: {INTERRUPTION_BANDS[band]} a month is of all zones and hours together, counted as "
@@ -291,6 +305,7 @@ def print_why(why: WhyNot, catalog: Catalog, now: datetime | None = None) -> Non
     if why.best is not None:
         print_lines([""])
         print_table(*_table([(why.best, catalog)], wide=False))
-        print_lines(["", *(f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding)])
+        limits = [f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding]
+        print_lines(["", *limits, *(f"Doubt: {warning}." for warning in why.best.warnings)])
     if now is not None:
         print_lines([*([] if why.best is not None else [""]), *source_lines(catalog, now)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -27,6 +28,9 @@ from deepvm.planner.explain import explain
 from deepvm.planner.recommend import plan, recommend
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.work import BAND_SHARES, MONTH_S, Work, mean_life_s
+from deepvm.reports.documents import to_json
+from deepvm.reports.recommendation_documents import document
+from deepvm.simulator.runs import simulate
 from planner.agreement import blocks_for, by_frontier, by_ilp, summary
 from planner.strategies import Case, cases
 
@@ -178,6 +182,7 @@ def test_how_often_machines_are_taken_away() -> None:
     assert list(BAND_SHARES) == sorted(BAND_SHARES)
     slow, fast = fast_and_slow()["slow"], fast_and_slow()["fast"]
     assert work().life_s(slow) == mean_life_s(0.025) and work().life_s(fast) == mean_life_s(0.25)
+    assert work().life_s(replace(slow, interruption_band=None)) == mean_life_s(0.25)  # as the worst
     assert work(mttp="3h").life_s(slow) == 10_800
     assert work(interruption_rate="10%").life_s(fast) == work(interruption_rate=0.1).life_s(slow) == mean_life_s(0.1)
     known = Work.parse(job=replace(JOB, mttp_s=(7200.0,)))
@@ -187,6 +192,41 @@ def test_how_often_machines_are_taken_away() -> None:
     listed, told = Work.parse(job=many), Work.parse(job=many, mttp="1h")
     assert listed is not None and listed.job.mttp_s == (3600.0, 7200.0)
     assert told is not None and told.job.mttp_s == (3600.0,)
+
+
+def test_machines_that_nobody_takes_away() -> None:
+    """0 % a month: the job's own time on each cluster, and a figure for JSON that is one."""
+    found = recommend(fast_and_slow(), 3, job=JOB, measured_on="slow", interruption_rate="0%", save_policy="none")
+    outlook, work = found[0].outlook, found.request.work
+    assert outlook is not None and work is not None and found.reference is not None and outlook.sound
+    job = work.job_on(found[0].cluster, found[0].throughput, found.reference)
+    runs = simulate(job, work.policy, runs=300, seed=1)
+    assert outlook.total_s == pytest.approx(runs.total_s.mean(), rel=1e-3) and not runs.preemptions.any()
+    assert outlook.preemptions == pytest.approx(0, abs=1e-6)
+    plain = json.loads(to_json(document(found)))["request"]["work"]
+    assert plain["mttp_s"] is None and plain["interruption_rate"] == 0.0
+    told = document(recommend(fast_and_slow(), 3, job=JOB, measured_on="slow", mttp="3h"))["request"]["work"]
+    assert told["mttp_s"] == 10_800 and told["interruption_rate"] == pytest.approx(1 - math.exp(-MONTH_S / 10_800))
+    banded = document(recommend(fast_and_slow(), 3, job=JOB, measured_on="slow"))["request"]["work"]
+    assert banded["mttp_s"] is None and banded["interruption_rate"] is None
+
+
+def test_the_closed_form_knows_no_cluster_that_trains_on() -> None:
+    """An elastic job is one on a single VM, and on any more it is for the simulator."""
+    found = recommend(fast_and_slow(), 3, job=replace(JOB, elastic=True), measured_on="slow", mttp="12h", top=100)
+    assert {r.cluster.spot_count > 1 for r in found} == {True, False}
+    for r in found:
+        assert r.outlook is not None and r.outlook.sound == (r.cluster.spot_count == 1)
+
+
+def test_a_limit_of_exactly_what_a_cluster_takes_keeps_it() -> None:
+    """Bills and prices are floats and whole micro-dollars: none may fall out by rounding."""
+    for minutes in range(30, 200, 7):
+        options: dict[str, Any] = {"job": JOB, "measured_on": "slow", "mttp": f"{minutes}min", "solver": "frontier"}
+        best = recommend(fast_and_slow(), 6, top=1, **options)[0]
+        assert best.outlook is not None
+        for limit in ({"total_budget": best.outlook.cost_usd}, {"deadline": best.outlook.total_s}):
+            assert recommend(fast_and_slow(), 6, top=1, **options, **limit)[0].cluster == best.cluster
 
 
 def test_unknown_bands_count_as_the_worst_and_say_so() -> None:
@@ -262,6 +302,15 @@ def test_replacements_that_come_early_are_paid_for() -> None:
     alone = expected(priced, parse_policy("exact"))
     assert found.outlook is not None and found.outlook.cost_usd == pytest.approx(alone.cost_usd)
     assert alone.cost_usd > 1.02 * alone.total_s / 3600 * 0.45
+    # On several VMs only one of them is there twice.
+    asked["top"] = 100
+    answer = recommend(fast_and_slow(), 2, architecture="tiering", **asked)
+    many = next(r for r in answer if r.cluster.spot_count > 4)
+    assert answer.request.work is not None and answer.reference is not None and many.outlook is not None
+    job = answer.request.work.job_on(many.cluster, many.throughput, answer.reference)
+    runs = simulate(job, parse_policy("exact"), runs=2000, seed=1)
+    assert many.outlook.cost_usd == pytest.approx(runs.cost_usd.mean(), rel=0.005)
+    assert 1.02 < runs.cost_usd.mean() / (runs.total_s.mean() / 3600 * float(many.usd_per_hour)) < 1.1
 
 
 def test_why_not_names_the_deadline() -> None:
@@ -275,6 +324,29 @@ def test_what_limits_the_next_larger_cluster() -> None:
     )
     assert [b.constraint for b in found[0].binding] == ["total-budget"]
     assert found[0].outlook is not None and found[0].outlook.cost_usd <= 8
+
+
+def test_preemptions_limit_what_would_train_faster() -> None:
+    """More VMs would have more throughput, and never get the job done."""
+    options: dict[str, Any] = {"job": JOB, "measured_on": "slow", "architecture": "tiering", "instance_type": "slow"}
+    options["objective"] = "throughput"
+    found = recommend(fast_and_slow(), 30, mttp="10min", **options)[0]
+    (why,) = found.binding
+    assert why.constraint == "preemptions" and "the job would never end" in why.reason
+    larger = found.cluster.spot_count + 1
+    assert why.reason.startswith(f"{larger} x slow would be stopped each ")
+    assert recommend(fast_and_slow(), 30, mttp="12h", **options)[0].cluster.spot_count > larger
+
+
+def test_what_a_job_wants_is_to_be_done_soon() -> None:
+    """Unless told otherwise: the cluster with the most throughput may be the one that is interrupted most."""
+    soon, most = (
+        recommend(fast_and_slow(), 30, job=JOB, measured_on="slow", mttp="20min", objective=name)
+        for name in (None, "throughput")
+    )
+    assert soon.request.objective is Objective.MAKESPAN and soon[0].outlook and most[0].outlook
+    assert soon[0].outlook.total_s < most[0].outlook.total_s and soon[0].throughput < most[0].throughput
+    assert recommend(fast_and_slow(), 30).request.objective is Objective.THROUGHPUT
 
 
 def test_alternatives_know_the_job() -> None:
@@ -302,6 +374,7 @@ def test_alternatives_know_the_job() -> None:
         ({"work": 10, "mttp": "-3h"}, "mttp"),
         ({"work": 10, "mttp": "3h", "interruption_rate": "10%"}, "interruption_rate"),
         ({"work": 10, "interruption_rate": "100%"}, "interruption_rate"),
+        ({"work": 10, "interruption_rate": "-1%"}, "interruption_rate"),
         ({"work": 10, "save_policy": "sometimes"}, "save_policy"),
         ({"work": 10, "total_budget": "-1"}, "total_budget"),
         ({"work": 10, "measured_on": "g4dn"}, "measured_on"),
@@ -324,6 +397,21 @@ def test_hours_alone() -> None:
     assert found.status.value == "optimal" and plan(found.catalog, found.request).configurations == found.configurations
 
 
+def test_a_total_budget_counts_all_memory_nodes() -> None:
+    """One type, one size and two nodes for it: the integer program must not take one of them for the whole plan."""
+    shop = catalog(
+        gpu_type("only", eflops=100.0, spot_usd_per_hour="0.1", speedups=(RingSpeedup(0.0, 0.0),), network_gbps=1.0),
+        cpu_type("node", network_gbps=100.0),
+        n_sat=SaturationTable((1.0,), (1,)),
+        default_speedup="ring",
+    )
+    options: dict[str, Any] = {"work": 10, "mttp": "12h", "architecture": "tiering", "max_nodes": 1, "top": 1}
+    free = recommend(shop, 9, **options)[0]
+    assert free.cluster.memory is not None and free.cluster.memory.count == 2 and free.outlook is not None
+    found = recommend(shop, 9, **options, total_budget=free.outlook.cost_usd * 0.9999)
+    assert not found and not found.doubt
+
+
 def test_faster_and_cheaper_by_the_hour_may_still_cost_more_in_all() -> None:
     """One type beats the other by a hair in both, and is taken away more often: neither solver may drop the other.
 
@@ -338,11 +426,11 @@ def test_faster_and_cheaper_by_the_hour_may_still_cost_more_in_all() -> None:
         default_speedup="ring",
     )
     options = {"work": 3000, "measured_on": "flighty", "architecture": "tiering", "max_nodes": 5}
-    flighty = recommend(shop, 1, **options)[0]  # type: ignore[arg-type]
+    flighty = recommend(shop, 1, **options, objective="throughput")[0]  # type: ignore[arg-type]
     steady = recommend(shop, 1, **options, objective="makespan")[0]  # type: ignore[arg-type]
     assert [(r.cluster.gpu.name, r.cluster.spot_count) for r in (flighty, steady)] == [("flighty", 5), ("steady", 5)]
     assert flighty.outlook is not None and steady.outlook is not None
     budget = round((steady.outlook.cost_usd + flighty.outlook.cost_usd) / 2, 4)
     assert steady.outlook.cost_usd < budget < flighty.outlook.cost_usd
-    frugal = recommend(shop, 1, **options, total_budget=budget, top=1)  # type: ignore[arg-type]
+    frugal = recommend(shop, 1, **options, objective="throughput", total_budget=budget, top=1)  # type: ignore[arg-type]
     assert frugal[0].cluster == steady.cluster and not frugal.doubt
