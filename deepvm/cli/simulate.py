@@ -13,24 +13,31 @@ from deepvm.cli.progress import Progress
 
 if TYPE_CHECKING:
     from deepvm.core.job import Job
+    from deepvm.core.savepolicy import SavePolicy
+    from deepvm.errors import SimulationError
     from deepvm.simulator.lives import LifeSource
     from deepvm.simulator.markets import Deadline
     from deepvm.simulator.sweeps import Answer, Case
 
 
 def simulate(
-    job: Annotated[str, typer.Option(metavar="FILE", help="The job: a YAML file; the README lists its keys.")] = "",
+    job: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="The job: a YAML file; the README lists its keys. Several are compared."),
+    ] = None,
     preset: Annotated[
-        str, typer.Option(metavar="NAME", help="A job that comes with deepvm: gpt-117m or gpt-1.3b.")
-    ] = "",
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A job that comes with deepvm: gpt-117m or gpt-1.3b."),
+    ] = None,
     policy: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
             help="When to save: none, static:STEPS, every:SECONDS, auto, young, daly, exact, thesis, adaptive or "
-            "hazard.",
+            "hazard.  [default: adaptive]",
+            show_default=False,
         ),
-    ] = "adaptive",
+    ] = None,
     compare: Annotated[
         str, typer.Option(metavar="NAMES", help="Several policies, separated by commas; one row for each.")
     ] = "",
@@ -57,9 +64,11 @@ def simulate(
         typer.Option(metavar="TIME", help="Be done by then, such as 150h, with on-demand VMs if need be."),
     ] = "",
     deadline_policy: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Who chooses the market: uniform-progress, greedy or on-demand."),
-    ] = "uniform-progress",
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Who chooses the market: uniform-progress (the default), greedy or on-demand."
+        ),
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Processes to use.")] = 1,
     executor: Annotated[
         str, typer.Option(metavar="dask://HOST:PORT", help="A Dask cluster to use in their place.")
@@ -79,11 +88,20 @@ def simulate(
         from deepvm.reports.pictures import picture_format
 
         picture_format(Path(plot))  # a wrong name is found before anything is simulated
-    cases = _cases(_job(job, preset, market), policy, compare, sweep or [])
-    answers = _simulated(cases, runs, seed, _lives(trace or []), jobs, executor, _deadline(deadline, deadline_policy))
+    all_jobs = _jobs(job or [], preset or [], market)
+    if trace:
+        all_jobs = [_with_prior(each) for each in all_jobs]
+    policies = _policies(policy, compare)
+    cases = [case for each in all_jobs for case in _cases(each, policies, sweep or [], bool(trace))]
+    lives, limit = _lives(trace or []), _deadline(deadline, deadline_policy)
+    answers, hopeless = _simulated(cases, runs, seed, lives, jobs, executor, limit)
+    from deepvm.errors import SimulationError
     from deepvm.reports import simulations
 
-    many = bool(compare or sweep)
+    many = bool(compare or sweep or len(all_jobs) > 1)
+    error = SimulationError("; ".join(str(e) for e in hopeless)) if hopeless else None
+    if error and not answers:
+        raise error
     if output == "json":
         from deepvm.reports.documents import to_json
 
@@ -97,31 +115,61 @@ def simulate(
         from deepvm.reports.simulation_pictures import draw_answers
 
         draw_answers(answers, Path(plot))
+    if error:
+        raise error
 
 
-def _job(path: str, preset_name: str, market: str) -> Job:
+def _jobs(paths: list[Path], presets: list[str], market: str) -> list[Job]:
     from dataclasses import replace
 
     from deepvm.core.instances import Market
     from deepvm.errors import RequestError
     from deepvm.simulator.jobfile import PRESETS, preset, read_job
 
-    if bool(path) == bool(preset_name):
-        raise RequestError("job", path, f"a job file, or --preset {' or '.join(PRESETS)}; one of the two")
-    found = read_job(Path(path)) if path else preset(preset_name)
-    return replace(found, market=Market(market)) if market else found
+    found = [preset(name) for name in presets] + [read_job(path) for path in paths]
+    if not found:
+        raise RequestError("job", "", f"a job file, or --preset {' or '.join(PRESETS)}")
+    names = [job.name for job in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise RequestError("job", twice[0], "jobs whose names differ; the key 'name' of a job file")
+    return [replace(job, market=Market(market)) for job in found] if market else found
 
 
-def _cases(job: Job, policy: str, compare: str, sweep: list[str]) -> list[Case]:
+def _with_prior(job: Job) -> Job:
+    """A job that is replayed on lives that were seen, and that policies believe something of before they saw any."""
+    import math
+    from dataclasses import replace
+
+    from deepvm.cli.options import note
+    from deepvm.core.units import format_seconds
+    from deepvm.simulator.replay import MTTP_S
+
+    if job.mttp_s[0] < math.inf:
+        return job
+    note(f"{job.name}: no mttp_s is given; until lives are seen, policies believe {format_seconds(MTTP_S)}")
+    return replace(job, mttp_s=(MTTP_S,))
+
+
+def _policies(policy: str | None, compare: str) -> list[SavePolicy]:
     from deepvm.core.savepolicy import parse_policy
+    from deepvm.errors import RequestError
+
+    if not compare:
+        return [parse_policy("adaptive" if policy is None else policy)]
+    if policy is not None:
+        raise RequestError("policy", policy, "no --policy beside --compare, which names all of them")
+    names = [name.strip() for name in compare.split(",") if name.strip()]
+    if not names:
+        raise RequestError("compare", compare, "policies, separated by commas")
+    return list(dict.fromkeys(parse_policy(name, "compare") for name in names))
+
+
+def _cases(job: Job, policies: list[SavePolicy], sweep: list[str], traced: bool) -> list[Case]:
     from deepvm.errors import RequestError
     from deepvm.simulator.sweeps import Case, swept
 
-    names = [name.strip() for name in compare.split(",") if name.strip()] if compare else [policy]
-    if not names:
-        raise RequestError("compare", compare, "policies, separated by commas")
-    option = "compare" if compare else "policy"
-    policies = [parse_policy(name, option) for name in names]
+    if traced and any(text.startswith("mttp=") for text in sweep):
+        raise RequestError("sweep", " ".join(sweep), "a key other than mttp: the lives are those of --trace")
     return [Case(varied, chosen, values) for varied, values in swept(job, sweep) for chosen in policies]
 
 
@@ -132,15 +180,23 @@ def _lives(files: list[Path]) -> LifeSource | None:
     from deepvm.simulator.lives import Seen, whole_lives
     from deepvm.simulator.traces import lives_of
 
-    return Seen([whole_lives(pool.pairs) for pool in lives_of(files, say=note)])
+    lives = Seen([whole_lives(pool.pairs) for pool in lives_of(files, say=note)])
+    note(
+        "--trace replays how long machines lived, not the hours in which none was to be had: a replacement comes after "
+        "allocation_s; 'deepvm traces deadline' counts those hours, too"
+    )
+    return lives
 
 
-def _deadline(time: str, policy: str) -> Deadline | None:
+def _deadline(time: str, policy: str | None) -> Deadline | None:
     from deepvm.core.deadlines import parse_deadline_policy
     from deepvm.core.units import parse_seconds
+    from deepvm.errors import RequestError
     from deepvm.simulator.markets import Deadline
 
-    decides = parse_deadline_policy(policy)  # also refused when there is no deadline
+    if policy is not None and not time:
+        raise RequestError("deadline_policy", policy, "no --deadline-policy without --deadline")
+    decides = parse_deadline_policy("uniform-progress" if policy is None else policy, "deadline_policy")
     return Deadline(parse_seconds(time, "deadline"), decides) if time else None
 
 
@@ -152,23 +208,32 @@ def _simulated(
     jobs: int,
     executor: str,
     deadline: Deadline | None,
-) -> list[Answer]:
+) -> tuple[list[Answer], list[SimulationError]]:
+    """The answers, and why there is none for the other cases."""
+    from deepvm.core.savepolicy import policy_name
+    from deepvm.errors import SimulationError
     from deepvm.simulator.runs import simulate as run_all
     from deepvm.simulator.sweeps import Answer
 
-    answers = []
+    answers: list[Answer] = []
+    hopeless: list[SimulationError] = []
     with cleaning_up(), Progress(len(cases) * runs, "runs") as progress:
         for case in cases:
-            found = run_all(
-                case.job,
-                case.policy,
-                runs=runs,
-                seed=seed,
-                lives=lives,
-                jobs=jobs,
-                executor=executor,
-                deadline=deadline,
-                progress=progress.advance,
-            )
-            answers.append(Answer(found, case.values))
-    return answers
+            try:
+                found = run_all(
+                    case.job,
+                    case.policy,
+                    runs=runs,
+                    seed=seed,
+                    lives=lives,
+                    jobs=jobs,
+                    executor=executor,
+                    deadline=deadline,
+                    progress=progress.advance,
+                )
+            except SimulationError as error:
+                where = [f"{key}={value:g}" for key, value in case.values] + [policy_name(case.policy)]
+                hopeless.append(SimulationError(f"{', '.join(where)}: {error}"))
+            else:
+                answers.append(Answer(found, case.values))
+    return answers, hopeless

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from deepvm.cli.options import note, say
+from deepvm.cli.progress import Progress
 
 
 def deadline(
@@ -44,8 +46,8 @@ def deadline(
         bool,
         typer.Option(
             "--foresight",
-            help="Also the least that any policy could cost. Slow where the gap between ticks and --restart have a "
-            "small common divisor: use fewer --starts.",
+            help="Also the least that any policy could cost. Half a minute a start where the gap between ticks and "
+            "--restart have a small common divisor, such as 32 s and 300 s: use fewer --starts.",
         ),
     ] = False,
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw the costs as well: a .png or .svg.")] = "",
@@ -63,6 +65,7 @@ def deadline(
         from deepvm.reports.pictures import picture_format
 
         picture_format(Path(plot))  # a wrong name is found before the work, not after it
+    from deepvm.core.units import parse_seconds
     from deepvm.reports import deadlines as report
     from deepvm.reports.documents import to_csv, to_json
     from deepvm.simulator.deadline import DeadlineJob, replay_traces
@@ -70,7 +73,7 @@ def deadline(
     from deepvm.simulator.traces import read_traces
 
     job = DeadlineJob(
-        work_s=seconds(work, "work"),
+        work_s=parse_seconds(work, "work"),
         restart_s=seconds(restart, "restart"),
         save_every_s=seconds(save_every, "save_every"),
         save_s=seconds(save, "save"),
@@ -79,9 +82,19 @@ def deadline(
     )
     names = [name.strip() for name in policies.split(",") if name.strip()]
     traces = read_traces(files, note)
-    found = replay_traces(
-        traces, job, _numbers(slack), names, nodes=nodes, starts=starts, foresight=foresight, note=note, say=say
-    )
+    with _Foresight() as seen:
+        found = replay_traces(
+            traces,
+            job,
+            _numbers(slack),
+            names,
+            nodes=nodes,
+            starts=starts,
+            foresight=foresight,
+            note=note,
+            say=say,
+            progress=seen.advance,
+        )
     if output == "json":
         sys.stdout.write(to_json(report.document(found, job)))
     elif output == "csv":
@@ -90,6 +103,18 @@ def deadline(
         report.print_deadlines(found, job)
     if plot:
         report.draw_deadlines(found, job, Path(plot))
+
+
+class _Foresight(ExitStack):
+    """How far the bound is; its size is known when it begins."""
+
+    _shown: Progress | None = None
+
+    def advance(self, count: int, total: int) -> None:
+        """So many more starts, of so many."""
+        if self._shown is None:
+            self._shown = self.enter_context(Progress(total, "starts of the bound"))
+        self._shown.advance(count)
 
 
 def _numbers(text: str) -> list[float]:

@@ -10,16 +10,21 @@ import numpy as np
 
 from deepvm.catalog.files import write_bytes
 from deepvm.reports.pictures import STYLES, frame, new_figure, own_settings, picture_format, render, short
-from deepvm.reports.simulations import value
+from deepvm.reports.simulations import by_job, shares, value
 from deepvm.simulator.results import Spread
-from deepvm.simulator.state import PARTS
 from deepvm.simulator.sweeps import Answer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The palette of the other pictures, in the roles of the thesis's figures: red, green, blue, purple.
-_COLORS = {"recompute": "#D55E00", "save": "#009E73", "allocation": "#0072B2", "preparation": "#A8336F"}
+# The palette of the other pictures, in the roles of the thesis's figures: red, green, blue, purple; and grey.
+_COLORS = {
+    "fewer VMs": "#666666",
+    "recompute": "#D55E00",
+    "save": "#009E73",
+    "allocation": "#0072B2",
+    "preparation": "#A8336F",
+}
 
 
 def draw_answers(answers: Sequence[Answer], path: Path) -> None:
@@ -30,7 +35,8 @@ def draw_answers(answers: Sequence[Answer], path: Path) -> None:
         DataError: the file cannot be written.
     """
     form = picture_format(path)
-    figure = lines_figure(answers) if len(answers[0].values) == 1 else bars_figure(answers)
+    lines = len(answers[0].values) == 1 and len(by_job(answers)) == 1
+    figure = lines_figure(answers) if lines else bars_figure(answers)
     write_bytes(path, render(figure, form))
 
 
@@ -39,13 +45,17 @@ def bars_figure(answers: Sequence[Answer]) -> Figure:
     names = [a.results.policy for a in answers]
     if answers[0].values:
         names = [", ".join(f"{k} {value(k, v)}" for k, v in a.values) + f"\n{a.results.policy}" for a in answers]
-    job = answers[0].results.job
+    jobs = by_job(answers)
+    if len(jobs) > 1:
+        names = [f"{name}\n{short(a.results.job.name, 12)}" for name, a in zip(names, answers, strict=True)]
+    steps = "" if len(jobs) > 1 else f"{answers[0].results.job.steps} steps, "
     with own_settings():
         figure = new_figure(max(6.0, 2.2 + 1.1 * len(answers)), 4.6)
         axes = figure.add_subplot()
         base = np.zeros(len(answers))
-        for part in PARTS[1:]:
-            share = np.array([100 * a.results.breakdown_s[part] / a.results.breakdown_s["compute"] for a in answers])
+        parts = [shares(a.results) for a in answers]
+        for part in (p for p in _COLORS if any(p in own for own in parts)):
+            share = np.array([100 * own.get(part, 0.0) for own in parts])
             axes.bar(range(len(answers)), share, 0.6, bottom=base, label=part, color=_COLORS[part])
             base += share
         for place, total in enumerate(base):
@@ -54,8 +64,8 @@ def bars_figure(answers: Sequence[Answer]) -> Figure:
         axes.set_ylabel("overhead over the steps alone (%)")
         axes.margins(y=0.12)
         axes.set_xlim(min(-0.5, len(answers) / 2 - 2.0), max(len(answers) - 0.5, len(answers) / 2 + 1.0))
-        figure.suptitle(f"What preemptions and saves cost: {short(job.name, 30)}")
-        axes.set_title(f"{job.steps} steps, means of {answers[0].results.runs} runs", fontsize="small")
+        figure.suptitle(f"What preemptions and saves cost: {short(', '.join(jobs), 30)}")
+        axes.set_title(f"{steps}means of {answers[0].results.runs} runs", fontsize="small")
         frame(axes)
         figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure
@@ -78,7 +88,9 @@ def lines_figure(answers: Sequence[Answer]) -> Figure:
         for index, policy in enumerate(policies):
             own = [a for a in answers if a.results.policy == policy]
             x = [a.values[0][1] / scale for a in own]
-            spreads = [Spread.of(100 * (a.results.total_s / a.results.breakdown_s["compute"] - 1)) for a in own]
+            # One and all shares over it are the total over the steps alone.
+            alone = [a.results.total_s.mean() / (1 + sum(shares(a.results).values())) for a in own]
+            spreads = [Spread.of(100 * (a.results.total_s / s - 1)) for a, s in zip(own, alone, strict=True)]
             style = STYLES[index % len(STYLES)]
             look: dict[str, Any] = {
                 "color": style.color,

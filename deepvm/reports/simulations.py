@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from deepvm.core.deadlines import deadline_policy_name
 from deepvm.core.instances import Market
 from deepvm.core.job import Job
+from deepvm.core.units import format_seconds
 from deepvm.reports.documents import to_csv
 from deepvm.reports.tables import Column, print_lines, print_table
-from deepvm.simulator.results import Spread
+from deepvm.simulator.results import Results, Spread
 from deepvm.simulator.state import PARTS
 from deepvm.simulator.sweeps import Answer
 
@@ -24,6 +26,14 @@ def undisturbed_s(job: Job) -> float:
     return job.allocation_s.mean + job.preparation_s.mean + work
 
 
+def by_job(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
+    """The answers of each job, by its name."""
+    groups: dict[str, list[Answer]] = {}
+    for answer in answers:
+        groups.setdefault(answer.results.job.name, []).append(answer)
+    return groups
+
+
 def comparison(answers: Sequence[Answer]) -> dict[str, Any]:
     """Several answers as plain data: ``rows`` of ``deepvm.simulate/1`` with the values of the sweep beside them."""
     rows = [{**({"sweep": dict(a.values)} if a.values else {}), **a.results.document()} for a in answers]
@@ -35,83 +45,125 @@ def csv_text(answers: Sequence[Answer]) -> str:
     keys = [name for name, _ in answers[0].values]
     figures = ("total_s", "cost_usd", "preemptions")
     spreads = [f"{f}_{s}" for f in figures for s in ("mean", "sem", "p5", "p50", "p95")]
+    several = len(by_job(answers)) > 1
     rows = []
     for answer in answers:
         found = answer.results
         numbers = [v for f in figures for v in Spread.of(getattr(found, f)).document().values()]
         parts = [found.breakdown_s[p] for p in PARTS]
-        rows.append([*(v for _, v in answer.values), found.policy, found.runs, found.seed, *numbers, *parts])
+        where = [*([found.job.name] if several else []), *(v for _, v in answer.values)]
+        rows.append([*where, found.policy, found.runs, found.seed, *numbers, *parts])
+    keys = [*(["job"] if several else []), *keys]
     return to_csv([*keys, "policy", "runs", "seed", *spreads, *(f"{p}_s" for p in PARTS)], rows)
 
 
 def print_answers(answers: Sequence[Answer]) -> None:
     """What was simulated, a row for each answer, and what the figures mean."""
     first = answers[0].results
-    job = first.job
-    vms = f"{job.vms} VMs" if job.vms > 1 else "1 VM"
-    print_lines(
-        [f"{job.name}: {job.steps} steps on {vms}, {job.market.value}; {first.runs} runs, seed {first.seed}", ""]
-    )
+    jobs = by_job(answers)
     keys = [name for name, _ in answers[0].values]
-    columns = [Column(key, "right") for key in keys]
+    for group in jobs.values():
+        job = group[0].results.job
+        vms = "" if "vms" in keys else f" on {job.vms} VMs" if job.vms > 1 else " on 1 VM"
+        runs = f"{first.runs} runs" if first.runs > 1 else "1 run"
+        print_lines([f"{job.name}: {job.steps} steps{vms}, {job.market.value}; {runs}, seed {first.seed}"])
+    print_lines([""])
+    columns = [*([Column("job")] if len(jobs) > 1 else []), *(Column(key, "right") for key in keys)]
     columns += [Column("policy"), *(Column(c, "right") for c in ("time", "5-95 %", "cost $", "5-95 %", "lost VMs"))]
-    columns += [Column(c, "right") for c in ("overhead", "recompute", "save", "allocation", "preparation")]
+    columns += [Column(c, "right") for c in ("overhead", *shares(first))]
     if first.deadline is not None:
         columns += [Column("late", "right"), Column("on demand", "right")]
-    print_table(columns, [_row(answer) for answer in answers])
+    print_table(columns, [[*([a.results.job.name] if len(jobs) > 1 else []), *_row(a)] for a in answers])
     print_lines(["", *_remarks(answers)])
 
 
 def _row(answer: Answer) -> list[str]:
     found = answer.results
     time, cost, lost = (Spread.of(v) for v in (found.total_s, found.cost_usd, found.preemptions))
-    work = found.breakdown_s["compute"]
+    parts = shares(found)
     return [
         *(value(name, v) for name, v in answer.values),
         found.policy,
-        duration(time.mean),
-        f"{duration(time.p5)} - {duration(time.p95)}",
+        format_seconds(time.mean),
+        f"{format_seconds(time.p5)} - {format_seconds(time.p95)}",
         f"{cost.mean:.2f}",
         f"{cost.p5:.2f} - {cost.p95:.2f}",
         f"{lost.mean:.1f}",
-        f"{100 * (time.mean / work - 1):.2f} %",
-        *(f"{100 * max(found.breakdown_s[p], 0.0) / work:.2f} %" for p in PARTS[1:]),  # rounding may give -0
+        *(f"{100 * max(share, 0.0):.2f} %" for share in (sum(parts.values()), *parts.values())),  # rounding may give -0
         *([] if found.deadline is None else [f"{100 * s:.1f} %" for s in (found.late_share, found.on_demand_share)]),
     ]
 
 
+def shares(found: Results) -> dict[str, float]:
+    """What the overhead is made of, over the time for the steps alone; they add up to it.
+
+    ``fewer VMs``: steps that took longer while a VM of an elastic cluster was missing.
+    """
+    compute = found.breakdown_s["compute"]
+    slower = {}
+    work = compute
+    if found.job.elastic and found.job.vms > 1:
+        work = found.job.steps * found.job.step_s.mean
+        slower = {"fewer VMs": compute / work - 1}
+    return {**slower, **{part: found.breakdown_s[part] / work for part in PARTS[1:]}}
+
+
 def _remarks(answers: Sequence[Answer]) -> list[str]:
-    job = answers[0].results.job
     lines = ["Overhead and its parts: shares of the time for the steps alone, each done once. Time and cost: means."]
     deadline = answers[0].results.deadline
     if deadline is not None:
         policy = deadline_policy_name(deadline.policy)
-        lines.append(f"Deadline: {duration(deadline.seconds)}, {policy}; on demand is a share of the machine time.")
-    if job.market is Market.SPOT and job.on_demand_usd_per_hour:
-        base = undisturbed_s(job)
-        usd = base / 3600 * job.on_demand_usd_per_hour * job.vms
-        best = min(answers, key=lambda a: float(a.results.cost_usd.mean())).results
-        mean = float(best.cost_usd.mean())
-        saved = f"{best.policy} costs {100 * (1 - mean / usd):.0f} % less" if mean < usd else "none of these is cheaper"
-        lines.append(f"On demand: {duration(base)}, ${usd:.2f}; {saved}.")
+        lines.append(
+            f"Deadline: {format_seconds(deadline.seconds)}, {policy}; on demand is a share of the machine time."
+        )
+    jobs = by_job(answers)
+    for name, group in jobs.items():
+        whose = f", {name}" if len(jobs) > 1 else ""
+        lines += [f"{head}{whose}{tail}" for head, tail in (*_on_demand(group), *_nothing(group[0].results.job))]
     return lines
 
 
-def duration(seconds: float) -> str:
-    """Days, hours and minutes, in as few words as tell the length: ``5d 12h``, ``7h 03m``, ``2m 05s``."""
-    whole = round(seconds)
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, last = divmod(rest, 60)
-    if days:
-        return f"{days}d {hours:02d}h {minutes:02d}m"
-    if hours:
-        return f"{hours}h {minutes:02d}m"
-    return f"{minutes}m {last:02d}s"
+def _on_demand(answers: Sequence[Answer]) -> list[tuple[str, str]]:
+    """What the job costs on VMs that nobody takes away, beside the cheapest of its answers."""
+    job = answers[0].results.job
+    if job.market is not Market.SPOT or not job.on_demand_usd_per_hour:
+        return []
+
+    def share(answer: Answer) -> float:
+        own = answer.results.job
+        return float(answer.results.cost_usd.mean()) / (_on_demand_usd_per_second(own) * undisturbed_s(own))
+
+    best = min(answers, key=share)
+    job = best.results.job
+    base = undisturbed_s(job)
+    at = "".join(f" at {name} {value(name, v)}" for name, v in best.values)
+    dearer = sum(share(answer) >= 1 for answer in answers)
+    saved = f"{best.results.policy}{at} costs {100 * (1 - share(best)):.0f} % less" if dearer < len(answers) else ""
+    others = f", {dearer} of the rows no less" if 0 < dearer < len(answers) else ""
+    text = f"{format_seconds(base)}, ${_on_demand_usd_per_second(job) * base:.2f}"
+    return [("On demand", f": {text}; {saved}{others}." if saved else f": {text}; none of these is cheaper.")]
+
+
+def _on_demand_usd_per_second(job: Job) -> float:
+    return job.on_demand_usd_per_hour / 3600 * job.vms
+
+
+def _nothing(job: Job) -> list[tuple[str, str]]:
+    """What was not given, and so makes the job look better than it is."""
+    if job.market is not Market.SPOT:
+        return []
+    times = {"save_s": job.save_s, "allocation_s": job.allocation_s, "preparation_s": job.preparation_s}
+    missing = [key for key, span in times.items() if not span.high]
+    missing += ["backup_s"] if not job.durable_s.high else []
+    missing += ["spot_usd_per_hour"] if not job.spot_usd_per_hour else []
+    lines = [("Counted as 0", f": {', '.join(missing)}.")] if missing else []
+    if job.mttp_s[0] == math.inf:
+        lines.append(("No preemptions", ": mttp_s is not given."))
+    return lines
 
 
 def value(key: str, number: float) -> str:
     """A value of a sweep as people write it."""
     if key == "vms":
         return f"{number:.0f}"
-    return f"{number:g}" if key == "missed" else duration(number)
+    return f"{number:g}" if key == "missed" else format_seconds(number)

@@ -118,10 +118,11 @@ def written(values: Mapping[str, Any], dashes: bool = True) -> str:
 def as_words(values: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in values.items():
+        flag = "job" if name == "job_file" else key_of(name)  # DEEPVM_JOB is what a training job calls itself
         if isinstance(value, bool):
-            words.append(f"--{'' if value else 'no-'}{key_of(name)}")
+            words.append(f"--{'' if value else 'no-'}{flag}")
         else:
-            words += [f"--{key_of(name)}={v}" for v in (value if isinstance(value, list) else [value])]
+            words += [f"--{flag}={v}" for v in (value if isinstance(value, list) else [value])]
     return words
 
 

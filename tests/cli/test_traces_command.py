@@ -14,6 +14,8 @@ import pytest
 from deepvm.cli.main import main
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+REAL = Path(__file__).parents[3] / "shared" / "data" / "spot-traces"
+needs_traces = pytest.mark.skipif(not REAL.is_dir(), reason="the shared traces are not here")
 
 
 def runs(*ticks: int) -> list[int]:
@@ -66,6 +68,25 @@ def test_golden(name: str, traces: Path, capsys: pytest.CaptureFixture[str]) -> 
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(found)
     assert found == path.read_text()
+
+
+def readme_table(first: str) -> str:
+    """The block of the README whose first line begins so."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    return next(block for block in text.split("```text\n")[1:] if block.startswith(first)).partition("```")[0]
+
+
+@needs_traces
+def test_the_replay_of_the_readme_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "replay", str(REAL))
+    assert code == 0 and readme_table("policy ") in out and "32 traces: 4276 lives" in out
+
+
+@pytest.mark.slow
+@needs_traces
+def test_the_deadlines_of_the_readme_are_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "deadline", str(REAL), "--slack", "0.1,0.5,1")
+    assert code == 0 and readme_table("slack ") in out
 
 
 def test_every_golden_file_is_used() -> None:

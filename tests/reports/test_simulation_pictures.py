@@ -37,6 +37,14 @@ def test_bars_are_the_parts_of_the_overhead(count: int) -> None:
     assert all(box.x0 >= 0 and box.x1 <= width for box in boxes)
 
 
+def test_bars_of_several_jobs_say_whose_they_are() -> None:
+    jobs = [replace(JOB, steps=500, name=name) for name in ("one", "two")]
+    answers = [Answer(simulate(job, parse_policy("thesis"), runs=5, seed=1)) for job in jobs]
+    figure = bars_figure(answers)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["thesis\none", "thesis\ntwo"]
+    assert "steps" not in figure.axes[0].get_title() and "one, two" in figure.get_suptitle()
+
+
 @pytest.mark.parametrize(("sweep", "label"), [("missed=0:0.5:0.25", "share of notices"), ("vms=1:4", "VMs")])
 def test_lines_are_means_over_the_sweep(sweep: str, label: str) -> None:
     answers = [
