@@ -44,6 +44,9 @@ recommend: $(VENV)/.base
 	@$(COMPILE)
 	@$(BIN)/deepvm recommend --pw $(PW)
 
+# The workers have all cores already: torch's own threads would only wait for one another.
+test test-slow: export OMP_NUM_THREADS := 1
+
 test: $(VENV)/.dev
 	@$(COMPILE)
 	$(BIN)/python -m pytest -n $(WORKERS)

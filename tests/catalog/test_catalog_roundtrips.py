@@ -300,10 +300,11 @@ def test_the_time_for_rubbish_does_not_grow_faster_than_the_rubbish(name, folder
     def seconds(size):
         path = folder / name
         path.write_text(HUGE[name](size))
-        started = time.perf_counter()
+        started = time.process_time()
         with pytest.raises(DataError):
             load_catalog(path)
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     # Four times as much may take four times as long; what is looked for is a square, sixteen times.
-    assert seconds(MANY) < 12 * max(seconds(MANY // 4), 0.1)
+    little = max(seconds(MANY // 4), 0.1)
+    assert seconds(MANY) < 12 * little or seconds(MANY) < 12 * little  # once more, should something have come between

@@ -277,6 +277,7 @@ def over(folder: Path, *names: str, what: Sequence[str], reps: int, steps: int) 
     return {name: value for name, (value, most) in figures.items() if value > most}
 
 
+@pytest.mark.slow
 def test_the_limit_of_the_stall(tmp_path: Path) -> None:
     """Once more when it fails: what else runs on the machine may come between."""
     measure: dict[str, Any] = {"what": ("stall_ratio",), "reps": 3, "steps": 1}

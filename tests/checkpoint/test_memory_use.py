@@ -58,7 +58,10 @@ saver.close()
 """
 
 
-@pytest.fixture(params=["a folder", "a node", "two nodes"])
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(params=[pytest.param("a folder", marks=SLOW), "a node", pytest.param("two nodes", marks=SLOW)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of where the versions go."""
     if request.param == "a folder":

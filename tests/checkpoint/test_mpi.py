@@ -96,6 +96,7 @@ def test_saved_and_restored_bit_by_bit(mpirun: Any, tmp_path: Path, nodes: int) 
         assert [m.version for m in VersionFolder(kept).manifests(job)][:2] == [3, 2]
 
 
+@pytest.mark.slow
 def test_a_rank_killed_in_mid_send(mpirun: Any, tmp_path: Path) -> None:
     """Its last complete version, which was on its way to the disk, gets there; another rank never notices."""
     ended = mpirun(

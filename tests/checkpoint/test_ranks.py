@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from checkpoint.memory_nodes import TOKEN, running, tier  # noqa: E402
+from checkpoint.memory_nodes import TOKEN, running, tier, until  # noqa: E402
 from checkpoint.train_ranks import Sampler  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
@@ -212,9 +212,13 @@ def test_no_rank_saves_a_version_for_which_another_has_no_slot(tmp_path: Path) -
         saver._pipeline.take = take  # type: ignore[method-assign]
         step(saver)
         second = saver.save()
-        return [first.skipped, second.local_done.result(30) == 1, len(saver._pipeline._slots) == 1]
+        pipeline = saver._pipeline  # what was taken for the first is given back; another may have been warmed meanwhile
+        given_back = second.local_done.result(30) == 1 and until(
+            lambda: 1 <= len(pipeline._slots) == len(pipeline._free)
+        )
+        return [first.skipped, given_back]
 
-    assert together(tmp_path.as_uri(), work) == [[True, True, True]] * 2
+    assert together(tmp_path.as_uri(), work) == [[True, True]] * 2
 
 
 def test_what_two_saves_of_a_number_hold_is_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
