@@ -21,18 +21,20 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Could not make a virtual environment. On Debian or Ubuntu: apt install python3-venv"; exit 1; }
 	@touch $@
 
+# pip byte-compiles what it installs, but not a checkout; without this every start would compile deepvm anew.
+COMPILE := $(BIN)/python -m compileall -q deepvm
+
 $(VENV)/.base: pyproject.toml | $(VENV)/.made
 	@echo "Installing deepvm into $(VENV) ..." >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.made
 	@echo "Installing deepvm and its test tools into $(VENV) ..." >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(COMPILE)
 	@touch $@ $(VENV)/.base
-
-# pip byte-compiles what it installs, but not a checkout; without this every start would compile deepvm anew.
-COMPILE := $(BIN)/python -m compileall -q deepvm
 
 # One more than there are cores: many tests wait for disks, processes and networks.
 WORKERS = $(shell echo $$(($$(nproc) + 1)))
