@@ -332,29 +332,6 @@ class RankFlags(PlanFlags):
         return {**options, "top": self.top, "solver": self.solver, "time_limit_s": self.time_limit}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SweepFlags(PlanFlags):
-    """The options of ``sweep``, which takes several budgets and several policies."""
-
-    pw: Annotated[
-        str, typer.Option(metavar="LOW:HIGH:STEP", help="Budgets in $/h: 0:10:0.1, or a comma-separated list.")
-    ]
-    # The same option, but here it may be repeated.
-    policy: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            help="Only deepvm, noscale, cost-first or performance-first; may be repeated. All unless given.",
-        ),
-    ] = field(default_factory=list)  # type: ignore[assignment]
-
-    def planner_options(self, catalog: "Catalog") -> "PlanOptions":
-        """As of :class:`PlanFlags`, without a policy: the sweep is told all of them apart."""
-        options = super().planner_options(catalog)
-        del options["policy"]
-        return options
-
-
 def open_job(path: str) -> "Job | None":
     """What is to be trained, None when no file says."""
     if not path:

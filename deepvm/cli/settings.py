@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from deepvm.catalog.folders import user_folder
-from deepvm.cli.options import PlanFlags, RankFlags, SweepFlags
+from deepvm.cli.options import PlanFlags, RankFlags
 from deepvm.errors import DataError, RequestError
 
 FOLDER_FILE = "deepvm.toml"
@@ -108,6 +108,8 @@ def variable_of(name: str) -> str:
 
 def forms_of(name: str) -> Collection[type]:
     """What the option takes, in one command or another: text, a list, or true and false."""
+    from deepvm.cli.sweep import SweepFlags  # only where something is set
+
     return {_form(f.type) for flags in (RankFlags, SweepFlags) for f in fields(flags) if f.name == name}
 
 

@@ -1,18 +1,46 @@
 """``deepvm sweep``: the best cluster of every budget in a range, for several policies."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`, as in deepvm.cli.options.
 
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from deepvm.cli import options as o
 from deepvm.cli.flags import takes_flags
 
+if TYPE_CHECKING:
+    from deepvm.core.instances import Catalog
+    from deepvm.planner.request import PlanOptions
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SweepFlags(o.PlanFlags):
+    """The options of ``sweep``, which takes several budgets and several policies."""
+
+    pw: Annotated[
+        str, typer.Option(metavar="LOW:HIGH:STEP", help="Budgets in $/h: 0:10:0.1, or a comma-separated list.")
+    ]
+    # The same option, but here it may be repeated.
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Only deepvm, noscale, cost-first or performance-first; may be repeated. All unless given.",
+        ),
+    ] = field(default_factory=list)  # type: ignore[assignment]
+
+    def planner_options(self, catalog: "Catalog") -> "PlanOptions":
+        """As of :class:`~deepvm.cli.options.PlanFlags`, without a policy: the sweep is told all of them apart."""
+        options = super().planner_options(catalog)
+        del options["policy"]
+        return options
+
 
 @takes_flags
 def sweep(
-    flags: o.SweepFlags,
+    flags: SweepFlags,
     output: Annotated[
         Literal["table", "csv", "json", "yaml"], typer.Option("--output", "-o", help="How to print the rows.")
     ] = "table",

@@ -22,8 +22,9 @@ from deepvm.cli import settings as configuration
 from deepvm.cli.configured import ConfiguredCommand
 from deepvm.cli.flags import takes_flags
 from deepvm.cli.main import main
-from deepvm.cli.options import PlanFlags, RankFlags, SweepFlags
+from deepvm.cli.options import PlanFlags, RankFlags
 from deepvm.cli.settings import key_of, names, read_settings, variable_of
+from deepvm.cli.sweep import SweepFlags
 from deepvm.errors import DataError, RequestError
 
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"

@@ -20,7 +20,8 @@ from deepvm.catalog.store import load_catalog
 from deepvm.cli import commands, options
 from deepvm.cli.flags import option_name, takes_flags
 from deepvm.cli.main import main
-from deepvm.cli.options import PlanFlags, RankFlags, SweepFlags
+from deepvm.cli.options import PlanFlags, RankFlags
+from deepvm.cli.sweep import SweepFlags
 from deepvm.errors import RequestError
 from deepvm.planner.request import CpuArchitecture, Generation, PlanOptions, PlanRequest
 
