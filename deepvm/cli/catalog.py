@@ -25,9 +25,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Refresh, list, show, compare, validate and convert catalogues of instance types and prices.",
 )
-app.command("refresh", cls=ConfiguredCommand)(refresh)
-app.command("status", cls=ConfiguredCommand)(status)
-app.command("diff", cls=ConfiguredCommand)(diff)
+app.command("refresh", cls=ConfiguredCommand, short_help="Fetch prices, types and quotas from AWS now.")(refresh)
+app.command("status", cls=ConfiguredCommand, short_help="Show what is kept of AWS's prices and types.")(status)
+app.command("diff", cls=ConfiguredCommand, short_help="Show what changed between two catalogues.")(diff)
 
 
 class ListOutput(str, Enum):
@@ -49,7 +49,7 @@ class ShowOutput(str, Enum):
     CSV = "csv"
 
 
-@app.command("list")
+@app.command("list", short_help="List the catalogues that come with deepvm.")
 def list_catalogs(
     output: Annotated[ListOutput, typer.Option("--output", "-o", help="Form of the output.")] = ListOutput.TABLE,
 ) -> None:
@@ -83,7 +83,7 @@ def list_catalogs(
     sys.stdout.write(text)
 
 
-@app.command(cls=ConfiguredCommand)
+@app.command(cls=ConfiguredCommand, short_help="Show the types of a catalogue with their prices.")
 @takes_flags
 def show(
     catalog: Annotated[

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="List, verify, thin out, restore and measure checkpoints."
 )
-app.command("bench")(bench)
+app.command("bench", short_help="Measure how long training stands still for a save.")(bench)
 
 
 @app.command("ls")

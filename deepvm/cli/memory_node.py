@@ -29,7 +29,7 @@ _UNITS |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})", re.ASCII)
 
 
-@app.command("serve")
+@app.command("serve", short_help="Run a memory node until SIGTERM or SIGINT.")
 def serve(
     token_file: Annotated[
         str, typer.Option("--token-file", metavar="FILE", help="The secret that trainers must know, such as 64 digits.")

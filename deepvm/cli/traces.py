@@ -17,7 +17,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Show histories of spot machines, fit laws to their lives, replay save policies on them.",
 )
-app.command("deadline")(deadline)
+app.command("deadline", short_help="Replay jobs that must be done by a certain time.")(deadline)
 
 Files = Annotated[
     list[str],
@@ -34,7 +34,7 @@ Nodes = Annotated[
 Output = Annotated[Literal["table", "json", "csv"], typer.Option("--output", "-o", help="How to print the answer.")]
 
 
-@app.command()
+@app.command(short_help="Show how long the lives of each trace are.")
 def show(
     files: Files,
     nodes: Nodes = None,
@@ -77,7 +77,7 @@ def show(
         draw_traces(traces, pools, fits, Path(plot))
 
 
-@app.command()
+@app.command(short_help="Fit laws to all lives together.")
 def fit(
     files: Files,
     nodes: Nodes = None,
@@ -106,7 +106,7 @@ def fit(
         report.print_fit(pools, fits, own)
 
 
-@app.command()
+@app.command(short_help="Replay save policies: what saves and losses cost.")
 def replay(
     files: Files,
     nodes: Nodes = None,

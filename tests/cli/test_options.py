@@ -235,6 +235,8 @@ def test_every_command_of_the_table_can_be_loaded(entry: commands.Entry, capsys:
     code, out, _ = run(capsys, entry.name, "--help")
     assert code == 0
     assert out.startswith(f"Usage: deepvm {entry.name}")
+    listed = out.partition("Commands:\n")[2].splitlines()
+    assert not [line for line in listed if line.endswith("...")], "a sentence was cut: give it a short_help"
 
 
 def test_help_lists_every_command_in_a_line_of_80(
