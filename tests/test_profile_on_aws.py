@@ -13,11 +13,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import marked, until
 
 from deepvm.errors import RequestError
 
@@ -317,17 +317,6 @@ def test_a_gpu_that_torch_does_not_see(place: Place) -> None:
     assert not (place.homes / "one" / "deepvm-profile" / "installed").exists()
 
 
-def left(place: Place) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"HOMES={place.homes}\0".encode() in path.read_bytes():
-                found.append((path.parent / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found
-
-
 @pytest.mark.slow
 def test_ended_in_the_middle_and_continued(place: Place) -> None:
     pytest.importorskip("torch")
@@ -353,10 +342,8 @@ def _ended_and_continued(place: Place) -> None:
         rest = process.stderr.read()
         assert process.wait(60) == 143, "".join(seen) + rest
     assert "Traceback" not in rest
-    deadline = time.monotonic() + 20
-    while left(place) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left(place) == []
+    mark = f"HOMES={place.homes}"
+    assert until(lambda: not marked(mark), 20), marked(mark)
     parts = place.folder / "home.json.parts"
     first = (parts / "eflops-resnet18.json").read_bytes()
     assert not (place.folder / "home.json").exists() and not (place.folder / ".home.json.new").exists()
@@ -375,4 +362,4 @@ def _ended_and_continued(place: Place) -> None:
     assert "Now end the VMs" in done.stderr
     # torch's cache is torch's own.
     assert [p.name for p in (place.folder / "tmp").iterdir() if not p.name.startswith("torchinductor")] == []
-    assert left(place) == []
+    assert marked(mark) == {}

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,28 +14,16 @@ from pathlib import Path
 import pytest
 from checkpoint.images import manifest_of, names, noise
 from checkpoint.object_store import BUCKET, CREDENTIALS, running
+from cli.command import Run
 
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.manifest import SUFFIX
 from deepvm.checkpoint.record import UPCOMING
-from deepvm.cli.main import main
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Exit code, stdout, stderr."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["ckpt", *map(str, words)])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        assert "internal error" not in err
-        return int(end.value.code or 0), out, err
-
-    return call
+def run(run: Run) -> Run:
+    return partial(run, "ckpt")
 
 
 def put(folder: Path, version: int, size: int = 1000, job: str = "job", *, best: bool = False) -> Path:

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 
 import pytest
 import typer
+from cli.command import Run
 from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -49,14 +50,6 @@ def user_file() -> Path:
     file = Path(os.environ["XDG_CONFIG_HOME"]) / "deepvm" / "config.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
     return file
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    out, err = capsys.readouterr()
-    assert "Traceback" not in out + err and "internal error" not in err
-    return int(end.value.code or 0), out, err
 
 
 def received(record: type[PlanFlags], *words: str) -> PlanFlags:
@@ -186,25 +179,23 @@ def test_every_option_can_be_set_everywhere(name: str, layer: str, monkeypatch: 
         assert getattr(received(SweepFlags, *pw), name) == ([value] if name == "policy" else value)
 
 
-def test_the_real_command_is_set_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_real_command_is_set_from_a_file(run: Run) -> None:
     Path("deepvm.toml").write_text('pw = 3.0\nobjective = "flopp"\ncheckpoint-size = "1GB"\ntop = 1\nexclude = "g5*"\n')
-    request = json.loads(run(capsys, "recommend", "-o", "json", "--objective", "cost-per-work")[1])["request"]
+    request = json.loads(run("recommend", "-o", "json", "--objective", "cost-per-work")[1])["request"]
     expected = {"pw_usd_per_hour": 3.0, "objective": "cost-per-work", "checkpoint_bytes": 10**9, "top": 1}
     assert expected.items() <= request.items()
     assert request["exclude"] == ["g5*"]
 
 
-def test_a_list_of_policies_is_for_the_sweep(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_of_policies_is_for_the_sweep(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("deepvm.toml").write_text('pw = 3\npolicy = ["deepvm", "noscale"]\n')
     assert received(SweepFlags).policy == ["deepvm", "noscale"]
-    code, _, err = run(capsys, "recommend")
+    code, _, err = run("recommend")
     assert code == 4
     assert "deepvm.toml: policy: ['deepvm', 'noscale'] cannot be used; allowed: a single value" in err
     monkeypatch.setenv("DEEPVM_POLICY", "cost-first, noscale")
     assert received(SweepFlags).policy == ["cost-first", "noscale"]
-    code, _, err = run(capsys, "recommend")
+    code, _, err = run("recommend")
     assert code == 2
     assert err.startswith("Error: DEEPVM_POLICY: ['cost-first', 'noscale'] cannot be used")
     monkeypatch.setenv("DEEPVM_POLICY", "noscale")
@@ -285,26 +276,26 @@ BAD_FILES = {
 
 @pytest.mark.parametrize("where", ["folder", "user"])
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_is_named_with_the_place(name: str, where: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_file_is_named_with_the_place(name: str, where: str, run: Run) -> None:
     content, named = BAD_FILES[name]
     file = Path("deepvm.toml") if where == "folder" else user_file()
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     for words in (["recommend"], ["config", "show"]):
-        code, out, err = run(capsys, *words)
+        code, out, err = run(*words)
         assert (code, out) == (4, "")
         assert err.startswith(f"Error: {file}: ")
         assert named in err
         assert len(err) < 1000
-    assert run(capsys, "recommend", "--help")[0] == 0
-    assert run(capsys, "--version")[0] == 0
-    assert run(capsys, "catalog", "list")[0] == 0
+    assert run("recommend", "--help")[0] == 0
+    assert run("--version")[0] == 0
+    assert run("catalog", "list")[0] == 0
 
 
-def test_bad_things_with_the_name_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_things_with_the_name_of_the_file(run: Run) -> None:
     file = Path("deepvm.toml")
 
     def said() -> str:
-        code, out, err = run(capsys, "recommend", "--pw", "3")
+        code, out, err = run("recommend", "--pw", "3")
         assert (code, out) == (4, "")
         return err
 
@@ -326,14 +317,14 @@ def test_bad_things_with_the_name_of_the_file(capsys: pytest.CaptureFixture[str]
     file.symlink_to("/proc/self/mem")  # a regular file that cannot be read, even by root
     assert "deepvm.toml: cannot be read: Input/output error" in said()
     file.unlink()
-    assert run(capsys, "recommend", "--pw", "3")[0] == 0
+    assert run("recommend", "--pw", "3")[0] == 0
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_may_not_be_read(run: Run) -> None:
     Path("deepvm.toml").write_text("pw = 3")
     Path("deepvm.toml").chmod(0)
-    code, _, err = run(capsys, "recommend")
+    code, _, err = run("recommend")
     assert code == 4
     assert "deepvm.toml: cannot be opened: Permission denied" in err
 
@@ -381,7 +372,7 @@ SECRETS = [
 @pytest.mark.parametrize("text", SECRETS)
 @pytest.mark.parametrize("words", [["recommend"], ["config", "show"], ["recommend", "--debug"]], ids=lambda w: w[-1])
 def test_secrets_are_refused_and_never_shown(
-    text: str, words: list[str], capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    text: str, words: list[str], run: Run, request: pytest.FixtureRequest
 ) -> None:
     Path("deepvm.toml").write_text(text)
     if "--debug" in words:
@@ -389,7 +380,7 @@ def test_secrets_are_refused_and_never_shown(
             main(words)
         assert SECRET not in str(raised.value)
         return
-    code, out, err = run(capsys, *words)
+    code, out, err = run(*words)
     assert (code, out) == (4, "")
     assert SECRET not in err
     if "not valid TOML" not in err:
@@ -415,33 +406,33 @@ def test_secrets_are_refused_and_never_shown(
     ],
 )
 def test_a_bad_variable_is_wrong_usage(
-    variable: str, text: str, named: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    variable: str, text: str, named: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, text)
-    code, out, err = run(capsys, "recommend", *([] if variable == "DEEPVM_PW" else ["--pw", "3"]))
+    code, out, err = run("recommend", *([] if variable == "DEEPVM_PW" else ["--pw", "3"]))
     assert (code, out) == (2, "")
     assert named in err
 
 
-def test_what_the_option_refuses_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_option_refuses_names_the_file(run: Run) -> None:
     Path("deepvm.toml").write_text('pw = 3\nobjective = "fast"\n')
-    code, _, err = run(capsys, "recommend")
+    code, _, err = run("recommend")
     assert code == 2
     assert "Invalid value for '--objective': 'fast' is not one of" in err
     assert "--objective was set by deepvm.toml." in err
-    assert "was set by" not in run(capsys, "recommend", "--objective", "slow")[2]
-    assert run(capsys, "recommend", "--objective", "flopp")[0] == 0
+    assert "was set by" not in run("recommend", "--objective", "slow")[2]
+    assert run("recommend", "--objective", "flopp")[0] == 0
     Path("deepvm.toml").write_text('catalog = "no-such"')
-    code, _, err = run(capsys, "recommend", "--pw", "3")
+    code, _, err = run("recommend", "--pw", "3")
     assert code == 4
     assert "Not from the command line: catalog (deepvm.toml); see 'deepvm config show'." in err
-    assert "Not from" not in run(capsys, "recommend", "--pw", "3", "--catalog", "no-such")[2]
+    assert "Not from" not in run("recommend", "--pw", "3", "--catalog", "no-such")[2]
 
 
-def test_help_shows_the_defaults_of_deepvm(capsys: pytest.CaptureFixture[str]) -> None:
-    before = run(capsys, "recommend", "--help")
+def test_help_shows_the_defaults_of_deepvm(run: Run) -> None:
+    before = run("recommend", "--help")
     Path("deepvm.toml").write_text("buffers = 9\ntop = 9")
-    assert run(capsys, "recommend", "--help") == before
+    assert run("recommend", "--help") == before
 
 
 def test_completion_works_beside_a_broken_file() -> None:
@@ -458,14 +449,12 @@ def test_completion_works_beside_a_broken_file() -> None:
 # --- variables ---
 
 
-def test_variables_that_nearly_are_settings_are_mentioned(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_that_nearly_are_settings_are_mentioned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEPVM_CHECKPOINTSIZE", SECRET)
     monkeypatch.setenv("DEEPVM_XYZZY", SECRET)
     monkeypatch.setenv("DEEPVM_CACHE_DIR", "x")
     for words in (["recommend", "--pw", "3"], ["config", "show"]):
-        code, out, err = run(capsys, *words)
+        code, out, err = run(*words)
         assert code == 0
         assert "DEEPVM_CHECKPOINTSIZE has no effect; did you mean DEEPVM_CHECKPOINT_SIZE?" in err
         assert "XYZZY" not in out + err and "CACHE" not in out + err and SECRET not in out + err
@@ -519,11 +508,11 @@ def test_without_files_no_toml_is_loaded() -> None:
 # --- config show ---
 
 
-def test_show_says_who_set_what(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_says_who_set_what(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("deepvm.toml").write_text('pw = 3\nregion = ["us-east-1", "us-west-2"]\nprices = "live"\n')
     user_file().write_text('pw = 4\nprofile = "work\\u001b[31m"\noffline = true\n')
     monkeypatch.setenv("DEEPVM_PRICES", "snapshot")
-    code, out, err = run(capsys, "config", "show", "-o", "json")
+    code, out, err = run("config", "show", "-o", "json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["schema_version"] == "deepvm.config/1"
@@ -538,7 +527,7 @@ def test_show_says_who_set_what(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert rows["exclude"] == ([], "default", "default")
     files = [{"path": "deepvm.toml", "found": True}, {"path": str(user_file()), "found": True}]
     assert found["files"] == files
-    code, out, err = run(capsys, "config", "show")
+    code, out, err = run("config", "show")
     table = {words[0]: words[1:] for line in out.splitlines() if (words := re.split(r"  +", line))}
     assert table["setting"] == ["value", "set by"]
     assert table["region"] == ["us-east-1, us-west-2", "deepvm.toml"]
@@ -548,8 +537,8 @@ def test_show_says_who_set_what(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert err == f"Files: deepvm.toml (read), {user_file()} (read)\n"
 
 
-def test_show_without_anything_set(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "config", "show", "-o", "json")
+def test_show_without_anything_set(run: Run) -> None:
+    code, out, err = run("config", "show", "-o", "json")
     found = json.loads(out)
     assert code == 0
     assert {r["kind"] for r in found["settings"]} == {"default"}
@@ -557,17 +546,15 @@ def test_show_without_anything_set(capsys: pytest.CaptureFixture[str]) -> None:
     flags = received(RankFlags, "--pw", "3")
     shown = {r["key"]: r["value"] for r in found["settings"]}
     assert shown == {key_of(n): None if n == "pw" else getattr(flags, n) for n in names()}
-    assert "deepvm.toml (not there)" in run(capsys, "config", "show")[2]
+    assert "deepvm.toml (not there)" in run("config", "show")[2]
 
 
-def test_show_hides_a_key_that_strayed_into_a_setting(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_hides_a_key_that_strayed_into_a_setting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("DEEPVM_PROFILE", f"x{SECRET}")
     monkeypatch.setenv("DEEPVM_EXCLUDE", f"a,{SECRET}")
     for form in ("json", "table"):
-        code, out, err = run(capsys, "config", "show", "-o", form)
+        code, out, err = run("config", "show", "-o", form)
         assert code == 0
         assert SECRET not in out + err
         assert "***" in out

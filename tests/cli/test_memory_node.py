@@ -8,17 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
+from cli.command import Run
 
 from deepvm.checkpoint.node import slots
 from deepvm.checkpoint.node.client import Address, token_from_environment
 from deepvm.checkpoint.node.server import NodeSettings
 from deepvm.checkpoint.node.store import BucketStore, FolderStore, open_store
 from deepvm.cli import memory_node
-from deepvm.cli.main import main
 from deepvm.cli.memory_node import _bytes, _size
 from deepvm.errors import RequestError
 
@@ -33,12 +34,9 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["memory-node", *words])
-    out, err = capsys.readouterr()
-    assert "Traceback" not in out + err and "internal error" not in err
-    return int(end.value.code or 0), out, err
+@pytest.fixture
+def run(run: Run) -> Run:
+    return partial(run, "memory-node")
 
 
 def test_sizes_are_shown_as_they_are_given() -> None:
@@ -95,42 +93,42 @@ def test_stores() -> None:
         (["--token-file", "/dev/null"], "--token-file"),
     ],
 )
-def test_bad_values(capsys: pytest.CaptureFixture[str], token: Path, words: list[str], named: str) -> None:
-    code, out, err = run(capsys, "serve", "--token-file", str(token), "--listen", "127.0.0.1:0", *words)
+def test_bad_values(run: Run, token: Path, words: list[str], named: str) -> None:
+    code, out, err = run("serve", "--token-file", str(token), "--listen", "127.0.0.1:0", *words)
     assert (code, out) == (2, "") and f"{named}: " in err and "allowed:" in err
 
 
-def test_the_token_is_required(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "serve")
+def test_the_token_is_required(run: Run) -> None:
+    code, _, err = run("serve")
     assert code == 2 and "--token-file" in err
 
 
 def test_more_memory_than_the_machine_has(
-    capsys: pytest.CaptureFixture[str], token: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: Run, token: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = ["serve", "--token-file", str(token), "--listen", "127.0.0.1:0", "--memory"]
-    code, out, err = run(capsys, *words, "900TiB")
+    code, out, err = run(*words, "900TiB")
     assert (code, out) == (2, "") and "--memory" in err and "all that this machine or its control group has" in err
     monkeypatch.setattr(slots, "machine_memory", lambda: 2**30)
     monkeypatch.setattr(memory_node, "_serve", lambda node: None)
     for size, warned in (("1024MiB", True), ("900MiB", True), ("800MiB", False)):
         caplog.clear()
-        assert run(capsys, *words, size)[0] == 0
+        assert run(*words, size)[0] == 0
         assert (f"--memory {size} is" in caplog.text) == warned
-    code, _, err = run(capsys, *words, "1025MiB")
+    code, _, err = run(*words, "1025MiB")
     assert code == 2 and "at most 1.0 GiB" in err
     monkeypatch.setattr(slots, "machine_memory", lambda: None)
-    assert run(capsys, *words, "900TiB")[0] == 0
+    assert run(*words, "900TiB")[0] == 0
 
 
 def test_a_short_token_is_warned_about(
-    capsys: pytest.CaptureFixture[str], token: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: Run, token: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(memory_node, "_serve", lambda node: None)
     for text, warned in (("x" * 15, True), ("x" * 16, False)):
         caplog.clear()
         token.write_text(text)
-        assert run(capsys, "serve", "--token-file", str(token), "--listen", "127.0.0.1:0")[0] == 0
+        assert run("serve", "--token-file", str(token), "--listen", "127.0.0.1:0")[0] == 0
         assert ("openssl rand" in caplog.text) == warned and text not in caplog.text
 
 
@@ -145,21 +143,21 @@ def test_files_for_all_connections() -> None:
     assert done.stdout.split() == ["464", "1000"], done.stderr
 
 
-def test_a_port_in_use(capsys: pytest.CaptureFixture[str], token: Path) -> None:
+def test_a_port_in_use(run: Run, token: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         place = f"127.0.0.1:{other.getsockname()[1]}"
-        code, out, err = run(capsys, "serve", "--token-file", str(token), "--listen", place)
+        code, out, err = run("serve", "--token-file", str(token), "--listen", place)
     assert (code, out) == (1, "") and f"{place}: cannot listen there: Address already in use" in err
 
 
-def test_a_folder_that_cannot_be(capsys: pytest.CaptureFixture[str], token: Path) -> None:
+def test_a_folder_that_cannot_be(run: Run, token: Path) -> None:
     code, out, err = run(
-        capsys, "serve", "--token-file", str(token), "--listen", "127.0.0.1:0", "--persist", f"file://{token}/x"
+        "serve", "--token-file", str(token), "--listen", "127.0.0.1:0", "--persist", f"file://{token}/x"
     )
     assert (code, out) == (1, "") and "versions cannot be kept there" in err
 
 
-def test_serve_and_status(capsys: pytest.CaptureFixture[str], token: Path, tmp_path: Path) -> None:
+def test_serve_and_status(run: Run, token: Path, tmp_path: Path) -> None:
     folder = tmp_path / "ckpt"
     words = ["serve", "--listen", "127.0.0.1:0", "--memory", "16MiB", "--persist", f"file://{folder}"]
     with subprocess.Popen(
@@ -170,19 +168,19 @@ def test_serve_and_status(capsys: pytest.CaptureFixture[str], token: Path, tmp_p
         place = line.removeprefix("listening on ").strip()
         assert line == f"listening on {place}\n" and Address.parse(place).port > 0
 
-        code, out, _ = run(capsys, "status", "--node", place, "--token-file", str(token), "-o", "json")
+        code, out, _ = run("status", "--node", place, "--token-file", str(token), "-o", "json")
         found = json.loads(out)
         assert code == 0 and found["schema_version"] == "deepvm.memory-node/1"
         assert found["memory"]["limit_bytes"] == 16 * 2**20 and found["versions"] == []
         assert found["connections"] == 1 and found["persist"] == f"file://{folder}"
-        code, out, _ = run(capsys, "status", "--node", place, "--token-file", str(token))
+        code, out, _ = run("status", "--node", place, "--token-file", str(token))
         assert code == 0 and "16.0 MiB" in out and str(folder) in out
 
         wrong = tmp_path / "wrong"
         wrong.write_text("other")
-        code, out, err = run(capsys, "status", "--node", place, "--token-file", str(wrong))
+        code, out, err = run("status", "--node", place, "--token-file", str(wrong))
         assert (code, out) == (1, "") and "the token is wrong" in err
-        code, out, err = run(capsys, "serve", "--token-file", str(token), *words[1:])
+        code, out, err = run("serve", "--token-file", str(token), *words[1:])
         assert (code, out) == (1, "") and "another memory node writes there" in err
 
         node.send_signal(signal.SIGINT)
@@ -192,22 +190,20 @@ def test_serve_and_status(capsys: pytest.CaptureFixture[str], token: Path, tmp_p
         assert "secret-of-the-test" not in log and "Traceback" not in log
 
 
-def test_status_takes_the_token_from_the_environment(
-    capsys: pytest.CaptureFixture[str], token: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, _, err = run(capsys, "status", "--node", "127.0.0.1:9")
+def test_status_takes_the_token_from_the_environment(run: Run, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = run("status", "--node", "127.0.0.1:9")
     assert code == 2 and "DEEPVM_TOKEN_FILE" in err
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
     assert token_from_environment() == b"secret-of-the-test"
-    code, out, err = run(capsys, "status", "--node", "127.0.0.1:9")
+    code, out, err = run("status", "--node", "127.0.0.1:9")
     assert (code, out) == (1, "") and "tcp://127.0.0.1:9: Connection refused" in err
-    code, _, err = run(capsys, "status", "--node", "no such host:9")
+    code, _, err = run("status", "--node", "no such host:9")
     assert code == 2 and "--node: " in err
 
 
-def test_the_units_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_units_options_exist(run: Run) -> None:
     """The systemd unit names options that the command has."""
-    code, out, _ = run(capsys, "serve", "--help")
+    code, out, _ = run("serve", "--help")
     assert code == 0
     text = UNIT.read_text()
     command = next(line for line in text.splitlines() if line.startswith("ExecStart="))

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 
 import pytest
 import typer
+from cli.command import Run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from deepvm.catalog.market import MarketRequest
 from deepvm.catalog.store import load_catalog
 from deepvm.cli import commands, options
 from deepvm.cli.flags import option_name, takes_flags
-from deepvm.cli.main import main
 from deepvm.cli.options import PlanFlags, RankFlags
 from deepvm.cli.sweep import SweepFlags
 from deepvm.errors import RequestError
@@ -44,19 +44,11 @@ def parse(record: type[PlanFlags], *words: str) -> PlanFlags:
     return seen[0]
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    out, err = capsys.readouterr()
-    assert "Traceback" not in out + err
-    return int(end.value.code or 0), out, err
-
-
 @pytest.mark.parametrize("name", PLANNING)
-def test_help_is_what_it_was(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_is_what_it_was(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """``WRITE_GOLDEN=1`` writes it anew."""
     monkeypatch.setenv("COLUMNS", "100")
-    code, out, err = run(capsys, name, "--help")
+    code, out, err = run(name, "--help")
     path = GOLDEN / f"help-{name}.txt"
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(out)
@@ -166,10 +158,8 @@ def test_names_of_arguments_and_options() -> None:
     ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
 )
 @pytest.mark.parametrize("command", [["recommend"], ["explain", "g5.xlarge"], ["sweep"]], ids=lambda c: c[0])
-def test_wrong_values_name_option_value_and_range(
-    command: list[str], words: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, *command, "--pw", "3", *words)
+def test_wrong_values_name_option_value_and_range(command: list[str], words: list[str], named: str, run: Run) -> None:
+    code, out, err = run(*command, "--pw", "3", *words)
     assert (code, out) == (2, "")
     assert named in err
 
@@ -230,26 +220,24 @@ def test_a_function_without_a_record_of_options_is_refused() -> None:
 
 
 @pytest.mark.parametrize("entry", commands.COMMANDS, ids=lambda e: e.name)
-def test_every_command_of_the_table_can_be_loaded(entry: commands.Entry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_of_the_table_can_be_loaded(entry: commands.Entry, run: Run) -> None:
     assert commands.load(entry).name == entry.name
-    code, out, _ = run(capsys, entry.name, "--help")
+    code, out, _ = run(entry.name, "--help")
     assert code == 0
     assert out.startswith(f"Usage: deepvm {entry.name}")
     listed = out.partition("Commands:\n")[2].splitlines()
     assert not [line for line in listed if line.endswith("...")], "a sentence was cut: give it a short_help"
 
 
-def test_help_lists_every_command_in_a_line_of_80(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_lists_every_command_in_a_line_of_80(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = run(capsys, "--help")[1].splitlines()
+    lines = run("--help")[1].splitlines()
     shown = lines[lines.index("Commands:") + 1 :][: len(commands.COMMANDS)]
     assert [line.split(maxsplit=1) for line in shown] == [[e.name, e.help] for e in commands.COMMANDS]
 
 
-def test_a_command_that_is_typed_wrongly(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "recomend")
+def test_a_command_that_is_typed_wrongly(run: Run) -> None:
+    code, _, err = run("recomend")
     assert code == 2
     assert "Did you mean 'recommend'?" in err
 

@@ -7,25 +7,23 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.command import Run
+from processes import marked, until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "profiling"))
 from measurements import eflops_document, saturation_document, scaling_document  # noqa: E402
 from namespaces import namespaces, why_not  # noqa: E402
 
 from deepvm.cli.alone import alone_in  # noqa: E402
-from deepvm.cli.main import main  # noqa: E402
 from deepvm.cli.profile_parts import Campaign, Folder, Options  # noqa: E402
 from deepvm.profiling.hosts import Host  # noqa: E402
 from deepvm.profiling.launch import Launcher  # noqa: E402
 
-Run = Callable[..., tuple[int, str, str]]
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOSTS = tuple(f"h{i}" for i in range(1, 9))
 WORDS = ("--hosts", ",".join(HOSTS), "--receiver", "mem", "--instance-type", "g4dn.xlarge")
@@ -35,19 +33,10 @@ SHORT += ("--repeats", "1", "--device", "cpu", "--checkpoint-size", "2MB")
 COMMAND = (sys.executable, "-m", "deepvm.cli.main", "profile", "all")
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(words)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err and "internal error" not in err
-        return int(end.value.code or 0), out, err
-
-    return call
 
 
 def documents() -> dict[str, dict[str, Any]]:
@@ -213,22 +202,9 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **own}
 
 
-def left(folder: Path) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"MARK_OF_TEST={folder}\0".encode() in path.read_bytes():
-                found.append((path.parent / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found
-
-
 def none_left(folder: Path) -> None:
-    deadline = time.monotonic() + 20
-    while left(folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left(folder) == []
+    mark = f"MARK_OF_TEST={folder}"
+    assert until(lambda: not marked(mark), 20), marked(mark)
     # torch's cache is torch's own.
     assert [p.name for p in (folder / "tmp").iterdir() if not p.name.startswith("torchinductor")] == []
 

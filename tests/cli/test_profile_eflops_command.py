@@ -8,35 +8,24 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from cli.command import Run
+from processes import children, gone, until
 
 pytest.importorskip("torch")
 
-from deepvm.cli.main import main  # noqa: E402
 from deepvm.cli.profile_eflops import MODELS  # noqa: E402
 from deepvm.reports.eflops import scaled  # noqa: E402
 
-Run = Callable[..., tuple[int, str, str]]
 SHORT = ["--batch", "2", "--windows", "3", "--seconds", "0.01", "--device", "cpu"]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Exit code, stdout, stderr."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["profile", "eflops", *map(str, words)])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        assert "internal error" not in err
-        return int(end.value.code or 0), out, err
-
-    return call
+def run(run: Run) -> Run:
+    return partial(run, "profile", "eflops")
 
 
 def test_the_document(one_core: None, run: Run) -> None:
@@ -117,25 +106,6 @@ def test_help_loads_nothing_slow() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
 
 
-def started(parent: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            found.append(int(stat.parent.name))
-    return found
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "too late"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
     ("number", "code", "said"),
     [
@@ -149,17 +119,17 @@ def test_the_processes_end_with_the_command(number: int, code: int, said: str, t
     command = [sys.executable, "-m", "deepvm.cli.main", "profile", "eflops", "--device", "cpu"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    until(lambda: started(process.pid))
+    assert until(lambda: children(process.pid), 60)
     # What was started has become Python, so that it is the worker that is watched.
-    (worker,) = started(process.pid)
-    until(lambda: b"eflops_worker" in Path(f"/proc/{worker}/cmdline").read_bytes())
+    (worker,) = children(process.pid)
+    assert until(lambda: b"eflops_worker" in Path(f"/proc/{worker}/cmdline").read_bytes(), 60)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert (out, "Traceback" in err) == ("", False)
     assert said in err
-    until(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()[2])
-    until(lambda: not list(tmp_path.iterdir()), 20)
+    assert until(lambda: gone(worker), 60)
+    assert until(lambda: not list(tmp_path.iterdir()), 20)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
-from deepvm.cli.main import main
+from cli.command import Run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 POINTS = {
@@ -24,12 +24,9 @@ POINTS = {
 }
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["profile", "fit", *words])
-    out, err = capsys.readouterr()
-    assert "Traceback" not in out + err
-    return int(end.value.code or 0), out, err
+@pytest.fixture
+def run(run: Run) -> Run:
+    return partial(run, "profile", "fit")
 
 
 @pytest.fixture
@@ -48,8 +45,8 @@ GOLDENS = {
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_golden(name: str, points: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, *GOLDENS[name])
+def test_golden(name: str, points: Path, run: Run) -> None:
+    code, out, err = run(*GOLDENS[name])
     found = f"$ deepvm profile fit {' '.join(GOLDENS[name])}\n# exit {code}\n{out}# stderr\n{err}"
     path = GOLDEN / name
     if os.environ.get("WRITE_GOLDEN"):
@@ -57,16 +54,16 @@ def test_golden(name: str, points: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert found == path.read_text()
 
 
-def test_nothing_is_recommended_that_is_called_bad(points: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_recommended_that_is_called_bad(points: Path, run: Run) -> None:
     """Of four measurements AICc knows Amdahl's law alone, which is 36 % off; the logistic is 6 % off."""
     Path("steep.csv").write_text("n,speedup\n1,1\n2,2.8\n4,9\n8,20\n")
-    out = run(capsys, "steep.csv")[1]
+    out = run("steep.csv")[1]
     assert "Verdict: by mean error logistic is nearest, 6.3 % off on average, then" in out
     assert "Use: the points themselves, kind measured: 4 measurements do not tell the laws apart." in out
     assert "Warning: 4 measurements are too few for an AICc of logistic, usl and alpha-beta: 6 are enough" in out
     assert "% off on average: use the points" not in out and "?." not in out
     Path("zigzag.csv").write_text("n,speedup\n1,1\n2,1.9\n4,1.1\n8,6\n16,2\n24,9\n32,3\n")
-    out = run(capsys, "zigzag.csv")[1]
+    out = run("zigzag.csv")[1]
     assert "Use: the points themselves, kind measured: no law is near enough" in out and "curve of kind" not in out
 
 
@@ -74,8 +71,8 @@ def test_every_golden_file_is_used() -> None:
     assert {p.name for p in GOLDEN.glob("profile-fit*")} == set(GOLDENS)
 
 
-def test_json_is_one_document(points: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "figure-5.csv", "-o", "json", "--up-to", "40")
+def test_json_is_one_document(points: Path, run: Run) -> None:
+    code, out, err = run("figure-5.csv", "-o", "json", "--up-to", "40")
     found = json.loads(out)
     assert (code, err) == (0, "")
     assert (found["schema_version"], found["model"]) == ("deepvm.fit/1", "alpha-beta")
@@ -83,12 +80,12 @@ def test_json_is_one_document(points: Path, capsys: pytest.CaptureFixture[str]) 
     assert [row["n"] for row in found["band"]][-2:] == [32, 40]
 
 
-def test_a_scaling_document_is_read(points: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scaling_document_is_read(points: Path, run: Run) -> None:
     rows = [line.split(",") for line in POINTS["figure-5"].splitlines()[1:]]
     fitted = [{"n": int(n), "seconds": 1 / float(s), "speedup": float(s)} for n, s in rows]
     document = {"schema_version": "deepvm.scaling/1", "runs": [], "points": fitted}
     Path("scaling.json").write_text(json.dumps(document))
-    of_json, of_csv = (json.loads(run(capsys, name, "-o", "json")[1]) for name in ("scaling.json", "figure-5.csv"))
+    of_json, of_csv = (json.loads(run(name, "-o", "json")[1]) for name in ("scaling.json", "figure-5.csv"))
     assert of_json == of_csv
 
 
@@ -109,18 +106,18 @@ def test_a_scaling_document_is_read(points: Path, capsys: pytest.CaptureFixture[
         ([], 2, "POINTS"),
     ],
 )
-def test_errors(words: list[str], code: int, said: str, points: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors(words: list[str], code: int, said: str, points: Path, run: Run) -> None:
     Path("bad.csv").write_text("n,speedup\n1,1\n2,fast\n")
     Path("few.csv").write_text("n,speedup\n1,1\n2,1.9\n")
-    found, _, err = run(capsys, *words)
+    found, _, err = run(*words)
     assert found == code
     assert said in err
     assert not list(points.glob("fit.*"))
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_the_picture(ending: str, points: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "figure-5.csv", "--up-to", "64", "--plot", f"fit.{ending}")
+def test_the_picture(ending: str, points: Path, run: Run) -> None:
+    code, out, _ = run("figure-5.csv", "--up-to", "64", "--plot", f"fit.{ending}")
     data = Path(f"fit.{ending}").read_bytes()
     assert code == 0
     assert out.startswith("figure-5.csv: 10 measurements at 10 sizes")

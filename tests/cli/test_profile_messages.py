@@ -7,33 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.command import Run
 
 from deepvm.cli.alone import alone_at
 from deepvm.cli.ending import growing
-from deepvm.cli.main import main
 
 PROFILING = Path(__file__).parents[1] / "profiling"
-Run = Callable[..., tuple[int, str, str]]
 ONE_MACHINE = ["--launcher", "env HOST={host}", "--python", sys.executable]
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(words)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err and "internal error" not in err
-        return int(end.value.code or 0), out, err
-
-    return call
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from processes import until
 
 from deepvm.cli.profile_saturation import saturation
 from deepvm.cli.profile_scaling import scaling
@@ -137,10 +137,7 @@ def test_ended_in_the_middle_it_leaves_no_process_behind(number: int, code: int,
     assert "Traceback" not in rest
     numbers = [int(path.read_text()) for path in tmp_path.iterdir()]
     assert len(numbers) == 4
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{n}").exists() for n in numbers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(Path(f"/proc/{n}").exists() for n in numbers)
+    assert until(lambda: not any(Path(f"/proc/{n}").exists() for n in numbers), 10)
 
 
 @pytest.mark.slow
@@ -158,7 +155,4 @@ def test_killed_over_mpi_it_leaves_nothing_behind(tmp_path: Path) -> None:
         process.kill()
         process.stderr.read()  # until all that hold it are gone
         assert process.wait(30) == -9
-    deadline = time.monotonic() + 20
-    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert list(tmp_path.iterdir()) == []
+    assert until(lambda: not list(tmp_path.iterdir()), 20)

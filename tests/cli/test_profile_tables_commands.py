@@ -6,18 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.command import Run
 from published import FIGURE_5, SIZES
 
 import deepvm
 from deepvm.catalog.measured import encode_tables, entry_of, load_tables, own_folder, save_entries
 from deepvm.catalog.measured_entries import Tables
-from deepvm.cli.main import main
 from deepvm.cli.markets import measured
 from deepvm.cli.profile_save import check_save, save
 from deepvm.core.instances import Gpu
@@ -26,6 +27,7 @@ from deepvm.errors import DataError, RequestError
 GOLDEN = Path(__file__).parents[1] / "golden"
 WORKLOAD = {"model": "resnet50", "resolution": 224, "batch": 64, "dtype": "float32", "optimizer": "adam"}
 PAPER = ("--pw", "3", "--catalog", "paper")
+Good = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
@@ -35,19 +37,16 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    out, err = capsys.readouterr()
-    assert "Traceback" not in out + err and "internal error" not in err
-    return int(end.value.code or 0), out, err
+@pytest.fixture
+def good(run: Run) -> Good:
+    """What a command prints that has to succeed."""
 
+    def call(*words: str) -> str:
+        code, out, err = run(*words)
+        assert code == 0, err
+        return out
 
-def good(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    code, out, err = run(capsys, *words)
-    assert code == 0, err
-    return out
+    return call
 
 
 def eflops(value: float = 1.2e12, **changes: Any) -> dict[str, Any]:
@@ -93,11 +92,11 @@ def figure_5(name: str) -> str:
     return f"{name}.csv"
 
 
-def test_figure_5_as_measured_points(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figure_5_as_measured_points(good: Good) -> None:
     for name in FIGURE_5:
         words = ("--kind", "scaling", "--instance-type", name, "--workload", "resnet50")
-        good(capsys, "tables", "import", figure_5(name), *words)
-    answer = json.loads(good(capsys, "recommend", *PAPER, "--speedup", "measured", "--top", "100", "-o", "json"))
+        good("tables", "import", figure_5(name), *words)
+    answer = json.loads(good("recommend", *PAPER, "--speedup", "measured", "--top", "100", "-o", "json"))
     assert [m["subject"] for m in answer["source"]["measured"]] == sorted(FIGURE_5)
     checked = 0
     for found in answer["configurations"]:
@@ -107,36 +106,34 @@ def test_figure_5_as_measured_points(capsys: pytest.CaptureFixture[str]) -> None
             assert found["speedup"] == pytest.approx(min(FIGURE_5[name][SIZES.index(count)], count))
     assert checked > 3
     # The catalogue holds the same points, so the answer is the same cluster; now it is the default too.
-    published = json.loads(
-        good(capsys, "recommend", *PAPER, "--speedup", "measured", "--tables", "paper", "-o", "json")
-    )
-    own = json.loads(good(capsys, "recommend", *PAPER, "-o", "json"))
+    published = json.loads(good("recommend", *PAPER, "--speedup", "measured", "--tables", "paper", "-o", "json"))
+    own = json.loads(good("recommend", *PAPER, "-o", "json"))
     assert own["configurations"][0]["throughput"] == pytest.approx(published["configurations"][0]["throughput"])
     assert own["configurations"][0]["speedup_kind"] == "measured"
 
 
-def test_saved_and_used_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    before = good(capsys, "recommend", *PAPER)
+def test_saved_and_used_at_once(capsys: pytest.CaptureFixture[str], run: Run, good: Good) -> None:
+    before = good("recommend", *PAPER)
     save(eflops(), instance_type="g4dn.xlarge")
     save(scaling(), instance_type="g4dn.xlarge")
     save(saturation())
     err = capsys.readouterr().err
     assert "saved: scaling:g4dn.xlarge:resnet50/224px/b64/float32/adam, S(16) = 12 (5 sizes)" in err
-    after = good(capsys, "recommend", *PAPER)
+    after = good("recommend", *PAPER)
     today = str(load_tables().entries[0].measured_at.date())
     assert after != before
     assert "where the measured curve of g4dn.xlarge gives S(" in after
     assert f"Measured here: eFLOPS of g4dn.xlarge {today} with resnet50/224px/b64/float32/adam" in after
     assert f"n_sat of g4dn.xlarge to c5.xlarge {today}. '--tables paper' does without." in after
     assert "Doubt: g4dn.xlarge alone links" in after
-    assert good(capsys, "recommend", *PAPER, "--tables", "paper") == before
-    document = json.loads(good(capsys, "recommend", *PAPER, "-o", "json"))
+    assert good("recommend", *PAPER, "--tables", "paper") == before
+    document = json.loads(good("recommend", *PAPER, "-o", "json"))
     assert [m["kind"] for m in document["source"]["measured"]] == ["eflops", "scaling", "saturation"]
     assert document["configurations"][0]["gpu"]["eflops_source"].startswith(f"measured here, {today} (resnet50/")
     for words in (("explain", "g5.xlarge", *PAPER), ("catalog", "show", "paper"), ("sweep", *PAPER)):
-        code, out, said = run(capsys, *words)
+        code, out, said = run(*words)
         assert code == 0 and "Measured here: eFLOPS of g4dn.xlarge" in out + said
-        code, out, said = run(capsys, *words, "--tables", "paper")
+        code, out, said = run(*words, "--tables", "paper")
         assert code == 0 and "easured here" not in out + said
 
 
@@ -150,24 +147,24 @@ FORMS += [
 
 @pytest.mark.parametrize("words", FORMS, ids=lambda w: " ".join(w))
 def test_paper_is_byte_for_byte_what_it_is_without_tables(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    words: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     save(eflops(5e13), instance_type="g4dn.xlarge")
     save(scaling(), instance_type="g5.xlarge")
-    paper, own = run(capsys, *words, "--tables", "paper"), run(capsys, *words)
+    paper, own = run(*words, "--tables", "paper"), run(*words)
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "nothing"))
-    assert run(capsys, *words) == paper != own
+    assert run(*words) == paper != own
 
 
-def test_a_catalogue_with_measurements_can_be_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_catalogue_with_measurements_can_be_kept(good: Good) -> None:
     """And counts the same whether the tables are applied to it once more or not."""
     save(eflops(), instance_type="g4dn.xlarge")
     save(eflops(2.9e12, machine={}), instance_type="g5.xlarge")
     save(scaling(), instance_type="g4dn.xlarge")
-    Path("mine.json").write_text(good(capsys, "catalog", "show", "paper", "-o", "json"))
-    good(capsys, "catalog", "validate", "mine.json")
+    Path("mine.json").write_text(good("catalog", "show", "paper", "-o", "json"))
+    good("catalog", "validate", "mine.json")
     own, kept, twice = (
-        json.loads(good(capsys, "recommend", "--pw", "3", *words, "-o", "json"))["configurations"]
+        json.loads(good("recommend", "--pw", "3", *words, "-o", "json"))["configurations"]
         for words in (
             ("--catalog", "paper"),
             ("--catalog", "mine.json", "--tables", "paper"),
@@ -181,7 +178,7 @@ def test_a_catalogue_with_measurements_can_be_kept(capsys: pytest.CaptureFixture
         assert found[0]["throughput"] == pytest.approx(own[0]["throughput"], rel=1e-5)
 
 
-def test_regions_are_brought_to_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
+def test_regions_are_brought_to_one_scale() -> None:
     """One of them lacks the type that links what was measured to the catalogue's eFLOPS."""
     paper = deepvm.load_catalog("paper")
     new = replace(paper["g5.xlarge"], name="new.xlarge", gpu=Gpu("new"), eflops=None)
@@ -193,20 +190,20 @@ def test_regions_are_brought_to_one_scale(capsys: pytest.CaptureFixture[str]) ->
     assert there["new.xlarge"].eflops == here["new.xlarge"].eflops == pytest.approx(2 * paper["g4dn.xlarge"].eflops)
 
 
-def test_tables_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_of_a_file(run: Run, good: Good) -> None:
     save(scaling(), instance_type="g4dn.xlarge")
-    own = good(capsys, "recommend", *PAPER)
-    good(capsys, "tables", "export", "mine.json")
-    good(capsys, "tables", "remove", "scaling")
-    assert "Measured" not in good(capsys, "recommend", *PAPER)
+    own = good("recommend", *PAPER)
+    good("tables", "export", "mine.json")
+    good("tables", "remove", "scaling")
+    assert "Measured" not in good("recommend", *PAPER)
     named = own.replace("Measured here: ", "Measured, says mine.json: ")
     assert named != own
-    assert good(capsys, "recommend", *PAPER, "--tables", "mine.json") == named
-    document = json.loads(good(capsys, "recommend", *PAPER, "--tables", "mine.json", "-o", "json"))
+    assert good("recommend", *PAPER, "--tables", "mine.json") == named
+    document = json.loads(good("recommend", *PAPER, "--tables", "mine.json", "-o", "json"))
     assert document["source"]["measured_file"] == "mine.json"
     Path("deepvm.toml").write_text('tables = "mine.json"\n')
-    assert good(capsys, "recommend", *PAPER) == named
-    assert "Measured" not in good(capsys, "recommend", *PAPER, "--tables", "auto")
+    assert good("recommend", *PAPER) == named
+    assert "Measured" not in good("recommend", *PAPER, "--tables", "auto")
     written("curve.json", scaling())
     for words, code, error in (
         (("--tables", "curve.json"), 4, "'deepvm tables import FILE --instance-type TYPE' adds it to yours"),
@@ -214,7 +211,7 @@ def test_tables_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
         (("--tables", "never"), 2, "--tables: 'never' cannot be used; allowed: auto, paper, or a .json file"),
         (("--workload", "bert"), 2, "--workload: 'bert' cannot be used; allowed: one that was measured"),
     ):
-        found = run(capsys, "recommend", *PAPER, *words)
+        found = run("recommend", *PAPER, *words)
         assert found[0] == code and error in found[2]
 
 
@@ -231,46 +228,44 @@ def test_the_python_api() -> None:
         deepvm.recommend(paper, 3, tables="auto")  # type: ignore[arg-type]
 
 
-def test_damaged_tables_stop_a_recommendation_and_say_the_way_out(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_damaged_tables_stop_a_recommendation_and_say_the_way_out(run: Run, good: Good, tmp_path: Path) -> None:
     save(scaling(), instance_type="g4dn.xlarge")
     save(eflops(), instance_type="g4dn.xlarge")
     file = tmp_path / "data" / "measured.json"
     file.write_text(file.read_text().replace('"speedup": 1.9', '"speedup": -1.9'))
-    code, out, err = run(capsys, "recommend", *PAPER)
+    code, out, err = run("recommend", *PAPER)
     assert (code, out) == (4, "")
     assert f"{file}: entries[1] (g4dn.xlarge).document.points[1].speedup: -1.9; allowed: speed-up over one VM" in err
     assert "'deepvm tables restore' brings back the tables before the last change" in err
-    assert run(capsys, "recommend", *PAPER, "--tables", "paper")[0] == 0
-    good(capsys, "tables", "restore")
-    assert "Measured here: speed-up of g4dn.xlarge" in good(capsys, "recommend", *PAPER)
+    assert run("recommend", *PAPER, "--tables", "paper")[0] == 0
+    good("tables", "restore")
+    assert "Measured here: speed-up of g4dn.xlarge" in good("recommend", *PAPER)
 
 
-def test_home_and_back(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_home_and_back(run: Run, good: Good, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     save(eflops(), instance_type="g4dn.xlarge")
     save(saturation())
-    good(capsys, "tables", "export", "home.json")
-    assert good(capsys, "tables", "export", "-") == Path("home.json").read_text()
-    assert run(capsys, "tables", "export", "home.json")[0] == 2
-    good(capsys, "tables", "export", "home.json", "--force")
+    good("tables", "export", "home.json")
+    assert good("tables", "export", "-") == Path("home.json").read_text()
+    assert run("tables", "export", "home.json")[0] == 2
+    good("tables", "export", "home.json", "--force")
     there = load_tables().entries
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "elsewhere"))
-    good(capsys, "tables", "import", "home.json")
+    good("tables", "import", "home.json")
     assert load_tables().entries == there
-    code, _, err = run(capsys, "tables", "import", "home.json", "--instance-type", "g5.xlarge")
+    code, _, err = run("tables", "import", "home.json", "--instance-type", "g5.xlarge")
     assert code == 2 and "nothing with exported tables, which say so themselves" in err
 
 
-def test_documents_are_imported_with_their_day(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documents_are_imported_with_their_day(run: Run, good: Good) -> None:
     file = written("e.json", eflops())
-    good(capsys, "tables", "import", file, "--instance-type", "g4dn.xlarge")
+    good("tables", "import", file, "--instance-type", "g4dn.xlarge")
     assert str(load_tables().entries[0].measured_at) == "2026-01-01 00:00:00+00:00"
-    good(capsys, "tables", "import", file, "--instance-type", "g4dn.xlarge", "--measured-at", "2026-02-03")
+    good("tables", "import", file, "--instance-type", "g4dn.xlarge", "--measured-at", "2026-02-03")
     assert str(load_tables().entries[0].measured_at.date()) == "2026-02-03"
-    code, _, err = run(capsys, "tables", "import", file, "--instance-type", "g4dn.xlarge")
+    code, _, err = run("tables", "import", file, "--instance-type", "g4dn.xlarge")
     assert code == 0 and "is not saved: there is a later measurement, of 2026-02-03" in err
-    good(capsys, "tables", "import", written("n.json", saturation()))
+    good("tables", "import", written("n.json", saturation()))
     assert load_tables().entries[1].subject == "g4dn.xlarge to c5.xlarge"
 
 
@@ -296,7 +291,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_imports_that_are_refused(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imports_that_are_refused(case: str, run: Run) -> None:
     words, code, error = REFUSED[case]
     written("l.json", scaling(local=True))
     written("e.json", eflops())
@@ -306,59 +301,59 @@ def test_imports_that_are_refused(case: str, capsys: pytest.CaptureFixture[str])
     figure_5("g5.xlarge")
     Path("bad.csv").write_text("n,speedup\n1,1\n2,fast\n")
     Path("raw.csv").write_text("1,1\n2,1.9\n")
-    found = run(capsys, "tables", "import", *words)
+    found = run("tables", "import", *words)
     assert (found[0], found[1]) == (code, "")
     assert error in found[2]
     assert not load_tables()
 
 
-def test_an_interval_without_an_end_is_shown_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interval_without_an_end_is_shown_in_words(good: Good) -> None:
     save({**saturation(), "interval": [4, None]})
-    assert "  interval: 4 or more\n" in good(capsys, "tables", "show", "saturation")
+    assert "  interval: 4 or more\n" in good("tables", "show", "saturation")
 
 
-def test_a_clock_that_was_ahead_does_not_win_for_ever(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clock_that_was_ahead_does_not_win_for_ever(capsys: pytest.CaptureFixture[str], run: Run, good: Good) -> None:
     """A measurement of 2150 is refused; one that is there already is called what it is, and how to be rid of it."""
     ahead = entry_of(
         "eflops", eflops(9e12), measured_at=datetime(2150, 1, 1, tzinfo=timezone.utc), instance_type="g4dn.xlarge"
     )
     Path("ahead.json").write_bytes(encode_tables(Tables((ahead,))))
-    code, _, error = run(capsys, "tables", "import", "ahead.json")
+    code, _, error = run("tables", "import", "ahead.json")
     assert code == 4 and "measured at 2150-01-01T00:00:00Z, and now it is" in error
     assert not load_tables()
     save_entries(own_folder(), [ahead])
-    assert "g4dn.xlarge 2150-01-01 (in the future: some clock is wrong) with" in good(capsys, "recommend", *PAPER)
+    assert "g4dn.xlarge 2150-01-01 (in the future: some clock is wrong) with" in good("recommend", *PAPER)
     save(eflops(), instance_type="g4dn.xlarge")
     assert f"of 2150-01-01; 'deepvm tables remove {ahead.name}' makes room" in capsys.readouterr().err
-    good(capsys, "tables", "remove", ahead.name)
+    good("tables", "remove", ahead.name)
     save(eflops(), instance_type="g4dn.xlarge")
     assert [e.value for e in load_tables()] == ["1.2e+12 FLOP/s (spread 2.0%)"]
 
 
-def test_seconds_repeated_an_even_number_of_times_are_a_curve(capsys: pytest.CaptureFixture[str]) -> None:
+def test_seconds_repeated_an_even_number_of_times_are_a_curve(good: Good) -> None:
     """S(1) is then 1 and not the median of 1.01 and 0.99."""
     Path("twice.csv").write_text("n,seconds\n1,100\n1,102\n2,60\n2,61\n4,35\n8,20\n")
-    good(capsys, "tables", "import", "twice.csv", *CSV)
+    good("tables", "import", "twice.csv", *CSV)
     (entry,) = load_tables()
     assert entry.points == ((1, 1), (2, pytest.approx(101 / 60.5)), (4, pytest.approx(101 / 35)), (8, 5.05))
 
 
 def test_what_may_not_be_looked_at_does_not_pass_as_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, good: Good, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A link in a circle: root, too, cannot look through it."""
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "circle"))
-    code, _, error = run(capsys, "recommend", *PAPER)
+    code, _, error = run("recommend", *PAPER)
     assert code == 4 and "measured.json: file: cannot be opened: " in error and "'--tables paper' does without" in error
-    good(capsys, "recommend", *PAPER, "--tables", "paper")
+    good("recommend", *PAPER, "--tables", "paper")
 
 
-def test_a_local_run_is_saved_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_local_run_is_saved_only_by_force(good: Good) -> None:
     with pytest.raises(RequestError, match="force_local"):
         save(scaling(local=True), instance_type="g4dn.xlarge")
     save(scaling(local=True), instance_type="g4dn.xlarge", force_local=True)
-    assert "was measured with processes of one machine" in good(capsys, "recommend", *PAPER)
+    assert "was measured with processes of one machine" in good("recommend", *PAPER)
 
 
 def test_what_a_profiling_command_asks_before_it_measures(tmp_path: Path) -> None:
@@ -392,44 +387,44 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_golden(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_golden(name: str, good: Good) -> None:
     """``WRITE_GOLDEN=1`` writes the outputs anew."""
     day = ("--measured-at", "2026-03-01")
-    good(capsys, "tables", "import", written("e.json", eflops()), "--instance-type", "g4dn.xlarge", *day)
-    good(capsys, "tables", "import", written("n.json", saturation()), *day)
-    good(capsys, "tables", "import", written("s.json", scaling()), "--instance-type", "g4dn.xlarge", *day)
-    good(capsys, "tables", "export", "t.json")
-    good(capsys, "tables", "remove", "g4dn.xlarge")
+    good("tables", "import", written("e.json", eflops()), "--instance-type", "g4dn.xlarge", *day)
+    good("tables", "import", written("n.json", saturation()), *day)
+    good("tables", "import", written("s.json", scaling()), "--instance-type", "g4dn.xlarge", *day)
+    good("tables", "export", "t.json")
+    good("tables", "remove", "g4dn.xlarge")
     earlier = written("e.json", eflops(1.5e12))
-    good(capsys, "tables", "import", earlier, "--instance-type", "g4dn.xlarge", "--measured-at", "2026-02-01")
-    good(capsys, "tables", "import", "t.json")
-    out = good(capsys, "tables", *SHOWN[name])
+    good("tables", "import", earlier, "--instance-type", "g4dn.xlarge", "--measured-at", "2026-02-01")
+    good("tables", "import", "t.json")
+    out = good("tables", *SHOWN[name])
     file = GOLDEN / f"{name}.txt"
     if os.environ.get("WRITE_GOLDEN"):
         file.write_text(out)
     assert out == file.read_text()
 
 
-def test_diff_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert json.loads(good(capsys, "tables", "diff", "-o", "json"))["changed"] is False
-    assert good(capsys, "tables", "diff") == "No difference: the same measurements.\n"
+def test_diff_for_programs(good: Good) -> None:
+    assert json.loads(good("tables", "diff", "-o", "json"))["changed"] is False
+    assert good("tables", "diff") == "No difference: the same measurements.\n"
     save(eflops(), instance_type="g4dn.xlarge")
-    (change,) = json.loads(good(capsys, "tables", "diff", "-o", "json"))["changes"]
+    (change,) = json.loads(good("tables", "diff", "-o", "json"))["changes"]
     assert (change["change"], change["old"], change["new"]["subject"]) == ("added", None, "g4dn.xlarge")
-    rows = json.loads(good(capsys, "tables", "list", "-o", "json"))["entries"]
+    rows = json.loads(good("tables", "list", "-o", "json"))["entries"]
     assert rows == [{**change["new"], "used": True, "why_not": None}]
-    (entry,) = json.loads(good(capsys, "tables", "show", rows[0]["name"], "-o", "json"))["entries"]
+    (entry,) = json.loads(good("tables", "show", rows[0]["name"], "-o", "json"))["entries"]
     assert entry["document"] == eflops()
-    figures = json.loads(good(capsys, "tables", "diff", "--catalog", "paper", "-o", "json"))["figures"]
+    figures = json.loads(good("tables", "diff", "--catalog", "paper", "-o", "json"))["figures"]
     assert [f["figure"] for f in figures] == ["eflops_source"]
 
 
-def test_names_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_mean_nothing(run: Run) -> None:
     for word in ("show", "remove"):
-        code, _, err = run(capsys, "tables", word, "g5.xlarge")
+        code, _, err = run("tables", word, "g5.xlarge")
         assert code == 2 and "NAME: 'g5.xlarge' cannot be used; allowed: a measurement: none" in err
-    assert run(capsys, "tables", "restore")[0] == 4
-    assert "nothing was measured yet" in run(capsys, "tables", "list")[2]
+    assert run("tables", "restore")[0] == 4
+    assert "nothing was measured yet" in run("tables", "list")[2]
 
 
 @pytest.mark.parametrize("words", [["tables", "--help"], ["tables", "import", "--help"]])
@@ -449,19 +444,21 @@ def test_without_measurements_recommend_does_not_load_what_reads_them() -> None:
     assert loaded == {"deepvm.catalog.measured_place"}
 
 
-def test_a_first_save_is_undone_and_a_second_one_says_what_it_replaces(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_first_save_is_undone_and_a_second_one_says_what_it_replaces(
+    capsys: pytest.CaptureFixture[str], run: Run, good: Good
+) -> None:
     save(eflops(), instance_type="g4dn.xlarge")
-    err = run(capsys, "tables", "restore")[2]
+    err = run("tables", "restore")[2]
     assert "measured.json: nothing measured; another restore undoes this" in err
-    assert "Measured" not in good(capsys, "recommend", *PAPER)
-    assert "measured.json: 1 measurement; another restore" in run(capsys, "tables", "restore")[2]
+    assert "Measured" not in good("recommend", *PAPER)
+    assert "measured.json: 1 measurement; another restore" in run("tables", "restore")[2]
     save(eflops(1.3e12), instance_type="g4dn.xlarge")
     err = capsys.readouterr().err
     assert "replaced: eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam, 1.3e+12" in err
     assert "before: 1.2e+12" in err
 
 
-def test_what_is_saved_and_not_used_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_saved_and_not_used_is_said_at_once(capsys: pytest.CaptureFixture[str], good: Good) -> None:
     save(eflops(device="cpu"), instance_type="g4dn.xlarge")
     err = capsys.readouterr().err
     assert "uses it" not in err
@@ -470,41 +467,41 @@ def test_what_is_saved_and_not_used_is_said_at_once(capsys: pytest.CaptureFixtur
     assert "the catalogue has no type laptop" in capsys.readouterr().err
     save(scaling(), instance_type="g4dn.xlarge")
     assert "'deepvm recommend' uses it from now on" in capsys.readouterr().err
-    out = good(capsys, "tables", "list")
+    out = good("tables", "list")
     assert [line.split()[4] for line in out.splitlines()[1:4]] == ["no", "yes", "no"]
     assert "Not used: scaling:laptop:resnet50/224px/b64/float32/adam: the catalogue has no type laptop.\n" in out
-    rows = json.loads(good(capsys, "tables", "list", "--catalog", "simulated", "-o", "json"))["entries"]
+    rows = json.loads(good("tables", "list", "--catalog", "simulated", "-o", "json"))["entries"]
     assert [r["used"] for r in rows] == [False] * 3 and rows[1]["why_not"] == "the catalogue has no type g4dn.xlarge"
 
 
 @pytest.mark.parametrize("name", ["g4dn", "g4dn.*", "*resnet50*", "scaling:g4dn.xlarge"])
-def test_beginnings_and_globs_are_names(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_beginnings_and_globs_are_names(name: str, run: Run, good: Good) -> None:
     save(scaling(), instance_type="g4dn.xlarge")
-    assert good(capsys, "tables", "show", name).startswith("scaling:g4dn.xlarge:")
-    code, _, err = run(capsys, "tables", "show", "g4nd.xlarge")
+    assert good("tables", "show", name).startswith("scaling:g4dn.xlarge:")
+    code, _, err = run("tables", "show", "g4nd.xlarge")
     assert code == 2 and "did you mean g4dn.xlarge?" in err
 
 
-def test_a_kind_that_is_no_csv(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "tables", "import", figure_5("g5.xlarge"), "--kind", "eflops")
+def test_a_kind_that_is_no_csv(run: Run) -> None:
+    code, _, err = run("tables", "import", figure_5("g5.xlarge"), "--kind", "eflops")
     assert code == 2 and "--kind: 'eflops' cannot be used; allowed: scaling, with a CSV; eFLOPS and saturation" in err
 
 
-def test_a_workload_that_flips_the_plan_is_doubted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_workload_that_flips_the_plan_is_doubted(good: Good) -> None:
     Path("steep.csv").write_text("n,speedup\n1,1\n2,1.98\n4,3.9\n8,7.7\n16,15\n")
     words = ("--kind", "scaling", "--instance-type", "g5.xlarge", "--workload", "efficientnet")
-    good(capsys, "tables", "import", "steep.csv", *words)
-    out = good(capsys, "recommend", *PAPER)
+    good("tables", "import", "steep.csv", *words)
+    out = good("recommend", *PAPER)
     assert (
         "Doubt: the speed-up of g5.xlarge was measured here with efficientnet, and g3s.xlarge, g4dn.xlarge go by" in out
     )
-    assert good(capsys, "recommend", *PAPER, "--workload", "efficient") == out
+    assert good("recommend", *PAPER, "--workload", "efficient") == out
 
 
-def test_points_that_cannot_be_are_noted_at_import(capsys: pytest.CaptureFixture[str]) -> None:
+def test_points_that_cannot_be_are_noted_at_import(run: Run) -> None:
     Path("odd.csv").write_text("n,speedup\n1,1\n2,2.8\n4,9\n8,20\n16,3\n24,40\n32,2\n")
-    code, _, err = run(capsys, "tables", "import", "odd.csv", *CSV)
+    code, _, err = run("tables", "import", "odd.csv", *CSV)
     assert code == 0
     assert "Note: odd.csv: faster than n VMs can be at n = 2, 4, 8, 24" in err
     assert "Note: odd.csv: the nearest law, " in err
-    assert "Note: g5" not in run(capsys, "tables", "import", figure_5("g5.xlarge"), *CSV)[2]
+    assert "Note: g5" not in run("tables", "import", figure_5("g5.xlarge"), *CSV)[2]

@@ -15,22 +15,13 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from cli.command import Run
 
 from deepvm.cli import options
-from deepvm.cli.main import main
 from deepvm.planner.request import Objective, PolicyName, SolverName, SpeedupKind
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 COMMAND = [sys.executable, "-m", "deepvm.cli.main"]
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command, in this process."""
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    out, err = capsys.readouterr()
-    assert "Traceback" not in out + err
-    return int(end.value.code or 0), out, err
 
 
 def settled(text: str) -> str:
@@ -86,8 +77,8 @@ def _on_the_papers_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_golden(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, *GOLDENS[name])
+def test_golden(name: str, run: Run) -> None:
+    code, out, err = run(*GOLDENS[name])
     found = settled(f"$ deepvm {' '.join(GOLDENS[name])}\n# exit {code}\n{out}# stderr\n{err}")
     path = GOLDEN / name
     if os.environ.get("WRITE_GOLDEN"):
@@ -99,8 +90,8 @@ def test_every_golden_file_is_used() -> None:
     assert {p.name for p in GOLDEN.iterdir() if p.name.startswith(("recommend", "explain", "sweep"))} == set(GOLDENS)
 
 
-def test_json_has_the_pinned_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "recommend", "--pw", "3", "-o", "json")
+def test_json_has_the_pinned_keys(run: Run) -> None:
+    code, out, _ = run("recommend", "--pw", "3", "-o", "json")
     found = json.loads(out)
     assert code == 0
     assert {"schema_version", "request", "source", "configurations", "alternatives", "rejected"} <= set(found)
@@ -125,11 +116,11 @@ def test_json_has_the_pinned_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert {r["instance_type"]: r["reason"] for r in found["rejected"]}["p2.xlarge"] == "unprofiled"
 
 
-def test_formats_agree(capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_agree(run: Run) -> None:
     words = ["recommend", "--pw", "6.5", "-o"]
-    as_json = json.loads(run(capsys, *words, "json")[1])
-    assert yaml.safe_load(run(capsys, *words, "yaml")[1]) == as_json
-    rows = list(csv.DictReader(io.StringIO(run(capsys, *words, "csv")[1])))
+    as_json = json.loads(run(*words, "json")[1])
+    assert yaml.safe_load(run(*words, "yaml")[1]) == as_json
+    rows = list(csv.DictReader(io.StringIO(run(*words, "csv")[1])))
     assert [(r["gpu_type"], int(r["gpu_count"]), float(r["usd_per_hour"]), float(r["throughput"])) for r in rows] == [
         (c["gpu"]["instance_type"], c["gpu"]["count"], c["usd_per_hour"], c["throughput"])
         for c in as_json["configurations"]
@@ -137,10 +128,10 @@ def test_formats_agree(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("solver", ["ilp", "frontier"])
-def test_python_gives_the_same_answer(solver: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_gives_the_same_answer(solver: str, run: Run) -> None:
     from deepvm import load_catalog, recommend
 
-    found = json.loads(run(capsys, "recommend", "--pw", "3", "-o", "json", "--solver", solver)[1])
+    found = json.loads(run("recommend", "--pw", "3", "-o", "json", "--solver", solver)[1])
     answer = recommend(load_catalog("paper"), budget=3.0, solver=solver)
     assert [float(r.usd_per_hour) for r in answer] == [c["usd_per_hour"] for c in found["configurations"]]
     assert [r.throughput for r in answer] == [c["throughput"] for c in found["configurations"]]
@@ -183,10 +174,8 @@ USAGE = [
 
 
 @pytest.mark.parametrize(("words", "named"), USAGE, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
-def test_wrong_usage_names_option_value_and_range(
-    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, *words)
+def test_wrong_usage_names_option_value_and_range(words: list[str], named: str, run: Run) -> None:
+    code, out, err = run(*words)
     assert (code, out) == (2, "")
     assert named in err
 
@@ -202,13 +191,13 @@ def test_wrong_usage_names_option_value_and_range(
         (["--quota", "no-such-quota.json"], "no-such-quota.json"),
     ],
 )
-def test_missing_data_is_exit_4(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "recommend", "--pw", "3", *words)
+def test_missing_data_is_exit_4(words: list[str], named: str, run: Run) -> None:
+    code, out, err = run("recommend", "--pw", "3", *words)
     assert (code, out) == (4, "")
     assert named in err
 
 
-def test_quota_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quota_options(tmp_path: Path, run: Run) -> None:
     words = ["recommend", "--pw", "10", "-o", "json", "--top", "1", "--instance-type", "g4dn.*", "--quota"]
     limited = tmp_path / "quotas.json"
     limited.write_text(
@@ -219,28 +208,28 @@ def test_quota_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
             }
         )
     )
-    first = json.loads(run(capsys, *words, str(limited))[1])["configurations"][0]
+    first = json.loads(run(*words, str(limited))[1])["configurations"][0]
     assert (first["gpu"]["spot_count"], first["binding"]) == (4, ["quota"])
-    free = json.loads(run(capsys, *words, "none")[1])["configurations"][0]
+    free = json.loads(run(*words, "none")[1])["configurations"][0]
     assert free["gpu"]["count"] > 33
 
 
-def test_a_profile_says_that_it_has_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "recommend", "--pw", "3", "--profile", "work", "--region", "us-east-1")
+def test_a_profile_says_that_it_has_no_effect(run: Run) -> None:
+    code, _, err = run("recommend", "--pw", "3", "--profile", "work", "--region", "us-east-1")
     assert code == 0
     assert "--profile work has no effect" in err
 
 
-def test_money_with_many_decimals_and_tiny_budgets(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "recommend", "--pw", "2.85259999999", "-o", "csv")[1].splitlines()[1].split(",")[3] == "16"
-    assert run(capsys, "recommend", "--pw", "2.8526", "-o", "csv")[1].splitlines()[1].split(",")[3] == "17"
-    assert run(capsys, "recommend", "--pw", "1e-30")[0] == 3
-    assert run(capsys, "recommend", "--pw", "0")[0] == 3
-    assert run(capsys, "recommend", "--pw", "1e9")[0] == 0
+def test_money_with_many_decimals_and_tiny_budgets(run: Run) -> None:
+    assert run("recommend", "--pw", "2.85259999999", "-o", "csv")[1].splitlines()[1].split(",")[3] == "16"
+    assert run("recommend", "--pw", "2.8526", "-o", "csv")[1].splitlines()[1].split(",")[3] == "17"
+    assert run("recommend", "--pw", "1e-30")[0] == 3
+    assert run("recommend", "--pw", "0")[0] == 3
+    assert run("recommend", "--pw", "1e9")[0] == 0
 
 
-def test_sweep_has_every_row(capsys: pytest.CaptureFixture[str]) -> None:
-    out = run(capsys, "sweep", "--pw", "0:10:0.1", "--catalog", "simulated", "-o", "csv")[1]
+def test_sweep_has_every_row(run: Run) -> None:
+    out = run("sweep", "--pw", "0:10:0.1", "--catalog", "simulated", "-o", "csv")[1]
     rows = list(csv.DictReader(io.StringIO(out)))
     assert len(rows) == 101 * 4
     assert {r["pw"] for r in rows} == {f"{i / 10:g}" for i in range(101)}
@@ -251,20 +240,18 @@ def test_sweep_has_every_row(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_sweep_draws(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_draws(ending: str, tmp_path: Path, run: Run) -> None:
     target = tmp_path / f"figure.{ending}"
-    code, out, err = run(
-        capsys, "sweep", "--pw", "0:2:0.5", "--catalog", "simulated", "-o", "csv", "--plot", str(target)
-    )
+    code, out, err = run("sweep", "--pw", "0:2:0.5", "--catalog", "simulated", "-o", "csv", "--plot", str(target))
     assert code == 0
     assert out.startswith("pw,policy,")
     assert str(target) in err
     assert target.stat().st_size > 1000
 
 
-def test_a_picture_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_picture_that_cannot_be_written(tmp_path: Path, run: Run) -> None:
     target = tmp_path / "no" / "folder.png"
-    code, _, err = run(capsys, "sweep", "--pw", "1", "--plot", str(target))
+    code, _, err = run("sweep", "--pw", "1", "--plot", str(target))
     assert code == 4
     assert str(target) in err
 
@@ -289,41 +276,41 @@ def test_the_default_catalogue_is_the_stores() -> None:
     assert options.DEFAULT_CATALOG == DEFAULT_CATALOG
 
 
-def test_explain_takes_filters_and_formats(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_takes_filters_and_formats(run: Run) -> None:
     words = ["explain", "g5.xlarge", "--pw", "3", "-o", "json"]
-    plain = json.loads(run(capsys, *words)[1])
+    plain = json.loads(run(*words)[1])
     assert (plain["schema_version"], plain["instance_type"]) == ("deepvm.explain/1", "g5.xlarge")
     assert plain["configuration"]["gpu"]["instance_type"] == "g5.xlarge"
-    under = json.loads(run(capsys, "recommend", "--pw", "3", "--explain", "g5.xlarge", "-o", "json")[1])["explanation"]
+    under = json.loads(run("recommend", "--pw", "3", "--explain", "g5.xlarge", "-o", "json")[1])["explanation"]
     assert plain.pop("source")["catalog"] == "paper"
     assert {k: v for k, v in plain.items() if k != "schema_version"} == under
-    excluded = json.loads(run(capsys, *words, "--exclude", "g5*")[1])
+    excluded = json.loads(run(*words, "--exclude", "g5*")[1])
     assert excluded["rejection"]["reason"] == "excluded"
-    code, _, err = run(capsys, "explain", "g6.xlarge", "--pw", "3")
+    code, _, err = run("explain", "g6.xlarge", "--pw", "3")
     assert code == 2
     assert err.startswith("Error: TYPE: 'g6.xlarge' cannot be used")
 
 
-def test_a_quota_file_that_names_a_strange_family(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quota_file_that_names_a_strange_family(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "quotas.json"
     file.write_text('{"schema_version": "deepvm.quotas/1", "quotas": [{"family": "G", "market": "spot", "vcpus": 4}]}')
-    code, _, err = run(capsys, "recommend", "--pw", "3", "--quota", str(file))
+    code, _, err = run("recommend", "--pw", "3", "--quota", str(file))
     assert code == 0
     assert "'G'" in err and "G and VT" in err
 
 
-def test_a_time_limit_leaves_the_enumerations_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "recommend", "--pw", "3", "--time-limit", "0.000001")
+def test_a_time_limit_leaves_the_enumerations_answer(run: Run) -> None:
+    code, out, _ = run("recommend", "--pw", "3", "--time-limit", "0.000001")
     assert code == 0
     assert "17 g4dn.xlarge  1 c5.xlarge    2.8526" in out
     assert "Not proven (time-limit)" in out
 
 
-def test_every_policy_states_gains_that_its_table_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_policy_states_gains_that_its_table_shows(run: Run) -> None:
     for policy in PolicyName:
         for budget in ("1.3", "3", "6.5"):
             words = ["recommend", "--pw", budget, "--policy", policy.value, "-o", "json", "--explain", "g5.xlarge"]
-            found = json.loads(run(capsys, *words)[1])
+            found = json.loads(run(*words)[1])
             first, change, why = found["configurations"][0], found["next_change"], found["explanation"]
             if change:
                 better = change["configuration"]["throughput"] / first["throughput"] - 1
@@ -332,33 +319,30 @@ def test_every_policy_states_gains_that_its_table_shows(capsys: pytest.CaptureFi
                 assert why["gap"] == pytest.approx(1 - why["configuration"]["throughput"] / first["throughput"])
 
 
-def test_figures_to_act_on_are_not_rounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_to_act_on_are_not_rounded(tmp_path: Path, run: Run) -> None:
     """A budget that a message names is enough when it is asked for, to the last micro-dollar."""
-    document = json.loads(run(capsys, "catalog", "show", "paper", "-o", "json")[1])
+    document = json.loads(run("catalog", "show", "paper", "-o", "json")[1])
     for instance in document["instances"]:
         if instance["instance_type"] == "g4dn.xlarge":
             instance["spot_usd_per_hour"] = 0.157849
     file = tmp_path / "odd.json"
     file.write_text(json.dumps(document))
-    code, _, err = run(capsys, "recommend", "--pw", "0.3", "--catalog", str(file))
+    code, _, err = run("recommend", "--pw", "0.3", "--catalog", str(file))
     assert code == 3
     named = re.search(r"cheapest feasible cluster costs (\S+) \$/h", err)
     assert named and named[1] == "0.324249"
-    code, out, _ = run(capsys, "recommend", "--pw", named[1], "--catalog", str(file))
+    code, out, _ = run("recommend", "--pw", named[1], "--catalog", str(file))
     assert code == 0
     more = re.search(r"More money: (\S+) \$/h buys (.*?),", out)
     assert more
-    assert more[2].split(" x ")[0] in run(capsys, "recommend", "--pw", more[1], "--catalog", str(file))[1]
+    assert more[2].split(" x ")[0] in run("recommend", "--pw", more[1], "--catalog", str(file))[1]
     fits = re.search(
         r"up to (\S+) (\S+)B\.",
-        run(capsys, "recommend", "--pw", "3", "--checkpoint-size", "1TB", "--architecture", "tiering")[2],
+        run("recommend", "--pw", "3", "--checkpoint-size", "1TB", "--architecture", "tiering")[2],
     )
     assert fits
     assert (
-        run(capsys, "recommend", "--pw", "3", "--checkpoint-size", f"{fits[1]}{fits[2]}B", "--architecture", "tiering")[
-            0
-        ]
-        == 0
+        run("recommend", "--pw", "3", "--checkpoint-size", f"{fits[1]}{fits[2]}B", "--architecture", "tiering")[0] == 0
     )
 
 

@@ -21,7 +21,6 @@ from deepvm.catalog.cache import Cache, default_folder
 from deepvm.catalog.credentials import account_tag
 from deepvm.catalog.feeds import AdvisorProvider
 from deepvm.catalog.resolve import Mode, resolve_regions
-from deepvm.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 KEY, SECRET, TOKEN = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY", "FwoGZXIvYXdzEBYaDEXAMPLETOKEN"
@@ -381,12 +380,10 @@ def test_live_with_an_aws_that_lacks_prices_on_demand(market):
         assert text not in repr((found, failed, str(failed)))
 
 
-def test_what_cannot_be_kept_is_no_success(market, monkeypatch, tmp_path, capsys):
+def test_what_cannot_be_kept_is_no_success(market, monkeypatch, tmp_path, run):
     """A timer looks at the exit code alone."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DEEPVM_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.raises(SystemExit) as ended:
-        main(["catalog", "refresh", "--region", "us-east-1", "--only", "zones"])
-    out, err = capsys.readouterr()
-    assert ended.value.code == 4 and "fetched" in out
+    code, out, err = run("catalog", "refresh", "--region", "us-east-1", "--only", "zones")
+    assert code == 4 and "fetched" in out
     assert "Error: what was fetched could not be kept" in err and "DEEPVM_CACHE_DIR" in err

@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-
-from deepvm.cli.main import main
+from cli.command import Run
+from processes import descendants, until
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DEEPVM = [sys.executable, "-m", "deepvm.cli.main"]
@@ -51,12 +52,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["simulate", *words])
-    out, err = capsys.readouterr()
-    assert "Traceback" not in out + err
-    return int(end.value.code or 0), out, err
+@pytest.fixture
+def run(run: Run) -> Run:
+    return partial(run, "simulate")
 
 
 GOLDENS = {
@@ -72,10 +70,10 @@ GOLDENS = {
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_golden(name: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_golden(name: str, files: Path, run: Run) -> None:
     """``WRITE_GOLDEN=1`` writes it anew."""
     form = {"txt": "table"}.get(name.rpartition(".")[2], name.rpartition(".")[2])
-    code, out, err = run(capsys, *GOLDENS[name], "-o", form)
+    code, out, err = run(*GOLDENS[name], "-o", form)
     found = f"$ deepvm simulate {' '.join(GOLDENS[name])} -o {form}\n# exit {code}\n{out}# stderr\n{err}"
     path = GOLDEN / name
     if os.environ.get("WRITE_GOLDEN"):
@@ -87,8 +85,8 @@ def test_every_golden_file_is_used() -> None:
     assert {p.name for p in GOLDEN.glob("simulate*")} == set(GOLDENS)
 
 
-def test_the_pinned_keys(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "--preset", "gpt-117m", "--policy", "thesis", "--runs", "20", "-o", "json")
+def test_the_pinned_keys(files: Path, run: Run) -> None:
+    code, out, err = run("--preset", "gpt-117m", "--policy", "thesis", "--runs", "20", "-o", "json")
     found = json.loads(out)
     assert (code, err, found["schema_version"], found["policy"]) == (0, "", "deepvm.simulate/1", "thesis")
     assert (found["runs"], found["seed"]) == (20, 1)
@@ -100,26 +98,26 @@ def test_the_pinned_keys(files: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["job"]["step_s"] == [4.5, 4.70002] and found["job"]["market"] == "spot"
     # What is printed is a job file again, and gives the same.
     (files / "again.yaml").write_text(json.dumps(found["job"]))
-    again = json.loads(run(capsys, "--job", "again.yaml", "--policy", "thesis", "--runs", "20", "-o", "json")[1])
+    again = json.loads(run("--job", "again.yaml", "--policy", "thesis", "--runs", "20", "-o", "json")[1])
     assert again == found
 
 
-def test_several_jobs(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_jobs(files: Path, run: Run) -> None:
     words = ["--preset", "gpt-117m", "--job", "calm.yaml", "--compare", "thesis,none", "--runs", "9"]
-    rows = json.loads(run(capsys, *words, "-o", "json")[1])["rows"]
+    rows = json.loads(run(*words, "-o", "json")[1])["rows"]
     assert [(r["job"]["name"], r["policy"]) for r in rows] == [
         (name, policy) for name in ("gpt-117m", "calm") for policy in ("thesis", "none")
     ]
-    alone = json.loads(run(capsys, "--job", "calm.yaml", "--policy", "none", "--runs", "9", "-o", "json")[1])
+    alone = json.loads(run("--job", "calm.yaml", "--policy", "none", "--runs", "9", "-o", "json")[1])
     assert rows[3] == alone
-    out = run(capsys, *words)[1]
+    out = run(*words)[1]
     assert "On demand, gpt-117m: " in out and "On demand, calm: " in out
 
 
-def test_csv_and_json_hold_the_same(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_and_json_hold_the_same(files: Path, run: Run) -> None:
     words = ["--preset", "gpt-1.3b", "--compare", "thesis,static:33", "--sweep", "mttp=2h:4h:2h", "--runs", "10"]
-    rows = json.loads(run(capsys, *words, "-o", "json")[1])["rows"]
-    lines = list(csv.DictReader(io.StringIO(run(capsys, *words, "-o", "csv")[1])))
+    rows = json.loads(run(*words, "-o", "json")[1])["rows"]
+    lines = list(csv.DictReader(io.StringIO(run(*words, "-o", "csv")[1])))
     assert [(r["sweep"]["mttp"], r["policy"]) for r in rows] == [
         (7200, "thesis"),
         (7200, "static:33"),
@@ -133,10 +131,10 @@ def test_csv_and_json_hold_the_same(files: Path, capsys: pytest.CaptureFixture[s
     assert rows[0]["total_s"]["mean"] > rows[2]["total_s"]["mean"]
 
 
-def test_a_trace_is_replayed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_is_replayed(files: Path, run: Run) -> None:
     """Lives of 1000 s each, of which 820 s are left for 50 steps and a save again and again, 105 s."""
     words = ["--job", "calm.yaml", "--policy", "static:50", "--trace", "ring.json", "--runs", "4", "-o", "json"]
-    code, out, _ = run(capsys, *words)
+    code, out, _ = run(*words)
     found = json.loads(out)
     # 7 of them a life, 350 steps; 50 more steps, or 30 in the second life with its save at 300, are lost.
     assert code == 0 and found["preemptions"]["p5"] == found["preemptions"]["p95"] == 2
@@ -145,9 +143,9 @@ def test_a_trace_is_replayed(files: Path, capsys: pytest.CaptureFixture[str]) ->
     assert found["total_s"]["sem"] == 0
 
 
-def test_one_that_does_not_get_ahead_costs_no_other_row(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_does_not_get_ahead_costs_no_other_row(files: Path, run: Run) -> None:
     words = ["--job", "calm.yaml", "--job", "lost.yaml", "--compare", "none,young,none", "--runs", "3"]
-    code, out, err = run(capsys, *words, "-o", "csv")
+    code, out, err = run(*words, "-o", "csv")
     rows = [(row["job"], row["policy"]) for row in csv.DictReader(io.StringIO(out))]
     assert code == 3 and rows == [("calm", "none"), ("calm", "young"), ("job", "young")]
     assert err.startswith("Error: none: job: does not get ahead: after ")
@@ -169,16 +167,16 @@ def test_the_shares_of_an_elastic_cluster_add_up_to_its_overhead() -> None:
     assert sum(parts.values()) == pytest.approx(found.total_s.mean() / (5000 * job.step_s.mean) - 1)
 
 
-def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) -> None:
     """Without one a policy would believe that no machine is ever lost, and never save."""
     words = ["--job", "calm.yaml", "--policy", "young", "--trace", "ring.json", "--runs", "4", "-o", "json"]
-    code, out, err = run(capsys, *words)
+    code, out, err = run(*words)
     assert code == 0 and json.loads(out)["breakdown_s"]["save"] > 0 and json.loads(out)["job"]["mttp_s"] == 10_800
     assert err.startswith(
         "Note: calm: no mttp_s is given; until lives are seen, policies believe 3 h\nNote: --trace replays "
     )
     (files / "known.yaml").write_text(CALM + "mttp_s: 1000\n")
-    assert "no mttp_s" not in run(capsys, "--job", "known.yaml", *words[2:])[2]
+    assert "no mttp_s" not in run("--job", "known.yaml", *words[2:])[2]
 
 
 @pytest.mark.parametrize(
@@ -242,11 +240,9 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, capsys: py
         (["--job", "calm.yaml", "--deadline", "9h", "--deadline-policy", "me"], 2, "--deadline-policy: 'me' cannot be"),
     ],
 )
-def test_errors_say_what_where_and_what_next(
-    words: list[str], code: int, message: str, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_say_what_where_and_what_next(words: list[str], code: int, message: str, files: Path, run: Run) -> None:
     before = set(files.iterdir())
-    found, _, err = run(capsys, *words)
+    found, _, err = run(*words)
     assert (found, message in err) == (code, True), err
     assert set(files.iterdir()) == before
 
@@ -290,20 +286,6 @@ def test_a_terminal_sees_progress_and_a_pipe_does_not() -> None:
     assert piped.stdout == out and piped.stderr == b""
 
 
-def children(of: int) -> list[int]:
-    """Processes that descend from one."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found = [of]
-    for pid in found:
-        found += [p for p, parent in parents.items() if parent == pid]
-    return found[1:]
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc here")
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 3)])
@@ -317,12 +299,10 @@ def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, times:
         text=True,
         start_new_session=True,
     )
-    until = time.monotonic() + 60
     # The workers, and with them the tracker of what they share; then long enough for all to be at work.
-    while len(children(process.pid)) < (3 if jobs > 1 else 0) and time.monotonic() < until:
-        time.sleep(0.1)
+    assert until(lambda: len(descendants(process.pid)) >= (3 if jobs > 1 else 0), 60)
     time.sleep(1.5)
-    before = children(process.pid)
+    before = descendants(process.pid)
     assert len(before) >= (3 if jobs > 1 else 0) and process.poll() is None
     for _ in range(times):
         if number == signal.SIGINT:
@@ -340,7 +320,5 @@ def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, times:
         assert err == ("Error: interrupted\n" if number == signal.SIGINT else "")
     assert process.returncode in (130, 143, -signal.SIGINT)  # the last, if it comes while the interpreter ends
     assert out == "" and "Traceback" not in err
-    until = time.monotonic() + 10
-    while (left := [p for p in before if Path(f"/proc/{p}").exists()]) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not left and not list(tmp_path.iterdir())
+    assert until(lambda: not any(Path(f"/proc/{p}").exists() for p in before), 10)
+    assert not list(tmp_path.iterdir())

@@ -6,12 +6,12 @@ import csv
 import io
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-from deepvm.cli.main import main
+from cli.command import Run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 REAL = Path(__file__).parents[3] / "shared" / "data" / "spot-traces"
@@ -42,12 +42,9 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["traces", *words])
-    out, err = capsys.readouterr()
-    assert "Traceback" not in out + err
-    return int(end.value.code or 0), out, err
+@pytest.fixture
+def run(run: Run) -> Run:
+    return partial(run, "traces")
 
 
 ZONES = ["zone-a.json", "zone-b.json"]
@@ -60,9 +57,9 @@ GOLDENS = {
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_golden(name: str, traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_golden(name: str, traces: Path, run: Run) -> None:
     """``WRITE_GOLDEN=1`` writes it anew."""
-    code, out, err = run(capsys, *GOLDENS[name])
+    code, out, err = run(*GOLDENS[name])
     found = f"$ deepvm traces {' '.join(GOLDENS[name])}\n# exit {code}\n{out}# stderr\n{err}"
     path = GOLDEN / name
     if os.environ.get("WRITE_GOLDEN"):
@@ -77,15 +74,15 @@ def readme_table(first: str) -> str:
 
 
 @needs_traces
-def test_the_replay_of_the_readme_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "replay", str(REAL))
+def test_the_replay_of_the_readme_is_what_is_printed(run: Run) -> None:
+    code, out, _ = run("replay", str(REAL))
     assert code == 0 and readme_table("policy ") in out and "32 traces: 4276 lives" in out
 
 
 @pytest.mark.slow
 @needs_traces
-def test_the_deadlines_of_the_readme_are_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "deadline", str(REAL), "--slack", "0.1,0.5,1")
+def test_the_deadlines_of_the_readme_are_what_is_printed(run: Run) -> None:
+    code, out, _ = run("deadline", str(REAL), "--slack", "0.1,0.5,1")
     assert code == 0 and readme_table("slack ") in out
 
 
@@ -93,8 +90,8 @@ def test_every_golden_file_is_used() -> None:
     assert {p.name for p in GOLDEN.glob("traces-*")} == set(GOLDENS)
 
 
-def test_json_of_a_fit(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "fit", *ZONES, "quiet.json", "--each", "-o", "json")
+def test_json_of_a_fit(traces: Path, run: Run) -> None:
+    code, out, err = run("fit", *ZONES, "quiet.json", "--each", "-o", "json")
     found = json.loads(out)
     assert (code, err, found["schema_version"]) == (0, "", "deepvm.traces-fit/1")
     assert {f["law"] for f in found["fits"]} == {"exponential", "weibull", "lomax", "lognormal"}
@@ -105,19 +102,19 @@ def test_json_of_a_fit(traces: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert exponential["parameters"]["mean_s"] == pytest.approx(found["machine_s"] / found["preemptions"], rel=0.02)
 
 
-def test_csv_of_a_fit_holds_the_same(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fits = json.loads(run(capsys, "fit", *ZONES, "-o", "json")[1])["fits"]
-    rows = list(csv.DictReader(io.StringIO(run(capsys, "fit", *ZONES, "-o", "csv")[1])))
+def test_csv_of_a_fit_holds_the_same(traces: Path, run: Run) -> None:
+    fits = json.loads(run("fit", *ZONES, "-o", "json")[1])["fits"]
+    rows = list(csv.DictReader(io.StringIO(run("fit", *ZONES, "-o", "csv")[1])))
     assert [(r["trace"], r["law"], r["parameter"], float(r["value"])) for r in rows] == [
         ("all", f["law"], p, v) for f in fits for p, v in f["parameters"].items()
     ]
 
 
-def test_json_of_a_replay_adds_up(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "replay", ".", "--policies", "best-fixed,thesis,best-fixed", "--save", "2,30,2")
+def test_json_of_a_replay_adds_up(traces: Path, run: Run) -> None:
+    code, out, err = run("replay", ".", "--policies", "best-fixed,thesis,best-fixed", "--save", "2,30,2")
     assert code == 4 and "bad.json" in err and out == ""
     (traces / "bad.json").unlink()
-    code, out, err = run(capsys, "replay", ".", "--policies", "best-fixed,thesis", "--save", "2,30", "-o", "json")
+    code, out, err = run("replay", ".", "--policies", "best-fixed,thesis", "--save", "2,30", "-o", "json")
     found = json.loads(out)
     assert code == 0 and "Note: four.json is left out: it holds the same as copy.json" in err
     assert (found["schema_version"], found["step_s"], found["mttp_prior_s"]) == ("deepvm.traces-replay/1", 4.6, 10800.0)
@@ -132,7 +129,7 @@ def test_json_of_a_replay_adds_up(traces: Path, capsys: pytest.CaptureFixture[st
         for key in ("machine_s", "saves_s", "lost_s", "preemptions"):
             assert row[key] == pytest.approx(sum(p[key] for p in row["pools"]))
         assert row["cost_share"] == pytest.approx((row["saves_s"] + row["lost_s"]) / row["machine_s"])
-    text = run(capsys, "replay", ".", "--policies", "best-fixed,thesis", "--save", "2,30", "-o", "csv")[1]
+    text = run("replay", ".", "--policies", "best-fixed,thesis", "--save", "2,30", "-o", "csv")[1]
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == 4 * 5 and {r["trace"] for r in rows} == {"all", *found["traces"]}
     assert [float(r["cost_share"]) for r in rows[::5]] == [r["cost_share"] for r in found["rows"]]
@@ -162,19 +159,17 @@ def test_json_of_a_replay_adds_up(traces: Path, capsys: pytest.CaptureFixture[st
         (["replay"], 2, "FILE..."),
     ],
 )
-def test_errors_say_what_where_and_what_next(
-    words: list[str], code: int, message: str, traces: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found, _, err = run(capsys, *words)
+def test_errors_say_what_where_and_what_next(words: list[str], code: int, message: str, traces: Path, run: Run) -> None:
+    found, _, err = run(*words)
     assert found == code and message in err
     assert not list(traces.glob("*.tmp")) and not list(traces.glob("*.p*"))
 
 
-def test_a_picture_shows_availability_and_survival(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "show", *ZONES, "four.json", "--plot", "a.png")
+def test_a_picture_shows_availability_and_survival(traces: Path, run: Run) -> None:
+    code, _, err = run("show", *ZONES, "four.json", "--plot", "a.png")
     assert (code, err) == (0, "")
     assert (traces / "a.png").read_bytes().startswith(b"\x89PNG")
-    code, _, err = run(capsys, "show", "quiet.json", "--plot", "b.svg")
+    code, _, err = run("show", "quiet.json", "--plot", "b.svg")
     assert code == 0 and "Note: no laws are drawn: quiet.json: 0 lives ended" in err
     assert b"<svg" in (traces / "b.svg").read_bytes()
 

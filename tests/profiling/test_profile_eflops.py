@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes import children
 
 torch = pytest.importorskip("torch")
 
@@ -35,19 +36,6 @@ CPU = torch.device("cpu")
 MACHINE = Machine("a processor", 4, 2**33, ("T4",) * 4, "2.13.0", "13.0", "Linux 6", "")
 SMALL: dict[str, Any] = {"batch": 2, "windows": 3, "seconds": 0.01, "device": "cpu"}
 TASK = Task(Workload("resnet18", batch=2), "cpu", 2, 1, 3, 0.01, 60.0, "")
-
-
-def children() -> set[int]:
-    """Processes that this one has started and that have not been waited for."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == os.getpid():
-            found.add(int(stat.parent.name))
-    return found
 
 
 def measured(**changes: Any) -> Eflops:
@@ -214,9 +202,9 @@ def test_names_are_those_of_the_parts() -> None:
 def test_a_measurement_on_images_of_a_data_set(one_core: None, tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073) * 3)
     lines: list[str] = []
-    before = children()
+    before = children(os.getpid())
     found = measure_eflops("resnet18", **SMALL, data=tmp_path, say=lines.append)
-    assert children() == before
+    assert children(os.getpid()) == before
     assert (found.data, found.device, found.processes, found.threads) == ("cifar10", "cpu", 1, 1)
     assert found.forward_flops == forward_flops(MODELS["resnet18"](10), 32)
     assert len(found.windows) == 3
@@ -241,12 +229,12 @@ def test_two_processes_train_one_model_by_ddp() -> None:
 def fault(monkeypatch: pytest.MonkeyPatch, kind: str, rank: int, task: Task = TASK, within: float = 60) -> DeepVMError:
     monkeypatch.setenv("FAULT", f"{kind} {rank}")
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
-    before = children()
+    before = children(os.getpid())
     start = time.monotonic()
     with pytest.raises(DeepVMError) as raised:
         run_workers(task, lambda line: None, "faulty_worker")
     assert time.monotonic() - start < within
-    assert children() == before
+    assert children(os.getpid()) == before
     return raised.value
 
 
@@ -277,10 +265,10 @@ def test_processes_that_end_without_a_word(monkeypatch: pytest.MonkeyPatch) -> N
 def test_processes_that_say_nothing_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "silent 0")
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
-    before = children()
+    before = children(os.getpid())
     with pytest.raises(MeasurementError, match="nothing was heard for 1.01 s .*--timeout"):
         run_workers(replace(TASK, timeout_s=1.0), lambda line: None, "faulty_worker")
-    assert children() == before
+    assert children(os.getpid()) == before
 
 
 @pytest.mark.slow

@@ -9,33 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import gone, until
 
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.profiling.hosts import Host, parse_hosts, read_hosts
 from deepvm.profiling.launch import Crew, Ended, Launcher, Said
 
 HOST = Host("h1")
-
-
-def until(true: Callable[[], bool], limit_s: float = 15.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not (done := true()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return done
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 # --- hosts ---

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import marked, until
 
 from deepvm.profiling.scaling_document import read_curve
 
@@ -39,25 +40,17 @@ class Profiler:
     """A running ``deepvm profile scaling`` over namespaces, and all processes that come of it."""
 
     def __init__(self, hosts: list[Host], *words: object, launcher: str = "netns") -> None:
-        self.mark = secrets.token_hex(8)
+        mark = secrets.token_hex(8)
+        self.mark = f"{MARK}={mark}"
         names = ",".join(h.name for h in hosts)
         given = [*map(str, words), "--launcher", launcher, "--hosts", names, *TINY, "-o", "json"]
         command = [sys.executable, "-m", "deepvm.cli.main", "profile", "scaling", *given]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            command, env=environment(**{MARK: self.mark}), stdout=pipe, stderr=pipe, text=True
-        )
+        self.process = subprocess.Popen(command, env=environment(**{MARK: mark}), stdout=pipe, stderr=pipe, text=True)
 
     def all(self) -> dict[int, str]:
         """Command lines of the processes that live, by their number."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                if f"{MARK}={self.mark}".encode() in (path / "environ").read_bytes().split(b"\0"):
-                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-        return found
+        return marked(self.mark)
 
     def workers(self, host: Host) -> list[int]:
         here = host.processes()
@@ -104,13 +97,6 @@ def start() -> Iterator[Start]:
     yield one
     for profiler in running:
         profiler.close()
-
-
-def until(true: Callable[[], object], limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not (done := true()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return bool(done)
 
 
 def training(profiler: Profiler, host: Host) -> int:

@@ -17,6 +17,7 @@ from deepvm.errors import SimulationError
 from deepvm.simulator.engine import run
 from deepvm.simulator.jobfile import preset
 from deepvm.simulator.lives import Drawn
+from deepvm.simulator.markets import Deadline
 from deepvm.simulator.state import PARTS, Outcome
 from tests.effort import THOROUGH, examples
 from tests.simulator import naive, naive_elastic
@@ -24,9 +25,9 @@ from tests.simulator import naive, naive_elastic
 NAMES = [*(n for n in POLICIES if n != "auto"), "static:7", "static:40", "every:120"]
 
 
-def simulated(job: Job, policy: str, runs: int, seed: int = 1) -> Outcome:
+def simulated(job: Job, policy: str, runs: int, seed: int = 1, deadline: Deadline | None = None) -> Outcome:
     lives = Drawn(job.lifetime, job.mttp_s, job.vms)
-    return run(job, parse_policy(policy), lives, runs, np.random.default_rng(seed))
+    return run(job, parse_policy(policy), lives, runs, np.random.default_rng(seed), deadline)
 
 
 def spans(low: float, high: float) -> st.SearchStrategy[Span]:
@@ -241,15 +242,20 @@ def test_the_hazard_policy_gains_where_the_hazard_falls() -> None:
 
 
 class Lives:
-    """Lives by the number of the machine in the order in which machines are asked for; a later one never ends."""
+    """Lives by the number of the machine in the order in which machines are asked for; a later one never ends.
+
+    ``numbers``: of the lives that were drawn.
+    """
 
     def __init__(self, *lives: float) -> None:
         self.lives = np.array([*lives, np.inf])
+        self.numbers: list[int] = []
 
     def starts(self, random: np.random.Generator, runs: int) -> np.ndarray:
         return np.zeros(runs, dtype=np.int64)
 
     def draw(self, random: np.random.Generator, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        self.numbers += numbers.tolist()
         return self.lives[np.minimum(numbers, len(self.lives) - 1)]
 
 

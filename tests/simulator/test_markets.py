@@ -16,12 +16,11 @@ from deepvm.core.savepolicy import parse_policy
 from deepvm.errors import RequestError, SimulationError
 from deepvm.simulator.engine import run
 from deepvm.simulator.jobfile import preset
-from deepvm.simulator.lives import Drawn, Seen
+from deepvm.simulator.lives import Seen
 from deepvm.simulator.markets import Deadline, Markets
 from deepvm.simulator.runs import simulate
-from deepvm.simulator.state import Outcome
 from tests.effort import examples
-from tests.simulator.test_engine import jobs
+from tests.simulator.test_engine import Lives, jobs, simulated
 
 
 def longest(job: Job, policy: str) -> float:
@@ -31,11 +30,6 @@ def longest(job: Job, policy: str) -> float:
     warm = job.warm_preparation_s or job.preparation_s
     restart = job.allocation_s.high + max(job.preparation_s.high, warm.high)
     return steps * job.step_s.high + saves * job.blocked_s.high + restart
-
-
-def simulated(job: Job, policy: str, deadline: Deadline, runs: int = 30, seed: int = 1) -> Outcome:
-    lives = Drawn(job.lifetime, job.mttp_s, job.vms)
-    return run(job, parse_policy(policy), lives, runs, np.random.default_rng(seed), deadline)
 
 
 @settings(deadline=None, max_examples=examples(40))
@@ -51,7 +45,7 @@ def test_no_deadline_is_missed(job: Job, name: str, who: str, slack: float, mttp
     """Also where machines hardly live long enough to be prepared; and what is paid adds up."""
     job = replace(job, mttp_s=(job.mttp_s[0] * mttp,), on_demand_usd_per_hour=3.0)
     seconds = longest(job, name) * (1 + slack) + 1e-6
-    found = simulated(job, name, Deadline(seconds, parse_deadline_policy(who)), seed=seed)
+    found = simulated(job, name, 30, seed, Deadline(seconds, parse_deadline_policy(who)))
     assert (found.total_s <= seconds).all()
     assert found.parts_s.sum(axis=0) == pytest.approx(found.total_s) and (found.parts_s >= -1e-6).all()
     assert (found.on_demand_s >= 0).all() and (found.on_demand_s <= found.vm_s * (1 + 1e-9)).all()
@@ -62,8 +56,8 @@ def test_no_deadline_is_missed(job: Job, name: str, who: str, slack: float, mttp
 def test_with_all_the_time_there_is_it_is_spot_and_with_none_on_demand() -> None:
     job = replace(preset("gpt-117m"), steps=5000)
     lazy, hurried = Deadline(30 * 86400, Greedy()), Deadline(longest(job, "adaptive") + 1, Greedy())
-    assert not simulated(job, "adaptive", lazy).on_demand_s.any()
-    assert simulated(job, "adaptive", hurried).on_demand_s.min() > 0.99 * 5000 * 4.5
+    assert not simulated(job, "adaptive", 30, deadline=lazy).on_demand_s.any()
+    assert simulated(job, "adaptive", 30, deadline=hurried).on_demand_s.min() > 0.99 * 5000 * 4.5
 
 
 def test_less_slack_costs_more_and_never_more_than_on_demand_alone() -> None:
@@ -92,25 +86,11 @@ def test_a_job_goes_to_on_demand_when_the_net_pulls() -> None:
     assert found.total_s == pytest.approx([4 * 130 + 20 + 60 * 11] * 3)
 
 
-class Once:
-    """The first machine asked for is lost at 60 s, no other is; ``numbers``: of the lives drawn."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-
-    def starts(self, random: np.random.Generator, runs: int) -> np.ndarray:
-        return np.zeros(runs, dtype=np.int64)
-
-    def draw(self, random: np.random.Generator, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        self.numbers += numbers.tolist()
-        return np.where(numbers == 0, 60.0, np.inf)
-
-
 def test_machines_that_are_given_back_are_paid_until_their_version_is_durable() -> None:
     """By hand: lost at 60 s, then on demand until the job is a restart before its line, then spot to the end."""
     at = Span.of
     job = Job(100, at(10.0), backup_s=at(7.0), allocation_s=at(5.0), preparation_s=at(5.0), mttp_s=(1e6,), vms=2)
-    lives = Once()
+    lives = Lives(60.0)
     found = run(job, parse_policy("none"), lives, 1, np.random.default_rng(0), Deadline(1500.0, UniformProgress()))
     assert found.vm_s - 2 * found.total_s == pytest.approx([2 * 7.0])
     # Both machines are on demand for a restart of 10 s, some steps of 10 s, and the 7 s.
@@ -123,7 +103,7 @@ def test_machines_on_demand_use_up_no_lives() -> None:
     """Else lives that were seen would be left out, and means that are given for each life come too early."""
     at = Span.of
     job = Job(100, at(10.0), allocation_s=at(5.0), preparation_s=at(5.0), mttp_s=(1e6,))
-    lives = Once()
+    lives = Lives(60.0)
     found = run(job, parse_policy("none"), lives, 1, np.random.default_rng(0), Deadline(1500.0, UniformProgress()))
     assert found.on_demand_s[0] > 0 and found.preemptions.tolist() == [1]
     assert lives.numbers == [0, 1, 1]  # on demand a life is drawn as well, but does not count
