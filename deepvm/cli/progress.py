@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any
@@ -13,32 +14,38 @@ _QUICK_S, _LINE_S = 0.7, 15.0
 
 
 class Progress:
-    """Counts up to a total; a context."""
+    """Counts up to a total; a context. It also speaks while nothing gets done at all."""
 
     def __init__(self, total: int, unit: str) -> None:
         """Of how many, and of what: ``runs``."""
         self._total, self._unit, self._done = total, unit, 0
-        self._began = self._said = time.monotonic()
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._speaker = threading.Thread(target=self._speak, name="progress", daemon=True)
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
         """Begin."""
+        self._speaker.start()
         return self
 
     def advance(self, count: int) -> None:
         """So many more are done."""
         self._done += count
-        now = time.monotonic()
-        if self._bar is not None:
-            self._bar.update(0, completed=self._done)
-        elif now - self._began < _QUICK_S:
-            return
-        elif sys.stderr.isatty():
-            self._start()
-        elif now - self._said >= _LINE_S:
-            self._said = now
-            left = (now - self._began) * (self._total / self._done - 1)
-            say(f"{self._done} of {self._total} {self._unit}, about {left:.0f} s left")
+
+    def _speak(self) -> None:
+        terminal = sys.stderr.isatty()
+        while not self._over.wait((0.1 if self._bar else _QUICK_S) if terminal else _LINE_S):
+            done = self._done
+            if self._bar is not None:
+                self._bar.update(0, completed=done)
+            elif terminal:
+                self._start()
+            elif done:
+                left = (time.monotonic() - self._began) * (self._total / done - 1)
+                say(f"{done} of {self._total} {self._unit}, about {left:.0f} s left")
+            else:
+                say(f"none of {self._total} {self._unit} after {time.monotonic() - self._began:.0f} s")
 
     def _start(self) -> None:
         from rich.console import Console
@@ -52,5 +59,7 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Take the bar away."""
+        self._over.set()
+        self._speaker.join()
         if self._bar is not None:
             self._bar.stop()

@@ -85,21 +85,22 @@ def simulate(
     deepvm simulate --job job.yaml --sweep mttp=1h:12h --runs 1000
     """
     if plot:
-        from deepvm.reports.pictures import picture_format
+        from deepvm.reports.pictures import check_picture
 
-        picture_format(Path(plot))  # a wrong name is found before anything is simulated
+        check_picture(Path(plot))  # what is wrong with it is found before anything is simulated
     all_jobs = _jobs(job or [], preset or [], market)
     if trace:
         all_jobs = [_with_prior(each) for each in all_jobs]
     policies = _policies(policy, compare)
     cases = [case for each in all_jobs for case in _cases(each, policies, sweep or [], bool(trace))]
     lives, limit = _lives(trace or []), _deadline(deadline, deadline_policy)
+    _refuse_half_a_bill(all_jobs, deadline)
     answers, hopeless = _simulated(cases, runs, seed, lives, jobs, executor, limit)
     from deepvm.errors import SimulationError
     from deepvm.reports import simulations
 
     many = bool(compare or sweep or len(all_jobs) > 1)
-    error = SimulationError("; ".join(str(e) for e in hopeless)) if hopeless else None
+    error = SimulationError("\n".join(str(e) for e in hopeless)) if hopeless else None
     if error and not answers:
         raise error
     if output == "json":
@@ -198,6 +199,21 @@ def _deadline(time: str, policy: str | None) -> Deadline | None:
         raise RequestError("deadline_policy", policy, "no --deadline-policy without --deadline")
     decides = parse_deadline_policy("uniform-progress" if policy is None else policy, "deadline_policy")
     return Deadline(parse_seconds(time, "deadline"), decides) if time else None
+
+
+def _refuse_half_a_bill(jobs: list[Job], deadline: str) -> None:
+    """A job whose VMs are partly free of charge would look the cheaper, the more of them it takes."""
+    from deepvm.core.instances import Market
+    from deepvm.errors import RequestError
+
+    for job in jobs:
+        if not job.spot_usd_per_hour or job.on_demand_usd_per_hour:
+            continue
+        missing = f"a job with a price on demand: {job.name} has spot_usd_per_hour, and no on_demand_usd_per_hour"
+        if job.market is Market.ON_DEMAND:
+            raise RequestError("market", job.market.value, missing)
+        if deadline:
+            raise RequestError("deadline", deadline, missing)
 
 
 def _simulated(

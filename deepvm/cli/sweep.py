@@ -66,9 +66,9 @@ def sweep(
 
     budgets = parse_budgets(flags.pw)
     if plot:
-        from deepvm.reports.pictures import draw_sweep, picture_format
+        from deepvm.reports.pictures import check_picture, draw_sweep
 
-        picture_format(Path(plot))  # a wrong ending is said before the work, not after it
+        check_picture(Path(plot))  # what is wrong with it is said before the work, not after it
     found = one_catalog(flags)
     policies = tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES
     options = flags.planner_options(found)

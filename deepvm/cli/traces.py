@@ -48,9 +48,9 @@ def show(
     Example: deepvm traces show us-west-2a_v100_1.json --plot trace.png
     """
     if plot:
-        from deepvm.reports.pictures import picture_format
+        from deepvm.reports.pictures import check_picture
 
-        picture_format(Path(plot))  # a wrong name is found before anything is printed
+        check_picture(Path(plot))  # what is wrong with it is found before anything is printed
     from deepvm.reports import traces as report
     from deepvm.reports.documents import to_csv, to_json
     from deepvm.simulator.traces import check_nodes, pools_of, read_traces

@@ -62,9 +62,9 @@ def deadline(
     Example: deepvm traces deadline traces/ --work 48h --slack 0.05,0.1,0.2,0.5,1 --price-ratio 0.33 --restart 300
     """
     if plot:
-        from deepvm.reports.pictures import picture_format
+        from deepvm.reports.pictures import check_picture
 
-        picture_format(Path(plot))  # a wrong name is found before the work, not after it
+        check_picture(Path(plot))  # what is wrong with it is found before the work, not after it
     from deepvm.core.units import parse_seconds
     from deepvm.reports import deadlines as report
     from deepvm.reports.documents import to_csv, to_json

@@ -119,7 +119,10 @@ def _remarks(answers: Sequence[Answer]) -> list[str]:
     jobs = by_job(answers)
     for name, group in jobs.items():
         whose = f", {name}" if len(jobs) > 1 else ""
-        lines += [f"{head}{whose}{tail}" for head, tail in (*_on_demand(group), *_nothing(group[0].results.job))]
+        lines += [
+            f"{head}{whose}{tail}"
+            for head, tail in (*_on_demand(group), *_nothing(group[0].results.job, deadline is not None))
+        ]
     return lines
 
 
@@ -148,16 +151,16 @@ def _on_demand_usd_per_second(job: Job) -> float:
     return job.on_demand_usd_per_hour / 3600 * job.vms
 
 
-def _nothing(job: Job) -> list[tuple[str, str]]:
+def _nothing(job: Job, deadline: bool) -> list[tuple[str, str]]:
     """What was not given, and so makes the job look better than it is."""
-    if job.market is not Market.SPOT:
-        return []
+    spot = job.market is Market.SPOT
     times = {"save_s": job.save_s, "allocation_s": job.allocation_s, "preparation_s": job.preparation_s}
-    missing = [key for key, span in times.items() if not span.high]
-    missing += ["backup_s"] if not job.durable_s.high else []
-    missing += ["spot_usd_per_hour"] if not job.spot_usd_per_hour else []
+    missing = [key for key, span in times.items() if spot and not span.high]
+    missing += ["backup_s"] if spot and not job.durable_s.high else []
+    missing += ["spot_usd_per_hour"] if spot and not job.spot_usd_per_hour else []
+    missing += ["on_demand_usd_per_hour"] if (deadline or not spot) and not job.on_demand_usd_per_hour else []
     lines = [("Counted as 0", f": {', '.join(missing)}.")] if missing else []
-    if job.mttp_s[0] == math.inf:
+    if spot and job.mttp_s[0] == math.inf:
         lines.append(("No preemptions", ": mttp_s is not given."))
     return lines
 

@@ -27,6 +27,7 @@ from deepvm.core.deadlines import (
     parse_deadline_policy,
 )
 from deepvm.core.foresight import least_cost
+from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError
 from deepvm.simulator.traces import Trace
 
@@ -277,7 +278,8 @@ def replay_traces(
         elif note:
             note(f"{trace.path} is left out: {length / 3600:.1f} h, the longest deadline is {longest / 3600:.1f} h")
     if not pools:
-        raise RequestError("work", job.work_s, "less: no trace is as long as the longest deadline")
+        allowed = f"less: no trace is as long as the longest deadline, {format_seconds(longest)}"
+        raise RequestError("work", format_seconds(job.work_s), allowed)
     rows: list[DeadlineRow] = []
     bounds = len(slacks) * sum(len(p.begin) for own in pools.values() for p in own)
     tell = None if progress is None else partial(progress, total=bounds)

@@ -34,7 +34,7 @@ def _number(value: Any, least: float, allowed: str) -> float:
 
 
 def _span(value: Any) -> Span:
-    allowed = f"seconds from 0, or [low, high] with low <= high, at most {MOST_SECONDS:.0e}"
+    allowed = f"seconds from 0 without a unit, or [low, high] with low <= high, at most {MOST_SECONDS:.0e}"
     pair = value if isinstance(value, list) else [value, value]
     if len(pair) != 2:
         raise _Wrong(allowed)
@@ -55,7 +55,7 @@ def _vms(value: Any) -> int:
 
 
 def _lives(value: Any) -> tuple[float, ...]:
-    allowed = "a time above 0 s, or a list of such times"
+    allowed = "seconds above 0, without a unit, or a list of them"
     values = value if isinstance(value, list) else [value]
     found = tuple(_number(v, 0.0, allowed) for v in values)
     if not found or not all(found):

@@ -18,6 +18,7 @@ from deepvm.core.deadlines import ON_DEMAND, SPOT, DeadlinePolicy, Standing, on_
 from deepvm.core.instances import Market
 from deepvm.core.job import Job
 from deepvm.core.savepolicy import EverySteps, SavePolicy
+from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
 from deepvm.simulator.state import NEVER, Array, Mask, Rows, Runs
 
@@ -41,7 +42,7 @@ class Markets:
             SimulationError: it cannot be done in time, even on demand.
         """
         if job.market is not Market.SPOT or job.elastic:
-            raise RequestError("deadline", deadline.seconds, "jobs on spot VMs that are not elastic")
+            raise RequestError("deadline", format_seconds(deadline.seconds), "jobs on spot VMs that are not elastic")
         self._job, self._deadline = job, deadline
         every = job.save_every_steps or 0
         fixed = policy.steps if isinstance(policy, EverySteps) else 0

@@ -90,6 +90,8 @@ def _range(text: str) -> tuple[str, list[float]]:
         low, high, *step = [seconds(p, "sweep") for p in (parts if len(parts) > 1 else parts * 2)]
     except RequestError:
         raise RequestError("sweep", text, allowed) from None
+    if name == "mttp" and not all(p.strip()[-1:].isalpha() for p in parts[:2]):  # nobody means 1 to 12 seconds
+        raise RequestError("sweep", text, "times with a unit of s, min, h or d, such as mttp=1h:12h")
     whole = name == "vms"
     by = step[0] if step else (max(1.0, (high - low) // (_POINTS - 1)) if whole else (high - low) / (_POINTS - 1))
     least = {"mttp": 1e-3, "vms": 1.0}.get(name, 0.0)

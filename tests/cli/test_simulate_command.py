@@ -15,10 +15,13 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.command import Run
 from processes import descendants, until
+
+from deepvm.cli import progress
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DEEPVM = [sys.executable, "-m", "deepvm.cli.main"]
@@ -44,6 +47,7 @@ RING = {"metadata": {"gap_seconds": 100}, "data": [0, *[1] * 10, 0, *[1] * 10, 0
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "calm.yaml").write_text(CALM)
     (tmp_path / "bought.yaml").write_text(CALM.replace("calm", "bought") + "market: on-demand\nvms: 3\n")
+    (tmp_path / "half.yaml").write_text(CALM.replace("calm", "half").replace("on_demand_usd_per_hour: 9.7\n", ""))
     (tmp_path / "ring.json").write_text(json.dumps(RING))
     (tmp_path / "never.json").write_text('{"metadata": {"gap_seconds": 100}, "data": [0, 0]}')
     (tmp_path / "lost.yaml").write_text("steps: 1000\nstep_s: 10\nallocation_s: 100\nmttp_s: 300\n")
@@ -204,6 +208,8 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (["--job", "calm.yaml", "--sweep", "mttp=1h:2h:0"], 2, "allowed: LOW not above HIGH, and a STEP above 0"),
         (["--job", "calm.yaml", "--sweep", "missed=0:2"], 2, "allowed: missed from 0 to 1"),
         (["--job", "calm.yaml", "--sweep", "vms=0:2"], 2, "allowed: vms from 1 to "),
+        (["--job", "calm.yaml", "--sweep", "mttp=1:12"], 2, "times with a unit of s, min, h or d, such as mttp=1h:12h"),
+        (["--job", "calm.yaml", "--sweep", "mttp=1:12h"], 2, "times with a unit of s, min, h or d"),
         (["--job", "calm.yaml", "--sweep", "mttp"], 2, "--sweep: 'mttp' cannot be used; allowed: KEY=LOW:HIGH"),
         (["--job", "calm.yaml", "--sweep", "mttp=3h:1h"], 2, "--sweep: 'mttp=3h:1h' cannot be used"),
         (["--job", "calm.yaml", "--sweep", "missed=0:2"], 2, "--sweep: 'missed=0:2' cannot be used"),
@@ -224,7 +230,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (["--job", "calm.yaml", "--trace", "never.json"], 4, "never.json: data: no life"),
         (["--job", "calm.yaml", "--trace", "calm.yaml"], 4, "calm.yaml: "),
         (["--job", "calm.yaml", "--plot", "a.pdf"], 2, "--plot: 'a.pdf' cannot be used; allowed: a file name"),
-        (["--job", "calm.yaml", "--plot", "no/a.png"], 4, "no/a.png: cannot be written"),
+        (["--job", "calm.yaml", "--plot", "no/a.png"], 2, "'no/a.png' cannot be used; allowed: a file in a folder"),
         (["--job", "calm.yaml", "-o", "yaml"], 2, "yaml"),
         (["--job", "lost.yaml", "--policy", "none"], 3, "none: job: does not get ahead: after"),
         (["--job", "lost.yaml", "--policy", "none", "--sweep", "grace=0:9:9"], 3, "grace=0, none: job: does not get"),
@@ -235,6 +241,13 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             2,
             "--policy: 'daly' cannot be used; allowed: no",
         ),
+        (["--job", "half.yaml", "--deadline", "9h"], 2, "half has spot_usd_per_hour, and no on_demand_usd_per_hour"),
+        (
+            ["--job", "half.yaml", "--market", "on-demand"],
+            2,
+            "--market: 'on-demand' cannot be used; allowed: a job wit",
+        ),
+        (["--job", "bought.yaml", "--deadline", "9h"], 2, "--deadline: '9 h' cannot be used; allowed: jobs on spot"),
         (["--job", "calm.yaml", "--deadline-policy", "greedy"], 2, "no --deadline-policy without --deadline"),
         (["--job", "calm.yaml", "--sweep", "vms=1:10001"], 2, "--sweep: 'vms=1:10001' cannot be used"),
         (["--job", "calm.yaml", "--deadline", "9h", "--deadline-policy", "me"], 2, "--deadline-policy: 'me' cannot be"),
@@ -245,6 +258,34 @@ def test_errors_say_what_where_and_what_next(words: list[str], code: int, messag
     found, _, err = run(*words)
     assert (found, message in err) == (code, True), err
     assert set(files.iterdir()) == before
+
+
+def test_hopeless_rows_stand_below_one_another(files: Path, run: Run) -> None:
+    code, _, err = run("--job", "lost.yaml", "--policy", "none", "--sweep", "grace=0:9:9")
+    lines = [line.partition(":")[0] for line in err.removeprefix("Error: ").splitlines()]
+    assert code == 3 and lines == ["grace=0, none", "grace=9, none"]
+
+
+def test_what_was_not_given_and_is_billed_is_named(files: Path, run: Run) -> None:
+    (files / "free.yaml").write_text(CALM.replace("calm", "free").partition("spot_usd")[0])
+    for words, prices in (
+        ((), "spot_usd_per_hour"),
+        (("--deadline", "9h"), "spot_usd_per_hour, on_demand_usd_per_hour"),
+        (("--market", "on-demand"), "on_demand_usd_per_hour"),
+    ):
+        code, out, _ = run("--job", "free.yaml", "--runs", "2", *words)
+        assert code == 0 and f"\nCounted as 0: {prices}.\n" in out
+
+
+def test_progress_is_shown_where_nothing_gets_done(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr(progress, "_LINE_S", 0.05)
+    with progress.Progress(20, "runs") as shown:
+        assert until(lambda: "none of 20 runs after 0 s" in capsys.readouterr().err, 5)
+        shown.advance(10)
+        assert until(lambda: "10 of 20 runs, about 0 s left" in capsys.readouterr().err, 5)
+    capsys.readouterr()
+    time.sleep(0.2)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
@@ -267,7 +308,7 @@ LONG = ["simulate", "--preset", "gpt-117m", "--policy", "static:51"]
 
 @pytest.mark.slow
 def test_a_terminal_sees_progress_and_a_pipe_does_not() -> None:
-    words = [*DEEPVM, *LONG, "--runs", "60000", "-o", "csv"]
+    words = [*DEEPVM, *LONG, "--runs", "200000", "-o", "csv"]
     ours, theirs = pty.openpty()
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs) as process:
         os.close(theirs)

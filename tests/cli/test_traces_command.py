@@ -153,7 +153,7 @@ def test_json_of_a_replay_adds_up(traces: Path, run: Run) -> None:
         (["replay", "zone-a.json", "--step", "0"], 2, "--step: '0' cannot be used; allowed: a time above 0"),
         (["replay", "zone-a.json", "--mttp", "inf"], 2, "--mttp: 'inf' cannot be used"),
         (["show", "zone-a.json", "--plot", "a.pdf"], 2, "--plot: 'a.pdf' cannot be used; allowed: a file name"),
-        (["show", "zone-a.json", "--plot", "no/a.png"], 4, "no/a.png: cannot be written"),
+        (["show", "zone-a.json", "--plot", "no/a.png"], 2, "'no/a.png' cannot be used; allowed: a file in a"),
         (["show", "zone-a.json", "--nodes", "0"], 2, "--nodes: 0 cannot be used; allowed: a whole number of machines"),
         (["show", "none.json", "--plot", "a.png"], 4, "none.json: data: no life of all machines begins in it"),
         (["replay"], 2, "FILE..."),

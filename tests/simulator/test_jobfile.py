@@ -105,7 +105,7 @@ def test_presets_are_the_thesiss() -> None:
         ("steps: 10\nstep_s: 1\nspot_usd_per_hour: 1.0e+300\n", "line 3: spot_usd_per_hour: 1e+300 cannot be used"),
         ("stepz: 10\nstep_s: 1\n", "line 1: stepz: there is no such key; did you mean steps?"),
         ("steps: 10\nstep_s: 1\nsteps: 12\n", "line 3: steps: stands there twice"),
-        ("steps: 10\nstep_s: 1\nmttp_s: 0\n", "line 3: mttp_s: 0 cannot be used; allowed: a time above 0 s"),
+        ("steps: 10\nstep_s: 1\nmttp_s: 0\n", "line 3: mttp_s: 0 cannot be used; allowed: seconds above 0, without"),
         ("steps: 10\nstep_s: 1\nmttp_s: []\n", "line 3: mttp_s: [] cannot be used"),
         ("steps: 10\nstep_s: 1\nmarket: sopt\n", "line 3: market: 'sopt' cannot be used; allowed: spot or on-demand"),
         ("steps: 10\nstep_s: 1\nmissed_notice_rate: 5\n", "line 3: missed_notice_rate: 5 cannot be used"),

@@ -89,7 +89,7 @@ def test_a_dask_cluster_without_workers_is_not_waited_for_for_ever(monkeypatch: 
 def test_what_a_process_cannot_do_is_told_as_if_there_were_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors come back from processes whole, also those that are made of more than their message."""
     monkeypatch.setattr(module, "CHUNK", 1)
-    with pytest.raises(RequestError, match="deadline: 99.0 cannot be used") as error:
+    with pytest.raises(RequestError, match="deadline: '99 s' cannot be used") as error:
         bought = replace(JOB, market=Market.ON_DEMAND)
         simulate(bought, Adaptive(), runs=2, seed=1, jobs=2, deadline=Deadline(99.0, Greedy()))
     assert error.value.option == "deadline" and error.value.value == 99.0 and error.value.exit_code == 2
