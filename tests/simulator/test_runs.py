@@ -92,7 +92,7 @@ def test_what_a_process_cannot_do_is_told_as_if_there_were_none(monkeypatch: pyt
     with pytest.raises(RequestError, match="deadline: '99 s' cannot be used") as error:
         bought = replace(JOB, market=Market.ON_DEMAND)
         simulate(bought, Adaptive(), runs=2, seed=1, jobs=2, deadline=Deadline(99.0, Greedy()))
-    assert error.value.option == "deadline" and error.value.value == 99.0 and error.value.exit_code == 2
+    assert error.value.option == "deadline" and error.value.value == "99 s" and error.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
