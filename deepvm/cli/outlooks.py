@@ -216,7 +216,7 @@ def _renewer(work: Work, reference: InstanceType, runs: int | None) -> Renew:
         if isinstance(found, SimulationError):
             never = replace(r.outlook, total_s=math.inf, cost_usd=math.inf)
             return replace(r, outlook=never)
-        outlook = _outlook(found, r.outlook.sound, float(r.usd_per_hour))
+        outlook = _outlook(found, r.outlook.sound, float(r.usd_per_hour), work.deadline_s)
         new = replace(r, outlook=outlook)
         return replace(new, warnings=(*r.warnings, *(b.reason for b in _broken(work, new))))
 
@@ -244,18 +244,19 @@ def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | S
         return error
 
 
-def _outlook(found: Results, sound: bool, usd_per_hour: float) -> Outlook:
+def _outlook(found: Results, sound: bool, usd_per_hour: float, deadline_s: float | None) -> Outlook:
     """The means and the spread of runs on a cluster of 1 $/h, at its own price."""
     from deepvm.core.cluster import Outlook, Spread
     from deepvm.simulator.results import Spread as Quantiles
 
+    late = None if deadline_s is None else float((found.total_s > deadline_s).mean())
     time, bill = Quantiles.of(found.total_s), Quantiles.of(found.cost_usd * usd_per_hour)
     return Outlook(
         total_s=time.mean,
         cost_usd=bill.mean,
         preemptions=float(found.preemptions.mean()),
         sound=sound,
-        spread=Spread(found.runs, time.p50, time.p95, bill.p50, bill.p95),
+        spread=Spread(found.runs, time.p50, time.p95, bill.p50, bill.p95, late),
     )
 
 

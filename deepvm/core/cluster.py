@@ -90,13 +90,17 @@ class Binding:
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and 95th percentile of simulated runs: of the time, seconds, and of the bill, dollars."""
+    """Median and 95th percentile of simulated runs: of the time, seconds, and of the bill, dollars.
+
+    ``late``: the share of them that misses the deadline; None without one.
+    """
 
     runs: int
     p50_s: float
     p95_s: float
     p50_usd: float
     p95_usd: float
+    late: float | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from deepvm.core.cluster import Binding, Recommendation
 from deepvm.core.instances import InstanceType
 from deepvm.core.performance import flopp
 from deepvm.core.units import MICRO_USD, format_usd
+from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
 from deepvm.planner.frontier import Block, Choice
 from deepvm.planner.policies import architectures_of, scoring
@@ -18,18 +19,20 @@ from deepvm.planner.request import PlanRequest, PolicyName
 
 def blocks_of(candidates: Candidates, request: PlanRequest) -> tuple[Block, ...]:
     """One block for each architecture that the request considers."""
-    blocks = []
-    for architecture in architectures_of(request):
-        sizes = candidates.sizes(architecture)
-        # Most of them keep to a deadline at any price, or at none; the rest is a matter of the whole plan's price.
-        if request.needs_work:
-            sizes = sizes.take(np.isfinite(sizes.total_s))
-        if request.work is not None and request.work.constrained:
-            sizes = sizes.take(sizes.price <= sizes.most_usd)
-        if architecture.tiered and not len(candidates.tier):
-            sizes = sizes.take(np.zeros(len(sizes), dtype=np.bool_))
-        blocks.append(Block(architecture, sizes, candidates.tier, scoring(request, sizes)))
-    return tuple(blocks)
+    return tuple(block_of(architecture, candidates, request) for architecture in architectures_of(request))
+
+
+def block_of(architecture: Architecture, candidates: Candidates, request: PlanRequest) -> Block:
+    """The sizes of one architecture that may be asked for, with their scores."""
+    sizes = candidates.sizes(architecture)
+    # Most of them keep to a deadline at any price, or at none; the rest is a matter of the whole plan's price.
+    if request.needs_work:
+        sizes = sizes.take(np.isfinite(sizes.total_s))
+    if request.work is not None and request.work.constrained:
+        sizes = sizes.take(sizes.price <= sizes.most_usd)
+    if architecture.tiered and not len(candidates.tier):
+        sizes = sizes.take(np.zeros(len(sizes), dtype=np.bool_))
+    return Block(architecture, sizes, candidates.tier, scoring(request, sizes))
 
 
 def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[Binding, ...] = ()) -> Recommendation:

@@ -14,7 +14,7 @@ from deepvm.core.cluster import Recommendation, Rejection
 from deepvm.core.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.planner.binding import binding
-from deepvm.planner.build import blocks_of, describe, improvement
+from deepvm.planner.build import block_of, blocks_of, describe, improvement
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Block, Choice, Frontier, rank
@@ -62,8 +62,9 @@ class Recommendations(Sequence[Recommendation]):
         alternatives: the best clusters by the other objectives, where they differ from the first.
         rejections: types that are in no feasible cluster, with reasons.
         next_change: the next budget that buys a better cluster, None when none does.
-        nearly: the cheapest cluster with at least 95 % of the best one's throughput, where it saves at least 10 % of
-            the price; None otherwise, and where throughput is not the objective.
+        nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
+            its expected time, where it saves at least 10 % of the price; None otherwise, and by other objectives.
+        on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.
         status: how the search ended. solver: who did it.
         doubt: why the integer program did not prove them; empty when it did.
         infeasible: why nothing is feasible and what to change; None when something is.
@@ -78,6 +79,7 @@ class Recommendations(Sequence[Recommendation]):
     rejections: tuple[Rejection, ...]
     next_change: NextChange | None
     nearly: Recommendation | None
+    on_demand: Recommendation | None
     status: SolveStatus
     solver: str
     speedup_kind: str
@@ -183,6 +185,7 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
         rejections=_rejections(catalog, candidates, frontier, request),
         next_change=_next_change(frontier, candidates, request),
         nearly=_nearly(frontier, candidates, request, best),
+        on_demand=_on_demand(candidates, request),
         status=status,
         solver=solver,
         speedup_kind=candidates.speedup_kind,
@@ -284,10 +287,25 @@ def _nearly(
     frontier: Frontier, candidates: Candidates, request: PlanRequest, best: Choice | None
 ) -> Recommendation | None:
     """The cheapest cluster that is nearly as fast, if it saves enough to be worth a line."""
-    if best is None or request.objective is not Objective.THROUGHPUT or request.policy is not PolicyName.DEEPVM:
+    fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
+    if best is None or not fastest or request.policy is not PolicyName.DEEPVM:
         return None
-    choice = frontier.choice(int(np.searchsorted(frontier.best_so_far, NEARLY * best.value)))
+    enough = best.value * NEARLY if best.value > 0 else best.value / NEARLY  # times are compared as -seconds
+    choice = frontier.choice(int(np.searchsorted(frontier.best_so_far, enough)))
     return describe(choice, 1, candidates) if choice.price <= (1 - WORTH_SAVING) * best.price else None
+
+
+def _on_demand(candidates: Candidates, request: PlanRequest) -> Recommendation | None:
+    """The best cluster that nobody takes away, and that need not be saved for it."""
+    if candidates.work is None:
+        return None
+    from deepvm.core.savepolicy import Never
+    from deepvm.planner.architectures.on_demand import OnDemand
+
+    candidates = replace(candidates, work=replace(candidates.work, policy=Never()))
+    request = replace(request, policy=PolicyName.DEEPVM)
+    choice = Frontier.build([block_of(OnDemand(), candidates, request)]).best(request.budget_micro_usd)
+    return None if choice is None else describe(choice, 1, candidates)
 
 
 def _next_change(frontier: Frontier, candidates: Candidates, request: PlanRequest) -> NextChange | None:

@@ -71,6 +71,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
     }
     if request.work is not None:
         found["request"]["work"] = _work(request.work, answer.reference)
+        found["on_demand"] = None if answer.on_demand is None else _configuration(answer.on_demand, catalog)
     if answer.next_change:
         change = answer.next_change
         found["next_change"] = {
@@ -128,6 +129,7 @@ def _expected(outlook: Outlook) -> dict[str, Any]:
             "makespan_p95_s": spread.p95_s,
             "total_cost_p50_usd": spread.p50_usd,
             "total_cost_p95_usd": spread.p95_usd,
+            "late_share": spread.late,
         }
     return found
 

@@ -165,12 +165,15 @@ def _job_lines(answer: Recommendations) -> list[str]:
 
     job, gpu, outlook = work.job, first.cluster.gpu, first.outlook
     alone = f"{job.steps} steps of {job.step_s.mean:.4g} s, {format_seconds(job.steps * job.step_s.mean)}"
+    spans = (job.save_s, job.durable_s, job.allocation_s, job.preparation_s, job.grace_s)
+    save, durable, allocation, preparation, grace = (_as_in_job_files(span.mean) for span in spans)
     lines = [
         f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away.",
-        f"It counts {job.save_s.mean:.3g} s for a save, which is safe {job.durable_s.mean:.3g} s later, "
-        f"{job.allocation_s.mean:.3g} s for a new VM to come and {job.preparation_s.mean:.3g} s to prepare it, and "
-        f"notices {job.grace_s.mean:.3g} s ahead; a job file says how it is.",
+        f"It counts {save} for a save, which is safe {durable} later, {allocation} for a new VM to come and "
+        f"{preparation} to prepare it, and notices {grace} ahead; a job file says how it is.",
     ]
+    if outlook.preemptions and not (job.save_s.high and job.allocation_s.high and job.preparation_s.high):
+        lines.append("Doubt: what takes 0 s there makes preemptions look cheaper than they are.")
     if answer.reference.eflops_basis:
         basis = answer.reference.eflops_basis
         lines.append(f"Doubt: it stands on the eFLOPS of {answer.reference.name}, which are estimated: {basis}.")
@@ -183,7 +186,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
         count = first.cluster.spot_count
         lines.append(
             f"A spot {gpu.name} lives {format_seconds(life)} on average{source}; {count} of them "
-            f"{'is' if count == 1 else 'are'} stopped by {outlook.preemptions:.3g} preemptions, "
+            f"{'is' if count == 1 else 'are'} stopped by {_many(outlook.preemptions)} preemptions, "
             f"with saves by {work.policy_name}."
         )
     if source and band is not None:
@@ -196,9 +199,55 @@ def _job_lines(answer: Recommendations) -> list[str]:
         s = outlook.spread
         lines.append(
             f"Of {s.runs} simulated runs, half end within {format_seconds(s.p50_s)} and {s.p50_usd:.2f} $, 95 % within "
-            f"{format_seconds(s.p95_s)} and {s.p95_usd:.2f} $."
+            f"{format_seconds(s.p95_s)} and {s.p95_usd:.2f} $"
+            + ("." if s.late is None else f"; {s.late:.1%} miss the deadline.")
         )
+    elif work.deadline_s is not None and outlook.total_s > CLOSE * work.deadline_s:
+        lines.append("Doubt: expected means on average; about every second run is late ('--simulate 500' counts them).")
     return lines
+
+
+CLOSE = 0.98
+"""Of a deadline, from where on the mean says little about a single run: what is expected is right within 2 %."""
+
+
+def _as_in_job_files(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 1000 else format_seconds(seconds)
+
+
+def _many(count: float) -> str:
+    return f"{count:.3g}" if count < 100 else f"{count:.0f}"
+
+
+def _against(other: Recommendation, first: Recommendation) -> str:
+    """Expected time and bill of a cluster, and what they are to those of the first."""
+    new, old = other.outlook, first.outlook
+    if new is None or old is None:
+        return ""
+    text = ", expected {} and {}".format(*expected_cells(new))
+    if not (math.isfinite(new.total_s) and math.isfinite(old.total_s) and old.total_s and old.cost_usd):
+        return text
+    time = _change(new.total_s / old.total_s, "longer", "shorter", "as long")
+    return f"{text} ({time}, {_change(new.cost_usd / old.cost_usd, 'dearer', 'cheaper', 'as dear')})"
+
+
+def _better(other: Recommendation, first: Recommendation) -> bool:
+    """Whether a cluster is expected to be done no later, and for no more."""
+    new, old = other.outlook, first.outlook
+    return new is not None and old is not None and new.total_s <= old.total_s and new.cost_usd <= old.cost_usd
+
+
+def _change(ratio: float, more: str, less: str, same: str) -> str:
+    share = abs(ratio - 1)
+    if share < _LITTLE:
+        return same
+    if ratio >= 2:
+        return f"{ratio:.1f} times as {'long' if more == 'longer' else 'dear'}"
+    return f"{share:.1%} {more if ratio > 1 else less}"
+
+
+_LITTLE = 0.0005
+"""A share that would be printed as 0.0 %."""
 
 
 def _reasons(answer: Recommendations) -> list[str]:
@@ -218,7 +267,7 @@ def _reasons(answer: Recommendations) -> list[str]:
     else:
         gain = ""
         if change.gain is not None and answer.request.policy is PolicyName.DEEPVM:
-            gain = f", {change.gain:.1%} better"
+            gain = f", {change.gain:.1%} better" if change.gain >= _LITTLE else ", less than 0.1% better"
         elif change.gain is not None:
             gain = f", throughput {change.gain:+.1%}"
         lines.append(f"More money: {format_usd(change.budget)} $/h buys {change.recommendation.cluster}{gain}.")
@@ -227,15 +276,18 @@ def _reasons(answer: Recommendations) -> list[str]:
         saved = 1 - float(less) / float(first.usd_per_hour)
         lines.append(
             f"Less money: {format_usd(less)} $/h, {saved:.0%} less, buys {answer.nearly.cluster} "
-            f"with {worth:.1%} of the throughput."
+            f"with {worth:.1%} of the throughput{_against(answer.nearly, first)}."
         )
+    if answer.on_demand is not None:
+        r = answer.on_demand
+        head = "Better without spot VMs" if _better(r, first) else "On demand alone"
+        lines.append(f"{head}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h{_against(r, first)}.")
     for alternative in answer.alternatives:
         r = alternative.recommendation
         work = "" if r.usd_per_work is None else f", {_per_work(r.usd_per_work)} $/h per eFLOPS"
-        bill = "" if r.outlook is None else ", expected {} and {}".format(*expected_cells(r.outlook))
         lines.append(
             f"By {alternative.objective.value}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h, "
-            f"throughput {format_work(r.throughput)}{work}{bill}."
+            f"throughput {format_work(r.throughput)}{work}{_against(r, first)}."
         )
     lines += _left_out(answer)
     lines += [f"Doubt: {doubt}." for doubt in doubts(answer)]

@@ -34,7 +34,7 @@ def test_simulated_figures_agree_with_expected_ones(job: str, run: Run) -> None:
     found = json.loads(out)
     assert code == 0
     keys = ["makespan_s", "total_cost_usd", "preemptions", "by", "closed_form_holds"]
-    more = ["runs", "makespan_p50_s", "makespan_p95_s", "total_cost_p50_usd", "total_cost_p95_usd"]
+    more = ["runs", "makespan_p50_s", "makespan_p95_s", "total_cost_p50_usd", "total_cost_p95_usd", "late_share"]
     assert list(closed["configurations"][0]["expected"]) == keys
     assert list(found["configurations"][0]["expected"]) == keys + more
     times = ["save_s", "durable_s", "allocation_s", "preparation_s", "grace_s"]
@@ -225,3 +225,35 @@ def test_without_a_job_nothing_is_expected(run: Run) -> None:
 def test_wrong_use(words: list[str], code: int, named: str, run: Run) -> None:
     ended, out, err = run(*ASK, *words)
     assert ended == code and named in err and not out
+
+
+WORK = ["recommend", "--prices", "snapshot", "--work", "100", "--mttp", "12h"]
+
+
+def test_clusters_are_compared_with_on_demand_alone_and_with_cheaper_ones(run: Run) -> None:
+    words = [*WORK, "--pw", "2", "--measured-on", "g4dn.xlarge"]
+    out = run(*words)[1]
+    assert "\nBetter without spot VMs: 1 x g5.xlarge (on-demand) at 1.0060 $/h, expected 54.25 h and 54.58 $ (0." in out
+    assert "\nLess money: 0.5905 $/h, 70% less, buys 1 x g5.xlarge (spot)" in out
+    assert "expected 54.68 h and 32.29 $ (0.1% longer, 70.3% cheaper)" in out
+    found = json.loads(run(*words, "-o", "json")[1])
+    alone = found["on_demand"]
+    assert alone["expected"]["total_cost_usd"] == pytest.approx(alone["expected"]["makespan_s"] / 3600 * 1.006)
+    assert "\nOn demand alone: 1 x g4dn.xlarge" in run(*words, "--objective", "total-cost")[1]
+
+
+def test_runs_that_miss_the_deadline_are_counted(run: Run) -> None:
+    words = [*WORK, "--pw", "3", "--measured-on", "g4dn.xlarge", "--deadline", "42h"]
+    assert "\nDoubt: expected means on average; about every second run is late" in run(*words)[1]
+    late = json.loads(run(*words, "--simulate", "200", "-o", "json")[1])["configurations"][0]["expected"]["late_share"]
+    assert 0.2 < late < 0.8
+    out = run(*words, "--simulate", "200")[1]
+    assert f"; {late:.1%} miss the deadline.\n" in out and "every second" not in out
+    assert "every second" not in run(*WORK, "--pw", "3", "--measured-on", "g4dn.xlarge", "--deadline", "60h")[1]
+
+
+def test_what_costs_no_time_is_doubted(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("steps: 100000\nstep_s: 3.6\n")
+    words = ["recommend", "--prices", "snapshot", "--pw", "3", "--job", str(tmp_path / "job.yaml")]
+    assert "\nDoubt: what takes 0 s there makes preemptions look cheaper than they are.\n" in run(*words)[1]
+    assert "what takes 0 s" not in run(*WORK, "--pw", "3")[1]
