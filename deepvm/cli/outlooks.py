@@ -87,18 +87,19 @@ def simulated(answer: Recommendations, runs: int | None, *, document: bool = Fal
     if left_out and not kept:
         return _nothing(answer, left_out[0][1])
     others = (replace(a, recommendation=renew(a.recommendation)) for a in answer.alternatives)
+    nearly = answer.nearly and renew(answer.nearly)
     answer = replace(
         answer,
         configurations=tuple(kept),
-        alternatives=tuple(a for a in others if not (_doubtful(a.recommendation) and _broken(work, a.recommendation))),
+        alternatives=tuple(a for a in others if _kept(work, a.recommendation)),
+        nearly=nearly if nearly and _kept(work, nearly) else None,
     )
     if not document:
         return answer
-    change, nearly, cheapest = answer.next_change, answer.nearly, answer.cheapest
+    change, cheapest = answer.next_change, answer.cheapest
     return replace(
         answer,
         next_change=change and replace(change, recommendation=renew_doubtful(change.recommendation)),
-        nearly=nearly and renew_doubtful(nearly),
         cheapest=cheapest and renew_doubtful(cheapest),
     )
 
@@ -150,12 +151,16 @@ def _walk(answer: Recommendations, renew: Renew) -> tuple[list[Recommendation], 
             if spent > MOST_IN_ALL and len(seen) > top:
                 break
         new = renew(r)
-        broken = _broken(work, new) if _doubtful(new) else []
-        if broken:
-            left_out.append((new, broken[0]))
-        else:
+        if _kept(work, new):
             kept.append(new)
+        else:
+            left_out.append((new, _broken(work, new)[0]))
     return kept, left_out
+
+
+def _kept(work: Work, r: Recommendation) -> bool:
+    """Whether a cluster stays; one next to a limit where the closed form holds would be left out, or not, by chance."""
+    return not (_doubtful(r) and _broken(work, r))
 
 
 def _limited(r: Recommendation, left_out: Sequence[tuple[Recommendation, Binding]]) -> Recommendation:
