@@ -179,12 +179,15 @@ def _lives(files: list[Path]) -> LifeSource | None:
         return None
     from deepvm.cli.options import note
     from deepvm.simulator.lives import Seen, whole_lives
-    from deepvm.simulator.traces import lives_of
+    from deepvm.simulator.traces import pools_of, read_traces
 
-    lives = Seen([whole_lives(pool.pairs) for pool in lives_of(files, say=note)])
+    traces = read_traces(files, note)
+    lives = Seen([whole_lives(pool.pairs) for pool in pools_of(traces, say=note)])
+    time_s = sum(trace.gap_s * trace.counts.size for trace in traces)
+    short_s = sum(trace.gap_s * float((trace.counts < trace.nodes).sum()) for trace in traces)
     note(
-        "--trace replays how long machines lived, not the hours in which none was to be had: a replacement comes after "
-        "allocation_s; 'deepvm traces deadline' counts those hours, too"
+        f"--trace replays how long machines lived, not the {short_s / time_s:.0%} of the time in which they were not "
+        "to be had: a replacement comes after allocation_s; 'deepvm traces deadline' counts those hours, too"
     )
     return lives
 

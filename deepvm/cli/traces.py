@@ -93,9 +93,10 @@ def fit(
     from deepvm.reports import traces as report
     from deepvm.reports.documents import to_csv, to_json
     from deepvm.simulator.trace_fit import FEWEST, fit_lives
-    from deepvm.simulator.traces import lives_of
+    from deepvm.simulator.traces import pools_of, read_traces
 
-    pools = lives_of(files, nodes=nodes, say=note)
+    traces = read_traces(files, note)
+    pools = pools_of(traces, nodes=nodes, say=note)
     fits = fit_lives(pools)
     own = [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools] if each else []
     if output == "json":
@@ -103,7 +104,7 @@ def fit(
     elif output == "csv":
         sys.stdout.write(to_csv(report.FIT_HEADER, report.fit_rows(pools, fits, own)))
     else:
-        report.print_fit(pools, fits, own)
+        report.print_fit(pools, fits, own, alone=all((nodes or trace.nodes) == 1 for trace in traces))
 
 
 @app.command(short_help="Replay save policies: what saves and losses cost.")

@@ -122,8 +122,13 @@ def fit_rows(pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence
     ]
 
 
-def print_fit(pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence[Sequence[Fitted]]) -> None:
-    """The four laws, the best first, a verdict, and what stands behind it."""
+def print_fit(
+    pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence[Sequence[Fitted]], *, alone: bool
+) -> None:
+    """The four laws, the best first, a verdict, and what stands behind it.
+
+    ``alone``: whether the lives are those of single machines.
+    """
     print_lines([_about(pools), ""])
     best = fits[0]
     columns = [Column("law"), *(Column(h, "right") for h in ("log-likelihood", "AIC", "worse by", "mean h"))]
@@ -140,11 +145,22 @@ def print_fit(pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequenc
         for f in fits
         if f.at_bound
     ]
-    print_lines(lines)
+    print_lines([*lines, *(_to_plan_with(fits) if alone else [])])
     if each:
         print_lines([""])
         heads = ("lives", "ended", "Weibull shape", "mean h")
         print_table([Column("trace"), Column("best law"), *(Column(h, "right") for h in heads)], _each(pools, each))
+
+
+def _to_plan_with(fits: Sequence[Fitted]) -> list[str]:
+    """How the planner and the simulator are told of these lives."""
+    steady = next(f for f in fits if f.law.name == "exponential").mean_s
+    lasting = next(f for f in fits if math.isfinite(f.mean_s))
+    law = ":".join([lasting.law.name, *(f"{shape:.4g}" for shape in lasting.values[1:])])
+    return [
+        f"To plan with them: 'deepvm recommend --mttp {steady / 3600:.3g}h', which takes lives for exponential; in a "
+        f"job file 'mttp_s: {lasting.mean_s:.0f}' and 'lifetime: {law}'."
+    ]
 
 
 def _each(pools: Sequence[TraceLives], each: Sequence[Sequence[Fitted]]) -> list[list[str]]:

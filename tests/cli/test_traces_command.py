@@ -6,12 +6,15 @@ import csv
 import io
 import json
 import os
+import re
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli.command import Run
+
+from deepvm.simulator.jobfile import parse_job
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 REAL = Path(__file__).parents[3] / "shared" / "data" / "spot-traces"
@@ -201,3 +204,12 @@ def test_what_the_picture_holds(traces: Path) -> None:
     many = traces_figure(found * 20, pools, ())
     assert len(many.axes[0].get_yticklabels()) == MOST
     assert f"the first {MOST} of 60 traces" in str(many.get_suptitle())
+
+
+def test_what_was_fitted_can_be_planned_with(traces: Path, run: Run) -> None:
+    out = run("fit", *ZONES, "quiet.json")[1]
+    found = re.search(r"--mttp ([\d.]+)h'.* 'mttp_s: (\d+)' and 'lifetime: ([a-z]+:[\d.]+)'", out)
+    assert found is not None
+    job = parse_job(f"steps: 1\nstep_s: 1\nmttp_s: {found[2]}\nlifetime: {found[3]}\n", "job")
+    assert job.lifetime == "lognormal:1.747" and float(found[1]) == pytest.approx(2.83)
+    assert "To plan with them" not in run("fit", *ZONES, "four.json")[1]
