@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -29,7 +30,8 @@ Models = Annotated[
     typer.Option(
         metavar="NAME",
         autocompletion=_complete_model,
-        help=f"What is trained: {', '.join(MODELS)}, or {ALL}; may be repeated.",
+        help=f"What is trained: {', '.join(MODELS)}, {ALL} of them, or module:function for a model of your own; may "
+        "be repeated.",
     ),
 ]
 Resolution = Annotated[int, typer.Option(metavar="PIXELS", help="Height and width of the images.")]
@@ -114,12 +116,17 @@ def eflops(
         raise failure
 
 
+def is_own(model: str) -> bool:
+    """Whether a model is named as ``module:function``."""
+    return re.fullmatch(r"[\w.]+:\w+", model) is not None
+
+
 def models_of(names: list[str]) -> tuple[str, ...]:
-    """Each model that is named, once; all of them for ``all``. Raises RequestError."""
+    """Each model that is named, once; deepvm's own for ``all``. Raises RequestError."""
     for name in names:
-        if name not in (*MODELS, ALL):
-            raise RequestError("model", name, f"{', '.join(MODELS)}, {ALL}")
-    return MODELS if ALL in names else tuple(dict.fromkeys(names))
+        if name not in (*MODELS, ALL) and not is_own(name):
+            raise RequestError("model", name, f"{', '.join(MODELS)}, {ALL}, or module:function for a model of your own")
+    return tuple(dict.fromkeys(m for name in names for m in (MODELS if name == ALL else (name,))))
 
 
 def _print(found: list[Eflops], several: bool, output: str) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from deepvm.cli.ending import cleaning_up, growing
 from deepvm.cli.options import say
-from deepvm.cli.profile_eflops import MODELS, Device, Resolution
+from deepvm.cli.profile_eflops import MODELS, Device, Resolution, is_own
 from deepvm.cli.profile_hosts import (
     START_TIMEOUT,
     LauncherName,
@@ -84,7 +84,7 @@ def scaling(
     from deepvm.profiling.scaling_crew import Limits
 
     check_timeouts(start_timeout, timeout)
-    if ":" not in model and model not in MODELS:
+    if model not in MODELS and not is_own(model):
         raise RequestError("model", model, f"{', '.join(MODELS)}, or module:function that the hosts can import")
     where = scaling_hosts(hosts, hosts_file, local)
     there = Launcher.parse("local" if local else launcher, python, workdir)

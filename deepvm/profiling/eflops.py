@@ -7,6 +7,7 @@ number belongs to its workload: one machine has several times as many eFLOPS wit
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -132,7 +133,9 @@ def measure_eflops(
     caller, and what hangs in them is ended.
 
     Args:
-        model: with the four named below, a :class:`~deepvm.profiling.workload.Workload`.
+        model: a name of :data:`deepvm.profiling.models.MODELS`, or ``module:function``, a function without arguments
+            that returns a module for images (batch, 3, resolution, resolution) with 10 outputs. It and the four named
+            below are a :class:`~deepvm.profiling.workload.Workload`.
         batch: images of a step on each GPU, or in each process on the CPU.
         resolution: height and width of the images, pixels.
         windows: how many count; the warm-up is that of :func:`~deepvm.profiling.windows.time_windows`.
@@ -167,6 +170,7 @@ def measure_eflops(
         seconds=seconds,
         timeout_s=timeout_s,
         data=str(data.absolute()) if data else "",
+        modules=os.getcwd() if ":" in model else "",
     )
     where = f"{count} GPU{'s' * (count > 1)}" if device == "cuda" else _on_cpu(task)
     say(f"{model}: {batch} images of {resolution} x {resolution}, {dtype}, {optimizer}, on {where}")

@@ -16,10 +16,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepvm.errors import DataError, RequestError
-from deepvm.profiling.workload import Task
+from deepvm.profiling.workload import Task, Workload
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Send = Callable[[dict[str, Any]], None]
 _NO_MEMORY = (
@@ -40,7 +43,7 @@ def work(task: Task, rank: int, rendezvous: Path, send: Send) -> None:
 
     from deepvm.profiling.images import read_images
     from deepvm.profiling.machine import describe
-    from deepvm.profiling.models import CLASSES, build, forward_flops
+    from deepvm.profiling.models import CLASSES
     from deepvm.profiling.step import Ranks, Training, real, synthetic
     from deepvm.profiling.windows import time_windows
 
@@ -51,8 +54,9 @@ def work(task: Task, rank: int, rendezvous: Path, send: Send) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     data = read_images(Path(task.data)) if task.data else None
-    model = build(workload.model)
-    flops = forward_flops(model, workload.resolution) if rank == 0 else 0
+    if task.modules:  # behind all others, which a file of the user's must not hide
+        sys.path.append(task.modules)
+    model, flops = _made(workload, count=rank == 0)
     ranks = Ranks(rank, task.processes, device, rendezvous, task.timeout_s)
     batches = (
         real(data, workload.batch, workload.resolution, device, ranks)
@@ -79,6 +83,33 @@ def work(task: Task, rank: int, rendezvous: Path, send: Send) -> None:
         }
         send({"found": found})
     ranks.close()
+
+
+def _made(workload: Workload, *, count: bool) -> tuple[nn.Module, int]:
+    """The model and, where they are to be counted, the operations of its forward pass for one image.
+
+    Raises:
+        RequestError: a model of the user's own cannot be made or counted.
+    """
+    from deepvm.profiling.models import build, forward_flops
+
+    own = ":" in workload.model
+    try:
+        model = build(workload.model)
+    except (ImportError, AttributeError) as error:
+        allowed = f"module:function that can be imported in the current folder ({type(error).__name__}: {error})"
+        raise RequestError("model", workload.model, allowed) from None
+    try:
+        return model, forward_flops(model, workload.resolution) if count else 0
+    except Exception as error:
+        if not own:
+            raise
+        allowed = f"a model that takes images, and whose operations can be counted without data ({_line(error)})"
+        raise RequestError("model", workload.model, allowed) from None
+
+
+def _line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def failure(error: BaseException) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 
 import torch
 from torch import Tensor, nn
@@ -132,13 +133,17 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def build(name: str, classes: int = CLASSES) -> nn.Module:
-    """A model with random weights.
+    """A model with random weights: one of :data:`MODELS`, or what ``module:function`` returns.
 
     It takes images (batch, 3, pixels, pixels) from 32 pixels on and gives (batch, classes).
 
     Raises:
-        RequestError: no such model.
+        RequestError: no such model. ImportError, AttributeError: no such module or function.
     """
+    if ":" in name:
+        module, _, function = name.partition(":")
+        made: nn.Module = getattr(import_module(module), function)()
+        return made
     if name not in MODELS:
         raise RequestError("model", name, ", ".join(MODELS))
     return MODELS[name](classes)

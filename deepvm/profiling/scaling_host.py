@@ -67,9 +67,9 @@ def _report(order: argparse.Namespace) -> None:
     import torch
 
     from deepvm import __version__
-    from deepvm.profiling.scaling_worker import make_model
+    from deepvm.profiling.models import build
 
-    make_model(json.loads(order.workload))
+    build(str(json.loads(order.workload)["model"]))
     listener = _listen()
     threading.Thread(target=_answer, args=(listener, f"{order.token} {order.rank}"), daemon=True).start()
     emit(

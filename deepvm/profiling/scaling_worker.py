@@ -13,32 +13,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deepvm.profiling.leash import emit, hold, reason_of
 
-if TYPE_CHECKING:
-    import torch
-
 CLASSES = 10
 """As CIFAR-10, the paper's data set, has them."""
-
-
-def make_model(workload: Mapping[str, Any]) -> torch.nn.Module:
-    """The model of a workload: one of :mod:`deepvm.profiling.models`, or what ``module:function`` returns.
-
-    Raises:
-        RequestError: there is no model of this name. ImportError, AttributeError: no such module or function.
-    """
-    name = str(workload["model"])
-    if ":" in name:
-        module, _, function = name.partition(":")
-        made: torch.nn.Module = getattr(import_module(module), function)()
-        return made
-    from deepvm.profiling.models import build
-
-    return build(name, classes=CLASSES)
 
 
 class Training:
@@ -53,11 +33,13 @@ class Training:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
+        from deepvm.profiling.models import build
+
         torch.manual_seed(0)
         self._cuda = workload["device"] == "cuda"
         here = int(os.environ["LOCAL_RANK"])
         self.device = torch.device("cuda", here) if self._cuda else torch.device("cpu")
-        model = make_model(workload).to(self.device).train()
+        model = build(str(workload["model"]), classes=CLASSES).to(self.device).train()
         self._model = DistributedDataParallel(model, device_ids=[here] if self._cuda else None)
         self._optimizer = torch.optim.Adam(self._model.parameters())
         self._loss = torch.nn.CrossEntropyLoss()

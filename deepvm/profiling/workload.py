@@ -14,7 +14,7 @@ class Workload:
     """What a number of eFLOPS belongs to.
 
     Attributes:
-        model: a name of :data:`deepvm.profiling.models.MODELS`.
+        model: a name of :data:`deepvm.profiling.models.MODELS`, or ``module:function`` for a model of one's own.
         resolution: height and width of the images, pixels.
         batch: images of a step on each GPU, or in each process on the CPU.
         dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision.
@@ -35,7 +35,7 @@ class Task:
     Attributes:
         device: ``cpu`` or ``cuda``. processes: how many train together. threads: of each on the CPU.
         windows: how many count. seconds: each lasts at least. timeout_s: the longest wait for another process.
-        data: a folder, "" for random images.
+        data: a folder, "" for random images. modules: a folder in which ``module:function`` is looked for last.
     """
 
     workload: Workload
@@ -46,6 +46,7 @@ class Task:
     seconds: float
     timeout_s: float
     data: str
+    modules: str = ""
 
     def write(self) -> str:
         """As one line of JSON."""

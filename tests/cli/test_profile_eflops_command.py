@@ -62,6 +62,8 @@ def test_several_models_are_a_list(one_core: None, run: Run) -> None:
     ("words", "code", "message"),
     [
         (["--model", "vgg"], 2, "--model: 'vgg' cannot be used; allowed: resnet18, resnet50"),
+        (["--model", "../a:b"], 2, "--model: '../a:b' cannot be used; allowed: resnet18, resnet50"),
+        (["--model", "no_such:model"], 2, "module:function that can be imported in the current folder (ModuleNotFound"),
         (["--windows", "2"], 2, "--windows: 2 cannot be used; allowed: a whole number from 3 to 1000"),
         (["--batch", "1"], 2, "--batch: 1 cannot be used"),
         (["--timeout", "nan"], 2, "--timeout: nan cannot be used"),

@@ -198,6 +198,40 @@ def test_names_are_those_of_the_parts() -> None:
     assert tuple(OPTIMIZERS) == eflops._OPTIMIZERS
 
 
+OWN = """
+import torch
+from torch import nn
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
+
+    def forward(self, images):
+        tokens = torch.zeros(len(images), 8, dtype=torch.long, device=images.device)
+        return self.head(self.embed(tokens))[:, -1, :10]
+
+def for_other_images():
+    return nn.Linear(3, 4)
+"""
+
+
+def test_a_model_of_ones_own(one_core: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: a linear layer on 8 tokens is 8 x 16 x 50 multiplications and as many additions."""
+    (tmp_path / "own_model.py").write_text(OWN)
+    (tmp_path / "json.py").write_text("raise SystemExit('the user has a file of that name')")
+    monkeypatch.chdir(tmp_path)
+    found = measure_eflops("own_model:Tokens", **SMALL)
+    assert found.forward_flops == 2 * 8 * 16 * 50 and found.workload.model == "own_model:Tokens"
+    for name, message in {
+        "own_model:Token": "imported in the current folder .AttributeError: ",
+        "no_such:Model": "imported in the current folder .ModuleNotFoundError: No module named 'no_such'",
+        "own_model:for_other_images": "a model that takes images, and whose operations can be counted without data .",
+    }.items():
+        with pytest.raises(RequestError, match=f"model: '{name}' cannot be used; allowed: .*{message}"):
+            measure_eflops(name, **SMALL)
+
+
 @pytest.mark.slow
 def test_a_measurement_on_images_of_a_data_set(one_core: None, tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073) * 3)
