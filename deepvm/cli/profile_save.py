@@ -134,6 +134,8 @@ def entry_from(
         raise CatalogFormatError(name, [Problem("schema_version", found, allowed)])
     machine = document.get("machine")
     own = machine.get("instance_type") if isinstance(machine, Mapping) else ""
+    if instance_type and isinstance(own, str) and own and own != instance_type:
+        note(f"{name}: measured on {own} by its own words, and saved as {instance_type}")
     types = (
         {
             "sender_type": sender_type or _text(document, "sender_type"),
@@ -216,7 +218,8 @@ def _save(new: tuple[Entry, ...]) -> None:
                 f"'deepvm tables remove {entry.name}' makes room for this one"
             )
     _say_which_are_used([e for e in new if kept[e.name] == e], change.new, known)
-    say(f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm tables restore' undoes the last change")
+    undo = "'deepvm tables restore' undoes the last change" if change.new != change.old else "nothing changed"
+    say(f"{change.path}: {counted(len(change.new), 'measurement')}; {undo}")
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:

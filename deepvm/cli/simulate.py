@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def simulate(
+    more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More files of --trace.")] = None,
     job: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="The job: a YAML file; the README lists its keys. Several are compared."),
@@ -44,9 +45,9 @@ def simulate(
     runs: Annotated[int, typer.Option(help="How many trainings.")] = 100,
     seed: Annotated[int, typer.Option(help="The same seed gives the same trainings.")] = 1,
     market: Annotated[
-        Literal["", "spot", "on-demand"],
+        Literal["spot", "on-demand"] | None,
         typer.Option(help="Where the VMs come from.  [default: what the job says]", show_default=False),
-    ] = "",
+    ] = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -88,12 +89,13 @@ def simulate(
         from deepvm.reports.pictures import check_picture
 
         check_picture(Path(plot))  # what is wrong with it is found before anything is simulated
+    trace = [*(trace or []), *_more_traces(more or [], trace)]
     all_jobs = _jobs(job or [], preset or [], market)
     if trace:
         all_jobs = [_with_prior(each) for each in all_jobs]
     policies = _policies(policy, compare)
     cases = [case for each in all_jobs for case in _cases(each, policies, sweep or [], bool(trace))]
-    lives, limit = _lives(trace or []), _deadline(deadline, deadline_policy)
+    lives, limit = _lives(trace), _deadline(deadline, deadline_policy)
     _refuse_half_a_bill(all_jobs, deadline)
     answers, hopeless = _simulated(cases, runs, seed, lives, jobs, executor, limit)
     from deepvm.errors import SimulationError
@@ -120,7 +122,16 @@ def simulate(
         raise error
 
 
-def _jobs(paths: list[Path], presets: list[str], market: str) -> list[Job]:
+def _more_traces(files: list[Path], traces: list[Path] | None) -> list[Path]:
+    """What stands behind ``--trace FILE``, as a shell writes ``--trace *.json``."""
+    from deepvm.errors import RequestError
+
+    if files and not traces:
+        raise RequestError("job", "", f"--job {files[0]} for a job, or --trace {files[0]} for the lives of machines")
+    return files
+
+
+def _jobs(paths: list[Path], presets: list[str], market: str | None) -> list[Job]:
     from dataclasses import replace
 
     from deepvm.core.instances import Market
@@ -178,11 +189,15 @@ def _lives(files: list[Path]) -> LifeSource | None:
     if not files:
         return None
     from deepvm.cli.options import note
+    from deepvm.errors import DataError
     from deepvm.simulator.lives import Seen, whole_lives
     from deepvm.simulator.traces import pools_of, read_traces
 
     traces = read_traces(files, note)
-    lives = Seen([whole_lives(pool.pairs) for pool in pools_of(traces, say=note)])
+    whole = [whole_lives(pool.pairs) for pool in pools_of(traces, say=note)]
+    if not any(whole):
+        raise DataError(f"{', '.join(map(str, files))}: no machine is lost there; name another trace, or leave it away")
+    lives = Seen(whole)
     time_s = sum(trace.gap_s * trace.counts.size for trace in traces)
     short_s = sum(trace.gap_s * float((trace.counts < trace.nodes).sum()) for trace in traces)
     note(

@@ -162,6 +162,8 @@ def import_tables(
             if value:
                 raise RequestError(option, value, "nothing with JSON, which says so itself")
         entries = _of_json(path, measured_at, instance_type, sender_type, receiver_type)
+    if not entries:
+        say(f"{file} holds no measurement")
     put(entries, force_local=force_local, force_spread=force_spread)
 
 

@@ -179,10 +179,11 @@ class Auto(_Weighing):
     loss is least at an interval of sqrt(2 save_s mtbf_s). CheckFreq's budget: save_s / interval <= overhead.
 
     Attributes:
-        mtbf_s: mean time between failures of the cluster, seconds. overhead: share of the time that may be lost.
+        mtbf_s: mean time between failures of the cluster, seconds; None: as the facts say.
+        overhead: share of the time that may be lost.
     """
 
-    mtbf_s: float = 3600.0
+    mtbf_s: float | None = None
     overhead: float = OVERHEAD
 
     def __post_init__(self) -> None:
@@ -191,14 +192,15 @@ class Auto(_Weighing):
         Raises:
             RequestError: naming the attribute.
         """
-        if not 0 < self.mtbf_s < math.inf:
+        if self.mtbf_s is not None and not 0 < self.mtbf_s < math.inf:
             raise RequestError("mtbf_s", self.mtbf_s, "a time above 0 s")
         if not 0 < self.overhead < 1:
             raise RequestError("overhead", self.overhead, "a share between 0 and 1")
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """See :class:`IntervalPolicy`."""
-        return most(young_s(facts.save_s, self.mtbf_s), facts.save_s / self.overhead, facts.backup_s)
+        mtbf_s = facts.mttp_s if self.mtbf_s is None else self.mtbf_s
+        return most(young_s(facts.save_s, mtbf_s), facts.save_s / self.overhead, facts.backup_s)
 
 
 @dataclass(frozen=True)

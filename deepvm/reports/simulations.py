@@ -51,7 +51,7 @@ def csv_text(answers: Sequence[Answer]) -> str:
         found = answer.results
         numbers = [v for f in figures for v in Spread.of(getattr(found, f)).document().values()]
         parts = [found.breakdown_s[p] for p in PARTS]
-        where = [*([found.job.name] if several else []), *(v for _, v in answer.values)]
+        where = [*([found.job.name] if several else []), *(int(v) if key == "vms" else v for key, v in answer.values)]
         rows.append([*where, found.policy, found.runs, found.seed, *numbers, *parts])
     keys = [*(["job"] if several else []), *keys]
     return to_csv([*keys, "policy", "runs", "seed", *spreads, *(f"{p}_s" for p in PARTS)], rows)

@@ -218,8 +218,12 @@ def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None
     if len(policies) > 1:
         first = policies[0]
         print_lines(["", f"Compared with {first}:"])
-        rows = [[p, *(f"{100 * (share[p, s] / share[first, s] - 1):+.1f} %" for s in saves)] for p in policies[1:]]
+        rows = [[p, *(_gain(share[p, s], share[first, s]) for s in saves)] for p in policies[1:]]
         print_table([Column("policy"), *(Column(f"{s:g} s", "right") for s in saves)], rows)
+
+
+def _gain(share: float, first: float) -> str:
+    return f"{100 * (share / first - 1):+.1f} %" if first else "-"
 
 
 def _cost(cost: Cost) -> dict[str, Any]:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from deepvm.catalog.files import read_text
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
 from deepvm.core.units import MOST_SECONDS
 from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.simulator.lives import LAWS, Drawn
+from deepvm.simulator.lives import LAWS, SHAPES, Drawn
 
 _LARGEST = 1_000_000
-"""Bytes that a job file may have; more is another file."""
+"""Characters that a job file may have; more is another file."""
 MOST_VMS, _MOST_USD, _LEAST_S = 10_000, 1e9, 1e-9
 """Slips that would end in an overflow, or in more memory than there is: VMs, their price, the length of a step."""
 
@@ -98,7 +100,7 @@ def _law(value: Any) -> str:
     try:
         Drawn(str(value), (1.0,))
     except RequestError:
-        raise _Wrong(f"{', '.join(LAWS)}; shapes above 0, of lomax above 1") from None
+        raise _Wrong(f"{', '.join(LAWS)}; {SHAPES}") from None
     return str(value)
 
 
@@ -139,18 +141,15 @@ def read_job(path: Path) -> Job:
 
     Raises:
         JobFormatError: unknown or repeated keys, or values that cannot be; names each with its line.
-        DataError: there is no such file, or it is not text.
+        DataError: there is no such file. CatalogFormatError: it is empty, no regular file, or not text.
     """
+    wanted = "give a job file; the README shows one"
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; give a job file; the README shows one") from None
-    if len(data) > _LARGEST:
-        raise DataError(f"{path}: {len(data)} bytes are no job file")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not text in UTF-8") from None
+        text = read_text(path, wanted)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: {error.strerror}; {wanted}") from None
+    if len(text) > _LARGEST:
+        raise DataError(f"{path}: has {len(text)} characters; {wanted}")
     return parse_job(text, str(path))
 
 
@@ -174,23 +173,23 @@ def parse_job(text: str, place: str) -> Job:
         )
     found: dict[str, Any] = {}
     problems: list[str] = []
-    seen: set[str] = set()
+    seen: dict[str, int] = {}
     for key, node in root.value:
         name, line = str(key.value), key.start_mark.line + 1
         try:
             _read(name, node, seen, found)
         except (_Wrong, yaml.YAMLError, RecursionError, ValueError) as error:
-            problems.append(f"line {line}: {name}: {error}")
-        seen.add(name)
+            problems.append(f"line {line}: {name}: {str(error).splitlines()[0]}")
+        seen[name] = line
     problems += [f"{name}: missing; a job needs it" for name in _REQUIRED if name not in seen]
     if not problems:
-        problems += [f"{name}: {text}" for name, text in _together(found)]
+        problems += [f"line {seen[name]}: {name}: {text}" for name, text in _together(found)]
     if problems:
         raise JobFormatError(place, problems)
     return Job(**found)
 
 
-def _read(name: str, node: yaml.Node, seen: set[str], found: dict[str, Any]) -> None:
+def _read(name: str, node: yaml.Node, seen: Collection[str], found: dict[str, Any]) -> None:
     known = _KEYS.get(name)
     if known is None:
         near = difflib.get_close_matches(name, _KEYS, 1)
@@ -211,7 +210,18 @@ def _read(name: str, node: yaml.Node, seen: set[str], found: dict[str, Any]) -> 
         raise _Wrong(f"{shown if len(shown) < 60 else shown[:56] + ' ...'} cannot be used; allowed: {error}") from None
 
 
+_POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", re.ASCII)
+_TEXT, _WHOLE = "tag:yaml.org,2002:str", 1e15
+
+
 def _value(node: yaml.Node) -> Any:
+    # YAML 1.1 takes 1e5 for text, unlike 1.0e+5; JSON and people do not.
+    plain_text = isinstance(node, yaml.ScalarNode) and node.style is None and node.tag == _TEXT
+    if plain_text and _POWER.fullmatch(node.value):
+        number = float(node.value)
+        return int(number) if number.is_integer() and number < _WHOLE else number
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(each) for each in node.value]
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)

@@ -15,6 +15,7 @@ from deepvm.errors import RequestError
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 LAWS = ("exponential", "weibull:SHAPE", "lomax:SHAPE", "lognormal:SIGMA")
+SHAPES = "shapes above 0.01, of lomax above 1, sigma above 0 and below 30"
 
 
 class LifeSource(Protocol):
@@ -64,10 +65,11 @@ class Drawn:
             shape = float(text) if text else 0.0
         except ValueError:
             shape = math.nan
-        # A Lomax life has a mean only above a shape of 1.
-        least = {"exponential": -1.0, "weibull": 0.0, "lomax": 1.0, "lognormal": 0.0}.get(name, math.inf)
-        if not least < shape < math.inf or (name == "exponential") == bool(text):
-            raise RequestError("lifetime", self.law, f"{', '.join(LAWS)}; shapes above 0, of lomax above 1")
+        # A Lomax life has a mean only above a shape of 1; the means of very uneven lives exceed all numbers.
+        least = {"exponential": -1.0, "weibull": 0.01, "lomax": 1.0, "lognormal": 0.0}.get(name, math.inf)
+        most = 30.0 if name == "lognormal" else 1e6
+        if not least < shape < most or (name == "exponential") == bool(text):
+            raise RequestError("lifetime", self.law, f"{', '.join(LAWS)}; {SHAPES}")
         return name, shape
 
     def starts(self, random: np.random.Generator, runs: int) -> Whole:

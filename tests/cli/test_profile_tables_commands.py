@@ -458,6 +458,22 @@ def test_a_first_save_is_undone_and_a_second_one_says_what_it_replaces(
     assert "before: 1.2e+12" in err
 
 
+def test_an_import_that_changes_nothing_advises_no_undo(run: Run, good: Good) -> None:
+    """The undo would take away what was saved before."""
+    day = ("--measured-at", "2026-03-01")
+    for name, value in (("g4dn.xlarge", 1.2e12), ("g5.xlarge", 3e12)):
+        err = run("tables", "import", written("e.json", eflops(value)), "--instance-type", name, *day)[2]
+        assert "'deepvm tables restore' undoes the last change" in err
+    good("tables", "export", "all.json")
+    err = run("tables", "import", "all.json")[2]
+    assert "measured.json: 2 measurements; nothing changed\n" in err and "restore" not in err
+    Path("none.json").write_text('{"schema_version": "deepvm.tables/1", "entries": []}')
+    assert run("tables", "import", "none.json")[::2] == (0, "none.json holds no measurement\n")
+    own = eflops(machine={"instance_type": "p2.xlarge", "gpus": ["K80"]})
+    err = run("tables", "import", written("e.json", own), "--instance-type", "g4dn.xlarge", *day)[2]
+    assert "measured on p2.xlarge by its own words, and saved as g4dn.xlarge" in err
+
+
 def test_what_is_saved_and_not_used_is_said_at_once(capsys: pytest.CaptureFixture[str], good: Good) -> None:
     save(eflops(device="cpu"), instance_type="g4dn.xlarge")
     err = capsys.readouterr().err

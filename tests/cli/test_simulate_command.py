@@ -49,6 +49,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "bought.yaml").write_text(CALM.replace("calm", "bought") + "market: on-demand\nvms: 3\n")
     (tmp_path / "half.yaml").write_text(CALM.replace("calm", "half").replace("on_demand_usd_per_hour: 9.7\n", ""))
     (tmp_path / "ring.json").write_text(json.dumps(RING))
+    start = "steps: 10\nstep_s: 1\nsave_s: 2\n"
+    (tmp_path / "flat.yaml").write_text(start + "lifetime: weibull:0.001\nmttp_s: 60\n")
+    (tmp_path / "wide.yaml").write_text(start + "lifetime: lognormal:1000\nmttp_s: 60\n")
+    (tmp_path / "stall.yaml").write_text(start + "stall_s: 3\n")
+    (tmp_path / "empty.yaml").write_text("")
+    (tmp_path / "unending.json").write_text('{"metadata": {"gap_seconds": 100}, "data": [0, 1, 1]}')
     (tmp_path / "never.json").write_text('{"metadata": {"gap_seconds": 100}, "data": [0, 0]}')
     (tmp_path / "lost.yaml").write_text("steps: 1000\nstep_s: 10\nallocation_s: 100\nmttp_s: 300\n")
     (tmp_path / "bad.yaml").write_text("steps: 5\nstep_s: [2, 1]\nsafe_s: 3\n")
@@ -189,7 +195,22 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (["--job", "bad.yaml"], 2, "bad.yaml, line 2: step_s: [2, 1] cannot be used; allowed: seconds from 0"),
         (["--job", "bad.yaml"], 2, "bad.yaml, line 3: safe_s: there is no such key; did you mean save_s?"),
         (["--job", "none.yaml"], 4, "none.yaml: No such file or directory; give a job file; the README"),
-        (["--job", "."], 4, ".: Is a directory"),
+        (["--job", "."], 4, ".: file: is a folder"),
+        (["--job", "/dev/zero"], 4, "/dev/zero: file: is a pipe, socket or device"),
+        (["--job", "empty.yaml"], 4, "empty.yaml: file: is empty"),
+        (
+            ["--job", "flat.yaml"],
+            2,
+            "flat.yaml, line 4: lifetime: 'weibull:0.001' cannot be used; allowed: exponential",
+        ),
+        (["--job", "wide.yaml"], 2, "wide.yaml, line 4: lifetime: 'lognormal:1000' cannot be used; allowed: exponent"),
+        (["--job", "stall.yaml"], 2, "stall.yaml, line 4: stall_s: 3 s is more than the whole save of 2 s"),
+        (["calm.yaml"], 2, "--job calm.yaml for a job, or --trace calm.yaml for the lives of machines"),
+        (
+            ["--job", "calm.yaml", "--trace", "unending.json"],
+            4,
+            "unending.json: no machine is lost there; name another",
+        ),
         ([], 2, "--job: not given or empty; allowed: a job file, or --preset gpt-117m or gpt-1.3b"),
         (
             ["--job", "calm.yaml", "--job", "./calm.yaml"],
@@ -363,3 +384,18 @@ def test_an_interrupted_command_leaves_no_process(jobs: int, number: int, times:
     assert out == "" and "Traceback" not in err
     assert until(lambda: not any(Path(f"/proc/{p}").exists() for p in before), 10)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_shell_may_write_several_traces(files: Path, run: Run) -> None:
+    (files / "other.json").write_text(json.dumps(RING | {"prices": [1]}).replace("100", "50"))
+    words = ["--job", "calm.yaml", "--runs", "50", "-o", "json", "--trace", "ring.json"]
+    several = run(*words, "--trace", "other.json")
+    assert several[0] == 0 and run(*words, "other.json") == several != run(*words)
+
+
+def test_auto_counts_with_the_preemptions_of_the_job(files: Path, run: Run) -> None:
+    """As often as Young's interval, whose first version comes at once as well."""
+    (files / "often.yaml").write_text("steps: 5000\nstep_s: 1\nsave_s: 1\nallocation_s: 10\nmttp_s: 300\n")
+    words = ["--job", "often.yaml", "--compare", "auto,young", "--runs", "200", "-o", "json"]
+    auto, young = (row["total_s"]["mean"] for row in json.loads(run(*words)[1])["rows"])
+    assert auto == pytest.approx(young, rel=0.03)

@@ -213,3 +213,8 @@ def test_what_was_fitted_can_be_planned_with(traces: Path, run: Run) -> None:
     job = parse_job(f"steps: 1\nstep_s: 1\nmttp_s: {found[2]}\nlifetime: {found[3]}\n", "job")
     assert job.lifetime == "lognormal:1.747" and float(found[1]) == pytest.approx(2.83)
     assert "To plan with them" not in run("fit", *ZONES, "four.json")[1]
+
+
+def test_policies_that_cost_nothing_are_compared_with_nothing(traces: Path, run: Run) -> None:
+    code, out, _ = run("replay", "quiet.json", "--policies", "none,thesis")
+    assert code == 0 and out.splitlines()[-1].split() == ["thesis", "-", "-", "-"]

@@ -95,12 +95,12 @@ def test_presets_are_the_thesiss() -> None:
         ("steps: true\nstep_s: 1\n", "line 1: steps: True cannot be used"),
         ("steps: 10\nstep_s: [2, 1]\n", "line 2: step_s: [2, 1] cannot be used; allowed: seconds from 0"),
         ("steps: 10\nstep_s: [1, 2, 3]\n", "line 2: step_s: [1, 2, 3] cannot be used"),
-        ("steps: 10\nstep_s: 0\n", "step_s: a step of 0 s"),
+        ("steps: 10\nstep_s: 0\n", "line 2: step_s: a step of 0 s"),
         ("steps: 10\nstep_s: .nan\n", "line 2: step_s: nan cannot be used"),
         ("steps: 10\nstep_s: -1\n", "line 2: step_s: -1 cannot be used"),
         ("steps: 10\nstep_s: one\n", "line 2: step_s: 'one' cannot be used"),
         ("steps: 10\nstep_s: 1.0e+11\n", "line 2: step_s: 100000000000.0 cannot be used"),
-        ("steps: 10\nstep_s: 1.0e-10\n", "step_s: a step of 1e-10 s; allowed: a time from 1e-09 s"),
+        ("steps: 10\nstep_s: 1.0e-10\n", "line 2: step_s: a step of 1e-10 s; allowed: a time from 1e-09 s"),
         ("steps: 10\nstep_s: 1\nvms: 10001\n", "line 3: vms: 10001 cannot be used; allowed: a whole number from 1 to"),
         ("steps: 10\nstep_s: 1\nspot_usd_per_hour: 1.0e+300\n", "line 3: spot_usd_per_hour: 1e+300 cannot be used"),
         ("stepz: 10\nstep_s: 1\n", "line 1: stepz: there is no such key; did you mean steps?"),
@@ -111,7 +111,7 @@ def test_presets_are_the_thesiss() -> None:
         ("steps: 10\nstep_s: 1\nmissed_notice_rate: 5\n", "line 3: missed_notice_rate: 5 cannot be used"),
         ("steps: 10\nstep_s: 1\nlifetime: lomax:1\n", "line 3: lifetime: 'lomax:1' cannot be used; allowed: exp"),
         ("steps: 10\nstep_s: 1\nelastic: 2\n", "line 3: elastic: 2 cannot be used; allowed: true or false"),
-        ("steps: 10\nstep_s: 1\nsave_s: 2\nstall_s: 3\n", "stall_s: 3 s is more than the whole save of 2 s"),
+        ("steps: 10\nstep_s: 1\nsave_s: 2\nstall_s: 3\n", "line 4: stall_s: 3 s is more than the whole save of 2 s"),
         ("steps: 10\nstep_s: 1\nname: !!python/object:os.system x\n", "line 3: name: could not determine"),
         ("steps: 10\nstep_s: {a: 1}\n", "line 2: step_s: {'a': 1} cannot be used"),
     ],
@@ -120,6 +120,12 @@ def test_what_is_said_about_what_cannot_be(text: str, said: str) -> None:
     with pytest.raises(JobFormatError) as error:
         parse_job(text, "job.yaml")
     assert f"job.yaml, {said}" in str(error.value) and error.value.exit_code == 2
+
+
+def test_numbers_may_be_written_as_json_does() -> None:
+    job = parse_job("steps: 1e3\nstep_s: 1e-05\nsave_s: [1e-3, 2E-3]\nmttp_s: 1.5e4\nname: '1e3'\n", "x")
+    assert (job.steps, job.step_s, job.save_s, job.mttp_s) == (1000, Span.of(1e-5), Span(1e-3, 2e-3), (15000.0,))
+    assert job.name == "1e3" and isinstance(job.steps, int)
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -131,15 +137,15 @@ def test_all_problems_are_told_at_once() -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     for name, data, said in [
         ("none.yaml", None, "No such file.* give a job file; the README shows one"),
-        ("binary.yaml", b"\xff\xfe\x00", "not text"),
-        ("large.yaml", b"#" * 1_000_001, "are no job file"),
+        ("binary.yaml", b"\xff\xfe\x00", "is not UTF-8"),
+        ("large.yaml", b"#" * 1_000_001, "has 1000001 characters; give a job file"),
     ]:
         path = tmp_path / name
         if data is not None:
             path.write_bytes(data)
         with pytest.raises(DataError, match=said):
             read_job(path)
-    with pytest.raises(DataError, match="directory"):
+    with pytest.raises(DataError, match="is a folder"):
         read_job(tmp_path)
     with_mark = tmp_path / "bom.yaml"
     with_mark.write_bytes(b"\xef\xbb\xbfsteps: 1\r\nstep_s: 1\r\n")
