@@ -6,8 +6,8 @@ stretch, so the work grows with preemptions and not with steps or saves (only ``
 machine's age, takes an array step for each save).
 
 Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact for n = 1; what is
-lost to a preemption depends on them only through where it falls within a segment. The versions of a stretch all take as
-long to become durable: none overtakes another. In a cluster only the notice of the machine that goes first is heeded.
+lost to a preemption depends on them only through where it falls within a segment. In a cluster only the notice of the
+machine that goes first is heeded.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from deepvm.core.job import ZERO, Job, Span
 from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
 from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
 from deepvm.errors import SimulationError
+from deepvm.simulator.latencies import Backups, total
 from deepvm.simulator.lives import LifeSource
 from deepvm.simulator.markets import Deadline, Markets
 from deepvm.simulator.state import NEVER, PARTS, Array, Mask, Outcome, Rows, Runs, rest_of
@@ -70,15 +71,16 @@ class _Engine:
         self._weighing = policy if isinstance(policy, IntervalPolicy) and self._spot else None
         self._elastic = job.elastic and job.vms > 1
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
-        self._behind = ZERO  # what of a save runs behind the training
+        behind = ZERO  # what of a save runs behind the training
         if job.stall_s is not None:
             rest = (max(0.0, s - job.stall_s.mean) for s in (job.save_s.low, job.save_s.high))
-            self._behind = Span(*rest)
+            behind = Span(*rest)
+        self._backups = Backups(job.durable_s, behind)
         self._prior = min(job.mttp_s[0], NEVER) / job.vms  # what is believed of the cluster before anything is seen
         self._history = LomaxHistory.around(self._prior) if isinstance(policy, Hazard) and self._spot else None
-        urgent, behind = job.save_s.mean + job.durable_s.mean, job.durable_s.mean + self._behind.mean
+        urgent, backup = job.save_s.mean + job.durable_s.mean, job.durable_s.mean + behind.mean
         restart = job.allocation_s.mean + self._warm.mean
-        self._facts = SaveFacts(job.blocked_s.mean, behind, job.step_s.mean, urgent, job.grace_s.mean, restart)
+        self._facts = SaveFacts(job.blocked_s.mean, backup, job.step_s.mean, urgent, job.grace_s.mean, restart)
         work = job.steps * (job.step_s.high + job.blocked_s.high) + job.allocation_s.high + job.preparation_s.high
         self._hopeless_s = HOPELESS * work
 
@@ -264,7 +266,7 @@ class _Engine:
 
     def _train(self, r: Runs) -> None:
         """One stretch of equal segments in each row, or as much of it as there is time for."""
-        job, now, step = self._job, r.now, r.step
+        job, random, now, step = self._job, self._random, r.now, r.step
         at: Any = (slice(None), 0)
         if job.vms > 1:
             at = np.arange(len(now)), np.where(r.members, r.death, NEVER).argmin(1)
@@ -282,11 +284,10 @@ class _Engine:
             stop = np.where(r.training, stop, now)
 
         steps, count, saved = self._stretch(step, interval, r.cap)
-        work = self._sum(job.step_s, steps * count) * slow
-        segment = (work + self._sum(job.blocked_s, count) * saved) / count
+        work = total(random, job.step_s, steps * count) * slow
+        segment = (work + total(random, job.blocked_s, count) * saved) / count
         one = work / (steps * count)
-        delay = self._sum(job.durable_s, saved)
-        delay = delay + self._sum(self._behind, saved) if self._behind.high else delay
+        delay = self._backups.draw(random, saved)
         # A stretch that is cut is left within its segment number `full`, `within` seconds from its beginning.
         left = stop - now
         full = np.floor(left / segment)
@@ -299,11 +300,11 @@ class _Engine:
         trained = full * steps * one + np.minimum(within, steps * one)
         reached = step + full * steps + done
         # Versions whose backup ends before the machine is lost.
-        safe = np.minimum(np.floor((death - delay - now) / segment), full) * saved
-        durable = np.where(safe > 0, step + safe * steps, r.durable)
+        newest = full * saved
+        safe = np.minimum(np.floor((death - delay - now) / segment), newest)
         end = np.where(cut, stop, now + full * segment)
 
-        gone, grown = cut, None
+        gone, grown, made = cut, None, None
         if told:  # a notice, or a machine that joins: the step or the save is still brought to its end
             early = cut & (stop < death)
             ended = (within <= 0) & (full > 0)  # the save has just been made
@@ -311,9 +312,9 @@ class _Engine:
             rest = np.where(saving, np.where(ended, 0.0, segment - within), (done + 1) * one - within)
             last = reached + ~saving
             joining = stop == joins if joins is not None else np.zeros(len(now), dtype=bool)
-            busy = np.where(saving, delay, self._sum(job.save_s, cut) + self._sum(job.durable_s, cut))
+            busy = np.where(saving, delay, total(random, job.save_s, cut) + total(random, job.durable_s, cut))
             if joins is not None:  # those who go on have the state: nothing has to be brought away
-                busy = np.where(joining, np.where(saving, 0.0, self._sum(job.blocked_s, cut)), busy)
+                busy = np.where(joining, np.where(saving, 0.0, total(random, job.blocked_s, cut)), busy)
             busy = np.where(last >= job.steps, 0.0, busy)
             # Where training had not begun yet when the notice came, there is nothing to save.
             idle = left <= 0
@@ -322,9 +323,12 @@ class _Engine:
             reached = np.where(made & ~idle, last, reached)
             trained = trained + np.where(saving, 0.0, rest)
             end = np.where(early, np.where(idle, stop, np.minimum(stop + rest + busy, death)), end)
-            durable = np.where(made, reached, durable)
+            newest = newest - (early & ended)  # of that one it is known
             grown = made & joining
             gone = cut & ~(made & (joining | (reached >= job.steps)))
+        self._backups.reorder(random, safe, now, death, segment, newest)
+        durable = np.where(safe > 0, step + safe * steps, r.durable)
+        durable = durable if made is None else np.where(made, reached, durable)
 
         fresh = np.minimum(np.maximum(reached - r.furthest, 0.0) * one, trained)
         np.maximum(r.furthest, reached, out=r.furthest)
@@ -389,12 +393,3 @@ class _Engine:
         if fixed:
             saved |= rest_of(end, interval) == 0
         return steps, np.maximum(count, 1), saved
-
-    def _sum(self, span: Span, count: Array | Mask) -> Array:
-        """The sum of ``count`` latencies in each row; of one latency where it is a mask."""
-        if span.low == span.high:
-            return np.asarray(span.low * count)
-        drawn = self._random.random(len(count)) * (span.high - span.low)
-        if count.dtype == bool:
-            return drawn + span.low
-        return np.asarray(span.mean * count + (drawn - (span.high - span.low) / 2) * np.sqrt(count))

@@ -34,6 +34,13 @@ def spans(low: float, high: float) -> st.SearchStrategy[Span]:
     return st.tuples(st.floats(low, high), st.floats(0, 0.5)).map(lambda p: Span(p[0], p[0] * (1 + p[1])))
 
 
+def wide(low: float, high: float) -> st.SearchStrategy[Span]:
+    """Spans from nothing, and of up to twenty times their beginning."""
+    return st.tuples(st.floats(low, high), st.floats(1, 20), st.booleans()).map(
+        lambda p: Span(0.0 if p[2] else p[0] / p[1] ** 0.5, p[0] * p[1] ** 0.5)
+    )
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
     """Jobs of up to 600 steps that are preempted about once to twenty times."""
@@ -43,17 +50,17 @@ def jobs(draw: st.DrawFn) -> Job:
     return Job(
         steps=steps,
         step_s=step,
-        save_s=draw(spans(0.1, 4.0)),
-        backup_s=draw(spans(0.0, 30.0)),
-        allocation_s=draw(spans(1.0, 30.0)),
-        preparation_s=draw(spans(1.0, 30.0)),
+        save_s=draw(spans(0.1, 4.0) | wide(0.1, 2.0)),
+        backup_s=draw(spans(0.0, 30.0) | wide(1.0, 40.0)),
+        allocation_s=draw(spans(1.0, 30.0) | wide(1.0, 20.0)),
+        preparation_s=draw(spans(1.0, 30.0) | wide(1.0, 20.0)),
         grace_s=draw(st.sampled_from([Span(0, 0), Span(30, 30), Span(120, 120), Span(5, 90)])),
         mttp_s=tuple(draw(st.lists(st.floats(max(work / 10, 200.0), 2 * work + 200.0), min_size=1, max_size=2))),
         save_every_steps=draw(st.sampled_from([None, 10, 45])),
         spot_usd_per_hour=1.0,
         missed_notice_rate=draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])),
         stall_s=draw(st.sampled_from([None, Span(0.05, 0.1)])),
-        memory_node_s=draw(st.sampled_from([None, Span(1.0, 3.0)])),
+        memory_node_s=draw(st.sampled_from([None, Span(1.0, 3.0), Span(0.0, 60.0)])),
         warm_preparation_s=draw(st.sampled_from([None, Span(0.5, 1.0)])),
         proactive_replacement=draw(st.booleans()),
         vms=draw(st.sampled_from([1, 1, 2, 5])),
