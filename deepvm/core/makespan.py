@@ -194,7 +194,7 @@ class _Course:
             step_s=self.mean_step,
             emergency_s=self.urgent_s,
             grace_s=job.grace_s.mean,
-            restart_s=job.allocation_s.mean + job.preparation_s.mean,
+            restart_s=job.allocation_s.mean + warm.mean,
             mttp_s=1 / self.rate if job.market is Market.SPOT else np.asarray(job.mttp_s[0] / job.vms),
             missed_rate=job.missed_notice_rate,
         )
@@ -303,15 +303,17 @@ class _Course:
     def _covered(self, step: Array) -> Array:
         """Share of the notices upon which a save is begun and done in time, for each of the steps, (S,).
 
-        Grace period, rest of the step, and the save: the middles of equal parts of their laws, each with each.
+        Rest of the step, and the save: the middles of equal parts of their laws, each with each. The grace period is
+        uniform, and has to be long enough for both, and for the policy to begin, which asks for their means.
         """
+        grace = self.job.grace_s
         points = (np.arange(_PARTS) + 0.5) / _PARTS
-        grace = (self.job.grace_s.low + (self.job.grace_s.high - self.job.grace_s.low) * points)[:, None, None]
         spread = (self.job.save_s.variance + self.job.durable_s.variance) ** 0.5 * 12**0.5
-        save = (self.urgent_s + spread * (points - 0.5))[:, None]
-        every = step[:, None, None, None]
-        done = self._emergency(every, grace) & (every * points + save <= grace)
-        return np.asarray(np.broadcast_to(done, (len(step), _PARTS, _PARTS, _PARTS)).mean(axis=(1, 2, 3)))
+        save = self.urgent_s + spread * (points - 0.5)
+        every = step[:, None, None]
+        needed = np.maximum(every + self.urgent_s, every * points[:, None] + save)
+        in_time = np.clip((grace.high - needed) / max(grace.high - grace.low, 1e-9), 0.0, 1.0).mean(axis=(1, 2))
+        return np.where(self._emergency(step, grace.high), in_time, 0.0)
 
     def _with_emergency(self, bad: Array) -> tuple[Array, ...]:
         job, rate, step = self.job, self.rate, self.step
@@ -327,8 +329,10 @@ class _Course:
         training = np.where(training > 0, training, np.inf)
         stops = rate * training
         lead = passed + urgent if job.proactive_replacement else np.zeros_like(rate)
-        fails, start = self._start(bad, self.first)
         more, restart = self._start(bad, self.again)
+        # Only the first life begins cold: if it is lost before it trains, the next ones are prepared warm.
+        unlucky, start = self._try(bad, self.first)
+        fails, start = unlucky * (1 + more), start + unlucky * restart
         # The first try after a stop had its allocation begun earlier; where it fails, the next one did not.
         sooner = good * (self.again - job.allocation_s.mean + left_of(job.allocation_s, lead)) + badly * self.again
         if job.proactive_replacement:
