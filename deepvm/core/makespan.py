@@ -318,17 +318,19 @@ class _Course:
     def _with_emergency(self, bad: Array) -> tuple[Array, ...]:
         job, rate, step = self.job, self.rate, self.step
         grace, urgent = job.grace_s.mean, self.urgent_s
-        working, lost = self._worked_and_lost(bad)
-        # Of the lives that come to training, those with a notice are rarer: they had to live g longer.
-        begun = (1 - bad) * (np.exp(-rate * grace) / self.vms + 1 - 1 / self.vms)
+        working, lost, finished = self._worked_and_lost(bad)
+        # Of the lives that come to training, those with a notice are rarer: they had to live g longer, and in a cluster
+        # no other VM may go without a notice meanwhile.
+        share = 1 / self.vms
+        begun = (1 - bad) * (np.exp(-rate * grace) * share + np.exp(-rate * bad * grace) * (1 - share))
         good, badly = begun / (begun + bad), bad / (begun + bad)
+        # A notice within a step: it is finished, and saved. One within the stall of a save: that one is the last.
         stalled = 1 - working
-        finished = step * (0.5 + stalled / 2)
-        passed = step / 2 + stalled * (step + self.stall) / 2
+        passed = working * (step / 2 + urgent) + stalled * (self.stall / 2 + self.delay)
         training = job.steps * step / (working + rate * (good * finished - badly * lost))
         training = np.where(training > 0, training, np.inf)
         stops = rate * training
-        lead = passed + urgent if job.proactive_replacement else np.zeros_like(rate)
+        lead = passed if job.proactive_replacement else np.zeros_like(rate)
         more, restart = self._start(bad, self.again)
         # Only the first life begins cold: if it is lost before it trains, the next ones are prepared warm.
         unlucky, start = self._try(bad, self.first)
@@ -339,7 +341,7 @@ class _Course:
             once, first_try = self._try(bad, sooner)
             restart = first_try + once * restart
             more = once * (1 + more)
-        total = start + training + stops * (restart + good * (passed + urgent))
+        total = start + training + stops * (restart + good * passed)
         self.coarse = badly * rate * lost * lost / (job.steps * step) > MOST_COARSE
         self.coarse |= self.by_luck & (badly * rate * lost > MOST_BY_LUCK)
         return total, stops * (1 + more) + fails, stops * good * lead
@@ -371,8 +373,8 @@ class _Course:
         wasted = (1 - bad) * (share * newest + (1 - share) * others) + bad * cut(rate, needed, needed)
         return 1 - begins, needed * begins + wasted
 
-    def _worked_and_lost(self, bad: Array) -> tuple[Array, Array]:
-        """Share of the training time that is work, and the work that a bad preemption loses, seconds."""
+    def _worked_and_lost(self, bad: Array) -> tuple[Array, ...]:
+        """Share of the training time that is work, work that a bad preemption loses, and that a good one still does."""
         rate, steps = self.rate, self.job.steps
         every = self._interval(believed(bad, rate * steps * self.mean_step))
         period, has_own = float(self._period), self._period <= steps
@@ -384,11 +386,17 @@ class _Course:
         per_life = -np.expm1(-rate * work) / (rate * none)
         lost = per_life - work * np.exp(-rate * (self.delay + segment)) / none
         working = rate * per_life
-        if has_own:
-            # Age of the newest durable version: delay + uniform over a segment.
-            age = -np.expm1(-rate * self.delay) / rate + np.exp(-rate * self.delay) * (
-                1 / rate - none / (rate**2 * segment)
-            )
-            share = work / segment
-            return np.where(users, share, working), np.where(users, age * share, lost)
-        return working, lost
+        finished = working * self.step / 2
+        if not has_own:
+            return working, lost, finished
+        # Age of the newest durable version: delay + uniform over a segment.
+        age = -np.expm1(-rate * self.delay) / rate + np.exp(-rate * self.delay) * (1 / rate - none / (rate**2 * segment))
+        # These saves stand where they stand, and none is made after the last step but at the end of a period: a notice
+        # within the stall of one leaves less of it to do, one within the step before it all of it.
+        share = steps * self.step / (steps * self.step + steps // self._period * stall)
+        ahead = share * (share * (self.step / 2 + stall / every) + (1 - share) * stall / 2)
+        return (
+            np.where(users, share, working),
+            np.where(users, age * share, lost),
+            np.where(users, ahead, finished),
+        )
