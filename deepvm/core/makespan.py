@@ -319,11 +319,12 @@ class _Course:
         job, rate, step = self.job, self.rate, self.step
         grace, urgent = job.grace_s.mean, self.urgent_s
         working, lost, finished = self._worked_and_lost(bad)
-        # Of the lives that come to training, those with a notice are rarer: they had to live g longer, and in a cluster
-        # no other VM may go without a notice meanwhile.
-        share = 1 / self.vms
-        begun = (1 - bad) * (np.exp(-rate * grace) * share + np.exp(-rate * bad * grace) * (1 - share))
-        good, badly = begun / (begun + bad), bad / (begun + bad)
+        # Of the lives that come to training, those with a notice are rarer: they had to live g longer. In a cluster a
+        # notice is of no use if another VM goes without one meanwhile.
+        share, heeded = 1 / self.vms, (1 - bad) * np.exp(-rate * bad * grace)
+        begun = (1 - bad) * np.exp(-rate * grace) * share + heeded * (1 - share)
+        badly = bad * share + (1 - heeded) * (1 - share)
+        good, badly = begun / (begun + badly), badly / (begun + badly)
         # A notice within a step: it is finished, and saved. One within the stall of a save: that one is the last.
         stalled = 1 - working
         passed = working * (step / 2 + urgent) + stalled * (self.stall / 2 + self.delay)
