@@ -53,7 +53,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.expectations import believed, cut, effective, left_of, union
+from deepvm.core.expectations import believed, effective, in_time, learnt_spread, left_of, one_try, union, younger
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import Adaptive, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
@@ -72,7 +72,11 @@ MOST_COARSE = 0.01
 MOST_BY_LUCK = 0.1
 """Time lost to preemptions over training time, where it is a matter of luck whether an emergency save is in time."""
 
-_PARTS = 12
+MOST_OF_A_HAZARD = 0.1
+"""Share of the mean lifetime that a save may take with ``hazard``."""
+
+MOST_DOUBT = 0.01
+"""Share of the time by which another belief in the mean lifetime may change it on average: its noise is left out."""
 
 MOST_STRETCH = 20.0
 """Expected time over undisturbed time, above which nobody should be told a figure but that the job does not end."""
@@ -203,23 +207,42 @@ class _Course:
         return effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
 
     def forecast(self) -> Forecast:
+        """The expectations, and whether they hold."""
+        total, preemptions, overlap = self._expected()
+        undisturbed = self.job.steps * self.mean_step + self.first
+        share = (np.maximum(self.first, self.again) + self.delay + 2 * self.job.grace_s.mean) * self.rate
+        sound = ~self.coarse & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
+        if isinstance(self.policy, Hazard):  # a cluster has no one age, from which its hazard would settle
+            sound = sound & (self.vms == 1) & (self.stall * self.rate <= MOST_OF_A_HAZARD)
+        if isinstance(self.policy, IntervalPolicy) and self.job.blocked_s.mean > 0:
+            sound = sound & (self._doubt(total) <= MOST_DOUBT)
+        total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
+        return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
+
+    def _expected(self) -> tuple[Array, ...]:
         """The plain course everywhere, and the one with emergency saves where the policy makes them."""
         bad = self._bad_share()
-        found, sound = self._without_emergency(), np.ones(self.rate.shape, dtype=bool)
+        found, self.coarse = self._without_emergency(), np.zeros(self.rate.shape, dtype=bool)
         saved = bad < 1
         if saved.any():
             other = self._with_emergency(np.minimum(bad, 1.0))
             found = tuple(np.where(saved, o, f) for o, f in zip(other, found, strict=True))
-            sound = ~(saved & self.coarse)
+            self.coarse &= saved
         total, preemptions, overlap = (np.asarray(f, dtype=float) for f in found)
-        total = np.where(np.isfinite(total) & (total >= 0), total, np.inf)
-        undisturbed = self.job.steps * self.mean_step + self.first
-        share = (np.maximum(self.first, self.again) + self.delay + 2 * self.job.grace_s.mean) * self.rate
-        sound = sound & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
-        if isinstance(self.policy, Hazard):  # a cluster has no one age, from which its hazard would settle
-            sound = sound & (self.vms == 1)
-        total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
-        return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
+        return np.where(np.isfinite(total) & (total >= 0), total, np.inf), preemptions, overlap
+
+    def _doubt(self, total: Array) -> Array:
+        """How far another belief in the mean lifetime, such as a job learns by chance, would change its time."""
+        known, coarse, seen = self.facts, self.coarse, np.clip(self.rate * total, 1e-3, 1e9)
+        likely, spread = -np.expm1(-seen), learnt_spread(seen)
+        if isinstance(self.policy, Hazard):  # which begins with a hazard that falls, and has two numbers to learn
+            likely, spread = np.ones_like(seen), np.maximum(spread, (1 + seen / 10) ** -0.5)
+        change = np.zeros_like(total)
+        for deviations in (-1.5, -0.5, 0.5, 1.5):
+            self.facts = replace(known, mttp_s=known.mttp_s * np.exp(deviations * spread))
+            change += np.abs(self._expected()[0] / total - 1) / 4
+        self.facts, self.coarse = known, coarse
+        return np.where(np.isfinite(change), likely * change, np.inf)
 
     def _interval(self, missed: Array | float) -> Array:
         """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
@@ -293,27 +316,13 @@ class _Course:
         covered = np.where(always & self._emergency(step, job.grace_s.low), 1.0, 0.0)
         self.by_luck = ~(never | always)
         if self.by_luck.any():
-            covered[self.by_luck] = self._covered(step[self.by_luck])
+            some = step[self.by_luck]
+            covered[self.by_luck] = np.where(self._emergency(some, job.grace_s.high), in_time(job, some), 0.0)
         return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
 
     def _emergency(self, step: Array, grace: Array | float) -> npt.NDArray[np.bool_]:
         assert isinstance(self.policy, IntervalPolicy)
         return np.asarray(self.policy.emergency(replace(self.facts, step_s=step, grace_s=grace)))
-
-    def _covered(self, step: Array) -> Array:
-        """Share of the notices upon which a save is begun and done in time, for each of the steps, (S,).
-
-        Rest of the step, and the save: the middles of equal parts of their laws, each with each. The grace period is
-        uniform, and has to be long enough for both, and for the policy to begin, which asks for their means.
-        """
-        grace = self.job.grace_s
-        points = (np.arange(_PARTS) + 0.5) / _PARTS
-        spread = (self.job.save_s.variance + self.job.durable_s.variance) ** 0.5 * 12**0.5
-        save = self.urgent_s + spread * (points - 0.5)
-        every = step[:, None, None]
-        needed = np.maximum(every + self.urgent_s, every * points[:, None] + save)
-        in_time = np.clip((grace.high - needed) / max(grace.high - grace.low, 1e-9), 0.0, 1.0).mean(axis=(1, 2))
-        return np.where(self._emergency(step, grace.high), in_time, 0.0)
 
     def _with_emergency(self, bad: Array) -> tuple[Array, ...]:
         job, rate, step = self.job, self.rate, self.step
@@ -355,24 +364,11 @@ class _Course:
     def _try(self, bad: Array, needed: Array) -> tuple[Array, Array]:
         """Probability that a life does not come to training, and the time until it does, or until its end.
 
-        ``needed``: allocation and preparation, R. A notice counts from when it is there. That is g before the end of
-        the newest VM's life, which began with the request; the others, n-1 of n, are older than g, and their notices
-        come at the same rate at any time.
+        ``needed``: allocation and preparation, R.
         """
-        rate, grace = self.rate, self.job.grace_s.mean
-        step = np.minimum(self.mean_step + self.urgent_s, grace)
-        late = np.maximum(needed + step - grace, 0.0)
-        if self.job.proactive_replacement:  # the next request comes with the notice
-            newest, others = np.exp(-rate * grace) * cut(rate, needed, needed), cut(rate, needed, needed)
-        else:  # after a step and an emergency save, or at the end of the life
-            newest = cut(rate, needed + step, needed + grace)
-            others = cut(rate, late, needed) - np.expm1(-rate * needed) * grace
-        share = 1 / self.vms
-        reached = np.exp(-rate * needed)
-        good = reached * (share * np.exp(-rate * grace) + 1 - share)
-        begins = (1 - bad) * good + bad * reached
-        wasted = (1 - bad) * (share * newest + (1 - share) * others) + bad * cut(rate, needed, needed)
-        return 1 - begins, needed * begins + wasted
+        step = np.minimum(self.mean_step + self.urgent_s, self.job.grace_s.mean)
+        late = None if self.job.proactive_replacement else step
+        return one_try(self.rate, self.job.grace_s.mean, 1 / self.vms, needed, bad, late)
 
     def _worked_and_lost(self, bad: Array) -> tuple[Array, ...]:
         """Share of the training time that is work, work that a bad preemption loses, and that a good one still does."""
@@ -390,8 +386,7 @@ class _Course:
         finished = working * self.step / 2
         if not has_own:
             return working, lost, finished
-        # Age of the newest durable version: delay + uniform over a segment.
-        age = -np.expm1(-rate * self.delay) / rate + np.exp(-rate * self.delay) * (1 / rate - none / (rate**2 * segment))
+        age = younger(rate, self.delay, segment)
         # These saves stand where they stand, and none is made after the last step but at the end of a period: a notice
         # within the stall of one leaves less of it to do, one within the step before it all of it.
         share = steps * self.step / (steps * self.step + steps // self._period * stall)
