@@ -11,6 +11,8 @@ Array = npt.NDArray[np.float64]
 
 _PARTS = 12
 
+_MOST_OVERLAP = 200
+
 
 def effective(mean: Array, width: Array, rate: Array) -> Array:
     """Effective length of a latency uniform around a mean, seconds: -log(E exp(-rate x))/rate."""
@@ -31,6 +33,12 @@ def left_of(span: Span, head: Array) -> Array:
     width = max(span.high - span.low, 1e-9)
     inside = np.clip(span.high - head, 0.0, width)
     return np.asarray(inside**2 / (2 * width) + np.maximum(span.low - head, 0.0))
+
+
+def left_after(span: Span, head: Span) -> float:
+    """The same where it began earlier by another latency: the mean over the middles of equal parts of that one."""
+    points = head.low + (head.high - head.low) * (np.arange(_PARTS) + 0.5) / _PARTS
+    return float(left_of(span, points).mean())
 
 
 def believed(bad: Array, preemptions: Array) -> Array:
@@ -114,3 +122,50 @@ def younger(rate: Array, delay: Array, segment: Array) -> Array:
     """
     none = -np.expm1(-rate * segment)
     return np.asarray(-np.expm1(-rate * delay) / rate + np.exp(-rate * delay) * (1 / rate - none / (rate**2 * segment)))
+
+
+def overtaken(width: float, segment: Array) -> Array:
+    """How much sooner than its own mean delay a version or a newer one is durable, seconds.
+
+    Delays are uniform with a width, a new version comes each segment s, and the newest durable one counts. Where t is
+    the age of a version less the least delay, it is not durable with the probability 1 - t/width. So of all up to the
+    one of the age v + k s none is, with the product of these; v is uniform on a segment, of which the middles of equal
+    parts are taken. Delays that differ by less than a segment overtake none.
+    """
+    found = np.zeros(segment.shape)
+    over = segment < width
+    if not over.any():
+        return found
+    every = segment[over, None]
+    start = every * (np.arange(_PARTS) + 0.5) / _PARTS
+    none, waits = np.ones(start.shape), np.zeros(every.shape[0])
+    for k in range(_MOST_OVERLAP):
+        none = none * np.clip(1 - (start + k * every) / width, 0.0, 1.0)
+        waits += every[:, 0] * none.mean(axis=1)
+        if none.max() < 1e-4:
+            break
+    found[over] = np.maximum(width / 2 - waits, 0.0)
+    return found
+
+
+def pieces(steps: int, every: Array, period: int, fixed: int | None) -> tuple[list[tuple[Array, Array]], Array]:
+    """Steps between saves with how many there are of each, the commonest first, and the steps after the last save.
+
+    Args:
+        steps: of the job.
+        every: steps between two saves of the policy.
+        period: steps between two of the user's own; more than ``steps``: none.
+        fixed: the policy's saves stand at multiples of this number, wherever the user's are.
+    """
+    users = period <= steps
+    if fixed is not None and users:
+        some, last = union(steps, fixed, period)
+        return [(np.full_like(every, k), np.full_like(every, count)) for k, count in some], np.full_like(every, last)
+    every = np.minimum(every, period)
+    whole, left = divmod(steps, period) if users else (0, steps)
+    odd = np.mod(period, every) if users else np.zeros_like(every)
+    counted = [
+        (every, whole * np.floor(period / every) + np.floor(left / every)),
+        (odd, np.where(odd > 0, whole, 0.0)),
+    ]
+    return counted, np.mod(left, every)

@@ -43,7 +43,9 @@ with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice 
 counted as a life without work, which loses at most one step.
 
 What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean course; ``hazard``
-as ``adaptive``, since on exponential lives its hazard settles at 1/mttp; ``floor`` to whole steps is kept.
+as ``adaptive``, since on exponential lives its hazard settles at 1/mttp; ``floor`` to whole steps is kept. Where T
+would be another by more than 1 % on average, had the job learnt a lifetime that is off by its usual noise, there is no
+trust in it (``_doubt``): long saves of a short job, which a few short lives let it make more often than is foreseen.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.expectations import believed, effective, in_time, learnt_spread, left_of, one_try, union, younger
+from deepvm.core import expectations as laws
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import Adaptive, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
@@ -182,7 +184,7 @@ class _Course:
         # So small that nothing happens while any job runs, and large enough that 1/rate keeps all of its digits.
         self.rate = np.maximum(rate, 1e-15)
         relative = (job.step_s.high - job.step_s.low) / job.step_s.mean if job.step_s.mean else 0.0
-        self.step = effective(step, relative * step, self.rate)
+        self.step = laws.effective(step, relative * step, self.rate)
         self.stall = self._length(job.blocked_s)
         self.writing = self.stall if job.stall_s is None else np.maximum(self.stall, self._length(job.save_s))
         self.delay = self.writing - self.stall + self._length(job.durable_s)
@@ -204,7 +206,7 @@ class _Course:
         )
 
     def _length(self, span: Span) -> Array:
-        return effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
+        return laws.effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
 
     def forecast(self) -> Forecast:
         """The expectations, and whether they hold."""
@@ -234,7 +236,7 @@ class _Course:
     def _doubt(self, total: Array) -> Array:
         """How far another belief in the mean lifetime, such as a job learns by chance, would change its time."""
         known, coarse, seen = self.facts, self.coarse, np.clip(self.rate * total, 1e-3, 1e9)
-        likely, spread = -np.expm1(-seen), learnt_spread(seen)
+        likely, spread = -np.expm1(-seen), laws.learnt_spread(seen)
         if isinstance(self.policy, Hazard):  # which begins with a hazard that falls, and has two numbers to learn
             likely, spread = np.ones_like(seen), np.maximum(spread, (1 + seen / 10) ** -0.5)
         change = np.zeros_like(total)
@@ -268,41 +270,34 @@ class _Course:
         if self.job.proactive_replacement and self.job.grace_s.mean > 0:
             notices = 1 - self.job.missed_notice_rate
             lead = notices * np.broadcast_to(self.job.grace_s.mean, rate.shape)
-            sooner = again - self.job.allocation_s.mean + left_of(self.job.allocation_s, lead / notices)
+            sooner = again - self.job.allocation_s.mean + laws.left_after(self.job.allocation_s, self.job.grace_s)
             again = -np.log(notices * np.exp(-rate * sooner) + (1 - notices) * np.exp(-rate * again)) / rate
-        scale = np.exp(rate * (again + self.delay))
-        segments, tail = self._segments()
+        segments, tail, delay = self._segments()
+        scale = np.exp(rate * (again + delay))
         waves = np.expm1(rate * tail)
         for length, count in segments:
             waves = waves + count * np.expm1(rate * length)
-        total = (np.expm1(rate * (again + self.delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
+        total = (np.expm1(rate * (again + delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
         return total, rate * total, rate * total * lead
 
-    def _segments(self) -> tuple[list[tuple[Array, Array]], Array]:
-        """Lengths of the segments with how many there are of each, and the work after the last durable version."""
-        steps, period = self.job.steps, self._period
+    def _segments(self) -> tuple[list[tuple[Array, Array]], Array, Array]:
+        """Lengths of the segments with how many there are of each, work after the last durable version, its delay."""
         every = self._interval(1.0)
-        users = period <= steps
-        if isinstance(self.policy, EverySteps) and users:
-            pieces, last = union(steps, self.policy.steps, period)
-            rest = np.full_like(every, last)
-            counted = [(np.full_like(every, length), np.full_like(every, count)) for length, count in pieces]
-        else:
-            every = np.minimum(every, period)
-            whole, left = divmod(steps, period) if users else (0, steps)
-            odd = np.mod(period, every) if users else np.zeros_like(every)
-            counted = [
-                (every, whole * np.floor(period / every) + np.floor(left / every)),
-                (odd, np.where(odd > 0, whole, 0.0)),
-            ]
-            rest = np.mod(left, every)
+        fixed = self.policy.steps if isinstance(self.policy, EverySteps) else None
+        counted, rest = laws.pieces(self.job.steps, every, self._period, fixed)
         segments = [(length * self.step + self.stall, count) for length, count in counted]
+        delay = self._delay(segments[0][0])
         # The newest versions may not be durable when the last step ends: they are of no use.
-        tail = np.asarray(rest * self.step - self.delay, dtype=float)
+        tail = np.asarray(rest * self.step - delay, dtype=float)
         usual, number = segments[0]
         idle = np.minimum(number, np.ceil(np.maximum(-tail / usual, 0.0)))
         segments[0] = (usual, number - idle)
-        return segments, tail + idle * usual
+        return segments, tail + idle * usual, delay
+
+    def _delay(self, segment: Array) -> Array:
+        """From the end of a stall until its version, or a newer one that overtakes it, is durable."""
+        width = self.job.durable_s.high - self.job.durable_s.low
+        return np.asarray(self.delay - laws.overtaken(width, segment))
 
     # With emergency saves
 
@@ -317,7 +312,7 @@ class _Course:
         self.by_luck = ~(never | always)
         if self.by_luck.any():
             some = step[self.by_luck]
-            covered[self.by_luck] = np.where(self._emergency(some, job.grace_s.high), in_time(job, some), 0.0)
+            covered[self.by_luck] = np.where(self._emergency(some, job.grace_s.high), laws.in_time(job, some), 0.0)
         return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
 
     def _emergency(self, step: Array, grace: Array | float) -> npt.NDArray[np.bool_]:
@@ -346,7 +341,7 @@ class _Course:
         unlucky, start = self._try(bad, self.first)
         fails, start = unlucky * (1 + more), start + unlucky * restart
         # The first try after a stop had its allocation begun earlier; where it fails, the next one did not.
-        sooner = good * (self.again - job.allocation_s.mean + left_of(job.allocation_s, lead)) + badly * self.again
+        sooner = good * (self.again - job.allocation_s.mean + laws.left_of(job.allocation_s, lead)) + badly * self.again
         if job.proactive_replacement:
             once, first_try = self._try(bad, sooner)
             restart = first_try + once * restart
@@ -368,12 +363,12 @@ class _Course:
         """
         step = np.minimum(self.mean_step + self.urgent_s, self.job.grace_s.mean)
         late = None if self.job.proactive_replacement else step
-        return one_try(self.rate, self.job.grace_s.mean, 1 / self.vms, needed, bad, late)
+        return laws.one_try(self.rate, self.job.grace_s.mean, 1 / self.vms, needed, bad, late)
 
     def _worked_and_lost(self, bad: Array) -> tuple[Array, ...]:
         """Share of the training time that is work, work that a bad preemption loses, and that a good one still does."""
         rate, steps = self.rate, self.job.steps
-        every = self._interval(believed(bad, rate * steps * self.mean_step))
+        every = self._interval(laws.believed(bad, rate * steps * self.mean_step))
         period, has_own = float(self._period), self._period <= steps
         users = every >= period
         every = np.where(users, period, period / np.ceil(period / every) if has_own else every)
@@ -381,12 +376,13 @@ class _Course:
         work, segment = every * self.step, every * self.step + stall
         none = -np.expm1(-rate * segment)
         per_life = -np.expm1(-rate * work) / (rate * none)
-        lost = per_life - work * np.exp(-rate * (self.delay + segment)) / none
+        delay = self._delay(segment)
+        lost = per_life - work * np.exp(-rate * (delay + segment)) / none
         working = rate * per_life
         finished = working * self.step / 2
         if not has_own:
             return working, lost, finished
-        age = younger(rate, self.delay, segment)
+        age = laws.younger(rate, delay, segment)
         # These saves stand where they stand, and none is made after the last step but at the end of a period: a notice
         # within the stall of one leaves less of it to do, one within the step before it all of it.
         share = steps * self.step / (steps * self.step + steps // self._period * stall)
