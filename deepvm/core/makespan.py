@@ -128,8 +128,8 @@ def refusal(job: Job, policy: SavePolicy) -> str:
     if not bool(forecast(job, policy).sound):
         mean = job.mttp_s[0] / job.vms
         return (
-            f"with a preemption each {mean:.6g} s on average, restarts, backups, lost work, or saves at intervals learnt "
-            "by chance take too much of the time"
+            f"with a preemption each {mean:.6g} s on average, restarts, backups, lost work, or saves at intervals "
+            "learnt by chance take too much of the time"
         )
     return ""
 
