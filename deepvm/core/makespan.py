@@ -225,11 +225,11 @@ class _Course:
     def _expected(self) -> tuple[Array, ...]:
         """The plain course everywhere, and the one with emergency saves where the policy makes them."""
         bad = self._bad_share()
-        found, self.coarse = self._without_emergency(), np.zeros(self.rate.shape, dtype=bool)
-        saved = bad < 1
+        saved, self.coarse = bad < 1, np.zeros(self.rate.shape, dtype=bool)
+        found = () if saved.all() else self._without_emergency()
         if saved.any():
             other = self._with_emergency(np.minimum(bad, 1.0))
-            found = tuple(np.where(saved, o, f) for o, f in zip(other, found, strict=True))
+            found = tuple(np.where(saved, o, f) for o, f in zip(other, found or other, strict=True))
             self.coarse &= saved
         total, preemptions, overlap = (np.asarray(f, dtype=float) for f in found)
         return np.where(np.isfinite(total) & (total >= 0), total, np.inf), preemptions, overlap
