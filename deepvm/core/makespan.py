@@ -43,7 +43,9 @@ with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice 
 counted as a life without work, which loses at most one step.
 
 What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean course; ``hazard``
-as ``adaptive``, since on exponential lives its hazard settles at 1/mttp; ``floor`` to whole steps is kept.
+as ``adaptive``, since on exponential lives its hazard settles at 1/mttp; ``floor`` to whole steps is kept. Where T
+would be another by more than 1 % on average, had the job learnt a lifetime that is off by its usual noise, there is no
+trust in it (``_doubt``): long saves of a short job, which a few short lives let it make more often than is foreseen.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.expectations import believed, cut, effective, left_of, union
+from deepvm.core import expectations as laws
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import Adaptive, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
@@ -72,7 +74,11 @@ MOST_COARSE = 0.01
 MOST_BY_LUCK = 0.1
 """Time lost to preemptions over training time, where it is a matter of luck whether an emergency save is in time."""
 
-_PARTS = 12
+MOST_OF_A_HAZARD = 0.1
+"""Share of the mean lifetime that a save may take with ``hazard``."""
+
+MOST_DOUBT = 0.01
+"""Share of the time by which another belief in the mean lifetime may change it on average: its noise is left out."""
 
 MOST_STRETCH = 20.0
 """Expected time over undisturbed time, above which nobody should be told a figure but that the job does not end."""
@@ -122,7 +128,8 @@ def refusal(job: Job, policy: SavePolicy) -> str:
     if not bool(forecast(job, policy).sound):
         mean = job.mttp_s[0] / job.vms
         return (
-            f"with a preemption each {mean:.6g} s on average, restarts, backups and lost work take too much of the time"
+            f"with a preemption each {mean:.6g} s on average, restarts, backups, lost work, or saves at intervals "
+            "learnt by chance take too much of the time"
         )
     return ""
 
@@ -178,7 +185,7 @@ class _Course:
         # So small that nothing happens while any job runs, and large enough that 1/rate keeps all of its digits.
         self.rate = np.maximum(rate, 1e-15)
         relative = (job.step_s.high - job.step_s.low) / job.step_s.mean if job.step_s.mean else 0.0
-        self.step = effective(step, relative * step, self.rate)
+        self.step = laws.effective(step, relative * step, self.rate)
         self.stall = self._length(job.blocked_s)
         self.writing = self.stall if job.stall_s is None else np.maximum(self.stall, self._length(job.save_s))
         self.delay = self.writing - self.stall + self._length(job.durable_s)
@@ -194,32 +201,51 @@ class _Course:
             step_s=self.mean_step,
             emergency_s=self.urgent_s,
             grace_s=job.grace_s.mean,
-            restart_s=job.allocation_s.mean + job.preparation_s.mean,
+            restart_s=job.allocation_s.mean + warm.mean,
             mttp_s=1 / self.rate if job.market is Market.SPOT else np.asarray(job.mttp_s[0] / job.vms),
             missed_rate=job.missed_notice_rate,
         )
 
     def _length(self, span: Span) -> Array:
-        return effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
+        return laws.effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
 
     def forecast(self) -> Forecast:
-        """The plain course everywhere, and the one with emergency saves where the policy makes them."""
-        bad = self._bad_share()
-        found, sound = self._without_emergency(), np.ones(self.rate.shape, dtype=bool)
-        saved = bad < 1
-        if saved.any():
-            other = self._with_emergency(np.minimum(bad, 1.0))
-            found = tuple(np.where(saved, o, f) for o, f in zip(other, found, strict=True))
-            sound = ~(saved & self.coarse)
-        total, preemptions, overlap = (np.asarray(f, dtype=float) for f in found)
-        total = np.where(np.isfinite(total) & (total >= 0), total, np.inf)
+        """The expectations, and whether they hold."""
+        total, preemptions, overlap = self._expected()
         undisturbed = self.job.steps * self.mean_step + self.first
         share = (np.maximum(self.first, self.again) + self.delay + 2 * self.job.grace_s.mean) * self.rate
-        sound = sound & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
+        sound = ~self.coarse & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
         if isinstance(self.policy, Hazard):  # a cluster has no one age, from which its hazard would settle
-            sound = sound & (self.vms == 1)
+            sound = sound & (self.vms == 1) & (self.stall * self.rate <= MOST_OF_A_HAZARD)
+        if isinstance(self.policy, IntervalPolicy) and self.job.blocked_s.mean > 0:
+            sound = sound & (self._doubt(total) <= MOST_DOUBT)
         total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
         return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
+
+    def _expected(self) -> tuple[Array, ...]:
+        """The plain course everywhere, and the one with emergency saves where the policy makes them."""
+        bad = self._bad_share()
+        saved, self.coarse = bad < 1, np.zeros(self.rate.shape, dtype=bool)
+        found = () if saved.all() else self._without_emergency()
+        if saved.any():
+            other = self._with_emergency(np.minimum(bad, 1.0))
+            found = tuple(np.where(saved, o, f) for o, f in zip(other, found or other, strict=True))
+            self.coarse &= saved
+        total, preemptions, overlap = (np.asarray(f, dtype=float) for f in found)
+        return np.where(np.isfinite(total) & (total >= 0), total, np.inf), preemptions, overlap
+
+    def _doubt(self, total: Array) -> Array:
+        """How far another belief in the mean lifetime, such as a job learns by chance, would change its time."""
+        known, coarse, seen = self.facts, self.coarse, np.clip(self.rate * total, 1e-3, 1e9)
+        likely, spread = -np.expm1(-seen), laws.learnt_spread(seen)
+        if isinstance(self.policy, Hazard):  # which begins with a hazard that falls, and has two numbers to learn
+            likely, spread = np.ones_like(seen), np.maximum(spread, (1 + seen / 10) ** -0.5)
+        change = np.zeros_like(total)
+        for deviations in (-1.5, -0.5, 0.5, 1.5):
+            self.facts = replace(known, mttp_s=known.mttp_s * np.exp(deviations * spread))
+            change += np.abs(self._expected()[0] / total - 1) / 4
+        self.facts, self.coarse = known, coarse
+        return np.where(np.isfinite(change), likely * change, np.inf)
 
     def _interval(self, missed: Array | float) -> Array:
         """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
@@ -245,41 +271,34 @@ class _Course:
         if self.job.proactive_replacement and self.job.grace_s.mean > 0:
             notices = 1 - self.job.missed_notice_rate
             lead = notices * np.broadcast_to(self.job.grace_s.mean, rate.shape)
-            sooner = again - self.job.allocation_s.mean + left_of(self.job.allocation_s, lead / notices)
+            sooner = again - self.job.allocation_s.mean + laws.left_after(self.job.allocation_s, self.job.grace_s)
             again = -np.log(notices * np.exp(-rate * sooner) + (1 - notices) * np.exp(-rate * again)) / rate
-        scale = np.exp(rate * (again + self.delay))
-        segments, tail = self._segments()
+        segments, tail, delay = self._segments()
+        scale = np.exp(rate * (again + delay))
         waves = np.expm1(rate * tail)
         for length, count in segments:
             waves = waves + count * np.expm1(rate * length)
-        total = (np.expm1(rate * (again + self.delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
+        total = (np.expm1(rate * (again + delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
         return total, rate * total, rate * total * lead
 
-    def _segments(self) -> tuple[list[tuple[Array, Array]], Array]:
-        """Lengths of the segments with how many there are of each, and the work after the last durable version."""
-        steps, period = self.job.steps, self._period
+    def _segments(self) -> tuple[list[tuple[Array, Array]], Array, Array]:
+        """Lengths of the segments with how many there are of each, work after the last durable version, its delay."""
         every = self._interval(1.0)
-        users = period <= steps
-        if isinstance(self.policy, EverySteps) and users:
-            pieces, last = union(steps, self.policy.steps, period)
-            rest = np.full_like(every, last)
-            counted = [(np.full_like(every, length), np.full_like(every, count)) for length, count in pieces]
-        else:
-            every = np.minimum(every, period)
-            whole, left = divmod(steps, period) if users else (0, steps)
-            odd = np.mod(period, every) if users else np.zeros_like(every)
-            counted = [
-                (every, whole * np.floor(period / every) + np.floor(left / every)),
-                (odd, np.where(odd > 0, whole, 0.0)),
-            ]
-            rest = np.mod(left, every)
+        fixed = self.policy.steps if isinstance(self.policy, EverySteps) else None
+        counted, rest = laws.pieces(self.job.steps, every, self._period, fixed)
         segments = [(length * self.step + self.stall, count) for length, count in counted]
+        delay = self._delay(segments[0][0])
         # The newest versions may not be durable when the last step ends: they are of no use.
-        tail = np.asarray(rest * self.step - self.delay, dtype=float)
+        tail = np.asarray(rest * self.step - delay, dtype=float)
         usual, number = segments[0]
         idle = np.minimum(number, np.ceil(np.maximum(-tail / usual, 0.0)))
         segments[0] = (usual, number - idle)
-        return segments, tail + idle * usual
+        return segments, tail + idle * usual, delay
+
+    def _delay(self, segment: Array) -> Array:
+        """From the end of a stall until its version, or a newer one that overtakes it, is durable."""
+        width = self.job.durable_s.high - self.job.durable_s.low
+        return np.asarray(self.delay - laws.overtaken(width, segment))
 
     # With emergency saves
 
@@ -293,49 +312,42 @@ class _Course:
         covered = np.where(always & self._emergency(step, job.grace_s.low), 1.0, 0.0)
         self.by_luck = ~(never | always)
         if self.by_luck.any():
-            covered[self.by_luck] = self._covered(step[self.by_luck])
+            some = step[self.by_luck]
+            covered[self.by_luck] = np.where(self._emergency(some, job.grace_s.high), laws.in_time(job, some), 0.0)
         return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
 
     def _emergency(self, step: Array, grace: Array | float) -> npt.NDArray[np.bool_]:
         assert isinstance(self.policy, IntervalPolicy)
         return np.asarray(self.policy.emergency(replace(self.facts, step_s=step, grace_s=grace)))
 
-    def _covered(self, step: Array) -> Array:
-        """Share of the notices upon which a save is begun and done in time, for each of the steps, (S,).
-
-        Grace period, rest of the step, and the save: the middles of equal parts of their laws, each with each.
-        """
-        points = (np.arange(_PARTS) + 0.5) / _PARTS
-        grace = (self.job.grace_s.low + (self.job.grace_s.high - self.job.grace_s.low) * points)[:, None, None]
-        spread = (self.job.save_s.variance + self.job.durable_s.variance) ** 0.5 * 12**0.5
-        save = (self.urgent_s + spread * (points - 0.5))[:, None]
-        every = step[:, None, None, None]
-        done = self._emergency(every, grace) & (every * points + save <= grace)
-        return np.asarray(np.broadcast_to(done, (len(step), _PARTS, _PARTS, _PARTS)).mean(axis=(1, 2, 3)))
-
     def _with_emergency(self, bad: Array) -> tuple[Array, ...]:
         job, rate, step = self.job, self.rate, self.step
         grace, urgent = job.grace_s.mean, self.urgent_s
-        working, lost = self._worked_and_lost(bad)
-        # Of the lives that come to training, those with a notice are rarer: they had to live g longer.
-        begun = (1 - bad) * (np.exp(-rate * grace) / self.vms + 1 - 1 / self.vms)
-        good, badly = begun / (begun + bad), bad / (begun + bad)
+        working, lost, finished = self._worked_and_lost(bad)
+        # Of the lives that come to training, those with a notice are rarer: they had to live g longer. In a cluster a
+        # notice is of no use if another VM goes without one meanwhile.
+        share, heeded = 1 / self.vms, (1 - bad) * np.exp(-rate * bad * grace)
+        begun = (1 - bad) * np.exp(-rate * grace) * share + heeded * (1 - share)
+        badly = bad * share + (1 - heeded) * (1 - share)
+        good, badly = begun / (begun + badly), badly / (begun + badly)
+        # A notice within a step: it is finished, and saved. One within the stall of a save: that one is the last.
         stalled = 1 - working
-        finished = step * (0.5 + stalled / 2)
-        passed = step / 2 + stalled * (step + self.stall) / 2
+        passed = working * (step / 2 + urgent) + stalled * (self.stall / 2 + self.delay)
         training = job.steps * step / (working + rate * (good * finished - badly * lost))
         training = np.where(training > 0, training, np.inf)
         stops = rate * training
-        lead = passed + urgent if job.proactive_replacement else np.zeros_like(rate)
-        fails, start = self._start(bad, self.first)
+        lead = passed if job.proactive_replacement else np.zeros_like(rate)
         more, restart = self._start(bad, self.again)
+        # Only the first life begins cold: if it is lost before it trains, the next ones are prepared warm.
+        unlucky, start = self._try(bad, self.first)
+        fails, start = unlucky * (1 + more), start + unlucky * restart
         # The first try after a stop had its allocation begun earlier; where it fails, the next one did not.
-        sooner = good * (self.again - job.allocation_s.mean + left_of(job.allocation_s, lead)) + badly * self.again
+        sooner = good * (self.again - job.allocation_s.mean + laws.left_of(job.allocation_s, lead)) + badly * self.again
         if job.proactive_replacement:
             once, first_try = self._try(bad, sooner)
             restart = first_try + once * restart
             more = once * (1 + more)
-        total = start + training + stops * (restart + good * (passed + urgent))
+        total = start + training + stops * (restart + good * passed)
         self.coarse = badly * rate * lost * lost / (job.steps * step) > MOST_COARSE
         self.coarse |= self.by_luck & (badly * rate * lost > MOST_BY_LUCK)
         return total, stops * (1 + more) + fails, stops * good * lead
@@ -348,29 +360,16 @@ class _Course:
     def _try(self, bad: Array, needed: Array) -> tuple[Array, Array]:
         """Probability that a life does not come to training, and the time until it does, or until its end.
 
-        ``needed``: allocation and preparation, R. A notice counts from when it is there. That is g before the end of
-        the newest VM's life, which began with the request; the others, n-1 of n, are older than g, and their notices
-        come at the same rate at any time.
+        ``needed``: allocation and preparation, R.
         """
-        rate, grace = self.rate, self.job.grace_s.mean
-        step = np.minimum(self.mean_step + self.urgent_s, grace)
-        late = np.maximum(needed + step - grace, 0.0)
-        if self.job.proactive_replacement:  # the next request comes with the notice
-            newest, others = np.exp(-rate * grace) * cut(rate, needed, needed), cut(rate, needed, needed)
-        else:  # after a step and an emergency save, or at the end of the life
-            newest = cut(rate, needed + step, needed + grace)
-            others = cut(rate, late, needed) - np.expm1(-rate * needed) * grace
-        share = 1 / self.vms
-        reached = np.exp(-rate * needed)
-        good = reached * (share * np.exp(-rate * grace) + 1 - share)
-        begins = (1 - bad) * good + bad * reached
-        wasted = (1 - bad) * (share * newest + (1 - share) * others) + bad * cut(rate, needed, needed)
-        return 1 - begins, needed * begins + wasted
+        step = np.minimum(self.mean_step + self.urgent_s, self.job.grace_s.mean)
+        late = None if self.job.proactive_replacement else step
+        return laws.one_try(self.rate, self.job.grace_s.mean, 1 / self.vms, needed, bad, late)
 
-    def _worked_and_lost(self, bad: Array) -> tuple[Array, Array]:
-        """Share of the training time that is work, and the work that a bad preemption loses, seconds."""
+    def _worked_and_lost(self, bad: Array) -> tuple[Array, ...]:
+        """Share of the training time that is work, work that a bad preemption loses, and that a good one still does."""
         rate, steps = self.rate, self.job.steps
-        every = self._interval(believed(bad, rate * steps * self.mean_step))
+        every = self._interval(laws.believed(bad, rate * steps * self.mean_step))
         period, has_own = float(self._period), self._period <= steps
         users = every >= period
         every = np.where(users, period, period / np.ceil(period / every) if has_own else every)
@@ -378,13 +377,19 @@ class _Course:
         work, segment = every * self.step, every * self.step + stall
         none = -np.expm1(-rate * segment)
         per_life = -np.expm1(-rate * work) / (rate * none)
-        lost = per_life - work * np.exp(-rate * (self.delay + segment)) / none
+        delay = self._delay(segment)
+        lost = per_life - work * np.exp(-rate * (delay + segment)) / none
         working = rate * per_life
-        if has_own:
-            # Age of the newest durable version: delay + uniform over a segment.
-            age = -np.expm1(-rate * self.delay) / rate + np.exp(-rate * self.delay) * (
-                1 / rate - none / (rate**2 * segment)
-            )
-            share = work / segment
-            return np.where(users, share, working), np.where(users, age * share, lost)
-        return working, lost
+        finished = working * self.step / 2
+        if not has_own:
+            return working, lost, finished
+        age = laws.younger(rate, delay, segment)
+        # These saves stand where they stand, and none is made after the last step but at the end of a period: a notice
+        # within the stall of one leaves less of it to do, one within the step before it all of it.
+        share = steps * self.step / (steps * self.step + steps // self._period * stall)
+        ahead = share * (share * (self.step / 2 + stall / every) + (1 - share) * stall / 2)
+        return (
+            np.where(users, share, working),
+            np.where(users, age * share, lost),
+            np.where(users, ahead, finished),
+        )
