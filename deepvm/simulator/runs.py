@@ -322,13 +322,10 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Iterator[Came]:
         from distributed import Client, KilledWorker
     except ImportError:
         raise MissingExtraError("executor", "distributed", "dask") from None
-    advice = "start one with 'dask scheduler', or leave --executor away"
-    make: Any = Client  # distributed is not typed
     with _quiet("distributed", "distributed.client"):
+        client = _connected(Client, address)
         try:
-            client: Any = make(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
             with client:
-                advice = "see that the scheduler is up and has workers ('dask worker'), or leave --executor away"
                 client.wait_for_workers(1, timeout=CONNECT_S)
                 yield from _handed_out(
                     tasks,
@@ -337,11 +334,33 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Iterator[Came]:
                     partial(_awaited, client),
                     partial(client.wait_for_workers, 1, timeout=CONNECT_S),
                 )
-        except (OSError, TimeoutError, asyncio.TimeoutError, ValueError, CancelledError, KilledWorker) as error:
+        # Workers that lack a module say so with an ImportError.
+        except (OSError, asyncio.TimeoutError, ValueError, CancelledError, KilledWorker, ImportError) as error:
             if isinstance(error, DeepVMError):
                 raise
-            said = " ".join(str(error).rstrip(".").split())
-            raise CloudError(f"Dask scheduler at {address}", "network", said, advice) from None
+            advice = "see that the scheduler is up and has workers ('dask worker'), or leave --executor away"
+            raise _unreachable(address, error, advice) from None
+
+
+def _connected(kind: Any, address: str) -> Any:
+    """A Dask client, for a kind that is not typed."""
+    # Made in two steps, so that it is there also if it cannot connect. It has to be closed then: left to the end of the
+    # interpreter, it waits for its thread, which is gone, and says that it failed.
+    client = kind.__new__(kind)
+    try:
+        client.__init__(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
+    except BaseException as error:
+        client.close()
+        if not isinstance(error, Exception):
+            raise
+        # Of any kind: what is no scheduler may answer anything.
+        raise _unreachable(address, error, "start one with 'dask scheduler', or leave --executor away") from None
+    return client
+
+
+def _unreachable(address: str, error: BaseException, advice: str) -> CloudError:
+    said = " ".join(str(error).rstrip(".").split()) or type(error).__name__
+    return CloudError(f"Dask scheduler at {address}", "network", said, advice)
 
 
 def _awaited(client: Any, future: Any) -> Outcome | SimulationError:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
+import socket
+import subprocess
+import sys
+import threading
 import time
 import tracemalloc
 from concurrent.futures import ProcessPoolExecutor
@@ -164,12 +169,18 @@ def test_a_dask_cluster_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     ) as cluster:
         address = cluster.scheduler_address.replace("tcp://", "dask://")
         far = simulate(JOB, EverySteps(9), runs=module.CHUNK + 5, seed=1, executor=address)
-        made, make = [], distributed.Client
-        monkeypatch.setattr(distributed, "Client", lambda *words, **more: made.append(1) or make(*words, **more))
+        made: list[str] = []
+
+        class Client(distributed.Client):
+            def __init__(self, address: str, **words: Any) -> None:
+                made.append(address)
+                super().__init__(address, **words)
+
+        monkeypatch.setattr(distributed, "Client", Client)
         monkeypatch.setattr(module, "CHUNK", 7)
         told: list[int] = []
         cases = simulate_each(CASES, runs=110, seed=1, executor=address, progress=told.append)
-    assert agree(cases, simulate_each(CASES, runs=110, seed=1)) and made == [1] and sum(told) == 4 * 110
+    assert agree(cases, simulate_each(CASES, runs=110, seed=1)) and len(made) == 1 and sum(told) == 4 * 110
     monkeypatch.undo()
     assert same(far, simulate(JOB, EverySteps(9), runs=module.CHUNK + 5, seed=1))
 
@@ -179,6 +190,29 @@ def test_a_dask_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "CONNECT_S", 0.3)
     with pytest.raises(CloudError, match="Dask scheduler at 127.0.0.1:1: .*start one with 'dask scheduler'"):
         simulate(JOB, Adaptive(), runs=1, seed=1, executor="dask://127.0.0.1:1")
+
+
+def test_a_server_that_is_no_dask_scheduler() -> None:
+    """In a process of its own: what the library says, it says when that ends."""
+    pytest.importorskip("distributed")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer = server.accept()[0]
+                    peer.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+                    peer.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        words = ["simulate", "--preset", "gpt-117m", "--runs", "1", "--executor", f"dask://{address}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "deepvm.cli.main", *words], capture_output=True, text=True, timeout=60
+        )
+        server.shutdown(socket.SHUT_RDWR)
+    assert done.returncode == 5 and done.stdout == ""
+    assert done.stderr.startswith(f"Error: Dask scheduler at {address}: ") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
