@@ -70,7 +70,9 @@ def simulate(
             metavar="NAME", help="Who chooses the market: uniform-progress (the default), greedy or on-demand."
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes to use.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(help="Processes to use: they share all rows, and the runs of a row by 10 000.")
+    ] = 1,
     executor: Annotated[
         str, typer.Option(metavar="dask://HOST:PORT", help="A Dask cluster to use in their place.")
     ] = "",
@@ -246,28 +248,26 @@ def _simulated(
     """The answers, and why there is none for the other cases."""
     from deepvm.core.savepolicy import policy_name
     from deepvm.errors import SimulationError
-    from deepvm.simulator.runs import simulate as run_all
+    from deepvm.simulator.runs import simulate_each
     from deepvm.simulator.sweeps import Answer
 
+    with cleaning_up(), Progress(len(cases) * runs, "runs") as progress:
+        found = simulate_each(
+            [(case.job, case.policy) for case in cases],
+            runs=runs,
+            seed=seed,
+            lives=lives,
+            jobs=jobs,
+            executor=executor,
+            deadline=deadline,
+            progress=progress.advance,
+        )
     answers: list[Answer] = []
     hopeless: list[SimulationError] = []
-    with cleaning_up(), Progress(len(cases) * runs, "runs") as progress:
-        for case in cases:
-            try:
-                found = run_all(
-                    case.job,
-                    case.policy,
-                    runs=runs,
-                    seed=seed,
-                    lives=lives,
-                    jobs=jobs,
-                    executor=executor,
-                    deadline=deadline,
-                    progress=progress.advance,
-                )
-            except SimulationError as error:
-                where = [f"{key}={value:g}" for key, value in case.values] + [policy_name(case.policy)]
-                hopeless.append(SimulationError(f"{', '.join(where)}: {error}"))
-            else:
-                answers.append(Answer(found, case.values))
+    for case, came in zip(cases, found, strict=True):
+        if isinstance(came, SimulationError):
+            where = [f"{key}={value:g}" for key, value in case.values] + [policy_name(case.policy)]
+            hopeless.append(SimulationError(f"{', '.join(where)}: {came}"))
+        else:
+            answers.append(Answer(came, case.values))
     return answers, hopeless

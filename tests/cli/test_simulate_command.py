@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from cli.command import Run
-from processes import descendants, until
+from processes import descendants, gone, until
 
 from deepvm.cli import progress
 
@@ -161,6 +161,13 @@ def test_one_that_does_not_get_ahead_costs_no_other_row(files: Path, run: Run) -
     assert err.startswith("Error: none: job: does not get ahead: after ")
 
 
+def test_processes_share_the_rows_and_change_nothing(files: Path, run: Run) -> None:
+    words = ["--job", "calm.yaml", "--job", "lost.yaml", "--compare", "none,young", "--sweep", "grace=0:9:9"]
+    alone = run(*words, "--runs", "30", "-o", "json")
+    assert alone[0] == 3 and len(json.loads(alone[1])["rows"]) == 6
+    assert run(*words, "--runs", "30", "-o", "json", "--jobs", "2") == alone
+
+
 def test_the_shares_of_an_elastic_cluster_add_up_to_its_overhead() -> None:
     from dataclasses import replace
 
@@ -246,6 +253,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (["--job", "calm.yaml", "--seed", "-1"], 2, "--seed: -1 cannot be used; allowed: a whole number from 0"),
         (["--job", "calm.yaml", "--jobs", "0"], 2, "--jobs: 0 cannot be used; allowed: a number of processes"),
         (["--job", "calm.yaml", "--executor", "ray://x"], 2, "--executor: 'ray://x' cannot be used; allowed: dask://"),
+        (["--job", "calm.yaml", "--executor", "dask://127.0.0.1:foo"], 2, "--executor: 'dask://127.0.0.1:foo' cannot"),
         (["--job", "calm.yaml", "--market", "black"], 2, "black"),
         (["--job", "calm.yaml", "--trace", "missing.json"], 4, "missing.json: file: does not exist"),
         (["--job", "calm.yaml", "--trace", "never.json"], 4, "never.json: data: no life"),
@@ -399,3 +407,26 @@ def test_auto_counts_with_the_preemptions_of_the_job(files: Path, run: Run) -> N
     words = ["--job", "often.yaml", "--compare", "auto,young", "--runs", "200", "-o", "json"]
     auto, young = (row["total_s"]["mean"] for row in json.loads(run(*words)[1])["rows"])
     assert auto == pytest.approx(young, rel=0.03)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc here")
+def test_a_killed_command_leaves_no_process(tmp_path: Path) -> None:
+    """SIGKILL: it can tell its processes nothing."""
+    with (tmp_path / "said").open("w") as said:
+        words = [*DEEPVM, *LONG, "--runs", "20000000", "--jobs", "2"]
+        process = subprocess.Popen(words, stdout=said, stderr=said, start_new_session=True)
+    try:
+        assert until(lambda: len(descendants(process.pid)) >= 3, 60)
+        time.sleep(1.5)  # until both are at work
+        before = descendants(process.pid)
+        assert len(before) >= 3 and process.poll() is None
+    finally:
+        process.kill()
+    process.wait()
+    try:
+        assert until(lambda: all(map(gone, before)), 10)
+    finally:
+        for pid in before:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert "Traceback" not in (tmp_path / "said").read_text()

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
 import tracemalloc
-from dataclasses import replace
-from typing import NoReturn
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -30,9 +38,11 @@ from deepvm.simulator.jobfile import preset
 from deepvm.simulator.lives import Drawn, Seen, whole_lives
 from deepvm.simulator.markets import Deadline
 from deepvm.simulator.results import Spread
-from deepvm.simulator.runs import simulate
+from deepvm.simulator.runs import simulate, simulate_each
 
 JOB = Job(60, Span(1.0, 2.0), save_s=Span(0.5, 1.0), allocation_s=Span(1, 9), mttp_s=(90.0,), spot_usd_per_hour=36.0)
+LOST = Job(1000, Span(10.0, 10.0), allocation_s=Span(100.0, 100.0), mttp_s=(300.0,), name="lost")
+CASES = [(JOB, EverySteps(9)), (LOST, parse_policy("none")), (JOB, EverySteps(30)), (replace(JOB, vms=2), Adaptive())]
 
 
 def same(a: module.Results, b: module.Results) -> bool:
@@ -57,13 +67,121 @@ def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(np.unique(alone.total_s)) > 0.9 * runs
 
 
-def test_a_dask_cluster_changes_nothing() -> None:
+def agree(some: list[module.Results | SimulationError], others: list[module.Results | SimulationError]) -> bool:
+    return len(some) == len(others) and all(
+        str(a) == str(b)
+        if isinstance(a, SimulationError) or isinstance(b, SimulationError)
+        else same(a, b) and (a.job, a.policy) == (b.job, b.policy)
+        for a, b in zip(some, others, strict=True)
+    )
+
+
+class Pool(ProcessPoolExecutor):
+    """Notes how many processes are asked for, and how many tasks wait at once."""
+
+    sizes: list[int] = []
+    most = 0
+
+    def __init__(self, jobs: int, **words: Any) -> None:
+        Pool.sizes.append(jobs)
+        self.waiting: set[Any] = set()
+        super().__init__(jobs, **words)
+
+    def submit(self, *words: Any, **more: Any) -> Any:
+        future = super().submit(*words, **more)
+        self.waiting.add(future)
+        Pool.most = max(Pool.most, len(self.waiting))
+        future.add_done_callback(self.waiting.discard)
+        return future
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> type[Pool]:
+    monkeypatch.setattr(Pool, "sizes", [])
+    monkeypatch.setattr(Pool, "most", 0)
+    monkeypatch.setattr(module, "ProcessPoolExecutor", Pool)
+    return Pool
+
+
+def test_cases_are_simulated_as_if_each_were_alone() -> None:
+    told: list[int] = []
+    runs = module.CHUNK + 7
+    found = simulate_each(CASES[::2], runs=runs, seed=3, progress=told.append)
+    assert told == 2 * [module.CHUNK, 7]  # chunk after chunk, over all cases
+    assert agree(found, [simulate(*case, runs=runs, seed=3) for case in CASES[::2]])
+    assert simulate_each([], runs=1, seed=1) == []
+
+
+def test_one_hopeless_case_stops_no_other_and_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK", 3)
+    chunks: list[Job] = []
+    run = module.run
+    monkeypatch.setattr(module, "run", lambda job, *words: chunks.append(job) or run(job, *words))
+    told: list[int] = []
+    found = simulate_each(CASES, runs=11, seed=3, progress=told.append)
+    assert [type(each) for each in found] == [module.Results, SimulationError, module.Results, module.Results]
+    assert chunks.count(LOST) == 1 and len(chunks) == 1 + 3 * 4
+    assert sum(told) == 4 * 11  # nothing more is to come of it
+    with pytest.raises(SimulationError) as alone:
+        simulate(*CASES[1], runs=11, seed=3)
+    assert str(alone.value) == str(found[1])
+
+
+def test_processes_share_all_cases_and_change_nothing(monkeypatch: pytest.MonkeyPatch, pool: type[Pool]) -> None:
+    monkeypatch.setattr(module, "CHUNK", 7)
+    alone, told = simulate_each(CASES, runs=110, seed=3), list[int]()
+    shared = simulate_each(CASES, runs=110, seed=3, jobs=2, progress=told.append)
+    assert agree(shared, alone) and sum(told) == 4 * 110
+    assert pool.sizes == [2]  # one pool for all
+    assert pool.most <= 8  # of 64 chunks: those to come take no memory
+
+
+def test_no_more_processes_than_chunks(pool: type[Pool]) -> None:
+    assert agree(simulate_each(CASES[:3], runs=5, seed=3, jobs=64), simulate_each(CASES[:3], runs=5, seed=3))
+    assert pool.sizes == [3]
+    simulate(JOB, EverySteps(9), runs=5, seed=1, jobs=64)
+    assert pool.sizes == [3]  # one chunk needs no process
+
+
+@dataclass(frozen=True)
+class Noting(Drawn):
+    """Whoever draws a life says so, and takes its time."""
+
+    folder: str = ""
+
+    def starts(self, *words: Any) -> Any:
+        (Path(self.folder) / str(os.getpid())).touch()
+        time.sleep(0.5)
+        return super().starts(*words)
+
+
+def test_cases_of_one_chunk_each_keep_all_processes_busy(tmp_path: Path) -> None:
+    lives = Noting("exponential", (90.0,), 1, str(tmp_path))
+    simulate_each([(JOB, EverySteps(n)) for n in range(2, 12)], runs=5, seed=1, jobs=2, lives=lives)
+    pids = {int(path.name) for path in tmp_path.iterdir()}
+    assert len(pids) == 2 and os.getpid() not in pids
+
+
+def test_a_dask_cluster_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None, protocol="tcp"
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", protocol="tcp"
     ) as cluster:
         address = cluster.scheduler_address.replace("tcp://", "dask://")
         far = simulate(JOB, EverySteps(9), runs=module.CHUNK + 5, seed=1, executor=address)
+        made: list[str] = []
+
+        class Client(distributed.Client):
+            def __init__(self, address: str, **words: Any) -> None:
+                made.append(address)
+                super().__init__(address, **words)
+
+        monkeypatch.setattr(distributed, "Client", Client)
+        monkeypatch.setattr(module, "CHUNK", 7)
+        told: list[int] = []
+        cases = simulate_each(CASES, runs=110, seed=1, executor=address, progress=told.append)
+    assert agree(cases, simulate_each(CASES, runs=110, seed=1)) and len(made) == 1 and sum(told) == 4 * 110
+    monkeypatch.undo()
     assert same(far, simulate(JOB, EverySteps(9), runs=module.CHUNK + 5, seed=1))
 
 
@@ -72,15 +190,64 @@ def test_a_dask_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "CONNECT_S", 0.3)
     with pytest.raises(CloudError, match="Dask scheduler at 127.0.0.1:1: .*start one with 'dask scheduler'"):
         simulate(JOB, Adaptive(), runs=1, seed=1, executor="dask://127.0.0.1:1")
-    for wrong in ("ray://x:1", "dask://", "8786"):
-        with pytest.raises(RequestError, match="executor"):
-            simulate(JOB, Adaptive(), runs=1, seed=1, executor=wrong)
+
+
+def test_a_server_that_is_no_dask_scheduler() -> None:
+    """In a process of its own: what the library says, it says when that ends."""
+    pytest.importorskip("distributed")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer = server.accept()[0]
+                    peer.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+                    peer.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        words = ["simulate", "--preset", "gpt-117m", "--runs", "1", "--executor", f"dask://{address}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "deepvm.cli.main", *words], capture_output=True, text=True, timeout=60
+        )
+        server.shutdown(socket.SHUT_RDWR)
+    assert done.returncode == 5 and done.stdout == ""
+    assert done.stderr.startswith(f"Error: Dask scheduler at {address}: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("ray://x:1", "8786", "dask://", "dask://127.0.0.1", "dask://127.0.0.1:", "dask://127.0.0.1:foo", "dask://:1"),
+        *("dask://h:0", "dask://h:65536", "dask://h:-1", "dask://::1", "dask://::1:8786", "dask://[::1", "dask://[]:1"),
+        *(
+            "dask://h:1/x",
+            "dask://h:1?x",
+            "dask://h:1#x",
+            "dask://a@h:1",
+            "dask://a b:1",
+            "dask:// h:1",
+            "dask://h:1\n",
+        ),
+        *("dask://dask://h:1", "dask://tcp://h:1", "dask://h:1:2", "dask://h:1_0", "dask://[x]:1", "dask://a..b:1"),
+        *("dask://" + 64 * "a" + ":1", "dask://[::1]x:1", "dask://h,i:1"),
+    ],
+)
+def test_a_dask_address_that_is_none(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "CONNECT_S", 0.3)
+    begun = time.monotonic()
+    with pytest.raises(RequestError, match="dask://HOST:PORT") as error:
+        simulate(JOB, Adaptive(), runs=1, seed=1, executor=wrong)
+    assert error.value.option == "executor" and error.value.value == wrong
+    assert time.monotonic() - begun < 5 and capfd.readouterr().err == ""
 
 
 def test_a_dask_cluster_without_workers_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(module, "CONNECT_S", 1.0)
-    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None, protocol="tcp") as cluster:
+    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0", protocol="tcp") as cluster:
         address = cluster.scheduler_address.replace("tcp://", "dask://")
         with pytest.raises(CloudError, match="Only 0/1 workers.*has workers .'dask worker'"):
             simulate(JOB, Adaptive(), runs=1, seed=1, executor=address)
@@ -216,7 +383,6 @@ def test_a_life_whose_end_was_not_seen_goes_on_with_the_next() -> None:
 def test_the_engine_against_the_loop(name: str, least: float) -> None:
     """Half of what is aimed at (1500 and 500), so that a busy machine does not fail it; processor time, in turn."""
     import random
-    import time
 
     from tests.simulator import naive
 
@@ -235,8 +401,6 @@ def test_the_engine_against_the_loop(name: str, least: float) -> None:
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: two processes take turns")
 @pytest.mark.slow
 def test_two_processes_are_faster() -> None:
-    import time
-
     idle = os.getloadavg()[0] < 0.5
     job, took, busy = replace(preset("gpt-1.3b"), steps=30_000), {}, {}
     for jobs in (1, 2):
