@@ -227,7 +227,6 @@ def folder_acknowledges_first() -> None:
 
     def early(self: FileTier, shard: Any, told: Callable[[Level], None]) -> None:
         told(Level.DURABLE)
-        time.sleep(0.05)  # the trainer hears of it
         put(self, shard, told)
 
     FileTier.put = early  # type: ignore[method-assign]
@@ -238,7 +237,6 @@ def sender_acknowledges_first() -> None:
 
     def early(self: TcpTier, shard: Any, told: Callable[[Level], None]) -> None:
         told(Level.REMOTE)
-        time.sleep(0.05)  # the trainer hears of it
         put(self, shard, told)
 
     TcpTier.put = early  # type: ignore[method-assign]
