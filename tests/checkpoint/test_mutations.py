@@ -58,6 +58,8 @@ def without(name: str, case: Case) -> Case:
 @pytest.mark.parametrize("name", SEEN)
 def test_it_is_seen(arena: Arena, name: str) -> None:  # noqa: F811
     case, said = SEEN[name]
+    # Now and then the kill comes before anyone was told anything, and then nothing was promised.
     with pytest.raises(Broken, match=said):
-        arena.run(case)
+        for _ in range(3):
+            arena.run(case)
     assert arena.run(without(name, case))

@@ -490,7 +490,7 @@ def test_a_disk_that_fails_is_waited_for(
         assert acks.levels == [Level.REMOTE]
         why = f"{tmp_path}/p/job-000000000001.pt: cannot be written: {os.strerror(error)}"
         assert node.metrics()["flush"]["last_error"] == why
-        assert f"version 1 of job stays in memory: {why}" in caplog.messages
+        assert until(lambda: f"version 1 of job stays in memory: {why}" in caplog.messages)  # counted, then logged
         assert [v["durable"] for v in node.metrics()["versions"]] == [False]
         assert not [p.name for p in (tmp_path / "p").iterdir() if "000000000001" in p.name], "half of it is left"
         node_disk.work()
