@@ -58,7 +58,7 @@ def without(name: str, case: Case) -> Case:
 @pytest.mark.parametrize("name", SEEN)
 def test_it_is_seen(arena: Arena, name: str) -> None:  # noqa: F811
     case, said = SEEN[name]
-    # Now and then the kill comes before anyone was told anything, and then nothing was promised.
+    # On a busy machine a run may end without the kill, or with nothing promised before it: such a run shows nothing.
     with pytest.raises(Broken, match=said):
         for _ in range(3):
             arena.run(case)
