@@ -12,23 +12,25 @@ machine that goes first is heeded.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from deepvm.core.instances import Market
 from deepvm.core.job import ZERO, Job, Span
-from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
-from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
+from deepvm.core.savepolicy import SavePolicy
 from deepvm.errors import SimulationError
+from deepvm.simulator.cuts import Cut, Stretch, uneven
+from deepvm.simulator.decisions import Decisions
 from deepvm.simulator.latencies import Backups, total
 from deepvm.simulator.lives import LifeSource
 from deepvm.simulator.markets import Deadline, Markets
-from deepvm.simulator.state import NEVER, PARTS, Array, Mask, Outcome, Rows, Runs, rest_of
+from deepvm.simulator.state import NEVER, PARTS, Array, Outcome, Rows, Runs
 
 HOPELESS, HOPELESS_LIVES = 100.0, 10_000
 """A run that takes so many times as long as its work does not get ahead, nor one that loses so many machines a step."""
+
+KEPT_BYTES = 16 << 20
 
 
 def run(
@@ -52,7 +54,17 @@ def run(
     Raises:
         SimulationError: the job does not get ahead, or cannot meet the deadline even on demand.
     """
+    _keep_memory()
     return _Engine(job, policy, lives, random, deadline).run(runs)
+
+
+def _keep_memory() -> None:
+    """Have malloc keep what temporary arrays are made of, 32 MB at most: a third of the time went into page faults.
+
+    glibc gives free memory back from so much on as the largest block that it was ever given back (mallopt(3),
+    M_MMAP_THRESHOLD); elsewhere this does nothing. The block itself is never touched.
+    """
+    np.empty(KEPT_BYTES, dtype=np.uint8)
 
 
 class _Engine:
@@ -64,11 +76,9 @@ class _Engine:
         random: np.random.Generator,
         deadline: Deadline | None,
     ) -> None:
-        self._job, self._policy, self._lives, self._random = job, policy, lives, random
+        self._job, self._lives, self._random = job, lives, random
         self._markets = None if deadline is None else Markets(job, policy, deadline)
         self._spot = job.market is Market.SPOT
-        # Asked of a protocol, isinstance is slow.
-        self._weighing = policy if isinstance(policy, IntervalPolicy) and self._spot else None
         self._elastic = job.elastic and job.vms > 1
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         behind = ZERO  # what of a save runs behind the training
@@ -76,11 +86,8 @@ class _Engine:
             rest = (max(0.0, s - job.stall_s.mean) for s in (job.save_s.low, job.save_s.high))
             behind = Span(*rest)
         self._backups = Backups(job.durable_s, behind)
-        self._prior = min(job.mttp_s[0], NEVER) / job.vms  # what is believed of the cluster before anything is seen
-        self._history = LomaxHistory.around(self._prior) if isinstance(policy, Hazard) and self._spot else None
-        urgent, backup = job.save_s.mean + job.durable_s.mean, job.durable_s.mean + behind.mean
-        restart = job.allocation_s.mean + self._warm.mean
-        self._facts = SaveFacts(job.blocked_s.mean, backup, job.step_s.mean, urgent, job.grace_s.mean, restart)
+        self._decisions = Decisions(job, policy, behind, deadline=deadline is not None)
+        self._uneven = uneven(job.step_s) or uneven(job.blocked_s)
         work = job.steps * (job.step_s.high + job.blocked_s.high) + job.allocation_s.high + job.preparation_s.high
         self._hopeless_s = HOPELESS * work
 
@@ -94,8 +101,9 @@ class _Engine:
             if self._markets is not None:
                 moved = self._markets.keep(r)
                 # All machines stay until the version that was just made is durable.
-                r.extra_s[moved] += self._facts.backup_s * self._job.vms
-                r.on_demand_s[moved] += self._facts.backup_s * r.on_demand[moved]
+                backup_s = self._decisions.facts.backup_s
+                r.extra_s[moved] += backup_s * self._job.vms
+                r.on_demand_s[moved] += backup_s * r.on_demand[moved]
                 self._change(r, moved)
             self._train(r)
             done = r.step >= self._job.steps
@@ -121,7 +129,7 @@ class _Engine:
         )
 
     def _begun(self, runs: int) -> Runs:
-        n, history = self._job.vms, self._history
+        n = self._job.vms
         sums = ("extra_s", "on_demand_s", "preemptions", "seen_s", "missed")
         r = Runs(
             number=np.arange(runs),
@@ -138,10 +146,9 @@ class _Engine:
             members=np.ones((runs, n), dtype=bool),
             shape=np.ones(runs),
             scale=np.ones(runs),
-            logs=np.zeros((runs, 2, len(history.scale_s) if history else 0)),
+            logs=np.zeros((runs, 0)),
         )
-        if history is not None:
-            r.shape[:], r.scale[:] = history.law()
+        self._decisions.begin(r)
         if self._markets is not None:
             r.on_demand[:] = self._markets.on_demand_next(r, np.arange(runs))
         for machine in range(n):
@@ -158,8 +165,8 @@ class _Engine:
                 return
             rows, machine = np.arange(len(r.number))[rows][again], np.broadcast_to(machine, len(death))[again]
             death = death[again]
+            self._decisions.learn(r, rows, death - r.asked[rows].max(1), death - r.notice[rows, machine])
             r.preemptions[rows] += 1
-            self._learn(r, rows, death - r.asked[rows].max(1), self._late(death - r.notice[rows, machine]))
             self._refuse_hopeless(r)
             self._ask_once(r, rows, machine, death)
 
@@ -184,8 +191,8 @@ class _Engine:
         rows = self._plain(which, len(r.number))
         death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
         when = np.maximum(when, r.now[rows])
-        late = self._late(death - notice)
-        self._learn(r, rows, death - (asked if self._job.vms == 1 else r.asked[rows].max(1)), late)
+        life = death - (asked if self._job.vms == 1 else r.asked[rows].max(1))
+        self._decisions.learn(r, rows, life, death - notice)
         again = when
         if self._job.proactive_replacement:
             again = np.minimum(np.maximum(notice, asked), when)
@@ -211,28 +218,12 @@ class _Engine:
         for machine in range(self._job.vms):
             self._ask(r, rows, machine, r.now[rows])
 
-    def _late(self, grace_s: Array) -> Mask:
-        """A notice that comes too late for a save is as good as none."""
-        return np.asarray(self._facts.step_s + self._facts.emergency_s >= grace_s)
-
     def _plain(self, which: Rows, rows: int) -> Rows | slice:
         """Rows as a slice when it is all of them: numpy copies nothing for a slice.
 
         With several machines rows and machines are paired, which only two arrays are.
         """
         return slice(None) if len(which) == rows and self._job.vms == 1 else which
-
-    def _learn(self, r: Runs, rows: Rows | slice, life_s: Array, missed: Mask) -> None:
-        """What a policy remembers; a cluster counts as one machine that lives from the newest request to a loss."""
-        life_s = np.maximum(life_s, 0.0)  # the newest machine of an elastic cluster may be asked for in advance
-        r.seen_s[rows] += life_s
-        r.missed[rows] += missed
-        if self._history is None:
-            return
-        known = replace(self._history, ended=r.preemptions[rows], logs=r.logs[rows, 0], ended_logs=r.logs[rows, 1])
-        known = known.after(life_s, np.ones(len(life_s), dtype=bool))
-        r.logs[rows] = np.stack([np.asarray(known.logs), np.asarray(known.ended_logs)], 1)
-        r.shape[rows], r.scale[rows] = known.law()
 
     def _wait(self, r: Runs, which: Rows) -> None:
         """Machines are waited for and prepared; rows that lose one meanwhile wait again."""
@@ -266,13 +257,14 @@ class _Engine:
 
     def _train(self, r: Runs) -> None:
         """One stretch of equal segments in each row, or as much of it as there is time for."""
-        job, random, now, step = self._job, self._random, r.now, r.step
+        job, random, now = self._job, self._random, r.now
         at: Any = (slice(None), 0)
         if job.vms > 1:
             at = np.arange(len(now)), np.where(r.members, r.death, NEVER).argmin(1)
         death, notice = r.death[at], r.notice[at]
         slow = job.vms / r.members.sum(1) if self._elastic else 1.0
-        heeds, interval = self._decide(r, death - notice, slow)
+        facts = self._decisions.told(r, slow)
+        heeds = self._decisions.heeds(facts, death - notice)
         stop, joins = death, None
         if heeds is not None:
             stop = np.where(heeds & (notice < death), np.maximum(notice, now), death)
@@ -283,33 +275,30 @@ class _Engine:
         if waits := not r.training.all():  # to rows whose machine was lost before it trained nothing happens here
             stop = np.where(r.training, stop, now)
 
-        steps, count, saved = self._stretch(step, interval, r.cap)
+        steps, count, saved = self._decisions.stretch(r, facts, slow, stop, random)
+        now, step = r.now, r.step
         work = total(random, job.step_s, steps * count) * slow
         segment = (work + total(random, job.blocked_s, count) * saved) / count
-        one = work / (steps * count)
         delay = self._backups.draw(random, saved)
-        # A stretch that is cut is left within its segment number `full`, `within` seconds from its beginning.
-        left = stop - now
-        full = np.floor(left / segment)
-        cut = full < count
-        full = np.minimum(full, count)
-        within = np.where(cut, left - full * segment, 0.0)
+        stretch, left = Stretch(steps, count, saved, segment, work / (steps * count)), stop - now
+        at_stop = Cut.even(stretch, left)
+        if self._uneven:
+            at_stop = Cut.uneven(stretch, left, job.step_s, job.blocked_s, slow, random)
+        cut, full, since, trained, each = at_stop.cut, at_stop.full, at_stop.since, at_stop.trained, at_stop.each
         if waits:
-            cut &= r.training
-        done = np.minimum(np.floor(within / one), steps)
-        trained = full * steps * one + np.minimum(within, steps * one)
-        reached = step + full * steps + done
+            cut = cut & r.training
+        reached = step + full * steps + at_stop.done
         # Versions whose backup ends before the machine is lost.
-        newest = full * saved
-        safe = np.minimum(np.floor((death - delay - now) / segment), newest)
+        newest, past = full * saved, death - stop + since
+        safe = np.minimum(full + np.floor((past - delay) / segment), newest)
         end = np.where(cut, stop, now + full * segment)
 
         gone, grown, made = cut, None, None
         if told:  # a notice, or a machine that joins: the step or the save is still brought to its end
             early = cut & (stop < death)
-            ended = (within <= 0) & (full > 0)  # the save has just been made
-            saving = (done >= steps) | ended
-            rest = np.where(saving, np.where(ended, 0.0, segment - within), (done + 1) * one - within)
+            ended = (since <= 0) & (full > 0)  # the save has just been made
+            saving = at_stop.saving | ended
+            rest = np.where(ended, 0.0, at_stop.rest)
             last = reached + ~saving
             joining = stop == joins if joins is not None else np.zeros(len(now), dtype=bool)
             busy = np.where(saving, delay, total(random, job.save_s, cut) + total(random, job.durable_s, cut))
@@ -322,15 +311,16 @@ class _Engine:
             rest = np.where(early & ~idle, np.minimum(rest, death - stop), 0.0)
             reached = np.where(made & ~idle, last, reached)
             trained = trained + np.where(saving, 0.0, rest)
+            each = np.where(made & (reached > step), trained / np.maximum(reached - step, 1.0), each)
             end = np.where(early, np.where(idle, stop, np.minimum(stop + rest + busy, death)), end)
             newest = newest - (early & ended)  # of that one it is known
             grown = made & joining
             gone = cut & ~(made & (joining | (reached >= job.steps)))
-        self._backups.reorder(random, safe, now, death, segment, newest)
+        self._backups.reorder(random, safe, past + (full - newest) * segment, segment, newest)
         durable = np.where(safe > 0, step + safe * steps, r.durable)
         durable = durable if made is None else np.where(made, reached, durable)
 
-        fresh = np.minimum(np.maximum(reached - r.furthest, 0.0) * one, trained)
+        fresh = np.minimum(np.maximum(reached - r.furthest, 0.0) * each, trained)
         np.maximum(r.furthest, reached, out=r.furthest)
         r.compute += fresh
         r.recompute += trained - fresh
@@ -343,53 +333,3 @@ class _Engine:
         which = np.flatnonzero(gone)
         if len(which):
             self._lose(r, which, at[1][which] if job.vms > 1 else 0, end[which])
-
-    def _decide(self, r: Runs, grace_s: Array, slow: Array | float) -> tuple[Mask | None, Array | float]:
-        """Whether notices are heeded (None: none is), and the steps between two saves."""
-        if isinstance(self._policy, EverySteps):
-            return None, float(self._policy.steps)
-        if self._weighing is None:
-            return None, NEVER
-        seen = Lifetimes(self._prior, seen_s=r.seen_s, preemptions=r.preemptions)
-        notices = Notices(Notices.missed + r.missed, Notices.seen + r.preemptions)
-        step_s = self._facts.step_s * slow
-        facts = replace(self._facts, step_s=step_s, mttp_s=seen.mean_s, missed_rate=notices.missed_rate)
-        if self._history is not None:
-            facts = replace(facts, shape=r.shape, scale_s=r.scale, age_s=np.maximum(r.now - r.asked.max(1), 0.0))
-        interval = np.floor(np.asarray(self._weighing.interval_s(facts)) / step_s)
-        interval = np.minimum(np.maximum(interval, 1.0), NEVER)
-        if self._markets is not None:
-            interval = np.where(r.on_demand, NEVER, interval)
-        if not self._job.grace_s.high:
-            return None, interval
-        # What the notice says counts, not what notices usually say.
-        heeds = np.asarray(self._weighing.emergency(replace(facts, grace_s=grace_s)))
-        return (heeds if heeds.any() else None), interval
-
-    def _stretch(self, step: Array, interval: Array | float, cap: Array) -> tuple[Array, Array, Mask]:
-        """Steps of a segment, number of segments, and whether a save stands behind each."""
-        mark, own = self._job.steps - step, self._job.save_every_steps
-        fixed = isinstance(self._policy, EverySteps)
-        if own:
-            off = own - rest_of(step, own)
-            # From one of the user's saves to the next, where the policy has none between them.
-            regular = (off == own) & (interval >= own) & (not fixed)
-            mark = np.where(regular, mark, np.minimum(mark, off))
-            interval = np.where(regular, float(own), interval)
-        if fixed:  # at multiples, wherever the last version was
-            off = interval - rest_of(step, interval)
-            mark = np.where(off < interval, np.minimum(mark, off), mark)
-        if self._markets is not None:
-            mark = np.minimum(mark, cap)
-        count = np.floor((mark - 1) / interval)
-        if self._history is not None or self._markets is not None:  # another interval or cap behind each save
-            count = np.minimum(count, 1)
-        steps = np.where(count > 0, interval, mark)
-        end, saved = step + steps, steps == interval
-        if self._markets is not None:
-            saved |= steps == cap
-        if own:
-            saved |= rest_of(end, own) == 0
-        if fixed:
-            saved |= rest_of(end, interval) == 0
-        return steps, np.maximum(count, 1), saved

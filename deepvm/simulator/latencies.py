@@ -55,16 +55,13 @@ class Backups:
         within = np.clip(x, 0.0, self._wide)
         return within * within / (2 * self._wide) + np.maximum(x - self._wide, 0.0)
 
-    def reorder(
-        self, random: np.random.Generator, safe: Array, now: Array, death: Array, apart: Array, made: Array
-    ) -> None:
+    def reorder(self, random: np.random.Generator, safe: Array, age: Array, apart: Array, made: Array) -> None:
         """Correct the number of the newest durable version where a later one may be durable first.
 
         Args:
             random: the generator; drawn from only if there is such a row.
             safe: (R,) what to correct: by one latency for all versions, which is right where the order is kept.
-            now: (R,) when the training began whose versions these are.
-            death: (R,) when the machine is lost.
+            age: (R,) seconds from the making of the newest version to the loss.
             apart: (R,) seconds between two versions.
             made: (R,) number of the newest version, and of how many there are; below 1: there is none.
         """
@@ -72,7 +69,6 @@ class Backups:
         overlap = apart < width
         if not overlap.any():
             return
-        age = death - now - made * apart  # of the newest version
         rows: Rows = np.flatnonzero(overlap & (age < self._high) & (made > 0))
         if not len(rows):
             return

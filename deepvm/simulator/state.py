@@ -13,6 +13,8 @@ Rows = npt.NDArray[np.int64]
 PARTS = ("compute", "recompute", "save", "allocation", "preparation")
 NEVER = 1e30
 """Steps and seconds that are never reached; infinity does not survive arithmetic."""
+TINY = 1e-300
+"""Divided by instead of 0, where 0 is divided or nobody asks what comes out."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Runs:
     missed: Array
     shape: Array  # of the hazard
     scale: Array
-    logs: Array  # (R, 2, K)
+    logs: Array  # (R, K)
 
     def keep(self, rows: Mask) -> None:
         """Go on with these rows only."""

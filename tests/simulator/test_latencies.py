@@ -49,7 +49,7 @@ def test_backups_that_overlap_agree_with_the_oracle(name: str, changes: dict[str
 def newest(backups: Backups, age: float, apart: float, made: int, seed: int, runs: int = 40_000) -> np.ndarray:
     """(runs,) the newest durable version."""
     safe, wide = np.full(runs, -1.0), np.full(runs, 1.0)
-    backups.reorder(np.random.default_rng(seed), safe, wide, (1 + age + made * apart) * wide, apart * wide, made * wide)
+    backups.reorder(np.random.default_rng(seed), safe, age * wide, apart * wide, made * wide)
     return safe
 
 
@@ -95,12 +95,12 @@ def test_where_the_order_is_kept_nothing_is_drawn() -> None:
     random = np.random.default_rng(1)
     before = random.bit_generator.state
     safe, one = np.array([3.0]), np.ones(1)
-    for backup, until, made in (
-        (Span(100, 110), 180, 9),  # long, but not wide
-        (Span(0, 50), 150, 9),  # the newest is durable
+    for backup, age, made in (
+        (Span(100, 110), 90, 9),  # long, but not wide
+        (Span(0, 50), 60, 9),  # the newest is durable
         (Span(0, 50), 5, 0),  # there is none
     ):
-        Backups(backup, ZERO).reorder(random, safe, one * 7, one * (7 + until), one * 10, one * made)
+        Backups(backup, ZERO).reorder(random, safe, one * age, one * 10, one * made)
     assert random.bit_generator.state == before and safe == [3.0]
 
 

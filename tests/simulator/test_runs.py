@@ -379,8 +379,9 @@ def test_a_life_whose_end_was_not_seen_goes_on_with_the_next() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", ["adaptive", "thesis", "static:51", "hazard"])
 @pytest.mark.parametrize("name, least", [("gpt-117m", 700), ("gpt-1.3b", 350)])
-def test_the_engine_against_the_loop(name: str, least: float) -> None:
+def test_the_engine_against_the_loop(name: str, least: float, policy: str) -> None:
     """Half of what is aimed at (1500 and 500), so that a busy machine does not fail it; processor time, in turn."""
     import random
 
@@ -390,10 +391,10 @@ def test_the_engine_against_the_loop(name: str, least: float) -> None:
     for turn in range(3):
         begun = time.process_time()
         for _ in range(4):
-            naive.simulate(preset(name), Adaptive(), random.Random(turn))
+            naive.simulate(preset(name), parse_policy(policy), random.Random(turn))
         loop = (time.process_time() - begun) / 4
         begun = time.process_time()
-        simulate(preset(name), Adaptive(), runs=10_000, seed=turn)
+        simulate(preset(name), parse_policy(policy), runs=10_000, seed=turn)
         ratios.append(loop / ((time.process_time() - begun) / 10_000))
     assert sorted(ratios)[1] >= least, ratios
 
