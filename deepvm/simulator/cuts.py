@@ -2,8 +2,8 @@
 
 A stretch is drawn as a whole: the time of all its steps and of all its saves, not of each. On an even timeline, on
 which all steps and all saves are equally long, the cut falls within one of them, and any place in it is as likely as
-another. Where steps or saves differ much, two things are not as even (renewal theory; Cox, Renewal Theory, 1962, 5.1
-and 4.5). With the mean m and the variance v of one piece:
+another. Where steps or saves differ much, two things are not as even (Cox, Renewal Theory, 1962, chapters 4 and 5).
+With the mean m and the variance v of one piece:
 
 * A cut falls into longer pieces more often: the piece that is cut began (m + v/m)/2 before on average, not m/2. If
   pieces are uniform on m - h .. m + h, that time has the density P(piece > a)/m, which is what is drawn from here.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 UNEVEN = 1.5
 """Latencies whose longest is so many times the shortest are uneven: v/m^2 is 0.013 there. It would change what a
-preemption costs by less than 0.7 % of one step or save; evening it out costs a tenth of the engine's time."""
+preemption costs by less than 0.7 % of one step or save, and to heed it makes the engine half as fast."""
 
 
 def uneven(span: Span) -> bool:

@@ -2,12 +2,12 @@
 
 One array step takes every run from one event to the next: a machine is lost, has come, gives notice, or a stretch of
 equal segments is done. A segment is some steps and the save behind them; a whole life with a constant interval is one
-stretch, so the work grows with preemptions and not with steps or saves (only ``hazard``, whose interval grows with the
-machine's age, takes an array step for each save).
+stretch, so the work grows with preemptions and not with steps or saves. What a policy decides is in decisions.py
+(``hazard``, whose interval grows with the machine's age: growing.py), where a stretch is cut in cuts.py, and which of
+its versions is durable then in latencies.py.
 
-Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact for n = 1; what is
-lost to a preemption depends on them only through where it falls within a segment. In a cluster only the notice of the
-machine that goes first is heeded.
+Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact for n = 1. In a
+cluster only the notice of the machine that goes first is heeded.
 """
 
 from __future__ import annotations

@@ -63,10 +63,8 @@ class Growing:
     def steps(self, count: Array) -> Array:
         """Whole steps in the next ``count`` intervals: the sum of floor(first + j growth)."""
         low = np.maximum(self.first - self.growth / 2, 1.0)
-        high = low + count * self.growth
-        return np.asarray(
-            np.rint(count * (_floors(high) - _floors(low)) / np.maximum(high - low, SLOWEST * self.growth))
-        )
+        over = np.maximum(count, 1.0) * self.growth
+        return np.asarray(np.rint(count * (_floors(low + over) - _floors(low)) / over))
 
     def within(self, room: Array, step: Number, save: Number) -> Array:
         """How many intervals fit, not in whole numbers, if a step takes ``step`` of the room and a save ``save``."""
