@@ -100,7 +100,8 @@ class Cut:
         step_var = step.variance * slow**2 * (1 - 1 / (of.count * of.steps))
         save_var = save.variance * of.saved * (1 - 1 / of.count)
         segment_var = of.steps * step_var + save_var
-        further = left + segment_var / (2 * of.segment) * (1 - 2 * left / whole)
+        near = np.minimum(left, whole - left) / of.segment  # within a segment of either end there is less to shift
+        further = left + segment_var / (2 * of.segment) * (1 - 2 * left / whole) * np.clip(near, 0.0, 1.0)
         at = cls.even(of, np.clip(further, 0.0, whole * (1 - 1e-12)))
         too_many = _all_at(at, of, step.low * slow, save.low) > left  # steps differ less than saves, or the reverse
         at = _either(too_many, plain, at)
