@@ -156,9 +156,10 @@ class RingSpeedup(SpeedupCurve):
             return best
 
         linear = np.maximum(np.linalg.lstsq(basis, n / s - 1.0, rcond=None)[0], 0.0)
-        # Steps that are held at 0 can get stuck there, so each cost is also tried alone, and both from there.
+        # Steps that are held at 0 can get stuck there, so each cost is also tried alone, and both from there, and from
+        # between them: points that are no curve have a best ring on an axis and another off it.
         found = [improved(linear, [0, 1]), improved(np.zeros(2), [0]), improved(np.zeros(2), [1])]
-        found += [improved(costs, [0, 1]) for costs in found[1:]]
+        found += [improved(costs, [0, 1]) for costs in (*found[1:], (found[1] + found[2]) / 2)]
         best = min(found, key=lambda costs: float(error(costs) @ error(costs)))
         # Beyond seven digits the end of the search differs between processors.
         return cls(*(float(f"{cost:.7g}") for cost in best))
