@@ -113,7 +113,7 @@ WITHOUT_SHRINKING = settings(
 
 
 def agrees(job: Job, name: str) -> None:
-    """Five standard errors (eight figures of up to 60 jobs), and 0.5 % for what is approximated in short jobs."""
+    """0.2 %, and five standard errors (eight figures of up to 60 jobs)."""
     if name == "none" and job.save_every_steps is None:
         job = replace(job, save_every_steps=25)
     try:
@@ -121,7 +121,7 @@ def agrees(job: Job, name: str) -> None:
     except (SimulationError, RuntimeError):
         return
     for what, oracle, difference, error in found:
-        assert abs(difference) <= 5 * error + 0.005, (what, oracle, difference, error)
+        assert abs(difference) <= 5 * error + 0.002, (what, oracle, difference, error)
 
 
 @WITHOUT_SHRINKING
