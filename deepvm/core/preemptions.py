@@ -105,43 +105,38 @@ class LomaxHistory:
 
     def after(self, life_s: Number, preempted: Truth) -> LomaxHistory:
         """With one more life, which ended by a preemption or was only watched so long."""
-        # The simulator does this and the weights below for all of its runs at each loss: in place, with few passes, and
+        # The simulator does this and the weights below for all of its runs at each loss: with few passes, in place, and
         # with products of matrices, which are several times as fast as broadcasting over so short a last axis.
         log = np.asarray(life_s, dtype=float)[..., None, None] @ (1 / self.scale_s)[None]
         log = np.log1p(log, out=log)[..., 0, :]
-        more = replace(self, ended=self.ended + np.asarray(preempted, dtype=float), logs=self.logs + log)
+        ended = np.asarray(preempted, dtype=float)
+        more = replace(self, ended=self.ended + ended, logs=self.logs + log)
         if np.all(preempted):
             return more
-        return replace(more, watched_logs=self.watched_logs + log * ~np.asarray(preempted)[..., None])
+        return replace(more, watched_logs=self.watched_logs + log * (1 - ended)[..., None])
 
-    def _log_weights(self) -> Array:
-        """(..., K) log of the posterior weights, but for a constant."""
+    def log_weights(self) -> Array:
+        """(..., K) logarithms of the posterior weights of the scales, but for a constant."""
         ended = np.asarray(self.ended, dtype=float)
-        found = np.log(self.strength / self.shape0 + self._sums())
-        found *= -(self.strength + ended)[..., None]
-        found -= self.logs
-        if np.ndim(self.watched_logs):
-            found += self.watched_logs
-        found += np.stack([np.ones_like(ended), -ended], -1) @ np.stack([self.prior, np.log(self.scale_s)])
-        return found
+        seen = self.logs - self.watched_logs if np.ndim(self.watched_logs) else self.logs
+        shapes = (self.strength + ended)[..., None] * np.log(self.strength / self.shape0 + self._sums())
+        scales = np.stack([np.ones_like(ended), -ended], -1) @ np.stack([self.prior, np.log(self.scale_s)])
+        return np.asarray(scales - shapes - seen)
+
+    def shape(self) -> Array:
+        """(..., K) mean of alpha for each scale."""
+        return self._shape(np.asarray(self.ended)[..., None], self._sums())
+
+    def law(self) -> tuple[Array, Array]:
+        """Shape and scale (seconds) of the most probable scale; the shape of the attributes without K."""
+        best = self.log_weights().argmax(axis=-1)
+        sums = np.broadcast_to(self._sums(), (*best.shape, len(self.scale_s)))
+        seen = np.take_along_axis(sums, best[..., None], -1)[..., 0]
+        return self._shape(np.asarray(self.ended), seen), self.scale_s[best]
+
+    def _shape(self, ended: Array, logs: Array) -> Array:
+        return np.asarray((self.strength + ended) / (self.strength / self.shape0 + logs))
 
     def _sums(self) -> Array:
         """(..., K) ``logs``, which are a plain 0 before anything is seen."""
         return np.asarray(self.logs) if np.ndim(self.logs) else np.zeros(len(self.scale_s))
-
-    def weights(self) -> Array:
-        """(..., K) posterior weights of the scales; they add up to 1."""
-        likelihood = self._log_weights()
-        weights: Array = np.exp(likelihood - likelihood.max(axis=-1, keepdims=True))
-        return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
-
-    def shape(self) -> Array:
-        """(..., K) mean of alpha for each scale."""
-        ended = np.asarray(self.ended, dtype=float)[..., None]
-        return np.asarray((self.strength + ended) / (self.strength / self.shape0 + self._sums()))
-
-    def law(self) -> tuple[Array, Array]:
-        """Shape and scale (seconds) of the most probable scale; the shape of the attributes without K."""
-        best = self._log_weights().argmax(axis=-1)
-        seen = np.take_along_axis(self._sums(), best[..., None], -1)[..., 0]
-        return (self.strength + self.ended) / (self.strength / self.shape0 + seen), self.scale_s[best]

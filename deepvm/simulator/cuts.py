@@ -10,9 +10,9 @@ With the mean m and the variance v of one piece:
 * So much less time is left for the whole pieces, and yet there are more of them, for they are the shorter ones:
   t/m - 1/2 + v/(2 m^2) in a time t. The cut is looked up v/(2 m) further on than it is.
 
-Both hold for pieces of which nothing is known; here the sums over the stretch are. The variance of one given the sum of
-n is v (1 - 1/n), and the shift goes from v/(2 m) at the beginning of the stretch through 0 in its middle to -v/(2 m) at
-its end, by symmetry.
+Both hold far from the beginning (see ``FEW``), for pieces of which nothing is known. Here the sums over the stretch are
+known: the variance of one given the sum of n is v (1 - 1/n), and the shift goes from v/(2 m) at the beginning of the
+stretch through 0 in its middle to -v/(2 m) at its end, by symmetry.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 UNEVEN = 1.5
 """Latencies whose longest is so many times the shortest are uneven: v/m^2 is 0.013 there. It would change what a
 preemption costs by less than 0.7 % of one step or save, and to heed it makes the engine half as fast."""
+FEW = 12
+"""A stretch that is left after fewer uneven segments is done one by one: the first are drawn as they are."""
 
 
 def uneven(span: Span) -> bool:
@@ -135,7 +137,7 @@ class Cut:
 
         rest = np.maximum(length - age, 0.0)
         found = cls(plain.cut, at.full, at.done, at.saving, done_s + age, rest, trained, each)
-        return _either(plain.cut, found, plain)
+        return _either(plain.cut & (left > 0), found, plain)
 
 
 def _all_at(at: Cut, of: Stretch, step_s: Number, save_s: float) -> Array:

@@ -71,7 +71,7 @@ class Decisions:
         facts = replace(self.facts, step_s=step_s, mttp_s=seen.mean_s, missed_rate=missed)
         if self._history is None:
             return facts
-        return replace(facts, shape=r.shape, scale_s=r.scale, age_s=np.maximum(r.now - r.asked.max(1), 0.0))
+        return replace(facts, shape=r.shape, scale_s=r.scale, age_s=_age_s(r))
 
     def heeds(self, facts: SaveFacts | None, grace_s: Array) -> Mask | None:
         """Whether notices that leave so much time are heeded; None: none is."""
@@ -130,12 +130,17 @@ class Decisions:
         if self._history is None:
             interval = np.asarray(self._weighing.interval_s(facts) / facts.step_s)
         else:
-            grows, before = Growing.of(self._weighing, facts), r.now
+            grows = Growing.of(self._weighing, facts)
             if self._deadline:
                 interval = grows.first
             else:
                 if pass_over(r, grows, until - self._job.durable_s.high - self._behind.high, self._job, slow, random):
-                    grows = Growing.of(self._weighing, replace(facts, age_s=facts.age_s + r.now - before))
+                    grows = Growing.of(self._weighing, replace(facts, age_s=_age_s(r)))
                 interval, most = grows.alike(grows.within(until - r.now, facts.step_s, facts.save_s), random)
         interval = np.clip(np.floor(interval), 1.0, NEVER)
         return np.where(r.on_demand, NEVER, interval) if self._deadline else interval, most
+
+
+def _age_s(r: Runs) -> Array:
+    """Since the newest machine was asked for; in an elastic cluster that may be in advance."""
+    return np.asarray(np.maximum(r.now - r.asked.max(1), 0.0))

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from deepvm.core.instances import Market
-from deepvm.core.job import ZERO, Job, Span
+from deepvm.core.job import ZERO, Job
 from deepvm.core.savepolicy import SavePolicy
 from deepvm.errors import SimulationError
-from deepvm.simulator.cuts import Cut, Stretch, uneven
+from deepvm.simulator.cuts import FEW, Cut, Stretch, uneven
 from deepvm.simulator.decisions import Decisions
-from deepvm.simulator.latencies import Backups, total
+from deepvm.simulator.latencies import Backups, remainder, total
 from deepvm.simulator.lives import LifeSource
 from deepvm.simulator.markets import Deadline, Markets
 from deepvm.simulator.state import NEVER, PARTS, Array, Outcome, Rows, Runs
@@ -31,6 +31,7 @@ HOPELESS, HOPELESS_LIVES = 100.0, 10_000
 """A run that takes so many times as long as its work does not get ahead, nor one that loses so many machines a step."""
 
 KEPT_BYTES = 16 << 20
+"""Temporary arrays of less are kept; see :func:`_keep_memory`."""
 
 
 def run(
@@ -59,10 +60,11 @@ def run(
 
 
 def _keep_memory() -> None:
-    """Have malloc keep what temporary arrays are made of, 32 MB at most: a third of the time went into page faults.
+    """Have malloc keep what temporary arrays are made of: a third of the time went into page faults.
 
-    glibc gives free memory back from so much on as the largest block that it was ever given back (mallopt(3),
-    M_MMAP_THRESHOLD); elsewhere this does nothing. The block itself is never touched.
+    glibc maps blocks of their own from the size of the largest one on that it was ever given back, and gives other free
+    memory back from twice as much on (mallopt(3), M_MMAP_THRESHOLD); elsewhere this does nothing. So a process keeps up
+    to 32 MB. The block itself is never touched.
     """
     np.empty(KEPT_BYTES, dtype=np.uint8)
 
@@ -81,10 +83,7 @@ class _Engine:
         self._spot = job.market is Market.SPOT
         self._elastic = job.elastic and job.vms > 1
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
-        behind = ZERO  # what of a save runs behind the training
-        if job.stall_s is not None:
-            rest = (max(0.0, s - job.stall_s.mean) for s in (job.save_s.low, job.save_s.high))
-            behind = Span(*rest)
+        behind = ZERO if job.stall_s is None else remainder(job.save_s, job.stall_s)
         self._backups = Backups(job.durable_s, behind)
         self._decisions = Decisions(job, policy, behind, deadline=deadline is not None)
         self._uneven = uneven(job.step_s) or uneven(job.blocked_s)
@@ -276,7 +275,10 @@ class _Engine:
             stop = np.where(r.training, stop, now)
 
         steps, count, saved = self._decisions.stretch(r, facts, slow, stop, random)
-        now, step = r.now, r.step
+        now, step = r.now, r.step  # which may be behind saves that were passed over
+        if self._uneven:
+            few = stop - now < FEW * (steps * job.step_s.mean * slow + saved * job.blocked_s.mean)
+            count = np.where(few, 1.0, count)
         work = total(random, job.step_s, steps * count) * slow
         segment = (work + total(random, job.blocked_s, count) * saved) / count
         delay = self._backups.draw(random, saved)

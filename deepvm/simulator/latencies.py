@@ -11,10 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from deepvm.core.job import Span
-from deepvm.simulator.state import Array, Mask, Rows
+from deepvm.simulator.state import TINY, Array, Mask, Rows
 
 AT_ONCE = 4096
 """Of more backups under way at once, neighbours are taken together: how far back one goes is bounded."""
+GRID = 1000
+"""Points of a numerical integral."""
 
 
 def total(random: np.random.Generator, span: Span, count: Array | Mask) -> Array:
@@ -25,6 +27,22 @@ def total(random: np.random.Generator, span: Span, count: Array | Mask) -> Array
     if count.dtype == bool:
         return drawn + span.low
     return np.asarray(span.mean * count + (drawn - (span.high - span.low) / 2) * np.sqrt(count))
+
+
+def remainder(whole: Span, part: Span) -> Span:
+    """What is left of one latency when another one that began with it is over; nothing if that takes longer.
+
+    Where that may happen this is not uniform: then a uniform one from 0 with the same mean.
+    """
+    if part.high <= whole.low:
+        return Span(whole.low - part.mean, whole.high - part.mean)
+    parts = part.low + (part.high - part.low) * (np.arange(GRID) + 0.5) / GRID
+    over = np.maximum(whole.high - parts, 0.0) - np.maximum(whole.low - parts, 0.0)  # of the whole, what is longer
+    mean = over * (np.maximum(whole.low - parts, 0.0) + over / 2)
+    mean = np.where(
+        whole.high > whole.low, mean / max(whole.high - whole.low, TINY), np.maximum(whole.high - parts, 0.0)
+    )
+    return Span(0.0, 2 * float(mean.mean()))
 
 
 class Backups:

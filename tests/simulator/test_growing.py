@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import Hazard, SaveFacts
-from deepvm.simulator.growing import ALIKE, Growing
+from deepvm.simulator.growing import ALIKE, Growing, pass_over
+from deepvm.simulator.state import Runs
 from tests.effort import THOROUGH, examples
 from tests.simulator.test_engine import compare
 
@@ -37,7 +38,7 @@ def test_steps_are_those_of_each_interval_rounded_down(shortest: float, growth: 
     first = 1 + growth + shortest + np.arange(0, 1, 1 / 500)
     each = np.floor(first[:, None] + growth * np.arange(count)).sum(1)
     found = Growing(first, np.full(500, growth)).steps(np.full(500, float(count)))
-    assert (found == np.rint(found)).all() and (found >= count).all()
+    assert (found >= count).all()
     assert (np.abs(found - each) <= 1 + count / 2).all()  # all of them just above whole numbers, or just below
     assert np.mean(found - each) == pytest.approx(0, abs=0.05 + 0.005 * count)
 
@@ -75,6 +76,30 @@ def test_the_growth_is_that_of_the_policy() -> None:
         interval = float(np.asarray(policy.interval_s(replace(facts, age_s=age)))[0])
         assert grows.first[0] + save * grows.growth[0] == pytest.approx(interval, rel=2e-3)
         age += interval + 5.0
+
+
+def test_rows_are_taken_over_saves_that_are_surely_made() -> None:
+    """Those that do not train stay; the user's next save and the end of the job are not passed."""
+    job, rows, random = replace(JOB, save_every_steps=5000, steps=12_000), 4000, np.random.default_rng(1)
+    zeros = np.zeros(rows)
+    r = Runs(**{f.name: zeros.copy() for f in fields(Runs)})
+    begun, until = (
+        random.choice([0.0, 700.0, 4990.0, 6000.0, 11_900.0], rows),
+        random.choice([0.0, 50.0, 3e3, 1e30], rows),
+    )
+    r.step, r.durable, r.furthest = begun.copy(), begun.copy(), random.choice([0.0, 8000.0], rows)
+    r.furthest = np.maximum(r.furthest, r.step)
+    was = r.furthest.copy()
+    grows = Growing(np.full(rows, 100.0), random.choice([1e-4, 3.0], rows))
+    assert pass_over(r, grows, until, job, 1.0, random)
+    moved = r.step > begun
+    assert moved.any() and not moved[until < 1000].any() and not moved[begun == 4990].any()
+    assert (r.now[moved] < until[moved]).all() and (r.now[~moved] == 0).all() and (r.durable == r.step).all()
+    assert (r.step < 12_000).all() and (r.step[begun < 5000] < 5000).all() and (r.step[begun == 6000] < 10_000).all()
+    assert (r.step[moved] - begun[moved] > 2 * 100).all() and (r.furthest == np.maximum(was, r.step)).all()
+    assert r.now == pytest.approx(r.compute + r.recompute + r.save)
+    assert (r.recompute[was == 8000] > 0)[moved[was == 8000] & (begun[was == 8000] < 8000)].all()
+    assert not r.recompute[was <= begun].any()
 
 
 @pytest.mark.parametrize(
