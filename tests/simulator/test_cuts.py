@@ -98,6 +98,36 @@ def test_cuts_fall_where_they_do_among_pieces_that_are_all_drawn(
         )
 
 
+@pytest.mark.parametrize("count", [600, 60])
+@pytest.mark.parametrize(
+    ("steps", "step", "save"), [(1, Span(0, 2), Span(0, 0)), (1, Span(1, 1), Span(0, 20)), (5, Span(0, 10), Span(1, 2))]
+)
+def test_more_pieces_are_done_and_the_one_that_is_cut_is_longer(steps: int, step: Span, save: Span, count: int) -> None:
+    """t/m - 1/2 + v/(2 m^2) segments are done, and the last one began (m + v/m)/2 before: early, and half way."""
+    random, segment = np.random.default_rng(1), steps * step.mean + save.mean
+    left = (30 + random.random(RUNS)) * segment
+    plain, ours = drawn(steps, 60, step, save, left, random), found(steps, count, step, save, left, random)
+    square = (steps * step.variance + save.variance) / segment**2
+    for cut in (plain, ours):
+        assert cut.cut.all()
+        assert cut.full.mean() == pytest.approx(30 + square / 2, abs=0.02)
+        assert cut.since.mean() / segment == pytest.approx((1 + square) / 2, abs=0.015)
+    assert ours.since.std() == pytest.approx(plain.since.std(), rel=0.015)
+    assert ours.rest.mean() == pytest.approx(plain.rest.mean(), rel=0.03)
+    assert ours.trained.mean() == pytest.approx(plain.trained.mean(), abs=0.03 * segment)
+
+
+def test_one_step_and_one_save_are_cut_where_they_are() -> None:
+    random, one = np.random.default_rng(1), np.ones(RUNS)
+    trained, stall, left = 5 + 95 * random.random(RUNS), 20 * random.random(RUNS), 130 * random.random(RUNS)
+    cut = Cut.uneven(Stretch(one, one, one > 0, trained + stall, trained), left, Span(5, 100), Span(0, 20), 1.0, random)
+    assert (cut.cut == (left < trained + stall)).all() and (cut.saving == (left >= trained))[cut.cut].all()
+    assert cut.since[cut.cut] == pytest.approx(left[cut.cut])
+    ends = np.where(cut.saving, trained + stall, trained)
+    assert (cut.since + cut.rest)[cut.cut] == pytest.approx(ends[cut.cut])
+    assert cut.trained[cut.cut] == pytest.approx(np.minimum(left, trained)[cut.cut])
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
