@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -78,10 +79,22 @@ def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_example_job_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = re.findall(r"```yaml\n(name: .*?)```", README.read_text(), re.DOTALL)
+    example, _ = re.findall(r"```yaml\n(name: .*?)```", README.read_text(), re.DOTALL)
     (tmp_path / "job.yaml").write_text(example)
     out = printed(f"deepvm simulate --job {tmp_path / 'job.yaml'} --policy adaptive --runs 10", capsys)
     assert out.startswith("my-model: 100000 steps on 1 VM, spot; 10 runs, seed 1")
+
+
+def test_what_a_memory_node_is_said_to_save(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = README.read_text()
+    _, example = re.findall(r"```yaml\n(name: .*?)```", text, re.DOTALL)
+    bucket = example.replace("memory_node_s: 17", "backup_s: [120, 160]")
+    for job, said in ((example, 4.9), (bucket, 12.5)):
+        assert f"{said} %" in text
+        (tmp_path / "job.yaml").write_text(job)
+        out = printed(f"deepvm simulate --job {tmp_path / 'job.yaml'} --policy thesis --runs 400 -o json", capsys)
+        found = json.loads(out)["total_s"]["mean"] / (100_000 * 19.75029) - 1
+        assert 100 * found == pytest.approx(said, abs=0.1)
 
 
 def test_the_two_example_catalogues_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,7 +168,8 @@ def _job_lines(answer: Recommendations) -> list[str]:
     spans = (job.save_s, job.durable_s, job.allocation_s, job.preparation_s, job.grace_s)
     save, durable, allocation, preparation, grace = (_as_in_job_files(span.mean) for span in spans)
     lines = [
-        f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away.",
+        f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away"
+        f"{'' if work.measured_on else ', the cheapest type here (--measured-on names another)'}.",
         f"It counts {save} for a save, which is safe {durable} later, {allocation} for a new VM to come and "
         f"{preparation} to prepare it, and notices {grace} ahead; a job file says how it is.",
     ]
@@ -282,6 +283,8 @@ def _reasons(answer: Recommendations) -> list[str]:
         r = answer.on_demand
         head = "Better without spot VMs" if _better(r, first) else "On demand alone"
         lines.append(f"{head}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h{_against(r, first)}.")
+    elif answer.request.work is not None:
+        lines.append("On demand alone: no cluster keeps within these limits.")
     for alternative in answer.alternatives:
         r = alternative.recommendation
         work = "" if r.usd_per_work is None else f", {_per_work(r.usd_per_work)} $/h per eFLOPS"

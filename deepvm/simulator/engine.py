@@ -19,6 +19,7 @@ import numpy as np
 from deepvm.core.instances import Market
 from deepvm.core.job import ZERO, Job
 from deepvm.core.savepolicy import SavePolicy
+from deepvm.core.units import format_seconds
 from deepvm.errors import SimulationError
 from deepvm.simulator.cuts import FEW, Cut, Stretch, uneven
 from deepvm.simulator.decisions import Decisions
@@ -123,9 +124,22 @@ class _Engine:
         worst = hopeless.argmax()
         raise SimulationError(
             f"{self._job.name}: does not get ahead: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
-            f"preemptions {r.durable[worst]:.0f} of {self._job.steps} steps are safe; save more often (another "
-            "policy), or take machines that live longer"
+            f"preemptions {r.durable[worst]:.0f} of {self._job.steps} steps are safe; {self._remedy()}"
         )
+
+    def _remedy(self) -> str:
+        job, longer = self._job, "take machines that live longer"
+        life, needs = (
+            min(job.mttp_s),
+            {
+                "until it trains": job.allocation_s.mean + self._warm.mean,
+                "until a save is safe": job.save_s.mean + job.durable_s.mean,
+            },
+        )
+        for what, needed in needs.items():
+            if needed > life:
+                return f"{longer} than {format_seconds(life)} on average: one takes {format_seconds(needed)} {what}"
+        return f"save more often (another policy), or {longer}"
 
     def _begun(self, runs: int) -> Runs:
         n = self._job.vms

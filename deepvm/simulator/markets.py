@@ -56,7 +56,7 @@ class Markets:
         if needed > deadline.seconds:
             raise SimulationError(
                 f"{job.name}: takes up to {needed / 3600:.2f} h on demand, more than the deadline of "
-                f"{deadline.seconds / 3600:.2f} h"
+                f"{deadline.seconds / 3600:.2f} h; allow that time"
             )
 
     def _work_s(self, step: Array) -> Array:

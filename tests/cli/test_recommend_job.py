@@ -240,6 +240,10 @@ def test_clusters_are_compared_with_on_demand_alone_and_with_cheaper_ones(run: R
     alone = found["on_demand"]
     assert alone["expected"]["total_cost_usd"] == pytest.approx(alone["expected"]["makespan_s"] / 3600 * 1.006)
     assert "\nOn demand alone: 1 x g4dn.xlarge" in run(*words, "--objective", "total-cost")[1]
+    assert (
+        "\nOn demand alone: no cluster keeps within these limits."
+        in run("recommend", "--pw", "3", "--work", "100", "--mttp", "12h", "--deadline", "48h")[1]
+    )
 
 
 def test_runs_that_miss_the_deadline_are_counted(run: Run) -> None:

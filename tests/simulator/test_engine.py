@@ -219,7 +219,14 @@ def test_a_job_that_loses_more_than_it_gains_says_so() -> None:
 @pytest.mark.parametrize(("vms", "elastic"), [(1, False), (2, False), (2, True)])
 def test_machines_that_never_come_are_not_waited_for_for_ever(vms: int, elastic: bool) -> None:
     job = Job(1000, Span.of(10.0), allocation_s=Span.of(100.0), mttp_s=(2.0,), vms=vms, elastic=elastic)
-    with pytest.raises(SimulationError, match="does not get ahead.* 0 of 1000 steps are safe; save more often"):
+    then = "take machines that live longer than 2 s on average: one takes 100 s until it trains"
+    with pytest.raises(SimulationError, match=f"does not get ahead.* 0 of 1000 steps are safe; {then}"):
+        simulated(job, "static:1", 5)
+
+
+def test_saves_that_take_longer_than_a_life_are_what_is_wrong() -> None:
+    job = Job(1000, Span.of(10.0), allocation_s=Span.of(1.0), backup_s=Span.of(500.0), mttp_s=(40.0,))
+    with pytest.raises(SimulationError, match="longer than 40 s on average: one takes 8.333 min until a save is safe"):
         simulated(job, "static:1", 5)
 
 
