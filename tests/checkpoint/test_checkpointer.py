@@ -16,6 +16,7 @@ from typing import Any
 import numpy
 import pytest
 from checkpoint.slow_copies import slow_copy
+from processes import until
 
 torch = pytest.importorskip("torch")
 
@@ -68,14 +69,19 @@ def contents(folder: Path) -> dict[int, set[float]]:
     return found
 
 
-def fill_and_save(folder: Path, steps: int, every: int, **options: Any) -> dict[int, set[float]]:
+def fill_and_save(
+    folder: Path, steps: int, every: int, *, pause: bool = False, **options: Any
+) -> dict[int, set[float]]:
+    """``pause``: half way, until a version is complete; else a busy machine may still be at the first in the end."""
     model = model_of()
     optimizer = Fill(model.parameters())
     with Checkpointer(
         model=model, optimizer=optimizer, tiers=[folder.as_uri()], every=every, keep=1000, **options
     ) as saver:
-        for _ in range(steps):
+        for step in range(1, steps + 1):
             optimizer.step()
+            if pause and 2 * step == steps:
+                assert until(lambda: VersionFolder(folder).found(), 30)
         saver.save(block=True)
     return contents(folder)
 
@@ -83,7 +89,7 @@ def fill_and_save(folder: Path, steps: int, every: int, **options: Any) -> dict[
 @pytest.mark.parametrize(("every", "slots"), [(1, 2), (7, 2), (3, 1)])
 def test_a_version_holds_the_numbers_of_one_step(every: int, slots: int, tmp_path: Path) -> None:
     """ACUTE's hazard: the published code has a gate that never waits, and one file held six versions."""
-    found = fill_and_save(tmp_path, 120, every, slots=slots)
+    found = fill_and_save(tmp_path, 120, every, pause=True, slots=slots)
     assert 120 in found and len(found) >= 2
     assert all(values == {version} for version, values in found.items()), found
 

@@ -29,7 +29,7 @@ from tests.checkpoint.test_checkpointer import Fill, contents, fill_and_save, mo
 @pytest.mark.parametrize("strategy", ["C", "G", "D"])
 @pytest.mark.parametrize(("every", "slots"), [(1, 2), (4, 1)])
 def test_a_version_holds_the_numbers_of_one_step(strategy: str, every: int, slots: int, mappable: Path) -> None:
-    found = fill_and_save(mappable, 60, every, slots=slots, strategy=strategy)
+    found = fill_and_save(mappable, 60, every, pause=True, slots=slots, strategy=strategy)
     assert 60 in found and len(found) >= 2
     assert all(values == {version} for version, values in found.items()), found
     for row in VersionFolder(mappable).found():
