@@ -10,19 +10,19 @@ import numpy as np
 from deepvm.core.instances import Market
 from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
 from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
-from deepvm.simulator.growing import Growing, pass_over
+from deepvm.simulator.growing import Growing
 from deepvm.simulator.state import NEVER, Array, Mask, Rows, Runs, rest_of
 
 if TYPE_CHECKING:
-    from deepvm.core.job import Job, Span
+    from deepvm.core.job import Job
 
 
 class Decisions:
     """Of one policy about one job."""
 
-    def __init__(self, job: Job, policy: SavePolicy, behind: Span, *, deadline: bool) -> None:
-        """``behind``: what of a save runs behind the training; ``deadline``: whether another market may have to do."""
-        self._job, self._behind, self._deadline = job, behind, deadline
+    def __init__(self, job: Job, policy: SavePolicy, behind_s: float, *, deadline: bool) -> None:
+        """``behind_s``: mean of what of a save runs behind the training; ``deadline``: whether there may be one."""
+        self._job, self._deadline = job, deadline
         self._fixed = float(policy.steps) if isinstance(policy, EverySteps) else None
         spot = job.market is Market.SPOT
         # Asked of a protocol, isinstance is slow.
@@ -32,7 +32,7 @@ class Decisions:
         warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         self.facts = SaveFacts(
             save_s=job.blocked_s.mean,
-            backup_s=job.durable_s.mean + behind.mean,
+            backup_s=job.durable_s.mean + behind_s,
             step_s=job.step_s.mean,
             emergency_s=job.save_s.mean + job.durable_s.mean,
             grace_s=job.grace_s.mean,
@@ -69,9 +69,14 @@ class Decisions:
         notices = Notices(Notices.missed + r.missed, Notices.seen + r.preemptions)
         step_s, missed = self.facts.step_s * slow, notices.missed_rate
         facts = replace(self.facts, step_s=step_s, mttp_s=seen.mean_s, missed_rate=missed)
-        if self._history is None:
-            return facts
-        return replace(facts, shape=r.shape, scale_s=r.scale, age_s=_age_s(r))
+        return facts if self._history is None else replace(facts, shape=r.shape, scale_s=r.scale)
+
+    def grows(self, r: Runs, facts: SaveFacts | None) -> Growing | None:
+        """The next intervals, if they grow with the age of the newest machine; None: they do not."""
+        if self._history is None or self._weighing is None or facts is None:
+            return None
+        # In an elastic cluster a machine may be asked for in advance.
+        return Growing.of(self._weighing, replace(facts, age_s=np.maximum(r.now - r.asked.max(1), 0.0)))
 
     def heeds(self, facts: SaveFacts | None, grace_s: Array) -> Mask | None:
         """Whether notices that leave so much time are heeded; None: none is."""
@@ -82,18 +87,18 @@ class Decisions:
         return heeds if heeds.any() else None
 
     def stretch(
-        self, r: Runs, facts: SaveFacts | None, slow: Array | float, until: Array, random: np.random.Generator
+        self, r: Runs, facts: SaveFacts | None, grows: Growing | None, until: Array, random: np.random.Generator
     ) -> tuple[Array, Array, Mask]:
         """Steps of a segment, number of segments, and whether a save stands behind each.
 
         Args:
-            r: where the runs stand; some may train on to where the stretch begins.
+            r: where the runs stand.
             facts: as they were told.
-            slow: how many times as long a step takes.
+            grows: as they are now.
             until: (R,) when something happens to the machine.
             random: the generator.
         """
-        interval, most = self._interval(r, facts, slow, until, random)
+        interval, most = self._interval(r, facts, grows, until, random)
         step = r.step
         mark, own = self._job.steps - step, self._job.save_every_steps
         if own:
@@ -119,28 +124,19 @@ class Decisions:
         return steps, np.maximum(count, 1), saved
 
     def _interval(
-        self, r: Runs, facts: SaveFacts | None, slow: Array | float, until: Array, random: np.random.Generator
+        self, r: Runs, facts: SaveFacts | None, grows: Growing | None, until: Array, random: np.random.Generator
     ) -> tuple[Array | float, Array | float]:
-        """Steps between two saves, and for how many of them; saves that are surely safe are passed over."""
+        """Steps between two saves, and for how many of them."""
         most: Array | float = 1.0 if self._deadline else NEVER  # another cap behind each save
         if self._fixed is not None:
             return self._fixed, most
         if self._weighing is None or facts is None:
             return NEVER, most
-        if self._history is None:
+        if grows is None:
             interval = np.asarray(self._weighing.interval_s(facts) / facts.step_s)
+        elif self._deadline:
+            interval = grows.first
         else:
-            grows = Growing.of(self._weighing, facts)
-            if self._deadline:
-                interval = grows.first
-            else:
-                if pass_over(r, grows, until - self._job.durable_s.high - self._behind.high, self._job, slow, random):
-                    grows = Growing.of(self._weighing, replace(facts, age_s=_age_s(r)))
-                interval, most = grows.alike(grows.within(until - r.now, facts.step_s, facts.save_s), random)
+            interval, most = grows.alike(grows.within(until - r.now, facts.step_s, facts.save_s), random)
         interval = np.clip(np.floor(interval), 1.0, NEVER)
         return np.where(r.on_demand, NEVER, interval) if self._deadline else interval, most
-
-
-def _age_s(r: Runs) -> Array:
-    """Since the newest machine was asked for; in an elastic cluster that may be in advance."""
-    return np.asarray(np.maximum(r.now - r.asked.max(1), 0.0))

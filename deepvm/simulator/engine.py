@@ -23,6 +23,7 @@ from deepvm.core.units import format_seconds
 from deepvm.errors import SimulationError
 from deepvm.simulator.cuts import FEW, Cut, Stretch, uneven
 from deepvm.simulator.decisions import Decisions
+from deepvm.simulator.growing import pass_over
 from deepvm.simulator.latencies import Backups, remainder, total
 from deepvm.simulator.lives import LifeSource
 from deepvm.simulator.markets import Deadline, Markets
@@ -86,7 +87,7 @@ class _Engine:
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         behind = ZERO if job.stall_s is None else remainder(job.save_s, job.stall_s)
         self._backups = Backups(job.durable_s, behind)
-        self._decisions = Decisions(job, policy, behind, deadline=deadline is not None)
+        self._decisions = Decisions(job, policy, behind.mean, deadline=deadline is not None)
         self._uneven = uneven(job.step_s) or uneven(job.blocked_s)
         work = job.steps * (job.step_s.high + job.blocked_s.high) + job.allocation_s.high + job.preparation_s.high
         self._hopeless_s = HOPELESS * work
@@ -288,8 +289,12 @@ class _Engine:
         if waits := not r.training.all():  # to rows whose machine was lost before it trained nothing happens here
             stop = np.where(r.training, stop, now)
 
-        steps, count, saved = self._decisions.stretch(r, facts, slow, stop, random)
-        now, step = r.now, r.step  # which may be behind saves that were passed over
+        grows = self._decisions.grows(r, facts)
+        if grows is not None and self._markets is None:  # else another cap stands behind each save
+            pass_over(r, grows, stop - self._backups.high, job, slow, random)
+            grows = self._decisions.grows(r, facts)
+        now, step = r.now, r.step
+        steps, count, saved = self._decisions.stretch(r, facts, grows, stop, random)
         if self._uneven:
             few = stop - now < FEW * (steps * job.step_s.mean * slow + saved * job.blocked_s.mean)
             count = np.where(few, 1.0, count)

@@ -79,8 +79,8 @@ def _floors(to: Array) -> Array:
     return np.asarray(whole * (whole - 1) / 2 + whole * (to - whole))
 
 
-def pass_over(r: Runs, grows: Growing, until: Array, job: Job, slow: Number, random: np.random.Generator) -> bool:
-    """Train each row over the saves that are surely made before ``until``; whether there are any.
+def pass_over(r: Runs, grows: Growing, until: Array, job: Job, slow: Number, random: np.random.Generator) -> None:
+    """Train each row over the saves that are surely made before ``until``.
 
     Args:
         r: where the runs stand; those that do not train have nothing left until ``until``.
@@ -100,7 +100,7 @@ def pass_over(r: Runs, grows: Growing, until: Array, job: Job, slow: Number, ran
     saves = np.floor(saves - LEFT - unsure)
     saves = np.where(saves > 1, saves, 0.0)
     if not saves.any():
-        return False
+        return
     steps = np.where(saves > 0, grows.steps(saves), 0.0)
     trained, saved = total(random, job.step_s, steps) * slow, total(random, job.blocked_s, saves)
     again = np.clip(r.furthest - r.step, 0.0, steps) / np.maximum(steps, 1.0) * trained
@@ -111,4 +111,3 @@ def pass_over(r: Runs, grows: Growing, until: Array, job: Job, slow: Number, ran
     r.step = r.step + steps
     r.furthest = np.maximum(r.furthest, r.step)
     r.durable = np.where(saves > 0, r.step, r.durable)
-    return True

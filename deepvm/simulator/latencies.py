@@ -46,12 +46,12 @@ def remainder(whole: Span, part: Span) -> Span:
 
 
 class Backups:
-    """From the end of the stall for a version until it is durable: two uniform latencies."""
+    """From the end of the stall for a version until it is durable: two uniform latencies; ``high``: at the longest."""
 
     def __init__(self, durable: Span, behind: Span) -> None:
         """``durable``: from when the version is written; ``behind``: what of the writing runs behind the training."""
         self._durable, self._behind = durable, behind
-        self._low, self._high = durable.low + behind.low, durable.high + behind.high
+        self._low, self.high = durable.low + behind.low, durable.high + behind.high
         self._narrow, self._wide = sorted((durable.high - durable.low, behind.high - behind.low))
 
     def draw(self, random: np.random.Generator, saved: Mask) -> Array:
@@ -66,7 +66,7 @@ class Backups:
             found = (self._ramp(x) - self._ramp(x - narrow)) / narrow
         else:  # that one is no more than a shift, if not both are
             found = (x - narrow / 2) / wide if wide else np.zeros(len(x))
-        return np.where(age >= self._high, 1.0, np.clip(found, 0.0, 1.0))
+        return np.where(age >= self.high, 1.0, np.clip(found, 0.0, 1.0))
 
     def _ramp(self, x: Array) -> Array:
         """The integral of the wide latency's law from its beginning."""
@@ -87,7 +87,7 @@ class Backups:
         overlap = apart < width
         if not overlap.any():
             return
-        rows: Rows = np.flatnonzero(overlap & (age < self._high) & (made > 0))
+        rows: Rows = np.flatnonzero(overlap & (age < self.high) & (made > 0))
         if not len(rows):
             return
         age, apart, made = age[rows], apart[rows], made[rows]

@@ -91,7 +91,7 @@ def test_rows_are_taken_over_saves_that_are_surely_made() -> None:
     r.furthest = np.maximum(r.furthest, r.step)
     was = r.furthest.copy()
     grows = Growing(np.full(rows, 100.0), random.choice([1e-4, 3.0], rows))
-    assert pass_over(r, grows, until, job, 1.0, random)
+    pass_over(r, grows, until, job, 1.0, random)
     moved = r.step > begun
     assert moved.any() and not moved[until < 1000].any() and not moved[begun == 4990].any()
     assert (r.now[moved] < until[moved]).all() and (r.now[~moved] == 0).all() and (r.durable == r.step).all()
