@@ -75,8 +75,9 @@ class Decisions:
         """The next intervals, if they grow with the age of the newest machine; None: they do not."""
         if self._history is None or self._weighing is None or facts is None:
             return None
+        asked = r.asked[:, 0] if self._job.vms == 1 else r.asked.max(1)
         # In an elastic cluster a machine may be asked for in advance.
-        return Growing.of(self._weighing, replace(facts, age_s=np.maximum(r.now - r.asked.max(1), 0.0)))
+        return Growing.of(self._weighing, replace(facts, age_s=np.maximum(r.now - asked, 0.0)))
 
     def heeds(self, facts: SaveFacts | None, grace_s: Array) -> Mask | None:
         """Whether notices that leave so much time are heeded; None: none is."""
