@@ -208,7 +208,7 @@ class PlanFlags:
         ),
     ] = ""
     work: Annotated[
-        str | None, typer.Option(metavar="HOURS", help="In place of --job: hours that it would take on one VM.")
+        str | None, typer.Option(metavar="HOURS", help="In place of --job: the time it would take on one VM; 36, or 90min.")
     ] = None
     measured_on: Annotated[
         str,

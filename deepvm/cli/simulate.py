@@ -34,14 +34,14 @@ def simulate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="When to save: none, static:STEPS, every:SECONDS, auto, young, daly, exact, thesis, adaptive or "
+            help="When to save: none, static:STEPS, every:TIME, auto, young, daly, exact, thesis, adaptive or "
             "hazard.  [default: adaptive]",
             show_default=False,
         ),
     ] = None,
     compare: Annotated[
-        str, typer.Option(metavar="NAMES", help="Several policies, separated by commas; one row for each.")
-    ] = "",
+        str | None, typer.Option(metavar="NAMES", help="Several policies, separated by commas; one row for each.")
+    ] = None,
     runs: Annotated[int, typer.Option(help="How many trainings.")] = 100,
     seed: Annotated[int, typer.Option(help="The same seed gives the same trainings.")] = 1,
     market: Annotated[
@@ -103,7 +103,7 @@ def simulate(
     from deepvm.errors import SimulationError
     from deepvm.reports import simulations
 
-    many = bool(compare or sweep or len(all_jobs) > 1)
+    many = bool(compare is not None or sweep or len(all_jobs) > 1)
     error = SimulationError("\n".join(str(e) for e in hopeless)) if hopeless else None
     if error and not answers:
         raise error
@@ -164,11 +164,11 @@ def _with_prior(job: Job) -> Job:
     return replace(job, mttp_s=(MTTP_S,))
 
 
-def _policies(policy: str | None, compare: str) -> list[SavePolicy]:
+def _policies(policy: str | None, compare: str | None) -> list[SavePolicy]:
     from deepvm.core.savepolicy import parse_policy
     from deepvm.errors import RequestError
 
-    if not compare:
+    if compare is None:
         return [parse_policy("adaptive" if policy is None else policy)]
     if policy is not None:
         raise RequestError("policy", policy, "no --policy beside --compare, which names all of them")

@@ -116,7 +116,7 @@ def replay(
         typer.Option(
             metavar="NAMES",
             help="Separated by commas: thesis, hazard, adaptive, young, daly, exact, auto, none, static:STEPS, "
-            "every:SECONDS; best-fixed: the best interval of each trace in hindsight; emergency: a save at each "
+            "every:TIME; best-fixed: the best interval of each trace in hindsight; emergency: a save at each "
             "preemption, and no other.",
         ),
     ] = "thesis,best-fixed,hazard,emergency",

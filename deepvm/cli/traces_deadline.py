@@ -17,7 +17,7 @@ def deadline(
     files: Annotated[
         list[str], typer.Argument(metavar="FILE...", help="Traces, or folders of them.", show_default=False)
     ],
-    work: Annotated[str, typer.Option(metavar="TIME", help="What the job takes on one machine: 48h, 90min.")] = "48h",
+    work: Annotated[str, typer.Option(metavar="TIME", help="What the job takes on one machine: hours, or 90min.")] = "48h",
     slack: Annotated[
         str, typer.Option(metavar="NUMBERS", help="The deadline is (1 + slack) x work; several with commas.")
     ] = "0.05,0.1,0.2,0.5,1",
@@ -65,7 +65,7 @@ def deadline(
         from deepvm.reports.pictures import check_picture
 
         check_picture(Path(plot))  # what is wrong with it is found before the work, not after it
-    from deepvm.core.units import parse_seconds
+    from deepvm.core.units import parse_hours
     from deepvm.reports import deadlines as report
     from deepvm.reports.documents import to_csv, to_json
     from deepvm.simulator.deadline import DeadlineJob, replay_traces
@@ -73,7 +73,7 @@ def deadline(
     from deepvm.simulator.traces import read_traces
 
     job = DeadlineJob(
-        work_s=parse_seconds(work, "work"),
+        work_s=parse_hours(work, "work"),
         restart_s=seconds(restart, "restart"),
         save_every_s=seconds(save_every, "save_every"),
         save_s=seconds(save, "save"),

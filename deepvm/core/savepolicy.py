@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from deepvm.core.intervals import covered_s, daly_s, either, exact_s, lomax_s, most, thesis_s, young_s
+from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ POLICIES: dict[str, Callable[[], SavePolicy]] = {
 
 
 def parse_policy(text: str, option: str = "policy") -> SavePolicy:
-    """A policy by its name: one of ``POLICIES``, ``static:51`` (steps) or ``every:600`` (seconds).
+    """A policy by its name: one of ``POLICIES``, ``static:51`` (steps), ``every:600`` or ``every:10min`` (a time).
 
     Raises:
         RequestError: anything else, naming ``option``.
@@ -300,10 +301,10 @@ def parse_policy(text: str, option: str = "policy") -> SavePolicy:
         if name == "static" and value.isascii() and value.isdigit():
             return EverySteps(int(value))
         if name == "every":
-            return EverySeconds(float(value.removesuffix("s")))
-    except (RequestError, ValueError):
+            return EverySeconds(parse_seconds(value, option, bare=True))
+    except RequestError:
         pass
-    allowed = f"{', '.join(POLICIES)}, static:STEPS with steps from 1, or every:SECONDS"
+    allowed = f"{', '.join(POLICIES)}, static:STEPS with steps from 1, or every:TIME such as every:10min"
     raise RequestError(option, text, allowed)
 
 

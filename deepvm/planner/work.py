@@ -34,7 +34,7 @@ from deepvm.core.cluster import Cluster, Outlook
 from deepvm.core.instances import InstanceType, Market
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import SavePolicy, parse_policy
-from deepvm.core.units import MICRO_USD, MOST_SECONDS, Money, parse_seconds, to_decimal
+from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class Work:
         if mttp is not None and interruption_rate is not None:
             raise RequestError("interruption_rate", interruption_rate, "either --mttp or --interruption-rate")
         if job is None:
-            job = _of_hours(float(to_decimal(work or 0, "work", unit="hours")), checkpoint_bytes)
+            assert work is not None
+            job = _of_seconds(parse_hours(work, "work"), checkpoint_bytes)
         _check(job)
         mean = None
         if mttp is not None:
@@ -270,15 +271,13 @@ def _share(value: str | float) -> float:
     return share
 
 
-def _of_hours(hours: float, checkpoint_bytes: int) -> Job:
-    """A job of which only the hours and the size of a version are known, in steps of a second or so."""
-    if hours * 3600 > MOST_SECONDS:
-        raise RequestError("work", hours, f"at most {MOST_SECONDS / 3600:.3g} hours")
-    steps = int(min(max(hours * 3600, 1000), 10**7))
+def _of_seconds(work_s: float, checkpoint_bytes: int) -> Job:
+    """A job of which only the time and the size of a version are known, in steps of a second or so."""
+    steps = int(min(max(work_s, 1000), 10**7))
     return Job(
         name="work",
         steps=steps,
-        step_s=Span.of(hours * 3600 / steps),
+        step_s=Span.of(work_s / steps),
         save_s=Span.of(checkpoint_bytes / SAVE_BYTES_PER_S),
         backup_s=Span.of(checkpoint_bytes / BACKUP_BYTES_PER_S),
         allocation_s=ALLOCATION_S,

@@ -215,7 +215,7 @@ def test_without_a_job_nothing_is_expected(run: Run) -> None:
         (["--simulate", "10"], 2, "--simulate: '10'"),
         (["--work", "10", "--simulate", "none"], 2, "--simulate: 'none'"),
         (["--work", "10", "--simulate", "0"], 2, "--simulate: '0'"),
-        (["--work", "-1"], 2, "--work"),
+        (["--work", "-1"], 2, "--work: '-1' cannot be used; allowed: hours above 0"),
         (["--deadline", "12h"], 2, "--deadline"),
         (["--objective", "makespan"], 2, "--objective"),
         (["--work", "10", "--total-budget", "much"], 2, "--total-budget"),
@@ -242,7 +242,7 @@ def test_clusters_are_compared_with_on_demand_alone_and_with_cheaper_ones(run: R
     assert "\nOn demand alone: 1 x g4dn.xlarge" in run(*words, "--objective", "total-cost")[1]
     assert (
         "\nOn demand alone: no cluster keeps within these limits."
-        in run("recommend", "--pw", "3", "--work", "100", "--mttp", "12h", "--deadline", "48h")[1]
+        in run("recommend", "--pw", "3", "--work", "6000min", "--mttp", "12h", "--deadline", "48h")[1]
     )
 
 

@@ -230,6 +230,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (["--job", "calm.yaml", "--policy", "every:inf"], 2, "--policy: 'every:inf' cannot be used"),
         (["--job", "calm.yaml", "--policy", ""], 2, "--policy: not given or empty"),
         (["--job", "calm.yaml", "--policy", "thesis,none"], 2, "--policy: 'thesis,none' cannot be used"),
+        (["--job", "calm.yaml", "--compare", ""], 2, "--compare: not given or empty; allowed: policies"),
         (["--job", "calm.yaml", "--compare", ","], 2, "--compare: ',' cannot be used; allowed: policies"),
         (["--job", "calm.yaml", "--compare", "thesis,stat:5"], 2, "--compare: 'stat:5' cannot be used"),
         (["--job", "calm.yaml", "--sweep", "mttp=12h:1h"], 2, "allowed: LOW not above HIGH, and a STEP above 0"),

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.core.savepolicy import Auto, EverySeconds, EverySteps, Never, SaveContext, SaveFacts, SavePolicy
+from deepvm.core.savepolicy import (
+    POLICIES,
+    Auto,
+    EverySeconds,
+    EverySteps,
+    Never,
+    SaveContext,
+    SaveFacts,
+    SavePolicy,
+    parse_policy,
+    policy_name,
+)
 from deepvm.errors import RequestError
 
 times = st.floats(0.001, 1e5)
@@ -34,6 +45,23 @@ def test_steps_and_time() -> None:
     assert steps_saved(EverySteps(7), 30, 1) == [7, 14, 21, 28]
     assert steps_saved(EverySeconds(10), 35, 1) == [10, 20, 30]
     assert steps_saved(EverySeconds(0.1), 3, 1) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("text", [*POLICIES, "static:51", "every:600", "every:0.1", "every:123456.789012345"])
+def test_names_of_policies(text: str) -> None:
+    assert policy_name(parse_policy(text)) == text
+
+
+@pytest.mark.parametrize("text", ["every:10min", "every:600s", "every:6e2", " every:0.1666666666666666667h"])
+def test_times_of_policies(text: str) -> None:
+    assert parse_policy(text) == EverySeconds(600)
+
+
+@pytest.mark.parametrize("text", ["every", "every:", "every:0", "every:-5", "every:10 weeks", "every:nan", "auto:5"])
+def test_what_is_no_policy(text: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_policy(text, "save_policy")
+    assert (caught.value.option, caught.value.value) == ("save_policy", text)
 
 
 @given(times, times, st.floats(0.001, 0.5))

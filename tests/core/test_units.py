@@ -14,6 +14,8 @@ from deepvm.core.units import (
     format_bytes,
     format_usd,
     parse_bytes,
+    parse_hours,
+    parse_seconds,
     to_decimal,
     to_micro_usd,
 )
@@ -150,3 +152,29 @@ def test_errors_are_values_and_deepvm_s() -> None:
     assert issubclass(RequestError, ValueError)
     assert issubclass(RequestError, DeepVMError)
     assert RequestError.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("48", 172800), ("48h", 172800), (48, 172800), ("90min", 5400), (" 2 d ", 172800), (0.5, 1800), ("1e2", 360000)],
+)
+def test_work_in_hours_or_with_a_unit(text: Any, seconds: float) -> None:
+    assert parse_hours(text, "work") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "-1", "0", 0, "0h", "nan", float("nan"), "1e9", "inf", True, "3 weeks"])
+def test_what_is_no_work(text: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_hours(text, "work")
+    assert caught.value.option == "work" and caught.value.value is text
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1e2", 100), ("1.5E1min", 900), ("2e-1d", 17280), (".5", 0.5)])
+def test_times_as_programs_write_them(text: str, seconds: float) -> None:
+    assert parse_seconds(text, "save", bare=True) == pytest.approx(seconds, rel=1e-15)
+
+
+@pytest.mark.parametrize("text", ["e2", "1e", "1e2e2", "1e999", "1e"])
+def test_what_is_no_such_time(text: str) -> None:
+    with pytest.raises(RequestError):
+        parse_seconds(text, "save", bare=True)
