@@ -208,7 +208,8 @@ class PlanFlags:
         ),
     ] = ""
     work: Annotated[
-        str | None, typer.Option(metavar="HOURS", help="In place of --job: the time it would take on one VM; 36, or 90min.")
+        str | None,
+        typer.Option(metavar="HOURS", help="In place of --job: hours on one VM, or a time: 90min."),
     ] = None
     measured_on: Annotated[
         str,

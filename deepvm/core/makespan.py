@@ -43,9 +43,10 @@ with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice 
 counted as a life without work, which loses at most one step.
 
 What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean course; ``hazard``
-as ``adaptive``, since on exponential lives its hazard settles at 1/mttp; ``floor`` to whole steps is kept. Where T
-would be another by more than 1 % on average, had the job learnt a lifetime that is off by its usual noise, there is no
-trust in it (``_doubt``): long saves of a short job, which a few short lives let it make more often than is foreseen.
+as ``adaptive``, since on exponential lives its hazard settles at 1/mttp; intervals are whole steps, as in the
+simulator. Where T would be another by more than 1 % on average, had the job learnt a lifetime that is off by its usual
+noise, there is no trust in it (``_doubt``): long saves of a short job, which a few short lives let it make more often
+than is foreseen.
 """
 
 from __future__ import annotations
@@ -58,7 +59,16 @@ import numpy.typing as npt
 from deepvm.core import expectations as laws
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
-from deepvm.core.savepolicy import Adaptive, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
+from deepvm.core.savepolicy import (
+    Adaptive,
+    EverySeconds,
+    EverySteps,
+    Hazard,
+    IntervalPolicy,
+    SaveFacts,
+    SavePolicy,
+    whole_steps,
+)
 
 Array = npt.NDArray[np.float64]
 
@@ -251,12 +261,12 @@ class _Course:
         """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
         if isinstance(self.policy, EverySteps):
             return np.full(self.rate.shape, float(min(self.policy.steps, self.job.steps + 1)))
-        if not isinstance(self.policy, IntervalPolicy):
+        asked, insures = isinstance(self.policy, EverySeconds), self.job.market is Market.SPOT
+        if not isinstance(self.policy, IntervalPolicy) or not (asked or insures):
             return np.full(self.rate.shape, self.job.steps + 1.0)
         policy = Adaptive() if isinstance(self.policy, Hazard) else self.policy
-        seconds = np.asarray(policy.interval_s(replace(self.facts, missed_rate=missed)), dtype=float)
-        steps = np.floor(seconds / self.mean_step)
-        return np.broadcast_to(np.clip(steps, 1.0, self.job.steps + 1.0), self.rate.shape)
+        steps = whole_steps(policy, replace(self.facts, missed_rate=missed))
+        return np.broadcast_to(np.minimum(steps, self.job.steps + 1.0), self.rate.shape)
 
     @property
     def _period(self) -> int:

@@ -288,6 +288,20 @@ POLICIES: dict[str, Callable[[], SavePolicy]] = {
 """The policies without parameters, by name."""
 
 
+def whole_steps(policy: IntervalPolicy, facts: SaveFacts) -> Number:
+    """Steps from one save to the next, at least one, infinite: none; of facts of which one at least is an array.
+
+    A time that somebody asks for is over when the save begins, as in :meth:`EverySeconds.due`. An interval that pays
+    best is rounded down, as in the Spotify thesis (6.3.2: 33 steps).
+    """
+    import numpy as np
+
+    steps = np.asarray(policy.interval_s(facts) / facts.step_s)
+    # A hair less, or 51 steps computed as 51.000000000000007 would become 52.
+    whole = np.ceil(steps - 1e-9) if isinstance(policy, EverySeconds) else np.floor(steps)
+    return np.maximum(whole, 1.0)
+
+
 def parse_policy(text: str, option: str = "policy") -> SavePolicy:
     """A policy by its name: one of ``POLICIES``, ``static:51`` (steps), ``every:600`` or ``every:10min`` (a time).
 

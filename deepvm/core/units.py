@@ -128,7 +128,9 @@ def parse_hours(value: str | float, option: str) -> float:
     Raises:
         RequestError: neither, not above 0, or above ``MOST_SECONDS``.
     """
-    allowed = f"hours above 0 and at most {MOST_SECONDS / 3600:.3g}, or a time with a unit of s, min, h or d, such as 90min"
+    allowed = (
+        f"hours above 0 and at most {MOST_SECONDS / 3600:.3g}, or a time with a unit of s, min, h or d, such as 90min"
+    )
     if isinstance(value, bool):
         raise RequestError(option, value, allowed)
     bare = not isinstance(value, str) or _NUMBER.fullmatch(value.strip())

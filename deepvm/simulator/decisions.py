@@ -9,7 +9,15 @@ import numpy as np
 
 from deepvm.core.instances import Market
 from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
-from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
+from deepvm.core.savepolicy import (
+    EverySeconds,
+    EverySteps,
+    Hazard,
+    IntervalPolicy,
+    SaveFacts,
+    SavePolicy,
+    whole_steps,
+)
 from deepvm.simulator.growing import Growing
 from deepvm.simulator.state import NEVER, Array, Mask, Rows, Runs, rest_of
 
@@ -25,8 +33,10 @@ class Decisions:
         self._job, self._deadline = job, deadline
         self._fixed = float(policy.steps) if isinstance(policy, EverySteps) else None
         spot = job.market is Market.SPOT
+        # On demand nothing is lost that saves could insure; a time that the user asks for holds there, too.
+        self._everywhere = isinstance(policy, EverySeconds)
         # Asked of a protocol, isinstance is slow.
-        self._weighing = policy if isinstance(policy, IntervalPolicy) and spot else None
+        self._weighing = policy if isinstance(policy, IntervalPolicy) and (spot or self._everywhere) else None
         self._prior = min(job.mttp_s[0], NEVER) / job.vms  # what is believed of the cluster before anything is seen
         self._history = LomaxHistory.around(self._prior) if isinstance(policy, Hazard) and spot else None
         warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
@@ -134,10 +144,12 @@ class Decisions:
         if self._weighing is None or facts is None:
             return NEVER, most
         if grows is None:
-            interval = np.asarray(self._weighing.interval_s(facts) / facts.step_s)
+            interval = np.asarray(whole_steps(self._weighing, facts))
         elif self._deadline:
             interval = grows.first
         else:
             interval, most = grows.alike(grows.within(until - r.now, facts.step_s, facts.save_s), random)
         interval = np.clip(np.floor(interval), 1.0, NEVER)
-        return np.where(r.on_demand, NEVER, interval) if self._deadline else interval, most
+        if self._deadline and not self._everywhere:
+            interval = np.where(r.on_demand, NEVER, interval)
+        return interval, most

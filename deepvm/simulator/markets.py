@@ -17,7 +17,7 @@ import numpy as np
 from deepvm.core.deadlines import ON_DEMAND, SPOT, DeadlinePolicy, Standing, on_demand_next
 from deepvm.core.instances import Market
 from deepvm.core.job import Job
-from deepvm.core.savepolicy import EverySteps, SavePolicy
+from deepvm.core.savepolicy import EverySeconds, EverySteps, SaveFacts, SavePolicy, whole_steps
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
 from deepvm.simulator.state import NEVER, Array, Mask, Rows, Runs
@@ -45,7 +45,9 @@ class Markets:
             raise RequestError("deadline", format_seconds(deadline.seconds), "jobs on spot VMs that are not elastic")
         self._job, self._deadline = job, deadline
         every = job.save_every_steps or 0
-        fixed = policy.steps if isinstance(policy, EverySteps) else 0
+        fixed = policy.steps if isinstance(policy, EverySteps) else 0.0
+        if isinstance(policy, EverySeconds):
+            fixed = float(whole_steps(policy, SaveFacts(step_s=job.step_s.mean)))
         saves = sum(1 / k for k in (every, fixed) if k)
         self._step_s = job.step_s.high + saves * job.blocked_s.high
         self._save_s = job.save_s.high + job.durable_s.high + job.blocked_s.high

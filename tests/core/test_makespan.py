@@ -72,6 +72,16 @@ def test_on_demand(job: Job, every: int, total_s: float, usd: float) -> None:
     assert found.preemptions == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize("policy", ["young", "exact", "thesis", "adaptive", "hazard", "every:600", "every:20"])
+def test_on_demand_as_simulated(policy: str) -> None:
+    """What insures against preemptions saves nothing there; what the user asks for is done."""
+    job = replace(LARGE, steps=5000, save_every_steps=None, market=Market.ON_DEMAND)
+    found, runs = expected(job, parse_policy(policy)), simulate(job, parse_policy(policy), runs=400, seed=1)
+    assert found.total_s == pytest.approx(runs.total_s.mean(), rel=1e-3)
+    saves = {"every:600": 161, "every:20": 2500}.get(policy, 0)  # 31 and 2 steps
+    assert found.total_s == pytest.approx(5000 * 19.75029 + 19.5 * saves + 472.5, rel=1e-3)
+
+
 POLICIES = ("static:10", "static:97", "young", "daly", "exact", "thesis", "adaptive", "hazard", "every:600", "none")
 
 

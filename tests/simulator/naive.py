@@ -8,7 +8,8 @@ It shares no code with deepvm/simulator but the policies. The model (simulator.m
   still for ``stall_s`` (all of ``save_s`` unless given); the version is durable ``save_s`` + ``durable_s`` after its
   save began. A preemption loses what no durable version holds: one that is durable at that moment counts.
 * Saves are looked at when a step ends: the user's at multiples of ``save_every_steps``, ``static:K`` at multiples of
-  K, the other policies ``floor(interval_s / mean step)`` steps, at least one, after the last save or the resumption.
+  K, the other policies ``floor(interval_s / mean step)`` steps, at least one, after the last save or the resumption;
+  ``every:SECONDS`` when the time is over, at mean steps. On demand only static and every save beside the user.
   The last step is no exception. The job is done with its last step and the stall of a save after it, if one is due.
 * The notice of a preemption comes the grace period before it (one draw of ``grace_s``), but not before the request; a
   missed one never comes. At the first end of a step after a notice the policy is asked with the grace period of that
@@ -37,7 +38,7 @@ from dataclasses import dataclass, replace
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
 from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
-from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
+from deepvm.core.savepolicy import EverySeconds, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
 
 NEVER = math.inf
 LIVES = 100_000
@@ -110,7 +111,9 @@ def simulate(job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool =
 
     def interval(age: float) -> int:
         """Steps from a save or a resumption to the next save."""
-        if isinstance(policy, EverySteps) or not isinstance(policy, IntervalPolicy):
+        if isinstance(policy, EverySeconds):
+            return math.ceil(policy.seconds / job.step_s.mean)
+        if isinstance(policy, EverySteps) or not isinstance(policy, IntervalPolicy) or not spot:
             return steps + 1
         now = replace(facts, age_s=age)
         if learn:

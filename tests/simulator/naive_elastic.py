@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
 from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
-from deepvm.core.savepolicy import EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
+from deepvm.core.savepolicy import EverySeconds, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
 from tests.simulator.naive import LIVES, NEVER, Outcome, life_s
 
 
@@ -126,9 +126,11 @@ class Cluster:
     def interval(self) -> int:
         """Steps from a save or a resumption to the next save."""
         policy, job = self.policy, self.job
+        step_s = self.facts.step_s * self.slow()
+        if isinstance(policy, EverySeconds):
+            return math.ceil(policy.seconds / step_s)
         if isinstance(policy, EverySteps) or not isinstance(policy, IntervalPolicy):
             return job.steps + 1
-        step_s = self.facts.step_s * self.slow()
         now = replace(self.facts, step_s=step_s, mttp_s=self.lifetimes.mean_s, missed_rate=self.notices.missed_rate)
         if self.lomax is not None:
             shape, scale = self.lomax.law()

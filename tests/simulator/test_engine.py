@@ -130,6 +130,12 @@ def test_random_jobs_agree_with_the_oracle(job: Job, name: str) -> None:
     agrees(job, name)
 
 
+@settings(WITHOUT_SHRINKING, max_examples=examples(12))
+@given(jobs(), st.sampled_from(NAMES))
+def test_random_jobs_on_demand_agree_with_the_oracle(job: Job, name: str) -> None:
+    agrees(replace(job, market=Market.ON_DEMAND), name)
+
+
 @pytest.mark.slow
 @WITHOUT_SHRINKING
 @given(jobs(), st.sampled_from(NAMES), st.integers(2, 6))
@@ -186,6 +192,11 @@ def test_without_preemptions_the_time_is_what_the_job_says() -> None:
     # With a save at the very end, which a restart would need.
     assert simulated(replace(job, steps=90), "none", 1).total_s == pytest.approx([30 + 180 + 9])
     assert simulated(job, "static:25", 1).total_s == pytest.approx([10 + 20 + 200 + 7 * 3.0])  # 25 30 50 60 75 90 100
+    for name in NAMES[:7]:  # what would insure against preemptions saves nothing where there are none
+        assert simulated(job, name, 1).total_s == pytest.approx([239.0])
+    alone = replace(job, save_every_steps=None)
+    for name, saves in (("every:16", 12), ("every:15", 12), ("every:14", 14), ("every:1", 100)):  # steps: 8 8 7 1
+        assert simulated(alone, name, 1).total_s == pytest.approx([230.0 + 3 * saves])
     spot = replace(job, market=Market.SPOT, mttp_s=(float("inf"),))
     assert simulated(spot, "adaptive", 1).total_s == pytest.approx([239.0])
 
