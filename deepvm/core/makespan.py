@@ -43,10 +43,9 @@ with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice 
 counted as a life without work, which loses at most one step.
 
 What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean course; ``hazard``
-as ``adaptive``, since on exponential lives its hazard settles at 1/mttp; intervals are whole steps, as in the
-simulator. Where T would be another by more than 1 % on average, had the job learnt a lifetime that is off by its usual
-noise, there is no trust in it (``_doubt``): long saves of a short job, which a few short lives let it make more often
-than is foreseen.
+as ``adaptive``, since on exponential lives its hazard settles at 1/mttp. Where T would be another by more than 1 % on
+average, had the job learnt a lifetime that is off by its usual noise, there is no trust in it (``_doubt``): long saves
+of a short job, which a few short lives let it make more often than is foreseen.
 """
 
 from __future__ import annotations
@@ -59,16 +58,7 @@ import numpy.typing as npt
 from deepvm.core import expectations as laws
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
-from deepvm.core.savepolicy import (
-    Adaptive,
-    EverySeconds,
-    EverySteps,
-    Hazard,
-    IntervalPolicy,
-    SaveFacts,
-    SavePolicy,
-    whole_steps,
-)
+from deepvm.core.savepolicy import Adaptive, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy, whole_steps
 
 Array = npt.NDArray[np.float64]
 
@@ -212,7 +202,7 @@ class _Course:
             emergency_s=self.urgent_s,
             grace_s=job.grace_s.mean,
             restart_s=job.allocation_s.mean + warm.mean,
-            mttp_s=1 / self.rate if job.market is Market.SPOT else np.asarray(job.mttp_s[0] / job.vms),
+            mttp_s=1 / self.rate,
             missed_rate=job.missed_notice_rate,
         )
 
@@ -261,8 +251,7 @@ class _Course:
         """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
         if isinstance(self.policy, EverySteps):
             return np.full(self.rate.shape, float(min(self.policy.steps, self.job.steps + 1)))
-        asked, insures = isinstance(self.policy, EverySeconds), self.job.market is Market.SPOT
-        if not isinstance(self.policy, IntervalPolicy) or not (asked or insures):
+        if not isinstance(self.policy, IntervalPolicy):
             return np.full(self.rate.shape, self.job.steps + 1.0)
         policy = Adaptive() if isinstance(self.policy, Hazard) else self.policy
         steps = whole_steps(policy, replace(self.facts, missed_rate=missed))

@@ -9,15 +9,7 @@ import numpy as np
 
 from deepvm.core.instances import Market
 from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
-from deepvm.core.savepolicy import (
-    EverySeconds,
-    EverySteps,
-    Hazard,
-    IntervalPolicy,
-    SaveFacts,
-    SavePolicy,
-    whole_steps,
-)
+from deepvm.core.savepolicy import EverySeconds, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy, whole_steps
 from deepvm.simulator.growing import Growing
 from deepvm.simulator.state import NEVER, Array, Mask, Rows, Runs, rest_of
 
