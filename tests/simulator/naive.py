@@ -31,8 +31,10 @@ It shares no code with deepvm/simulator but the policies. The model (simulator.m
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from deepvm.core.instances import Market
@@ -90,8 +92,16 @@ def _facts(job: Job) -> SaveFacts:
     )
 
 
-def simulate(job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool = True) -> Outcome:
-    """One run of the job."""
+def seen(pools: Sequence[Sequence[float]], draw: random.Random) -> Iterator[float]:
+    """The lives of one pool, round and round, from any of all lives on."""
+    pool, first = draw.choice([(pool, at) for pool in pools for at in range(len(pool))])
+    return itertools.islice(itertools.cycle(pool), first, None)
+
+
+def simulate(
+    job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool = True, lives: Iterator[float] | None = None
+) -> Outcome:
+    """One run of the job; ``lives``: of spot VMs in the order in which they are asked for, in place of drawn ones."""
     if job.elastic:
         raise ValueError("the oracle knows no elastic clusters")
     spot = job.market is Market.SPOT
@@ -106,6 +116,8 @@ def simulate(job: Job, policy: SavePolicy, draw: random.Random, *, learn: bool =
         return span.low + (span.high - span.low) * uniform()
 
     def death(asked: float) -> float:
+        if spot and lives is not None:
+            return asked + next(lives)
         mean = job.mttp_s[min(out.preemptions, len(job.mttp_s) - 1)] if spot else NEVER
         return asked + life_s(job.lifetime, mean, draw)
 

@@ -16,7 +16,7 @@ from deepvm.core.savepolicy import POLICIES, SaveFacts, Young, parse_policy
 from deepvm.errors import SimulationError
 from deepvm.simulator.engine import run
 from deepvm.simulator.jobfile import preset
-from deepvm.simulator.lives import Drawn
+from deepvm.simulator.lives import Drawn, Seen
 from deepvm.simulator.markets import Deadline
 from deepvm.simulator.state import PARTS, Outcome
 from tests.effort import THOROUGH, examples
@@ -85,12 +85,21 @@ def test_in_every_run_the_parts_add_up_and_each_step_is_done(job: Job, name: str
         assert (found.parts_s[0] <= job.steps * job.step_s.high * (1 + 1e-9)).all()
 
 
-def compare(job: Job, name: str, plain: int, many: int, seed: int = 5) -> list[tuple[str, float, float, float]]:
-    """(what, oracle, difference, standard error of it), all as shares of the oracle's total time."""
+Pools = list[list[float]]
+
+
+def compare(
+    job: Job, name: str, plain: int, many: int, seed: int = 5, pools: Pools | None = None
+) -> list[tuple[str, float, float, float]]:
+    """(what, oracle, difference, standard error of it), all as shares of the oracle's total time; pools: of lives."""
     policy, source = parse_policy(name), random.Random(seed)
-    oracle = naive_elastic.simulate if job.elastic else naive.simulate
-    slow = [oracle(job, policy, source) for _ in range(plain)]
-    fast = simulated(job, name, many, seed)
+    if pools is not None:
+        slow = [naive.simulate(job, policy, source, lives=naive.seen(pools, source)) for _ in range(plain)]
+        fast = run(job, policy, Seen(pools), many, np.random.default_rng(seed))
+    else:
+        oracle = naive_elastic.simulate if job.elastic else naive.simulate
+        slow = [oracle(job, policy, source) for _ in range(plain)]
+        fast = simulated(job, name, many, seed)
     total = float(np.mean([o.total_s for o in slow]))
     pairs = {
         "total": ([o.total_s for o in slow], fast.total_s, total),
@@ -112,12 +121,12 @@ WITHOUT_SHRINKING = settings(
 )
 
 
-def agrees(job: Job, name: str) -> None:
+def agrees(job: Job, name: str, pools: Pools | None = None) -> None:
     """0.2 %, and five standard errors (eight figures of up to 60 jobs)."""
     if name == "none" and job.save_every_steps is None:
         job = replace(job, save_every_steps=25)
     try:
-        found = compare(job, name, 160 if THOROUGH else 60, 3000)
+        found = compare(job, name, 160 if THOROUGH else 60, 3000, pools=pools)
     except (SimulationError, RuntimeError):
         return
     for what, oracle, difference, error in found:
@@ -130,7 +139,17 @@ def test_random_jobs_agree_with_the_oracle(job: Job, name: str) -> None:
     agrees(job, name)
 
 
-@settings(WITHOUT_SHRINKING, max_examples=examples(12))
+@WITHOUT_SHRINKING
+@given(
+    jobs(),
+    st.sampled_from(NAMES),
+    st.lists(st.lists(st.floats(200, 4000), min_size=1, max_size=9), min_size=1, max_size=4),
+)
+def test_random_jobs_on_lives_that_were_seen_agree_with_the_oracle(job: Job, name: str, pools: Pools) -> None:
+    agrees(job, name, pools)
+
+
+@WITHOUT_SHRINKING
 @given(jobs(), st.sampled_from(NAMES))
 def test_random_jobs_on_demand_agree_with_the_oracle(job: Job, name: str) -> None:
     agrees(replace(job, market=Market.ON_DEMAND), name)
