@@ -7,6 +7,7 @@ network; 130 interrupted; 141 the reader of a pipe went away.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = _run(words)
     except KeyboardInterrupt:
-        code = _fail("interrupted", INTERRUPTED)
+        code = _interrupted()
     except BrokenPipeError:
         code = PIPE_CLOSED
     except DeepVMError as error:
@@ -95,7 +96,7 @@ def _run(words: list[str]) -> int:
         code = command.main(words, prog_name="deepvm", standalone_mode=False)
         sys.stdout.flush()
     except typer.Abort:
-        return _fail("interrupted", INTERRUPTED)
+        return _interrupted()
     except SystemExit as end:
         # The option parser leaves by itself after shell completion, and when the reader of a pipe went away; then it
         # has put a wrapper of that name in the place of stdout.
@@ -108,7 +109,7 @@ def _run(words: list[str]) -> int:
         show(sys.stderr)
         return exit_code
     if code == INTERRUPTED:  # so ends a command that was interrupted; nothing has been said yet
-        return _fail("interrupted", INTERRUPTED)
+        return _interrupted()
     return code if isinstance(code, int) else 0
 
 
@@ -119,6 +120,12 @@ def _message(error: DeepVMError) -> str:
     # A name in capitals is an argument, as it stands in the usage line, or a variable of the environment.
     name = error.option if error.option.isupper() else f"--{option_name(error.option)}"
     return error.about(name)
+
+
+def _interrupted() -> int:
+    # Who holds the keys down has been heard; the interpreter, on its way out, would show where it is.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return _fail("interrupted", INTERRUPTED)
 
 
 def _fail(message: str, code: int) -> int:

@@ -219,8 +219,8 @@ def _chunk(spec: Spec) -> Outcome | SimulationError:
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes that start inside do not hear Ctrl-C, which a terminal sends to all; this one ends them."""
+def _deaf() -> Iterator[None]:
+    """Ctrl-C, which a terminal sends to all, is not heard inside; nor ever by processes that start there."""
     if threading.current_thread() is not threading.main_thread():  # only that one may say what signals do
         yield
         return
@@ -259,22 +259,25 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Came]:
     # A fresh interpreter each: a fork of a process with threads (numpy's, or a notebook's) may hang.
     others = set(active_children())
     pool: Executor = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_follow_parent)
-    with pool:
-        try:
-            with _deaf_children():
-                for _ in range(processes):  # all start now, deaf; with tasks that come later they would start later
-                    pool.submit(int)
-            yield from _handed_out(tasks, _AHEAD * processes, pool.submit, lambda future: future.result())
-        except BrokenProcessPool:
-            raise WorkerLostError(
-                f"one of {processes} processes was killed, perhaps because memory ran out; use fewer --jobs, or none"
-            ) from None
-        except BaseException:
-            # Nobody waits for chunks that nobody wants: who presses Ctrl-C twice would do so for ever. The futures are
-            # not cancelled: the pool's thread fails on such futures when it finds its processes dead.
+    try:
+        with _deaf():
+            for _ in range(processes):  # all start now, deaf; with tasks that come later they would start later
+                pool.submit(int)
+        yield from _handed_out(tasks, _AHEAD * processes, pool.submit, lambda future: future.result())
+    except BrokenProcessPool:
+        raise WorkerLostError(
+            f"one of {processes} processes was killed, perhaps because memory ran out; use fewer --jobs, or none"
+        ) from None
+    except BaseException:
+        # Nobody waits for chunks that nobody wants: who presses Ctrl-C twice would do so for ever. The futures are
+        # not cancelled: the pool's thread fails on such futures when it finds its processes dead.
+        with _deaf():
             for child in set(active_children()) - others:
                 child.kill()
-            raise
+            pool.shutdown()
+        raise
+    finally:
+        pool.shutdown()
 
 
 def _handed_out(

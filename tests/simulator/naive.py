@@ -80,13 +80,14 @@ def life_s(law: str, mean_s: float, draw: random.Random) -> float:
 
 
 def _facts(job: Job) -> SaveFacts:
+    warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
     return SaveFacts(
         save_s=job.blocked_s.mean,
         backup_s=job.durable_s.mean,
         step_s=job.step_s.mean,
         emergency_s=job.save_s.mean + job.durable_s.mean,
         grace_s=job.grace_s.mean,
-        restart_s=job.allocation_s.mean + job.preparation_s.mean,
+        restart_s=job.allocation_s.mean + warm.mean,  # of a replacement
         mttp_s=job.mttp_s[0] / job.vms,
         missed_rate=job.missed_notice_rate,
     )
