@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from deepvm.core.savepolicy import POLICIES, Auto, EverySeconds, EverySteps, Never, SavePolicy
+from deepvm.core.savepolicy import POLICIES, Auto, EverySeconds, EverySteps, Never, SavePolicy, parse_policy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
@@ -15,7 +15,7 @@ MTBF_S = 3600.0
 
 
 def parse_every(every: int | str | None) -> SavePolicy:
-    """Read ``every``: None, steps (100), a time ("30s", "10min", "1h"), "auto", or a policy of the simulator by name.
+    """Read ``every``: None, steps (100), a time ("30s", "10min", "1h"), "auto", or a policy as the simulator names it.
 
     Raises:
         RequestError: anything else.
@@ -29,10 +29,13 @@ def parse_every(every: int | str | None) -> SavePolicy:
     text = str(every).strip()
     if text == "auto":
         return Auto(mtbf_s())
-    if text in POLICIES:
-        return POLICIES[text]()
     if text.isascii() and text.isdigit() and int(text):
         return EverySteps(int(text))
+    if text in POLICIES or ":" in text:
+        try:
+            return parse_policy(text)
+        except RequestError:
+            raise RequestError("every", every, allowed) from None
     return EverySeconds(parse_seconds(text, "every", allowed=allowed))
 
 

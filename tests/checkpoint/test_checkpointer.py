@@ -23,8 +23,9 @@ from deepvm.checkpoint import Checkpointer, versions  # noqa: E402
 from deepvm.checkpoint.arena import Slot  # noqa: E402
 from deepvm.checkpoint.folder import VersionFolder  # noqa: E402
 from deepvm.checkpoint.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.schedule import parse_every  # noqa: E402
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
-from deepvm.core.savepolicy import parse_policy  # noqa: E402
+from deepvm.core.savepolicy import EverySeconds, EverySteps, parse_policy  # noqa: E402
 from deepvm.errors import CheckpointError, DamagedError, RequestError  # noqa: E402
 
 
@@ -427,6 +428,14 @@ def test_the_simulators_policies_schedule_a_job(name: str, tmp_path: Path, monke
     with pytest.raises(RequestError, match="DEEPVM_MTBF"):
         Job(tmp_path, every=name)
     Job(tmp_path, every=100).saver.close()
+
+
+def test_fixed_schedules_as_the_simulator_names_them() -> None:
+    assert parse_every("static:51") == parse_every(51) == EverySteps(51)
+    assert parse_every("every:10min") == parse_every("10min") == parse_every("every:600") == EverySeconds(600)
+    for wrong in ("static:0", "static:", "every:0", "every:soon", "young:2", ":"):
+        with pytest.raises(RequestError, match="every: .* cannot be used; allowed: a whole number of steps"):
+            parse_every(wrong)
 
 
 @pytest.mark.slow
