@@ -101,8 +101,8 @@ class _Engine:
             self._refuse_hopeless(r)
             if self._markets is not None:
                 moved = self._markets.keep(r)
-                # All machines stay until the version that was just made is durable.
-                backup_s = self._decisions.facts.backup_s
+                # All machines stay until the version that was just made is durable, or lost with one of them.
+                backup_s = np.minimum(self._decisions.facts.backup_s, r.death[moved].min(1) - r.now[moved])
                 r.extra_s[moved] += backup_s * self._job.vms
                 r.on_demand_s[moved] += backup_s * r.on_demand[moved]
                 self._change(r, moved)
@@ -251,7 +251,10 @@ class _Engine:
         preparation = self._warm.draw(self._random, count)
         if self._warm is not job.preparation_s:
             cold = job.preparation_s.draw(self._random, count)
-            preparation = np.where(r.preemptions[rows] == 0, cold, preparation)
+            begins = r.preemptions[rows] == 0
+            if self._markets is not None:
+                begins &= now == 0  # machines of the other market are replacements as well
+            preparation = np.where(begins, cold, preparation)
         prepared = there + preparation
         comes = np.zeros(count, dtype=bool)
         if self._elastic:  # who comes meanwhile joins, and all are prepared again

@@ -3,8 +3,9 @@
 Everything is reckoned with the longest of each latency, so a deadline that on-demand VMs alone can keep is kept. The
 rules are those of :mod:`deepvm.core.deadlines`; what is added here is when versions are made. Work counts only when it
 is durable, and a job that waits for its policy's next save may have to leave spot although it has got far. So a version
-is made at the latest when it can still become durable before the net pulls; what it saves is to spare again. A job
-leaves spot when there is no time for a step and its version.
+is made at the latest when it can still become durable before the net pulls. What it saves is to spare again from the
+moment it is made: nobody knows whether its machine will be lost first, and if it is, the version before it still leaves
+the time to go on from there on demand. A job leaves spot when there is no time for a step and its version.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Markets:
 
     def _standing(self, r: Runs, rows: Rows | slice) -> Standing:
         return Standing(
-            work_s=self._work_s(r.durable[rows]),
+            work_s=self._work_s(r.step[rows]),
             left_s=self._deadline.seconds - r.now[rows],
             total_s=self._total_s,
             deadline_s=self._deadline.seconds,

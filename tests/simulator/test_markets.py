@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -24,8 +25,9 @@ from tests.simulator.test_engine import Lives, jobs, simulated
 
 
 def longest(job: Job, policy: str) -> float:
-    """The most that the job may take on demand: each latency at its longest, a save at each multiple."""
-    steps, k = job.steps, int(policy.partition(":")[2] or 0) if policy.startswith("static") else 0
+    """The most that the job may take on demand: each latency at its longest, a save at each multiple and time."""
+    steps, (kind, _, number) = job.steps, policy.partition(":")
+    k = int(number) if kind == "static" else math.ceil(int(number) / job.step_s.mean) if kind == "every" else 0
     saves = sum(steps / n for n in (k, job.save_every_steps or 0) if n) + 2
     warm = job.warm_preparation_s or job.preparation_s
     restart = job.allocation_s.high + max(job.preparation_s.high, warm.high)
@@ -97,6 +99,41 @@ def test_machines_that_are_given_back_are_paid_until_their_version_is_durable() 
     assert found.preemptions.tolist() == [1] and 17 < found.on_demand_s[0] / 2 < 500
     assert (found.on_demand_s / 2 - 17) % 10 == pytest.approx([0.0])
     assert found.total_s == pytest.approx([60 + 10 + 1000 + 10])
+
+
+def test_a_job_does_not_foresee_that_its_machine_is_lost_before_a_version_is_durable() -> None:
+    """By hand: 300 s to spare, so 25 steps are done until a version is made, at 260 s, durable at 300 s; lost at 280 s.
+
+    At 260 s there is as much to spare as before if that version becomes durable, and too little for another if not.
+    """
+    at = Span.of
+    job = Job(100, at(10.0), backup_s=at(40.0), allocation_s=at(5.0), preparation_s=at(5.0), mttp_s=(1.0,))
+    found = run(job, parse_policy("none"), Lives(280.0), 1, np.random.default_rng(0), Deadline(1310.0, Greedy()))
+    assert found.preemptions.tolist() == [1] and found.total_s == pytest.approx([280 + 10 + 1000])
+    assert found.vm_s == pytest.approx(found.total_s) and found.on_demand_s == pytest.approx([1010])
+
+
+def test_machines_that_are_lost_while_their_version_is_under_way_are_paid_no_longer() -> None:
+    """By hand: 5 steps, a save until 160 s, and no time for another on spot; durable at 200 s."""
+    at = Span.of
+    job = Job(100, at(10.0), save_s=at(100.0), backup_s=at(40.0), allocation_s=at(5.0), preparation_s=at(5.0))
+    job, deadline = replace(job, mttp_s=(1.0,)), Deadline(10 + 1200 + 300, Greedy())
+    kept, lost = (
+        run(job, parse_policy("none"), Lives(life), 1, np.random.default_rng(0), deadline) for life in (1e9, 180.0)
+    )
+    assert kept.total_s == pytest.approx([160 + 10 + 950]) and kept.vm_s - kept.total_s == pytest.approx([40])
+    assert lost.total_s == pytest.approx([160 + 10 + 1000]) and lost.vm_s - lost.total_s == pytest.approx([20])
+    assert kept.on_demand_s == pytest.approx([960]) and lost.on_demand_s == pytest.approx([1010])
+
+
+def test_machines_of_the_other_market_are_replacements() -> None:
+    """As above: the job goes to on demand without a preemption, where image and data are there already."""
+    at = Span.of
+    job = Job(100, at(10.0), save_s=at(100.0), allocation_s=at(5.0), preparation_s=at(50.0), mttp_s=(math.inf,))
+    job, deadline = replace(job, warm_preparation_s=at(20.0)), Deadline(55 + 1200 + 300, Greedy())
+    found = run(job, parse_policy("none"), Lives(), 1, np.random.default_rng(0), deadline)
+    assert found.on_demand_s[0] > 0 and not found.preemptions.any()
+    assert found.parts_s[3:, 0] == pytest.approx([5 + 5, 50 + 20])
 
 
 def test_machines_on_demand_use_up_no_lives() -> None:
