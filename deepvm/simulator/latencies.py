@@ -52,7 +52,8 @@ class Backups:
         """``durable``: from when the version is written; ``behind``: what of the writing runs behind the training."""
         self._durable, self._behind = durable, behind
         self._low, self.high = durable.low + behind.low, durable.high + behind.high
-        self._narrow, self._wide = sorted((durable.high - durable.low, behind.high - behind.low))
+        widths = (span.high - span.low for span in (durable, behind))
+        self._narrow, self._wide = sorted(width if width > TINY else 0.0 for width in widths)
 
     def draw(self, random: np.random.Generator, saved: Mask) -> Array:
         """One latency in each row."""
