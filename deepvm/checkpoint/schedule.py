@@ -20,7 +20,7 @@ def parse_every(every: int | str | None) -> SavePolicy:
     Raises:
         RequestError: anything else.
     """
-    names = ", ".join(f'"{name}"' for name in POLICIES if name != "none")
+    names = ", ".join(f'"{name}"' for name in (*POLICIES, "static:100", "every:10min") if name != "none")
     allowed = f'a whole number of steps from 1, a time such as "30s", "10min" or "1h", or one of {names}'
     if every is None:
         return Never()
@@ -29,8 +29,8 @@ def parse_every(every: int | str | None) -> SavePolicy:
     text = str(every).strip()
     if text == "auto":
         return Auto(mtbf_s())
-    if text.isascii() and text.isdigit() and int(text):
-        return EverySteps(int(text))
+    if text.isascii() and text.isdigit():
+        text = f"static:{text}"
     if text in POLICIES or ":" in text:
         try:
             return parse_policy(text)

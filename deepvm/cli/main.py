@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -124,7 +125,8 @@ def _message(error: DeepVMError) -> str:
 
 def _interrupted() -> int:
     # Who holds the keys down has been heard; the interpreter, on its way out, would show where it is.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(ValueError):  # only the main thread may say what signals do
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return _fail("interrupted", INTERRUPTED)
 
 

@@ -17,7 +17,7 @@ def deadline(
     files: Annotated[
         list[str], typer.Argument(metavar="FILE...", help="Traces, or folders of them.", show_default=False)
     ],
-    work: Annotated[str, typer.Option(metavar="TIME", help="What it takes on one machine: hours, or 90min.")] = "48h",
+    work: Annotated[str, typer.Option(metavar="HOURS", help="On one machine; or a time: 90min.")] = "48h",
     slack: Annotated[
         str, typer.Option(metavar="NUMBERS", help="The deadline is (1 + slack) x work; several with commas.")
     ] = "0.05,0.1,0.2,0.5,1",

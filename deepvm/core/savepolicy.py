@@ -286,10 +286,12 @@ POLICIES: dict[str, Callable[[], SavePolicy]] = {
     "hazard": Hazard,
 }
 """The policies without parameters, by name."""
+_DIGITS = 18
+"""Of a number of steps; more is a slip, and Python reads no more than some thousands."""
 
 
 def whole_steps(policy: IntervalPolicy, facts: SaveFacts) -> Number:
-    """Steps from one save to the next, at least one, infinite: none; of facts of which one at least is an array.
+    """Steps from one save to the next, at least one; infinite: none.
 
     A time that somebody asks for is over when the save begins, as in :meth:`EverySeconds.due`. An interval that pays
     best is rounded down, as in the Spotify thesis (6.3.2: 33 steps).
@@ -308,11 +310,11 @@ def parse_policy(text: str, option: str = "policy") -> SavePolicy:
     Raises:
         RequestError: anything else, naming ``option``.
     """
-    name, _, value = text.strip().partition(":")
-    if name in POLICIES and not value:
+    name, colon, value = text.strip().partition(":")
+    if name in POLICIES and not colon:
         return POLICIES[name]()
     try:
-        if name == "static" and value.isascii() and value.isdigit():
+        if name == "static" and value.isascii() and value.isdigit() and len(value) <= _DIGITS:
             return EverySteps(int(value))
         if name == "every":
             return EverySeconds(parse_seconds(value, option, bare=True))

@@ -87,7 +87,7 @@ def format_usd(amount: Decimal | int) -> str:
     return f"{whole}.{decimals:0<4}"
 
 
-_TIME = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*(s|min|m|h|d)?\s*", re.ASCII | re.IGNORECASE)
+_TIME = re.compile(r"\s*\+?((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(s|min|m|h|d)?\s*", re.ASCII | re.IGNORECASE)
 _TIME_UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 MOST_SECONDS = 10**10
 """Three hundred years; whoever writes more made a slip."""
@@ -129,14 +129,14 @@ def parse_hours(value: str | float, option: str) -> float:
         RequestError: neither, not above 0, or above ``MOST_SECONDS``.
     """
     allowed = (
-        f"hours above 0 and at most {MOST_SECONDS / 3600:.3g}, or a time with a unit of s, min, h or d, such as 90min"
+        f"hours above 0 and at most {MOST_SECONDS // 3600}, or a time with a unit of s, min, h or d, such as 90min"
     )
-    if isinstance(value, bool):
-        raise RequestError(option, value, allowed)
     bare = not isinstance(value, str) or _NUMBER.fullmatch(value.strip())
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return parse_seconds(float(value) * 3600.0 if bare else value, option, allowed=allowed)
-    except RequestError:
+    except (RequestError, TypeError, OverflowError):
         raise RequestError(option, value, allowed) from None
 
 

@@ -101,11 +101,15 @@ class _Engine:
             self._refuse_hopeless(r)
             if self._markets is not None:
                 moved = self._markets.keep(r)
-                # All machines stay until the version that was just made is durable, or lost with one of them.
-                backup_s = np.minimum(self._decisions.facts.backup_s, r.death[moved].min(1) - r.now[moved])
+                # All machines stay until the version that was just made is durable, or lost with one of them; only then
+                # it is known where the next ones go on.
+                left_s = r.death[moved].min(1) - r.now[moved]
+                backup_s = self._backups.draw(self._random, np.ones(len(moved), dtype=bool))
+                backup_s = np.where(r.durable[moved] < r.step[moved], left_s, np.minimum(backup_s, left_s))
                 r.extra_s[moved] += backup_s * self._job.vms
                 r.on_demand_s[moved] += backup_s * r.on_demand[moved]
                 self._change(r, moved)
+                r.ready[moved] = np.maximum(r.ready[moved], (r.now[moved] + backup_s)[:, None])
             self._train(r)
             done = r.step >= self._job.steps
             if done.any():

@@ -5,7 +5,8 @@ rules are those of :mod:`deepvm.core.deadlines`; what is added here is when vers
 is durable, and a job that waits for its policy's next save may have to leave spot although it has got far. So a version
 is made at the latest when it can still become durable before the net pulls. What it saves is to spare again from the
 moment it is made: nobody knows whether its machine will be lost first, and if it is, the version before it still leaves
-the time to go on from there on demand. A job leaves spot when there is no time for a step and its version.
+the time to go on from there on demand. A job leaves spot when there is no time for a step and its version; the other
+machines go on when the newest version is durable, or lost.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ class Markets:
         self._step_s = job.step_s.high + saves * job.blocked_s.high
         self._save_s = job.save_s.high + job.durable_s.high + job.blocked_s.high
         warm = job.warm_preparation_s or job.preparation_s
-        self._restart_s = job.allocation_s.high + max(job.preparation_s.high, warm.high)
+        preparation_s = max(job.preparation_s.high, warm.high)
+        self._restart_s = job.allocation_s.high + preparation_s
+        # Who leaves on-demand waits for a version to be durable; behind a loss there is none.
+        behind_s = 0.0 if job.stall_s is None else job.save_s.high
+        self._move_s = max(job.allocation_s.high, job.durable_s.high + behind_s) + preparation_s
         self._total_s = self._work_s(np.zeros(1))[0]
         needed = self._restart_s + self._total_s
         if needed > deadline.seconds:
@@ -83,7 +88,10 @@ class Markets:
     def keep(self, r: Runs) -> Rows:
         """Set ``r.cap``, the steps until the next version at the latest; the rows that have to change the market."""
         choice = np.where(r.on_demand, ON_DEMAND, SPOT).astype("int8")
-        hold: Any = self._deadline.policy.hold_s(replace(self._standing(r, slice(None)), on=choice))
+        restart_s = np.where(r.on_demand, self._move_s, self._restart_s)
+        hold: Any = self._deadline.policy.hold_s(
+            replace(self._standing(r, slice(None)), on=choice, restart_s=restart_s)
+        )
         on_spot = np.floor((hold - self._save_s) / self._step_s)
         # Before it leaves on-demand it makes a version, by which it falls back on its line; that is made good before.
         gain = max(self._deadline.seconds / self._total_s - 1, 1e-9)

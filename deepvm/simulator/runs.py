@@ -274,7 +274,7 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Came]:
         with _deaf():
             for child in set(active_children()) - others:
                 child.kill()
-            pool.shutdown()
+            pool.shutdown()  # in here, for Ctrl-C again would leave half of it
         raise
     finally:
         pool.shutdown()

@@ -431,9 +431,9 @@ def test_the_simulators_policies_schedule_a_job(name: str, tmp_path: Path, monke
 
 
 def test_fixed_schedules_as_the_simulator_names_them() -> None:
-    assert parse_every("static:51") == parse_every(51) == EverySteps(51)
+    assert parse_every("static:51") == parse_every(51) == parse_every("51") == EverySteps(51)
     assert parse_every("every:10min") == parse_every("10min") == parse_every("every:600") == EverySeconds(600)
-    for wrong in ("static:0", "static:", "every:0", "every:soon", "young:2", ":"):
+    for wrong in ("static:0", "static:", "every:0", "every:soon", "young:2", "auto:", ":", "9" * 5000):
         with pytest.raises(RequestError, match="every: .* cannot be used; allowed: a whole number of steps"):
             parse_every(wrong)
 

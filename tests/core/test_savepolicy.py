@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +15,14 @@ from deepvm.core.savepolicy import (
     Auto,
     EverySeconds,
     EverySteps,
+    IntervalPolicy,
     Never,
     SaveContext,
     SaveFacts,
     SavePolicy,
     parse_policy,
     policy_name,
+    whole_steps,
 )
 from deepvm.errors import RequestError
 
@@ -57,7 +60,20 @@ def test_times_of_policies(text: str) -> None:
     assert parse_policy(text) == EverySeconds(600)
 
 
-@pytest.mark.parametrize("text", ["every", "every:", "every:0", "every:-5", "every:10 weeks", "every:nan", "auto:5"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "every",
+        "every:",
+        "every:0",
+        "every:-5",
+        "every:10 weeks",
+        "every:nan",
+        "auto:5",
+        "auto:",
+        "static:" + "9" * 5000,
+    ],
+)
 def test_what_is_no_policy(text: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse_policy(text, "save_policy")
@@ -113,3 +129,18 @@ def test_the_exact_interval_of_one_job_needs_no_scipy() -> None:
         of_many = np.asarray(exact_s(np.array([share * 3600.0]), np.array([3600.0])))
         assert exact_s(share * 3600, 3600.0) == pytest.approx(float(of_many[0]), rel=1e-9)
     assert exact_s(10.0, math.inf) == math.inf and exact_s(0.0, 3600.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps"),
+    [
+        (EverySeconds(0.05), 1),
+        (EverySeconds(0.25), 3),
+        (EverySeconds(3 * 0.1), 3),  # which is 3.0000000000000004 steps
+        (parse_policy("young"), 5),  # 5.66
+    ],
+)
+def test_whole_steps(policy: IntervalPolicy, steps: int) -> None:
+    facts = SaveFacts(save_s=0.01, step_s=0.1, mttp_s=16.0)
+    assert whole_steps(policy, facts) == steps
+    assert whole_steps(policy, replace(facts, save_s=np.array([0.01, 0.01]))) == pytest.approx([steps, steps])

@@ -9,7 +9,7 @@ It shares no code with deepvm/simulator but the policies. The model (simulator.m
   save began. A preemption loses what no durable version holds: one that is durable at that moment counts.
 * Saves are looked at when a step ends: the user's at multiples of ``save_every_steps``, ``static:K`` at multiples of
   K, the other policies ``floor(interval_s / mean step)`` steps, at least one, after the last save or the resumption;
-  ``every:SECONDS`` when the time is over, at mean steps. On demand only static and every save beside the user.
+  ``every:TIME`` when the time is over, at mean steps. On demand only static and every save beside the user.
   The last step is no exception. The job is done with its last step and the stall of a save after it, if one is due.
 * The notice of a preemption comes the grace period before it (one draw of ``grace_s``), but not before the request; a
   missed one never comes. At the first end of a step after a notice the policy is asked with the grace period of that

@@ -5,15 +5,17 @@ the deadline adds:
 
 * All VMs of the cluster are in one market. Which one is decided at the start and behind each preemption
   (``on_demand_next``), and when the policy's time (``hold_s``) is over. Whoever changes the market gives all VMs back
-  and asks for all of them in the other one, at once; training goes on from the newest durable version. They are
-  replacements, and prepared as such.
+  and asks for all of them in the other one, at once. They are replacements, and prepared as such, but not before the
+  version that was just made is durable or lost (see below): training goes on from the newest durable one. That wait
+  counts with the allocation.
 * VMs on demand are not taken away and give no notice. The mean lives of ``mttp_s`` go by the spot VMs that were asked
   for: those on demand use up none. What is learnt stays.
 * On demand only ``static``, ``every`` and the user's saves are made, and those for the deadline.
 * The policy is told a standing in which each latency is at its longest. A step takes ``step_s`` and its share of the
   stalls for the saves that fall due by steps: the user's and those of ``static`` and ``every``. The work left is the
   steps that the newest version does not hold, and two stalls. A restart is an allocation and a preparation, the longer
-  one of the cold and the warm. A version is a step, a stall, the writing, and the time until it is durable.
+  one of the cold and the warm; for who may leave on-demand, no less than until a version is durable, and a preparation.
+  A version is a step, a stall, the writing, and the time until it is durable.
 * A version that is under way is taken for durable, for nobody knows what will be lost. It is safe to: the one before it
   allowed the time until it is durable, so if it is lost, there is time to go on from there on demand.
 * Behind each version and each resumption it is settled after how many steps the next version is made at the latest,
@@ -78,7 +80,10 @@ class Net:
         self.step_s = job.step_s.high + math.fsum(job.blocked_s.high / k for k in due)
         self.version_s = job.blocked_s.high + job.save_s.high + job.durable_s.high
         warm = 0.0 if job.warm_preparation_s is None else job.warm_preparation_s.high
-        self.restart_s = job.allocation_s.high + max(job.preparation_s.high, warm)
+        prepared_s = max(job.preparation_s.high, warm)
+        self.restart_s = job.allocation_s.high + prepared_s
+        settled_s = job.durable_s.high + (job.save_s.high if job.stall_s is not None else 0.0)
+        self.move_s = max(job.allocation_s.high, settled_s) + prepared_s
         self.total_s = self.left(0)
 
     def left(self, step: int) -> float:
@@ -92,7 +97,7 @@ class Net:
             left_s=self.deadline_s - now,
             total_s=self.total_s,
             deadline_s=self.deadline_s,
-            restart_s=self.restart_s,
+            restart_s=self.move_s if on == ON_DEMAND else self.restart_s,
             version_s=self.step_s + self.version_s,
             on=on,
         )
@@ -256,12 +261,13 @@ def simulate(
         safe = step if saved_at <= gone else max([safe, *(held for when, held in pending if when <= gone)])
         if moves:
             pay(now, begun)
-            if pending:
-                pay(max(now, min(pending[-1][0], gone)), now)
+            settled = max(now, min(pending[-1][0], gone)) if pending else now
+            pay(settled, now)
             on_demand = not on_demand
             out.moves += 1
             request = now
             asked, there, ends = ask_all(now)
+            there = [max(come, settled) for come in there]
             continue
         released = max(now, min(saved_at, gone))
         now = released
