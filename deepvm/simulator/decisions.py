@@ -136,12 +136,12 @@ class Decisions:
         if self._weighing is None or facts is None:
             return NEVER, most
         if grows is None:
-            interval = whole_steps(self._weighing, facts)
+            interval = np.asarray(whole_steps(self._weighing, facts), dtype=float)
         elif self._deadline:
             interval = grows.first
         else:
             interval, most = grows.alike(grows.within(until - r.now, facts.step_s, facts.save_s), random)
-        interval = np.asarray(np.minimum(np.floor(interval), NEVER))
+        interval = np.minimum(np.floor(interval), NEVER)
         if self._deadline and not self._everywhere:
             interval = np.where(r.on_demand, NEVER, interval)
         return interval, most
