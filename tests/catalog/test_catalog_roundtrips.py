@@ -305,6 +305,6 @@ def test_the_time_for_rubbish_does_not_grow_faster_than_the_rubbish(name, folder
             load_catalog(path)
         return time.process_time() - started
 
-    # Four times as much may take four times as long; what is looked for is a square, sixteen times.
-    little = max(seconds(MANY // 4), 0.1)
-    assert seconds(MANY) < 12 * little or seconds(MANY) < 12 * little  # once more, should something have come between
+    # Four times as much may take four times as long; what is looked for is a square, sixteen times. Both are measured
+    # again, should something have come between: a processor is slower for some seconds when others have work for it.
+    assert any(seconds(MANY) < 12 * max(seconds(MANY // 4), 0.1) for _ in range(3))
