@@ -105,10 +105,9 @@ class LomaxHistory:
 
     def after(self, life_s: Number, preempted: Truth) -> LomaxHistory:
         """With one more life, which ended by a preemption or was only watched so long."""
-        # The simulator does this and the weights below for all of its runs at each loss: with few passes, in place, and
-        # with products of matrices, which are several times as fast as broadcasting over so short a last axis.
-        log = np.asarray(life_s, dtype=float)[..., None, None] @ (1 / self.scale_s)[None]
-        log = np.log1p(log, out=log)[..., 0, :]
+        # The simulator does this and the weights below for all of its runs at each loss: with few passes, and in place.
+        log = np.asarray(life_s, dtype=float)[..., None] * (1 / self.scale_s)
+        log = np.log1p(log, out=log)
         ended = np.asarray(preempted, dtype=float)
         more = replace(self, ended=self.ended + ended, logs=self.logs + log)
         if np.all(preempted):
@@ -119,9 +118,11 @@ class LomaxHistory:
         """(..., K) logarithms of the posterior weights of the scales, but for a constant."""
         ended = np.asarray(self.ended, dtype=float)
         seen = self.logs - self.watched_logs if np.ndim(self.watched_logs) else self.logs
-        shapes = (self.strength + ended)[..., None] * np.log(self.strength / self.shape0 + self._sums())
+        rates = np.asarray(self.strength / self.shape0 + self._sums())
+        shapes = (self.strength + ended)[..., None] * np.log(rates, out=rates)
         scales = np.stack([np.ones_like(ended), -ended], -1) @ np.stack([self.prior, np.log(self.scale_s)])
-        return np.asarray(scales - shapes - seen)
+        found = np.subtract(scales, shapes, out=shapes)
+        return np.asarray(np.subtract(found, seen, out=found))
 
     def shape(self) -> Array:
         """(..., K) mean of alpha for each scale."""
