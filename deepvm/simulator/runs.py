@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import AddressValueError, IPv6Address
@@ -274,6 +274,10 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Came]:
         with _deaf():
             for child in set(active_children()) - others:
                 child.kill()
+            # One that was killed while it sent has left half of a message, and as long as anybody could write the rest,
+            # which this process could, the pool waits for it. It has no name for that end of its pipe.
+            with suppress(AttributeError):
+                cast(Any, pool)._result_queue._writer.close()
             pool.shutdown()  # in here, for Ctrl-C again would leave half of it
         raise
     finally:
