@@ -40,6 +40,7 @@ from deepvm.core.deadlines import ON_DEMAND, SPOT, DeadlinePolicy, Standing, on_
 from deepvm.core.job import Job, Span
 from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
 from deepvm.core.savepolicy import EverySeconds, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
+from tests.simulator import naive
 from tests.simulator.naive import NEVER, life_s
 
 LIVES = 20_000
@@ -47,18 +48,11 @@ LIVES = 20_000
 
 
 @dataclass
-class Outcome:
-    """One run; seconds of the job, and of all its VMs in each market."""
+class Outcome(naive.Outcome):
+    """One run, and the seconds of all its VMs in each market; the bill is left to whoever compares."""
 
-    total_s: float = 0.0
     spot_s: float = 0.0
     on_demand_s: float = 0.0
-    compute: float = 0.0
-    recompute: float = 0.0
-    save: float = 0.0
-    allocation: float = 0.0
-    preparation: float = 0.0
-    preemptions: int = 0
     moves: int = 0
 
     @property
