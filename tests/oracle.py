@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -29,7 +29,7 @@ class Plan:
     """A feasible cluster at its price.
 
     ``value`` is what the policy maximises, as a tuple that sorts: one number for the objectives and Cost-First,
-    (eFLOPS, n) for Performance-First.
+    (eFLOPS, n) for Performance-First. ``zone`` is where the spot VMs stand, empty where prices are not told by zone.
     """
 
     architecture: str
@@ -39,6 +39,7 @@ class Plan:
     memory_count: int
     micro_usd: int
     value: Value
+    zone: str = ""
 
     @property
     def cluster(self) -> tuple[str, str, int, str, int]:
@@ -155,8 +156,27 @@ def within_quotas(quotas: Iterable[Quota], used: Sequence[tuple[InstanceType, Ma
 
 
 def plans(catalog: Catalog, request: Any) -> list[Plan]:
-    """Every feasible plan at any budget, with the smallest number of memory nodes for each (type, n, memory type)."""
-    return list(_plans(catalog, request))
+    """Every feasible plan at any budget, with the smallest number of memory nodes for each (type, n, memory type).
+
+    The same cluster in several zones is one plan, in the zone where it costs least; among equals the first by id.
+    """
+    cheapest: dict[tuple[str, str, int, str, int], Plan] = {}
+    for plan in _plans(catalog, request):
+        other = cheapest.get(plan.cluster)
+        if other is None or (plan.micro_usd, plan.zone) < (other.micro_usd, other.zone):
+            cheapest[plan.cluster] = plan
+    return list(cheapest.values())
+
+
+def places(gpu: InstanceType) -> list[tuple[int | None, frozenset[str], str]]:
+    """Where spot VMs may stand: price in micro-dollars, the zones that means (none: nobody knows), the zone's name.
+
+    Each zone with a price of its own is a place. Where prices are not told by zone, but offers are, the price holds in
+    all zones that offer the type.
+    """
+    if gpu.spot_zones:
+        return [(micro(z.usd_per_hour), frozenset({z.zone}), z.zone) for z in gpu.spot_zones]
+    return [(micro(gpu.spot_usd_per_hour), frozenset(gpu.zones), "")]
 
 
 def _plans(catalog: Catalog, request: Any) -> Iterator[Plan]:
@@ -176,32 +196,43 @@ def _plans(catalog: Catalog, request: Any) -> Iterator[Plan]:
                 k = scaling_factor(curves[0], n)
                 if not k > 0 and request.policy.value == "deepvm":
                     continue  # a cluster that never trains is no answer, to the one policy that looks
-                if architecture == "tiering":
-                    yield from _tiering(catalog, request, quotas, gpu, n, k)
-                else:
-                    yield from _single_anchor(request, quotas, gpu, n, k)
+                for spot, zones, zone in places(gpu):
+                    found = (
+                        _tiering(catalog, request, quotas, gpu, spot, zones, n, k)
+                        if architecture == "tiering"
+                        else _single_anchor(request, quotas, gpu, spot, n, k)
+                    )
+                    yield from (replace(plan, zone=zone) for plan in found)
 
 
-def _single_anchor(request: Any, quotas: Iterable[Quota], gpu: InstanceType, n: int, k: Fraction) -> Iterator[Plan]:
-    spot, on_demand = micro(gpu.spot_usd_per_hour), micro(gpu.on_demand_usd_per_hour)
+def _single_anchor(
+    request: Any, quotas: Iterable[Quota], gpu: InstanceType, spot: int | None, n: int, k: Fraction
+) -> Iterator[Plan]:
+    on_demand = micro(gpu.on_demand_usd_per_hour)
     if n < 2 or spot is None or on_demand is None:
         return
     if within_quotas(quotas, [(gpu, Market.SPOT, n - 1), (gpu, Market.ON_DEMAND, 1)]):
         price = (n - 1) * spot + on_demand
-        yield Plan("single-anchor", gpu.name, n, "", 0, price, value(request, gpu, n - 1, 1, k, price))
+        yield Plan("single-anchor", gpu.name, n, "", 0, price, value(request, gpu, spot, n - 1, 1, k, price))
 
 
 def _tiering(
-    catalog: Catalog, request: Any, quotas: Iterable[Quota], gpu: InstanceType, n: int, k: Fraction
+    catalog: Catalog,
+    request: Any,
+    quotas: Iterable[Quota],
+    gpu: InstanceType,
+    spot: int | None,
+    zones: frozenset[str],
+    n: int,
+    k: Fraction,
 ) -> Iterator[Plan]:
-    spot = micro(gpu.spot_usd_per_hour)
     for cpu in catalog:
         on_demand = micro(cpu.on_demand_usd_per_hour)
         if cpu.gpu is not None or on_demand is None or not _wanted_cpu(cpu, request) or cpu.memory_gib is None:
             continue
         if gpu.network_gbps is None or cpu.network_gbps is None:
             continue
-        if gpu.spot_zones and cpu.zones and gpu.spot_zones[0].zone not in cpu.zones:
+        if zones and cpu.zones and not zones & set(cpu.zones):
             continue
         if Fraction(cpu.memory_gib) * 2**30 < request.checkpoint_bytes * request.buffers:
             continue
@@ -209,7 +240,7 @@ def _tiering(
         if within_quotas(quotas, [(gpu, Market.SPOT, n), (cpu, Market.ON_DEMAND, m)]):
             assert spot is not None
             price = n * spot + m * on_demand
-            yield Plan("tiering", gpu.name, n, cpu.name, m, price, value(request, gpu, n, 0, k, price))
+            yield Plan("tiering", gpu.name, n, cpu.name, m, price, value(request, gpu, spot, n, 0, k, price))
 
 
 def _wanted_gpu(gpu: InstanceType, request: Any) -> bool:
@@ -249,8 +280,10 @@ def _between(number: Fraction | int | None, bounds: Any) -> bool:
     return (bounds.least is None or number >= bounds.least) and (bounds.most is None or number <= bounds.most)
 
 
-def value(request: Any, gpu: InstanceType, spot: int, on_demand: int, k: Fraction, price: int) -> Value:
-    """What the policy maximises."""
+def value(
+    request: Any, gpu: InstanceType, spot_price: int | None, spot: int, on_demand: int, k: Fraction, price: int
+) -> Value:
+    """What the policy maximises; ``spot_price`` is that of one VM where it stands, micro-dollars an hour."""
     policy, objective = request.policy.value, request.objective.value
     assert gpu.eflops is not None
     eflops, n = Fraction(gpu.eflops), spot + on_demand
@@ -266,10 +299,10 @@ def value(request: Any, gpu: InstanceType, spot: int, on_demand: int, k: Fractio
         return (-Fraction(price, 10**6) / (eflops * n * k),)
     assert objective == "flopp"
     z = Fraction(0)
-    for count, usd in ((spot, gpu.spot_usd_per_hour), (on_demand, gpu.on_demand_usd_per_hour)):
+    for count, price_of_one in ((spot, spot_price), (on_demand, micro(gpu.on_demand_usd_per_hour))):
         if count:
-            assert usd is not None
-            z += count * eflops / Fraction(usd)
+            assert price_of_one is not None
+            z += count * eflops / Fraction(price_of_one, 10**6)
     return (z * k,)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from deepvm.core.instances import InstanceType, Market
+from deepvm.core.instances import InstanceType, Market, ZonePrice
 from deepvm.core.units import MICRO_USD, to_micro_usd
 
 
@@ -36,7 +36,7 @@ class Cluster:
 
     Attributes:
         architecture: name in the registry, such as ``tiering``.
-        gpu: the instance type that trains.
+        gpu: the instance type that trains, at the spot price of the zone where the cluster stands.
         spot_count: its VMs on the spot market. on_demand_count: its VMs bought on demand.
         memory: the on-demand VMs that hold checkpoints, None where the architecture has none.
     """
@@ -70,6 +70,30 @@ class Cluster:
     def usd_per_hour(self) -> Decimal:
         """Exact price in $/h."""
         return Decimal(self.micro_usd_per_hour) / MICRO_USD
+
+    @property
+    def zones(self) -> tuple[ZonePrice, ...]:
+        """Where all its VMs can be had, with their spot prices: its own zone first, then the cheapest first.
+
+        Empty without spot VMs, and where spot prices are not known by zone.
+        """
+        nodes = self.memory.instance.zones if self.memory else ()
+        return tuple(z for z in self.gpu.spot_zones if self.spot_count and (not nodes or z.zone in nodes))
+
+    @property
+    def zone(self) -> ZonePrice | None:
+        """The zone where it stands and whose spot price it pays, None when unknown."""
+        return next(iter(self.zones), None)
+
+    @property
+    def common_zones(self) -> tuple[str, ...]:
+        """Ids of the zones that offer all its types; empty when the offers of one of them are unknown."""
+        nodes = self.memory.instance.zones if self.memory else self.gpu.zones
+        return tuple(z for z in self.gpu.zones if z in nodes)
+
+    def usd_per_hour_in(self, zone: ZonePrice) -> Decimal:
+        """What it would cost in another of its zones, $/h."""
+        return replace(self, gpu=self.gpu.in_zone(zone)).usd_per_hour
 
     def __str__(self) -> str:
         """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""

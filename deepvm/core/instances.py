@@ -97,6 +97,7 @@ class InstanceType:
         current_generation: whether the provider calls it current.
         interruption_band: how often it is taken away: 0-4 for below 5, 5-10, 10-15, 15-20, above 20 % a month.
         spot_zones: its spot prices by zone, cheapest first; the first is ``spot_usd_per_hour``'s. Empty when unknown.
+            Of a type in a cluster the first is the cluster's zone (see :meth:`in_zone`).
         zones: ids of the zones that offer it; empty when unknown.
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
         note: anything a person should know.
@@ -162,6 +163,13 @@ class InstanceType:
         """The price in whole micro-dollars an hour, None where it is not sold in this market."""
         price = self.usd_per_hour(market)
         return None if price is None else to_micro_usd(price)
+
+    def in_zone(self, zone: ZonePrice) -> InstanceType:
+        """The type as it is sold in one of its zones: at that zone's spot price, with the other zones behind it."""
+        if zone == self.spot_zones[0]:
+            return self
+        others = (z for z in self.spot_zones if z != zone)
+        return replace(self, spot_usd_per_hour=zone.usd_per_hour, spot_zones=(zone, *others))
 
     def curve(self, kind: str) -> SpeedupCurve | None:
         """The general curve of this kind (the one that is not tied to a workload), or None."""

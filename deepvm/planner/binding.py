@@ -60,9 +60,9 @@ def binding(choice: Choice, candidates: Candidates, request: PlanRequest) -> tup
 
 
 def _all_sizes(choice: Choice, candidates: Candidates) -> Sizes:
-    """The sizes of the chosen type without quotas, up to the largest number of VMs that can be asked for."""
-    name = choice.cluster.gpu.name
-    gpu = next(g for g in candidates.gpus if g.instance.name == name)
+    """The sizes of the chosen type in its zone without quotas, up to the most VMs that can be asked for."""
+    chosen = choice.cluster.gpu
+    gpu = next(g for g in candidates.gpus if g.instance == chosen)
     scaling = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
     free = replace(candidates, gpus=(replace(gpu, scaling=scaling),), quotas=(), max_nodes=MOST_NODES + 1)
     return free.sizes(choice.block.architecture)

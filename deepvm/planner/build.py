@@ -30,8 +30,8 @@ def block_of(architecture: Architecture, candidates: Candidates, request: PlanRe
         sizes = sizes.take(np.isfinite(sizes.total_s))
     if request.work is not None and request.work.constrained:
         sizes = sizes.take(sizes.price <= sizes.most_usd)
-    if architecture.tiered and not len(candidates.tier):
-        sizes = sizes.take(np.zeros(len(sizes), dtype=np.bool_))
+    if architecture.tiered:
+        sizes = sizes.take(candidates.tier.offered.any(axis=0)[sizes.offers])
     return Block(architecture, sizes, candidates.tier, scoring(request, sizes))
 
 

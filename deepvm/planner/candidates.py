@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from deepvm.planner.rejections import (
     training_rejection,
 )
 from deepvm.planner.request import PlanRequest, PolicyName
+from deepvm.planner.zones import places_of
 
 if TYPE_CHECKING:
     from deepvm.planner.architectures.base import Architecture
@@ -34,29 +36,35 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class GpuCandidate:
-    """A type that can train, with its scaling factor for n = 1 ... max_nodes.
+    """A type that can train, in one zone, with its scaling factor for n = 1 ... max_nodes.
 
     Attributes:
+        instance: the type at the spot price of its zone.
         n_sat: senders of this type that saturate their own network; 0 when its bandwidth is unknown.
+        offers: the memory nodes that it is planned with, a column of :attr:`MemoryTier.offered`.
+        cheapest: whether no zone has a lower spot price.
     """
 
     instance: InstanceType
     curve: SpeedupCurve
     scaling: ScalingFactor
     n_sat: int
+    offers: int = 0
+    cheapest: bool = True
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """One row for each (GPU type, number of VMs) of one architecture, ordered by type name, then number.
+    """One row for each (GPU type, zone, number of VMs) of one architecture, ordered by type name.
 
     Attributes:
-        types: the GPU types, by name. type_index: index into ``types``. count: VMs that train, n.
+        types: the GPU types, by name, each once for each zone. type_index: index into ``types``.
+        count: VMs that train, n.
         spot, on_demand: how many of them are bought in each market. price: micro-dollars an hour of the GPU VMs.
         k: scaling factor K(n).
         ideal_throughput, ideal_z: eFLOPS x n and the printed objective (eq. 4, 8) with K = 1.
         n_sat: n_sat of the type's own network. clamped, extrapolated: see :class:`ScalingFactor`.
-        zone: where its spot VMs are cheapest, a column of :attr:`MemoryTier.offered`.
+        offers: the memory nodes that are sold where it stands, a column of :attr:`MemoryTier.offered`.
         quotas: the account limits that the planner counts with.
         total_s, preemptions, sound: what the user's job is expected to take, see :mod:`deepvm.planner.work`; 0 without
             a job.
@@ -76,7 +84,7 @@ class Sizes:
     n_sat: IntArray
     clamped: BoolArray
     extrapolated: BoolArray
-    zone: IntArray
+    offers: IntArray
     quotas: tuple[Quota, ...]
     total_s: FloatArray
     billed_s: FloatArray
@@ -98,6 +106,13 @@ class Sizes:
         """The printed objective (DeepVM eq. 4, 8), eFLOPS per $/h."""
         return self.ideal_z * self.k
 
+    @property
+    def order(self) -> IntArray:
+        """The place of each row in the order of (type name, n); the same for all zones of a type."""
+        names = np.cumsum([0, *(a.name != b.name for a, b in pairwise(self.types))])
+        most = int(self.count.max(initial=0)) + 1
+        return np.asarray(names[self.type_index] * most + self.count, dtype=np.int64)
+
     def take(self, rows: BoolArray | IntArray) -> Sizes:
         """The same columns with only these rows."""
         columns = [f.name for f in fields(self) if f.name not in ("types", "quotas")]
@@ -112,7 +127,7 @@ class MemoryTier:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
         max_count: how many of them the on-demand quota allows. memory_bytes: of one VM.
         needed_bytes: f x s (eq. 6).
-        offered: whether a type (row) is offered in a zone (column); the last column is for zones that are not known.
+        offered: whether a type (row) may stand beside the sizes with this column in :attr:`Sizes.offers`.
     """
 
     types: tuple[InstanceType, ...]
@@ -135,7 +150,7 @@ class MemoryTier:
 
     @property
     def offers_differ(self) -> bool:
-        """Whether some type is not offered somewhere: only then zones matter."""
+        """Whether some type may not stand beside all sizes: only then zones matter."""
         return not bool(self.offered.all())
 
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
@@ -164,7 +179,6 @@ class Candidates:
     Attributes:
         ignores_scaling: whether the policy does not look at K(n), and so also takes sizes that the curve says train
             nothing.
-        zones: ids of the zones where spot VMs are cheapest; the last, empty one stands for zones that are not known.
         work: what is to be trained, None when nobody says. reference: the type that its step is measured on.
     """
 
@@ -175,13 +189,13 @@ class Candidates:
     rejections: tuple[Rejection, ...]
     speedup_kind: str
     ignores_scaling: bool = False
-    zones: tuple[str, ...] = ("",)
     work: Work | None = None
     reference: InstanceType | None = None
 
     def sizes(self, architecture: Architecture) -> Sizes:
-        """All (type, n) pairs of an architecture that the quotas and ``max_nodes`` allow and that scale at all."""
-        allowed = [g for g in self.gpus if not missing_for(architecture, g.instance)]
+        """All (type, zone, n) of an architecture that the quotas and ``max_nodes`` allow and that scale at all."""
+        placed = [g for g in self.gpus if architecture.tiered or g.cheapest]
+        allowed = [g for g in placed if not missing_for(architecture, g.instance)]
         types = tuple(g.instance for g in allowed)
         counts = np.arange(architecture.smallest_count, self.max_nodes + 1, dtype=np.int64)
         spot, on_demand = architecture.split(counts)
@@ -218,7 +232,7 @@ class Candidates:
             "n_sat": column((g.n_sat for g in allowed), np.int64),
             "clamped": np.asarray(scaled("clamped"), dtype=np.bool_),
             "extrapolated": np.asarray(scaled("extrapolated"), dtype=np.bool_),
-            "zone": column((self.zones.index(_zone(t)) for t in types), np.int64),
+            "offers": column((g.offers for g in allowed), np.int64),
             "total_s": np.zeros(1),
             "billed_s": np.zeros(1),
             "preemptions": np.zeros(1),
@@ -273,14 +287,14 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
             + (cure if kinds else "its curves are all tied to a workload")
         )
     rejections: list[Rejection] = []
-    gpus: list[GpuCandidate] = []
+    found_gpus: list[GpuCandidate] = []
     counts = np.arange(1, request.max_nodes + 1, dtype=np.float64)
     for instance in sorted(gpu_types, key=lambda i: i.name):
         found = _gpu_candidate(instance, catalog, request, architectures, quotas, kind, counts)
         if isinstance(found, Rejection):
             rejections.append(found)
         else:
-            gpus.append(found)
+            found_gpus.append(found)
     memory: list[InstanceType] = []
     tiered = any(a.tiered for a in architectures)
     for instance in sorted(cpu_types, key=lambda i: i.name):
@@ -289,7 +303,7 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
             rejections.append(reason)
         elif tiered:
             memory.append(instance)
-    zones = (*sorted({_zone(g.instance) for g in gpus} - {""}), "")
+    gpus, offered = _in_zones(found_gpus, memory)
     tier = MemoryTier(
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
@@ -297,28 +311,36 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
         max_count=_ints(quota_count(quotas, i, Market.ON_DEMAND) for i in memory),
         memory_bytes=_ints(i.memory_bytes or 0 for i in memory),
         needed_bytes=request.memory_needed_bytes,
-        offered=np.array(
-            [[not z or not i.zones or z in i.zones for z in zones] for i in memory], dtype=np.bool_
-        ).reshape(len(memory), len(zones)),
+        offered=offered,
     )
     work = request.work
     return Candidates(
         work=work,
         reference=None if work is None else work.reference(gpus, gpu_types),
-        gpus=tuple(gpus),
+        gpus=gpus,
         tier=tier,
         quotas=tuple(quotas),
         max_nodes=request.max_nodes,
         rejections=tuple(rejections),
         speedup_kind=kind,
         ignores_scaling=ignores_scaling(request),
-        zones=zones,
     )
 
 
-def _zone(instance: InstanceType) -> str:
-    """Where a type's spot VMs are cheapest, empty when nobody knows."""
-    return instance.spot_zones[0].zone if instance.spot_zones else ""
+def _in_zones(
+    gpus: Sequence[GpuCandidate], memory: Sequence[InstanceType]
+) -> tuple[tuple[GpuCandidate, ...], BoolArray]:
+    """Each candidate in each zone that matters, and :attr:`MemoryTier.offered`: equal columns stand once."""
+    columns: dict[bytes, int] = {}
+    offered: list[BoolArray] = []
+    placed = []
+    for gpu in gpus:
+        for place in places_of(gpu.instance, memory):
+            column = columns.setdefault(place.offered.tobytes(), len(columns))
+            if column == len(offered):
+                offered.append(place.offered)
+            placed.append(replace(gpu, instance=place.instance, offers=column, cheapest=place.cheapest))
+    return tuple(placed), np.array(offered, dtype=np.bool_).reshape(len(offered), len(memory)).T
 
 
 def _ints(values: Iterable[int]) -> IntArray:

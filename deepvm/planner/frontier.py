@@ -120,8 +120,9 @@ class Frontier:
         )
         values = [b.scoring.values(p.size, p.price) for b, p in zip(blocks, parts, strict=True)]
         value = np.concatenate([np.zeros(0), *values])
-        # Blocks stand in the order of their names, sizes and tiers as well: indices sort like names.
-        order = np.lexsort((memory, size, block, memory_count, price))
+        # Blocks and tiers stand in the order of their names: indices sort like names.
+        named = np.concatenate([np.zeros(0, dtype=np.int64), *_each(blocks, parts)])
+        order = np.lexsort((memory, named, block, memory_count, price))
         return cls(
             blocks=tuple(blocks),
             block=block[order],
@@ -197,6 +198,11 @@ class Frontier:
         return self.best(int(self.price[row])) if row < len(self) else None
 
 
+def _each(blocks: Sequence[Block], parts: Sequence[_Plans]) -> list[IntArray]:
+    """The place of each plan's size in the order of names."""
+    return [b.sizes.order[p.size] for b, p in zip(blocks, parts, strict=True)]
+
+
 @dataclass(frozen=True)
 class _Plans:
     """Plans of one block by column: see :class:`Frontier`."""
@@ -224,7 +230,7 @@ def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
     # Memory is no column: all types of a tier have enough of it (eq. 6), and more is worth nothing.
     columns = [price_order(tier.price), -tier.n_sat, -tier.max_count]
     if tier.offers_differ:
-        columns += [-tier.offered[:, zone].astype(np.int64) for zone in range(tier.offered.shape[1])]
+        columns += [-column.astype(np.int64) for column in tier.offered.T]
     return skyband(np.column_stack(columns), top)
 
 
@@ -235,13 +241,13 @@ def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> _Plans:
         return _Plans(none, none, none, none)
     useful = useful_tier(tier, top)
     kept, small = np.flatnonzero(useful), tier.take(useful)
-    # What a tier costs depends on n, on the senders' n_sat and on their zone only: each such key is served once.
-    base, zones = int(sizes.n_sat.max()) + 1, small.offered.shape[1]
-    keys, pair = np.unique((sizes.count * base + sizes.n_sat) * zones + sizes.zone, return_inverse=True)
-    (counts, n_sat), zone = np.divmod(keys // zones, base), keys % zones
+    # What a tier costs depends on n, on the senders' n_sat and on what is sold there: each such key is served once.
+    base, columns = int(sizes.n_sat.max()) + 1, small.offered.shape[1]
+    keys, pair = np.unique((sizes.count * base + sizes.n_sat) * columns + sizes.offers, return_inverse=True)
+    (counts, n_sat), offers = np.divmod(keys // columns, base), keys % columns
     needed = small.needed(counts, n_sat)
     never = np.iinfo(np.int64).max
-    cost = np.where((needed <= small.max_count) & small.offered.T[zone], needed * small.price, never)
+    cost = np.where((needed <= small.max_count) & small.offered.T[offers], needed * small.price, never)
     order = np.lexsort((np.broadcast_to(np.arange(len(small)), cost.shape), needed, cost), axis=-1)[:, :top]
     best_cost = np.take_along_axis(cost, order, axis=1)[pair]
     feasible = best_cost < never

@@ -87,8 +87,8 @@ def _useful_sizes(block: Block, budget: int, top: int) -> IntArray:
     """Rows of the sizes that can be in one of the best ``top`` plans.
 
     A size is worse than another when it scores less and costs more in every resource: money, senders (n), and what
-    its network lets it send. Only sizes in the same zone compare, where zones offer different memory nodes. The quotas
-    of GPU VMs are checked for each size and need no column.
+    its network lets it send. Where memory nodes are not sold everywhere, only sizes that may have the same ones compare.
+    The quotas of GPU VMs are checked for each size and need no column.
     """
     affordable = np.flatnonzero(block.sizes.price <= budget)
     rows = block.sizes.take(affordable)
@@ -99,7 +99,7 @@ def _useful_sizes(block: Block, budget: int, top: int) -> IntArray:
     if block.architecture.tiered:
         columns += [rows.count, -rows.n_sat]
         if block.tier.offers_differ:
-            columns += [rows.zone, -rows.zone]
+            columns += [rows.offers, -rows.offers]
     return affordable[skyband(np.column_stack(columns), top)]
 
 
@@ -201,9 +201,10 @@ class _Search:
         return status, pick
 
     def _name_order(self) -> Mapping[int, float]:
-        """Fewer memory nodes, then the row of the size, then that of the memory type, as one whole number."""
+        """Fewer memory nodes, then the size by name and n, then the row of the memory type, as one whole number."""
         sizes, tier = len(self._formulation.sizes), len(self._formulation.tier or ())
-        order = {row: float(row * max(tier, 1)) for row in range(sizes)}
+        places = np.unique(self._formulation.sizes.order, return_inverse=True)[1].tolist()
+        order = {row: float(place * max(tier, 1)) for row, place in enumerate(places)}
         order |= {sizes + w: float(w) for w in range(tier)}
         return order | {sizes + tier + w: float(sizes * tier) for w in range(tier)}
 

@@ -18,6 +18,7 @@ from deepvm.planner.candidates import Candidates, missing_for
 from deepvm.planner.frontier import Choice, Frontier
 from deepvm.planner.policies import architectures_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
+from deepvm.planner.zones import zone_ids
 
 if TYPE_CHECKING:
     from deepvm.planner.work import Work
@@ -78,11 +79,10 @@ def infeasible(catalog: Catalog, request: PlanRequest, candidates: Candidates, c
             f"a {least.name} cluster trains on at least {least.smallest_count} VMs; the limit is {request.max_nodes}"
         )
         return Infeasible("max-nodes", reason, f"allow at least {least.smallest_count} nodes")
-    apart = [a for a in roomy if a.tiered and not candidates.tier.offered[:, candidates.sizes(a).zone].any()]
+    apart = [a for a in roomy if a.tiered and not candidates.tier.offered[:, candidates.sizes(a).offers].any()]
     if len(apart) == len(roomy) and all(len(candidates.sizes(a)) for a in apart):
-        reason = (
-            f"no memory node is offered in the zones where these types are cheapest: {', '.join(candidates.zones[:-1])}"
-        )
+        zones = sorted({z for g in candidates.gpus for z in zone_ids(g.instance)})
+        reason = f"no memory node is offered in a zone that has the types that train: {', '.join(zones)}"
         return Infeasible("zone", reason, "choose another zone, or allow other memory nodes or architectures")
     # Candidates exist and still no plan at any price: only the quotas of the pieces together can forbid that.
     reason = "the quotas allow no cluster: they must cover " + ", or ".join(_smallest(a, candidates) for a in roomy)

@@ -267,11 +267,11 @@ def _rejections(
     """The types that were no candidates, and GPU types none of whose clusters is feasible."""
     found = list(candidates.rejections)
     prices = frontier.cheapest_of_each_type()
-    for gpu in candidates.gpus:
-        name = gpu.instance.name
+    for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
         if cheapest is None:
-            why = infeasible(catalog, request, replace(candidates, gpus=(gpu,)), None)
+            only = tuple(g for g in candidates.gpus if g.instance.name == name)
+            why = infeasible(catalog, request, replace(candidates, gpus=only), None)
             found.append(Rejection(name, why.constraint, why.reason))
         elif cheapest > request.budget_micro_usd:
             kept = " that keeps to the job's limits" if request.work is not None and request.work.constrained else ""

@@ -45,17 +45,18 @@ def by_ilp(blocks: Sequence[Block], request: PlanRequest, backends: Sequence[str
     return rank(choices, request.top)
 
 
-def summary(choice: Choice) -> tuple[str, str, int, str, int, int]:
+def summary(choice: Choice) -> tuple[str, str, int, str, int, int, str]:
     cluster = choice.cluster
     memory = (cluster.memory.instance.name, cluster.memory.count) if cluster.memory else ("", 0)
     assert cluster.micro_usd_per_hour == choice.price
     assert choice.memory_count == memory[1]
-    return (cluster.architecture, cluster.gpu.name, cluster.gpu_count, *memory, choice.price)
+    zone = cluster.zone.zone if cluster.zone else ""
+    return (cluster.architecture, cluster.gpu.name, cluster.gpu_count, *memory, choice.price, zone)
 
 
 def assert_agree(choices: Sequence[Choice], expected: Sequence[Plan], request: PlanRequest) -> None:
     """The same clusters in the same order at the same prices, with the same values."""
-    assert [summary(c) for c in choices] == [(*p.cluster, p.micro_usd) for p in expected]
+    assert [summary(c) for c in choices] == [(*p.cluster, p.micro_usd, p.zone) for p in expected]
     if request.policy is PolicyName.PERFORMANCE_FIRST:
         return  # its value is a place in an order, not an amount
     per_dollar = request.objective is Objective.COST_PER_WORK and request.policy is not PolicyName.COST_FIRST

@@ -119,15 +119,26 @@ def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int
     def network() -> object:
         return mostly(rng.choice((0.1, 1.0, 5.0, 7.5, 10.0, 12.5, 25.0, 100.0)))
 
+    def zoned(spot: Decimal | None) -> dict[str, object]:
+        """Spot prices by zone, or the zones alone, or neither; zones may cost the same, and a micro-dollar more."""
+        kind = traits.random()
+        names = traits.sample("ABC", traits.randint(1, 3))
+        if spot is None or kind < 0.4:
+            return {"zones": tuple(sorted(names)) if 0.2 < kind < 0.4 else ()}
+        prices = [spot, *(spot + usd(traits.choice((0, 1, 1000, price(traits)))) for _ in names[1:])]
+        rows = sorted(zip(prices, sorted(names) if kind < 0.7 else names, strict=True))
+        return {"spot_zones": tuple(ZonePrice(z, p) for p, z in rows), "zones": tuple(names) if kind < 0.8 else ()}
+
     gpus, cpus = [], []
     for _ in range(size):
+        spot = mostly(usd(price(rng)))
         curves = [curve(rng, kind) for kind in KINDS if rng.random() < 0.85]
         if rng.random() < 0.3:  # the curve of one workload stands first and must never be taken for the general one
             curves.insert(0, HybridSpeedup(0.2, 0.3, 40.0, workload="resnet"))
         gpus.append(
             gpu_type(
                 on_demand_usd_per_hour=mostly(usd(price(rng))),
-                spot_usd_per_hour=mostly(usd(price(rng))),
+                spot_usd_per_hour=spot,
                 network_gbps=network(),
                 vcpus=rng.choice((1, 4, 4, 8, 96)),
                 eflops=mostly(rng.choice((50.0, 100.0, 100.0, 200.0, 377.0, 696.5))),
@@ -135,7 +146,7 @@ def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int
                 quota_family=rng.choice(FAMILIES),
                 gpu=Gpu("T4", traits.choice((1, 1, 1, 2, 8)), traits.choice((16.0, 22.352, None))),
                 eflops_basis=some("guessed", ""),
-                spot_zones=() if traits.random() < 0.6 else (ZonePrice(traits.choice("AB"), Decimal("0.1")),),
+                **zoned(spot),
                 **traits_of(some),
             )
         )
@@ -147,7 +158,7 @@ def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int
                 vcpus=rng.choice((1, 4, 4, 8, 96)),
                 quota_family=rng.choice(FAMILIES),
                 burstable=some(True, False),
-                zones=traits.choice(((), ("A",), ("B",), ("A", "B"))),
+                zones=traits.choice(((), ("A",), ("B",), ("C",), ("A", "B"), ("A", "B", "C"))),
                 **traits_of(some),
             )
         )
@@ -256,6 +267,13 @@ def budgets_for(draw: st.DrawFn, shop: Catalog, request: PlanRequest) -> Decimal
     if below is None or not found:
         return draw(st.sampled_from([Decimal(10**6), Decimal(2), Decimal("7.123456"), Decimal("0.5"), Decimal(0)]))
     return max(Decimal(0), usd(price) - below)
+
+
+def repriced(instance: InstanceType, spot: Callable[[Decimal], Decimal]) -> InstanceType:
+    """The type with other spot prices, that of each zone included."""
+    price = instance.spot_usd_per_hour
+    zones = tuple(replace(z, usd_per_hour=spot(z.usd_per_hour)) for z in instance.spot_zones)
+    return replace(instance, spot_usd_per_hour=None if price is None else spot(price), spot_zones=zones)
 
 
 def with_twins(shop: Catalog, rename: Callable[[str], str]) -> Catalog:

@@ -23,7 +23,7 @@ from deepvm.planner.recommend import Recommendations, plan
 from deepvm.planner.request import Objective, PlanOptions, PlanRequest, PolicyName, SolverName
 from deepvm.planner.sweep import parse_budgets, sweep
 from planner.agreement import blocks_for, by_frontier
-from planner.strategies import Case, cases, usd
+from planner.strategies import Case, cases, repriced, usd
 
 
 def by_enumeration(case: Case, **changes: object) -> Recommendations:
@@ -178,11 +178,11 @@ def test_a_dominated_gpu_type_never_wins(case: Case, data: st.DataObject) -> Non
     assert good.eflops
     assert good.spot_usd_per_hour
     assert good.on_demand_usd_per_hour
+    more = usd(data.draw(st.sampled_from([1, 1000])))
     worse = replace(
-        good,
+        repriced(good, lambda price: price + more),
         name="0-worse",  # first in every tie
         eflops=good.eflops * data.draw(st.sampled_from([1.0, 0.99, 0.5])),
-        spot_usd_per_hour=good.spot_usd_per_hour + usd(data.draw(st.sampled_from([1, 1000]))),
         on_demand_usd_per_hour=good.on_demand_usd_per_hour + usd(data.draw(st.sampled_from([0, 1, 1000]))),
         vcpus=good.vcpus + data.draw(st.sampled_from([0, 4])),
         network_gbps=good.network_gbps and good.network_gbps * data.draw(st.sampled_from([1.0, 0.1])),
@@ -226,9 +226,8 @@ def test_the_currency_means_nothing(case: Case) -> None:
 
     instances = tuple(
         replace(
-            i,
+            repriced(i, lambda price: price * 7),
             on_demand_usd_per_hour=dearer(i.on_demand_usd_per_hour),
-            spot_usd_per_hour=dearer(i.spot_usd_per_hour),
         )
         for i in case.catalog
     )

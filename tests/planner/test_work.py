@@ -129,7 +129,7 @@ def by_oracle(a: Asked) -> list[Plan]:
 @settings(max_examples=examples(120))
 @given(asked())
 def test_enumeration_and_integer_program_agree_with_the_oracle(a: Asked) -> None:
-    expected_plans = [(*p.cluster, p.micro_usd) for p in by_oracle(a)]
+    expected_plans = [(*p.cluster, p.micro_usd, p.zone) for p in by_oracle(a)]
     blocks = blocks_for(a.case.catalog, a.case.request)
     assert [summary(c) for c in by_frontier(blocks, a.case.request)] == expected_plans
     assert [summary(c) for c in by_ilp(blocks, a.case.request)] == expected_plans

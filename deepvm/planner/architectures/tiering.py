@@ -89,12 +89,12 @@ class Tiering(Architecture):
                 Constraint(
                     "zone",
                     f"memory nodes of type {w} only where they are offered",
-                    ((y, 1), *((x, 1) for x in np.flatnonzero(~tier.offered[w, sizes.zone]).tolist())),
+                    ((y, 1), *((x, 1) for x in np.flatnonzero(~tier.offered[w, sizes.offers]).tolist())),
                     "<=",
                     1,
                 )
                 for w, y in enumerate(types)
-                if not tier.offered[w, sizes.zone].all()
+                if not tier.offered[w, sizes.offers].all()
             ),
             budget_row(prices, budget),
             *total_budget_row(prices, sizes),
