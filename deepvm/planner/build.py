@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from deepvm.core.cluster import Binding, Recommendation
+from deepvm.core.cluster import Binding, Cluster, Recommendation
 from deepvm.core.instances import InstanceType
 from deepvm.core.performance import flopp
 from deepvm.core.units import MICRO_USD, format_usd
@@ -31,7 +31,7 @@ def block_of(architecture: Architecture, candidates: Candidates, request: PlanRe
     if request.work is not None and request.work.constrained:
         sizes = sizes.take(sizes.price <= sizes.most_usd)
     if architecture.tiered:
-        sizes = sizes.take(candidates.tier.offered.any(axis=0)[sizes.offers])
+        sizes = sizes.take(np.asarray(candidates.tier.offered.any(axis=0))[sizes.offers])
     return Block(architecture, sizes, candidates.tier, scoring(request, sizes))
 
 
@@ -52,6 +52,7 @@ def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[B
         )
     if sizes.extrapolated[row]:
         warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
+    warnings += _where(cluster)
     outlook = None
     if candidates.work is not None:
         outlook = candidates.work.outlook(sizes, row, choice.price)
@@ -85,6 +86,15 @@ def _about(gpu: InstanceType) -> Iterator[str]:
             f"{gpu.name} costs more on the spot market, {format_usd(spot)} $/h, than on demand, "
             f"{format_usd(on_demand)} $/h, where it is not taken away"
         )
+
+
+def _where(cluster: Cluster) -> Iterator[str]:
+    """Where to start a cluster whose types are not offered in the same zones, if no spot price says it."""
+    both = cluster.common_zones
+    if cluster.memory is not None and not cluster.gpu.spot_zones and both and both != cluster.gpu.zones:
+        offer = "offer" if len(both) > 1 else "offers"
+        types = f"{cluster.gpu.name} and {cluster.memory.instance.name}"
+        yield f"only {', '.join(both)} {offer} both {types}: start the cluster there"
 
 
 def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:

@@ -87,8 +87,8 @@ def _useful_sizes(block: Block, budget: int, top: int) -> IntArray:
     """Rows of the sizes that can be in one of the best ``top`` plans.
 
     A size is worse than another when it scores less and costs more in every resource: money, senders (n), and what
-    its network lets it send. Where memory nodes are not sold everywhere, only sizes that may have the same ones compare.
-    The quotas of GPU VMs are checked for each size and need no column.
+    its network lets it send. Where memory nodes are not sold everywhere, only sizes that may have the same ones
+    compare. The quotas of GPU VMs are checked for each size and need no column.
     """
     affordable = np.flatnonzero(block.sizes.price <= budget)
     rows = block.sizes.take(affordable)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.provider import format_time
-from deepvm.core.cluster import NodeGroup, Outlook, Recommendation
+from deepvm.core.cluster import Cluster, NodeGroup, Outlook, Recommendation
 from deepvm.core.instances import Catalog, InstanceType, Market
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
@@ -226,12 +226,12 @@ def placement(found: Placement) -> dict[str, Any]:
 
 def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
     cluster = r.cluster
-    zone = cluster.gpu.spot_zones[0] if cluster.gpu.spot_zones else None
     return {
         "rank": r.rank,
         "architecture": cluster.architecture,
         "region": catalog.region,
-        "zone": zone and zone.zone,
+        "zone": cluster.zone and cluster.zone.zone,
+        "next_zone": _next_zone(cluster),
         "gpu": {
             "instance_type": cluster.gpu.name,
             "count": cluster.gpu_count,
@@ -254,6 +254,19 @@ def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
         "binding_reasons": [b.reason for b in r.binding],
         "warnings": list(r.warnings),
         **({"expected": _expected(r.outlook)} if r.outlook else {}),
+    }
+
+
+def _next_zone(cluster: Cluster) -> dict[str, Any] | None:
+    """The next-best zone in which the cluster can stand, and what it costs there; None where none is known."""
+    if len(cluster.zones) < 2:
+        return None
+    other = cluster.zones[1]
+    return {
+        "zone": other.zone,
+        "zone_name": other.name or None,
+        "spot_usd_per_hour": float(other.usd_per_hour),
+        "usd_per_hour": float(cluster.usd_per_hour_in(other)),
     }
 
 
@@ -358,7 +371,7 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
 
 
 def _csv_row(r: Recommendation, catalog: Catalog) -> list[Any]:
-    memory, zones = r.cluster.memory, r.cluster.gpu.spot_zones
+    memory, zone = r.cluster.memory, r.cluster.zone
     return [
         r.rank,
         r.cluster.architecture,
@@ -377,6 +390,6 @@ def _csv_row(r: Recommendation, catalog: Catalog) -> list[Any]:
         r.usd_per_work,
         " ".join(b.constraint for b in r.binding),
         catalog.region,
-        zones[0].zone if zones else None,
+        zone and zone.zone,
         str(r.estimated).lower(),
     ]

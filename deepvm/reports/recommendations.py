@@ -14,7 +14,15 @@ from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
-from deepvm.reports.sources import doubts, placement_lines, quota_lines, refused_lines, risk_lines, source_lines
+from deepvm.reports.sources import (
+    doubts,
+    placement_lines,
+    quota_lines,
+    refused_lines,
+    risk_lines,
+    source_lines,
+    zone_lines,
+)
 from deepvm.reports.tables import Column, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -37,6 +45,7 @@ def print_report(
         *_reasons(best),
         *_others(found),
         *risk_lines(best[0], best.catalog),
+        *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
         *quota_lines(best, now),
         not_counted,
@@ -129,7 +138,7 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool) ->
         f"{r.z:.1f}",
         "-" if r.usd_per_work is None else _per_work(r.usd_per_work),
         r.speedup_kind,
-        gpu.spot_zones[0].zone if gpu.spot_zones else "-",
+        r.cluster.zone.zone if r.cluster.zone else "-",
         "-" if band is None else INTERRUPTION_BANDS[band],
     ]
     return [

@@ -177,21 +177,35 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
 
 
 def risk_lines(best: Recommendation, catalog: Catalog) -> list[str]:
-    """How often the VMs of the best cluster are taken away, and in which zone they are cheapest."""
+    """How often the VMs of the best cluster are taken away."""
     gpu, lines = best.cluster.gpu, []
     if gpu.interruption_band is not None and best.cluster.spot_count:
         origin = catalog.provenance.origin("advisor")
         when = f", as of {origin.observed_at.astimezone(timezone.utc).date()}" if origin else ""
         share = INTERRUPTION_BANDS[gpu.interruption_band]
         lines.append(f"Risk: {share} of {gpu.name} spot VMs are taken away in a month (AWS's Spot Advisor{when}).")
-    if gpu.spot_zones and best.cluster.spot_count:
-        first, last = gpu.spot_zones[0], gpu.spot_zones[-1]
-        basis = f" ({catalog.provenance.basis})" if catalog.provenance.basis else ""
-        line = f"Zone: {first}, where {gpu.name} costs {format_usd(first.usd_per_hour)} $/h{basis} on the spot market"
-        if len(gpu.spot_zones) > 1:
-            line += f"; the dearest of {len(gpu.spot_zones)} zones is {last} with {format_usd(last.usd_per_hour)}"
-        lines.append(f"{line}.")
     return lines
+
+
+def zone_lines(best: Recommendation, catalog: Catalog) -> list[str]:
+    """Where the best cluster stands and what it pays there, and the same of the next-best zone."""
+    cluster, zone = best.cluster, best.cluster.zone
+    if zone is None:
+        return []
+    gpu, memory = cluster.gpu.name, cluster.memory
+    basis = f" ({catalog.provenance.basis})" if catalog.provenance.basis else ""
+    line = f"Zone: {zone}, where {gpu} costs {format_usd(zone.usd_per_hour)} $/h{basis} on the spot market"
+    cheapest = min(cluster.gpu.spot_zones, key=lambda z: z.usd_per_hour)
+    if memory is not None and cheapest.usd_per_hour < zone.usd_per_hour:
+        price = format_usd(cheapest.usd_per_hour)
+        line += f" (it is cheapest in {cheapest} with {price}, which does not offer {memory.instance.name})"
+    if len(cluster.zones) > 1:
+        other = cluster.zones[1]
+        total = format_usd(cluster.usd_per_hour_in(other))
+        line += f"; next best: {other} with {format_usd(other.usd_per_hour)}, {total} $/h for the cluster"
+    elif len(cluster.gpu.spot_zones) > 1 and memory is not None:
+        line += f"; no other zone has {gpu} on the spot market and {memory.instance.name}"
+    return [f"{line}."]
 
 
 def placement_lines(placement: Placement | None) -> list[str]:
