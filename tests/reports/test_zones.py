@@ -42,13 +42,13 @@ def configuration(found: Recommendations) -> dict[str, Any]:
         ),
         (
             ("c3", "b2"),
-            "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in a1 (here-a) with 0.3000, "
-            "which does not offer m); next best: c3 (here-c) with 0.3500, 3.2500 $/h for the cluster.",
+            "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in a1 (here-a) with "
+            "0.3000, which does not offer m); next best: c3 (here-c) with 0.3500, 3.2500 $/h for the cluster.",
         ),
         (
             ("b2",),
-            "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in a1 (here-a) with 0.3000, "
-            "which does not offer m); no other zone has g on the spot market and m.",
+            "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in a1 (here-a) with "
+            "0.3000, which does not offer m); no other zone has g on the spot market and m.",
         ),
     ],
 )
