@@ -23,7 +23,7 @@ from deepvm.planner.rejections import (
     training_rejection,
 )
 from deepvm.planner.request import PlanRequest, PolicyName
-from deepvm.planner.zones import places_of
+from deepvm.planner.zones import Offers, places_of
 
 if TYPE_CHECKING:
     from deepvm.planner.architectures.base import Architecture
@@ -127,6 +127,7 @@ class MemoryTier:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
         max_count: how many of them the on-demand quota allows. memory_bytes: of one VM.
         needed_bytes: f x s (eq. 6).
+        sold: whether a type (row) is sold in a zone (column); see :class:`deepvm.planner.zones.Offers`.
         offered: whether a type (row) may stand beside the sizes with this column in :attr:`Sizes.offers`.
     """
 
@@ -136,6 +137,7 @@ class MemoryTier:
     max_count: IntArray
     memory_bytes: IntArray
     needed_bytes: int
+    sold: BoolArray
     offered: BoolArray
 
     def __len__(self) -> int:
@@ -145,13 +147,15 @@ class MemoryTier:
     def take(self, rows: BoolArray) -> MemoryTier:
         """The same columns with only these rows."""
         kept = tuple(t for t, keep in zip(self.types, rows.tolist(), strict=True) if keep)
-        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "memory_bytes", "offered")}
+        columns = {
+            c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "memory_bytes", "sold", "offered")
+        }
         return replace(self, types=kept, **columns)
 
     @property
     def offers_differ(self) -> bool:
-        """Whether some type may not stand beside all sizes: only then zones matter."""
-        return not bool(self.offered.all())
+        """Whether some type is not sold in all zones: only then zones matter."""
+        return not bool(self.sold.all())
 
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
         """The fewest memory nodes that keep n/m < n_sat (eq. 7): floor(n / n_sat) + 1.
@@ -303,7 +307,8 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
             rejections.append(reason)
         elif tiered:
             memory.append(instance)
-    gpus, offered = _in_zones(found_gpus, memory)
+    offers = Offers.of((g.instance for g in found_gpus), memory)
+    gpus, offered = _in_zones(found_gpus, offers)
     tier = MemoryTier(
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
@@ -311,6 +316,7 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
         max_count=_ints(quota_count(quotas, i, Market.ON_DEMAND) for i in memory),
         memory_bytes=_ints(i.memory_bytes or 0 for i in memory),
         needed_bytes=request.memory_needed_bytes,
+        sold=offers.sold,
         offered=offered,
     )
     work = request.work
@@ -327,20 +333,18 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     )
 
 
-def _in_zones(
-    gpus: Sequence[GpuCandidate], memory: Sequence[InstanceType]
-) -> tuple[tuple[GpuCandidate, ...], BoolArray]:
+def _in_zones(gpus: Sequence[GpuCandidate], offers: Offers) -> tuple[tuple[GpuCandidate, ...], BoolArray]:
     """Each candidate in each zone that matters, and :attr:`MemoryTier.offered`: equal columns stand once."""
     columns: dict[bytes, int] = {}
     offered: list[BoolArray] = []
     placed = []
     for gpu in gpus:
-        for place in places_of(gpu.instance, memory):
+        for place in places_of(gpu.instance, offers):
             column = columns.setdefault(place.offered.tobytes(), len(columns))
             if column == len(offered):
                 offered.append(place.offered)
             placed.append(replace(gpu, instance=place.instance, offers=column, cheapest=place.cheapest))
-    return tuple(placed), np.array(offered, dtype=np.bool_).reshape(len(offered), len(memory)).T
+    return tuple(placed), np.array(offered, dtype=np.bool_).reshape(len(offered), len(offers.sold)).T
 
 
 def _ints(values: Iterable[int]) -> IntArray:

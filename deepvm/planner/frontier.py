@@ -230,7 +230,7 @@ def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
     # Memory is no column: all types of a tier have enough of it (eq. 6), and more is worth nothing.
     columns = [price_order(tier.price), -tier.n_sat, -tier.max_count]
     if tier.offers_differ:
-        columns += [-column.astype(np.int64) for column in tier.offered.T]
+        columns += [-zone.astype(np.int64) for zone in np.unique(tier.sold, axis=1).T]
     return skyband(np.column_stack(columns), top)
 
 
@@ -242,12 +242,14 @@ def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> _Plans:
     useful = useful_tier(tier, top)
     kept, small = np.flatnonzero(useful), tier.take(useful)
     # What a tier costs depends on n, on the senders' n_sat and on what is sold there: each such key is served once.
-    base, columns = int(sizes.n_sat.max()) + 1, small.offered.shape[1]
-    keys, pair = np.unique((sizes.count * base + sizes.n_sat) * columns + sizes.offers, return_inverse=True)
-    (counts, n_sat), offers = np.divmod(keys // columns, base), keys % columns
+    offered, offers = np.unique(small.offered, axis=1, return_inverse=True)
+    base, columns = int(sizes.n_sat.max()) + 1, offered.shape[1]
+    row_offers = offers.reshape(-1)[sizes.offers]
+    keys, pair = np.unique((sizes.count * base + sizes.n_sat) * columns + row_offers, return_inverse=True)
+    counts, n_sat = np.divmod(keys // columns, base)
     needed = small.needed(counts, n_sat)
     never = np.iinfo(np.int64).max
-    cost = np.where((needed <= small.max_count) & small.offered.T[offers], needed * small.price, never)
+    cost = np.where((needed <= small.max_count) & offered.T[keys % columns], needed * small.price, never)
     order = np.lexsort((np.broadcast_to(np.arange(len(small)), cost.shape), needed, cost), axis=-1)[:, :top]
     best_cost = np.take_along_axis(cost, order, axis=1)[pair]
     feasible = best_cost < never

@@ -55,8 +55,8 @@ def solve(block: Block, budget: int, top: int, *, time_limit_s: float, backends:
         time_limit_s: seconds for all solves together.
         backends: see :class:`IntegerProgram`.
     """
-    sizes_kept = _useful_sizes(block, budget, top)
-    tier_kept = np.flatnonzero(useful_tier(block.tier, top)) if len(block.tier) else np.zeros(0, dtype=np.int64)
+    tier_kept = _useful_nodes(block, top)
+    sizes_kept = _useful_sizes(block, tier_kept, budget, top)
     if not len(sizes_kept) or (block.architecture.tiered and not len(tier_kept)):
         return IlpResult(SolveStatus.INFEASIBLE, ())
     tier_mask = np.isin(np.arange(len(block.tier)), tier_kept)
@@ -83,14 +83,23 @@ def solve(block: Block, budget: int, top: int, *, time_limit_s: float, backends:
     return IlpResult(status, tuple(choices), search.solver)
 
 
-def _useful_sizes(block: Block, budget: int, top: int) -> IntArray:
-    """Rows of the sizes that can be in one of the best ``top`` plans.
+def _useful_nodes(block: Block, top: int) -> IntArray:
+    """Rows of the memory tier that can be in one of the best ``top`` plans."""
+    return np.flatnonzero(useful_tier(block.tier, top)) if len(block.tier) else np.zeros(0, dtype=np.int64)
 
-    A size is worse than another when it scores less and costs more in every resource: money, senders (n), and what
-    its network lets it send. Where memory nodes are not sold everywhere, only sizes that may have the same ones
-    compare. The quotas of GPU VMs are checked for each size and need no column.
+
+def _useful_sizes(block: Block, tier_kept: IntArray, budget: int, top: int) -> IntArray:
+    """Rows of the sizes that can be in one of the best ``top`` plans with these memory nodes.
+
+    A size is worse than another when it scores less and costs more in every resource: money, senders (n), what its
+    network lets it send, and the memory nodes that are sold where it stands. The quotas of GPU VMs are checked for each
+    size and need no column.
     """
-    affordable = np.flatnonzero(block.sizes.price <= budget)
+    offered = block.tier.offered[tier_kept]
+    possible = block.sizes.price <= budget
+    if block.architecture.tiered:
+        possible &= np.asarray(offered.any(axis=0))[block.sizes.offers]
+    affordable = np.flatnonzero(possible)
     rows = block.sizes.take(affordable)
     order = np.unique(block.scoring.scores[affordable], return_inverse=True)[1]
     columns = [-order, price_order(rows.price)]
@@ -99,7 +108,7 @@ def _useful_sizes(block: Block, budget: int, top: int) -> IntArray:
     if block.architecture.tiered:
         columns += [rows.count, -rows.n_sat]
         if block.tier.offers_differ:
-            columns += [rows.offers, -rows.offers]
+            columns += [-nodes.astype(np.int64)[rows.offers] for nodes in np.unique(offered, axis=0)]
     return affordable[skyband(np.column_stack(columns), top)]
 
 

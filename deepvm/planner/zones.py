@@ -3,12 +3,13 @@
 A cluster stands in one zone, so its spot VMs and its memory nodes must be sold in the same one. With the types and the
 number of VMs given, the cheapest zone that has both is best by every objective: so each memory node belongs to one
 zone of a training type, and a zone to which none belongs is left out, except for the cheapest one, where clusters
-without memory nodes stand. That keeps the search exact and as small as without zones wherever all zones offer the same.
+without memory nodes stand. That keeps the search exact, each cluster in it once, and no larger than without zones
+wherever all zones offer the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,33 @@ import numpy.typing as npt
 from deepvm.core.instances import InstanceType
 
 BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Offers:
+    """Which memory nodes are sold in which zones.
+
+    Attributes:
+        ids: the zones in which something may train.
+        sold: shape (memory nodes, zones); true as well where the zones of a memory node are unknown.
+    """
+
+    ids: tuple[str, ...]
+    sold: BoolArray
+
+    @classmethod
+    def of(cls, training: Iterable[InstanceType], memory: Sequence[InstanceType]) -> Offers:
+        """The offers of memory nodes in the zones of the types that may train."""
+        ids = tuple(sorted({zone for i in training for zone in zone_ids(i)}))
+        rows = [[not m.zones or zone in m.zones for zone in ids] for m in memory]
+        return cls(ids, np.array(rows, dtype=np.bool_).reshape(len(memory), len(ids)))
+
+    def within(self, zones: Iterable[str]) -> BoolArray:
+        """Which memory nodes are sold in at least one of these zones, or in all that are known when there are none."""
+        columns = [self.ids.index(zone) for zone in zones]
+        if not columns:
+            return np.ones(len(self.sold), dtype=np.bool_)
+        return np.asarray(self.sold[:, columns].any(axis=1))
 
 
 @dataclass(frozen=True)
@@ -34,18 +62,18 @@ class Place:
     cheapest: bool
 
 
-def places_of(instance: InstanceType, memory: Sequence[InstanceType]) -> Iterator[Place]:
+def places_of(instance: InstanceType, offers: Offers) -> Iterator[Place]:
     """The zones of a training type that can be in a best cluster, cheapest first; at least one.
 
     Where spot prices are not told by zone, the type has one price in all zones that offer it, and every memory node
     that is offered in one of them belongs there. A type or memory node whose zones are unknown may be anywhere.
     """
     if not instance.spot_zones:
-        yield Place(instance, _sold_in(frozenset(instance.zones), memory), cheapest=True)
+        yield Place(instance, offers.within(instance.zones), cheapest=True)
         return
-    left = np.ones(len(memory), dtype=np.bool_)
+    left = np.ones(len(offers.sold), dtype=np.bool_)
     for i, zone in enumerate(sorted(instance.spot_zones, key=lambda z: (z.usd_per_hour, z.zone))):
-        offered = left & _sold_in(frozenset({zone.zone}), memory)
+        offered = left & offers.within([zone.zone])
         if i == 0 or offered.any():
             yield Place(instance.in_zone(zone), offered, cheapest=i == 0)
         left &= ~offered
@@ -54,7 +82,3 @@ def places_of(instance: InstanceType, memory: Sequence[InstanceType]) -> Iterato
 def zone_ids(instance: InstanceType) -> tuple[str, ...]:
     """Ids of the zones in which a type may train; empty when unknown."""
     return tuple(z.zone for z in instance.spot_zones) or instance.zones
-
-
-def _sold_in(zones: frozenset[str], memory: Sequence[InstanceType]) -> BoolArray:
-    return np.array([not zones or not m.zones or not zones.isdisjoint(m.zones) for m in memory], dtype=np.bool_)

@@ -84,7 +84,8 @@ def test_the_best_plans_survive_both_prunings(case: Case) -> None:
     request = replace(case.request, top=1)
     for plan in oracle.answer(case.catalog, case.request):
         blocks = [b for b in blocks_for(case.catalog, case.request) if b.architecture.name == plan.architecture]
-        sizes = blocks[0].sizes.take(ilp._useful_sizes(blocks[0], request.budget_micro_usd, case.request.top))
+        nodes = ilp._useful_nodes(blocks[0], case.request.top)
+        sizes = blocks[0].sizes.take(ilp._useful_sizes(blocks[0], nodes, request.budget_micro_usd, case.request.top))
         kept = {(sizes.types[t].name, n) for t, n in zip(sizes.type_index.tolist(), sizes.count.tolist(), strict=True)}
         assert (plan.gpu, plan.count) in kept
         if plan.memory:

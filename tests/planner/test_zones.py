@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from deepvm.core.instances import Catalog, InstanceType, Quota, ZonePrice
 from deepvm.core.speedup import RingSpeedup
+from deepvm.planner.candidates import gather
 from deepvm.planner.explain import explain
 from deepvm.planner.infeasible import Infeasible
+from deepvm.planner.policies import architectures_of
 from deepvm.planner.recommend import Recommendations, plan, recommend
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName
 from planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp
@@ -135,6 +137,16 @@ class TestZonesOfACluster:
         answer = recommend(shop, 3, work=10, mttp="12h", architecture="tiering")
         assert answer.on_demand is not None
         assert answer.on_demand.cluster.zone is None
+
+
+def test_zones_that_offer_the_same_make_the_search_no_larger() -> None:
+    everywhere = cpu_type("m", zones=("z1", "z2", "z3"))
+    one = gpu_type("g", **prices(z1="0.30", z2="0.31", z3="0.40"))
+    request = PlanRequest(budget=Decimal(3))
+    found = gather(catalog(one, everywhere), request, architectures_of(request))
+    assert [g.instance.spot_zones[0].zone for g in found.gpus] == ["z1"]
+    some = gather(catalog(one, everywhere, cpu_type("n", zones=("z3",))), request, architectures_of(request))
+    assert [g.instance.spot_zones[0].zone for g in some.gpus] == ["z1", "z3"]
 
 
 # --- an oracle that knows zones ---------------------------------------------------------------------------------------
