@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
 
 from deepvm.core.instances import ZonePrice
 from deepvm.core.plan import Plan, PlannedVms, PlanSource
@@ -82,6 +86,30 @@ def spot_only(**changes: Any) -> Plan:
 
 
 PLANS = {"tiering": tiering(), "single-anchor": single_anchor(), "spot-only": spot_only()}
+
+_PRICES = st.decimals("0.001001", "100", places=6)
+_COUNTS = st.integers(0, 200)
+
+
+@st.composite
+def any_plan(draw: st.DrawFn) -> Plan:
+    """Any plan whose price is the sum of its parts, as the reader of plans makes sure."""
+    spot, on_demand = draw(_COUNTS), draw(_COUNTS)
+    assume(spot + on_demand)
+    prices = draw(st.lists(_PRICES, min_size=1, max_size=5))
+    zones = tuple(ZonePrice(f"z{i}", p) for i, p in enumerate(sorted(prices)))
+    vms = gpu_vms(
+        spot,
+        on_demand,
+        spot_usd_per_hour=zones[0].usd_per_hour,
+        on_demand_usd_per_hour=draw(_PRICES),
+        zones=zones if draw(st.booleans()) else (),
+    )
+    memory = memory_vms(draw(st.integers(1, 9)), on_demand_usd_per_hour=draw(_PRICES)) if draw(st.booleans()) else None
+    plan = tiering(training=vms, memory=memory, zone=zones[0].zone)
+    each = [g.usd_per_hour for g in plan.groups for _ in range(g.count)]
+    return replace(plan, usd_per_hour=sum((p for p in each if p is not None), Decimal(0)))
+
 
 _DOCUMENT: dict[str, Any] = {
     "schema_version": "deepvm.recommend/1",

@@ -56,6 +56,15 @@ def export(
     security_group: Annotated[
         list[str], typer.Option("--security-group", metavar="ID", help="Security group of all VMs; may be repeated.")
     ] = [],  # noqa: B006
+    max_price: Annotated[
+        str | None,
+        typer.Option(
+            "--max-price",
+            metavar="USD",
+            help="The most that all VMs together may cost, $/h (ec2-fleet, terraform); the plan's price + 20 % unless "
+            "given.",
+        ),
+    ] = None,
 ) -> None:
     """Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.
 
@@ -63,6 +72,7 @@ def export(
     """
     from pathlib import Path
 
+    from deepvm.core.units import to_decimal
     from deepvm.errors import RequestError
     from deepvm.reports.exports import ExportOptions, render
     from deepvm.reports.exports.writing import write_export
@@ -85,6 +95,7 @@ def export(
             launch_template=launch_template,
             memory_launch_template=memory_launch_template,
             command=command,
+            max_price=None if max_price is None else to_decimal(max_price, "max_price", unit="$/h"),
         ),
     )
     if output_dir:

@@ -122,6 +122,63 @@ def test_options_reach_the_files(plan: Path, tmp_path: Path) -> None:
     assert "set -- train.py 'a b'" in (tmp_path / "launch.sh").read_text()
 
 
+def test_a_price_limit(plan: Path) -> None:
+    words = ["export", plan, "--to", "terraform"]
+    result = good(*words)
+    assert (
+        "Note: limit: 3.42312 $/h for all VMs, the plan's 2.8526 $/h + 20 %; --max-price sets another" in result.stderr
+    )
+    fleet = json.loads(good(*words, "--max-price", "3").stdout)["resource"]["aws_ec2_fleet"]["training"]
+    assert {o["max_price"] for c in fleet["launch_template_config"] for o in c["override"]} == {"0.16647"}
+    error = refused(*words, "--max-price", "2.8525")
+    assert isinstance(error, RequestError) and (error.option, error.exit_code) == ("max_price", 2)
+    assert "2.8525" in str(error) and "at least what the plan costs, 2.8526 $/h" in str(error)
+    for odd in ("", "0", "-3", "three", "nan", "inf"):
+        assert str(refused(*words, f"--max-price={odd}")).startswith("max_price: ")
+    assert "with --to torchrun only --command" in str(refused("export", plan, "--to", "torchrun", "--max-price", 3))
+
+
+def test_zones_above_the_limit_are_left_out_and_named(plan: Path) -> None:
+    words = ["export", plan, "--to", "terraform", "--max-price", "2.8526"]
+    result = good(*words)
+    (zone,) = json.loads(result.stdout)["data"]["aws_availability_zone"].values()
+    assert zone == {"zone_id": "use1-az4"}
+    assert (
+        "left out as too dear for the limit: use1-az1 (us-east-1b) at 0.1601 $/h; --max-price 2.8917" in result.stderr
+    )
+    assert "left out" not in good(*words[:-1], "2.8917").stderr
+    error = refused(*words, "--zone", "use1-az1")  # 17 x 0.1601 + 0.17
+    assert "at least what the plan costs, 2.8917 $/h" in str(error)
+    error = refused(*words, "--subnet", "use1-az1=subnet-1")
+    assert "zones within the price limit: use1-az4 (us-east-1a)" in str(error)
+
+
+def test_a_limit_above_what_was_asked_for_is_said() -> None:
+    changed = document()
+    changed["request"] = {"pw_usd_per_hour": 3}
+    notes = good("export", "-", "--to", "terraform", given=json.dumps(changed)).stderr
+    assert "+ 20 %; --max-price sets another, such as the 3 $/h that the plan was asked for" in notes
+
+
+def test_a_limit_that_cannot_be_split_or_is_none(plan: Path) -> None:
+    """The second configuration tells no prices of its VMs."""
+    words = ["export", plan, "--to", "terraform", "--rank", 2]
+    result = good(*words)
+    assert "no price limit is set: the plan does not tell the prices" in result.stderr
+    assert "max_price" not in result.stdout and "nothing here limits them" in result.stdout
+    assert "so the limit cannot be split" in str(refused(*words, "--max-price", 5))
+
+
+def test_aws_takes_no_limit_of_a_tenth_of_a_cent() -> None:
+    changed = document()
+    configuration = changed["configurations"][0]
+    configuration["gpu"] |= {"spot_usd_per_hour": 0.0005, "zones": None}
+    configuration |= {"memory": None, "usd_per_hour": 0.0085, "zone": None}
+    error = refused("export", "-", "--to", "terraform", given=json.dumps(changed))
+    assert "0.000600 $/h for each spot VM, and AWS takes only limits above 0.001" in str(error)
+    good("export", "-", "--to", "terraform", "--max-price", "0.0171", given=json.dumps(changed))
+
+
 @pytest.mark.parametrize("subnet", ["", "=subnet-1", "use1-az4="])
 def test_a_subnet_without_a_name(plan: Path, subnet: str) -> None:
     assert "ZONE=SUBNET or SUBNET" in str(refused("export", plan, "--to", "terraform", "--subnet", subnet))

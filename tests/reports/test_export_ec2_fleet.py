@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import boto3
@@ -16,7 +17,7 @@ from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
 from moto.server import ThreadedMotoServer
-from plans import PLANS, gpu_vms, memory_vms, single_anchor, spot_only, tiering
+from plans import PLANS, any_plan, gpu_vms, memory_vms, single_anchor, spot_only, tiering
 
 from deepvm.core.instances import ZonePrice
 from deepvm.core.plan import Plan
@@ -116,7 +117,7 @@ def test_spot_and_on_demand() -> None:
     found = requests(single_anchor())
     spot, anchor = found["training-fleet.json"], found["anchor-fleet.json"]
     assert (spot["Type"], anchor["Type"]) == ("maintain", "instant")
-    assert spot["SpotOptions"] == {"AllocationStrategy": "price-capacity-optimized"}
+    assert spot["SpotOptions"]["AllocationStrategy"] == "price-capacity-optimized"
     assert spot["TargetCapacitySpecification"] == {
         "TotalTargetCapacity": 8,
         "SpotTargetCapacity": 8,
@@ -124,18 +125,65 @@ def test_spot_and_on_demand() -> None:
         "DefaultTargetCapacityType": "spot",
     }
     assert anchor["TargetCapacitySpecification"]["OnDemandTargetCapacity"] == 1
-    assert "MaxPrice" not in json.dumps(found)
     # AWS refuses these outside fleets of type instant, or outside maintain.
     assert {t["ResourceType"] for t in spot["TagSpecifications"]} == {"fleet"}
     assert {t["ResourceType"] for t in anchor["TagSpecifications"]} == {"fleet", "instance"}
     assert "ExcessCapacityTerminationPolicy" in spot and "ExcessCapacityTerminationPolicy" not in anchor
 
 
+def test_limits_are_where_aws_enforces_them() -> None:
+    """Tiering costs 17 x 0.1578 + 0.17 = 2.8526 $/h: 3.42312 with 20 %, of which 0.17 is the memory node's."""
+    found = requests(tiering())
+    spot, nodes = found["training-fleet.json"], found["memory-fleet.json"]
+    assert spot["SpotOptions"]["MaxTotalPrice"] == "3.25312"
+    assert {o["MaxPrice"] for o in overrides(spot)} == {"0.19136"}
+    assert nodes["OnDemandOptions"]["MaxTotalPrice"] == "0.17"
+    # MaxPrice is for spot VMs alone, and a fleet has no options of a market that it does not buy in.
+    assert "MaxPrice" not in json.dumps(overrides(nodes))
+    assert "OnDemandOptions" not in spot and "SpotOptions" not in nodes
+    asked = requests(tiering(), ExportOptions(launch_template="x", max_price=Decimal("5")))
+    assert asked["training-fleet.json"]["SpotOptions"]["MaxTotalPrice"] == "4.83"
+    assert asked["memory-fleet.json"]["OnDemandOptions"]["MaxTotalPrice"] == "0.17"
+
+
+@given(any_plan(), st.none() | st.decimals(1, 5, places=9))
+def test_all_limits_together_hold_the_cluster_to_its_price(plan: Plan, factor: Decimal | None) -> None:
+    most = None if factor is None else plan.usd_per_hour * factor
+    enforced = Decimal(0)
+    zones = {z.zone: z.usd_per_hour for z in plan.training.zones}
+    for request in requests(plan, ExportOptions(launch_template="x", max_price=most)).values():
+        count = request["TargetCapacitySpecification"]["TotalTargetCapacity"]
+        options = request.get("SpotOptions") or request["OnDemandOptions"]
+        total = Decimal(options["MaxTotalPrice"])
+        enforced += total
+        (group,) = [g for g in plan.groups if f'{{"Key": "Name", "Value": "deepvm-{g.role}"}}' in json.dumps(request)]
+        assert group.usd_per_hour is not None and group.usd_per_hour * count <= total
+        if "SpotOptions" in request:
+            for override in overrides(request):
+                each = Decimal(override["MaxPrice"])
+                assert each * count <= total and re.fullmatch(r"\d+(\.\d{1,6})?", override["MaxPrice"])
+                assert zones.get(override.get("AvailabilityZoneId"), group.usd_per_hour) <= each
+    assert enforced <= (plan.usd_per_hour * Decimal("1.2") if most is None else most)
+
+
+def test_on_demand_alone_may_cost_all_of_the_limit() -> None:
+    plan = tiering(training=gpu_vms(0, 3, zones=()), usd_per_hour=Decimal("1.748"))
+    found = requests(plan, ExportOptions(launch_template="x", max_price=Decimal("2")))
+    totals = [Decimal(r["OnDemandOptions"]["MaxTotalPrice"]) for r in found.values()]
+    assert totals[0] >= Decimal("1.578") and totals[1] >= Decimal("0.17") and sum(totals) <= 2
+
+
+def test_no_tag_promises_a_limit() -> None:
+    for request in requests(tiering()).values():
+        keys = {t["Key"] for spec in request["TagSpecifications"] for t in spec["Tags"]}
+        assert keys == {"Name", "deepvm:plan", "deepvm:usd-per-hour", "deepvm:prices", "deepvm:source"}
+
+
 def test_one_override_for_each_zone() -> None:
     found = requests(tiering())
     assert overrides(found["training-fleet.json"]) == [
-        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az4"},
-        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az1"},
+        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az4", "MaxPrice": "0.19136"},
+        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az1", "MaxPrice": "0.19136"},
     ]
     assert overrides(found["memory-fleet.json"]) == [
         {"InstanceType": "c5.xlarge", "AvailabilityZoneId": "use1-az4", "Priority": 0.0},
@@ -156,18 +204,16 @@ def test_zones_without_names_go_by_their_ids() -> None:
 
 
 def test_without_zones_the_template_decides() -> None:
-    assert overrides(requests(spot_only())["training-fleet.json"]) == [{"InstanceType": "g4dn.xlarge"}]
+    (only,) = overrides(requests(spot_only())["training-fleet.json"])
+    assert set(only) == {"InstanceType", "MaxPrice"}
 
 
 def test_subnets_stand_for_zones() -> None:
     options = ExportOptions(subnets=(Subnet("subnet-b", "us-east-1b"), Subnet("subnet-a", "use1-az4")))
     found = overrides(requests(tiering(), options)["training-fleet.json"])
-    assert found == [
-        {"InstanceType": "g4dn.xlarge", "SubnetId": "subnet-a"},
-        {"InstanceType": "g4dn.xlarge", "SubnetId": "subnet-b"},
-    ]
+    assert [(o["SubnetId"], "AvailabilityZoneId" in o) for o in found] == [("subnet-a", False), ("subnet-b", False)]
     found = overrides(requests(spot_only(), ExportOptions(subnets=(Subnet("subnet-x"),)))["training-fleet.json"])
-    assert found == [{"InstanceType": "g4dn.xlarge", "SubnetId": "subnet-x"}]
+    assert [o["SubnetId"] for o in found] == ["subnet-x"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from plans import PLANS, gpu_vms, memory_vms, single_anchor, spot_only, tiering
 
 from deepvm.core.instances import Market, ZonePrice
 from deepvm.core.plan import Plan, PlannedVms
+from deepvm.errors import RequestError
 from deepvm.reports.exports import ExportOptions, render
 
 # What SkyPilot 0.14.1 takes (sky/utils/schemas.py, get_task_schema and get_resources_schema): names of the keys, and
@@ -231,3 +233,16 @@ def test_markets_are_told_apart() -> None:
     for plan in PLANS.values():
         for group, task in zip(plan.groups, tasks(plan).values(), strict=True):
             assert {e["use_spot"] for e in task["resources"]["any_of"]} == {group.market is Market.SPOT}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_no_limit_is_pretended(plan: Plan) -> None:
+    """SkyPilot's max_hourly_cost filters what its optimizer considers; it holds no VM to a price."""
+    export = render(plan, "skypilot", COMMAND)
+    for file in export.files:
+        assert "max_hourly_cost" not in repr(yaml.safe_load(file.text))
+        assert "SkyPilot holds no VM to a price" in " ".join(file.text.replace("\n#", " ").split())
+    assert "SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one" in export.notes
+    with pytest.raises(RequestError) as caught:
+        render(plan, "skypilot", ExportOptions(max_price=Decimal(3)))
+    assert caught.value.option == "max_price" and caught.value.exit_code == 2

@@ -8,14 +8,16 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import PLANS, SOURCE, memory_vms, single_anchor, spot_only, tiering
+from plans import PLANS, SOURCE, any_plan, gpu_vms, memory_vms, single_anchor, spot_only, tiering
 
+from deepvm.core.instances import Market
 from deepvm.core.plan import Plan
 from deepvm.reports.exports import ExportOptions, Subnet, render
 from deepvm.reports.exports.terraform import literal
@@ -29,6 +31,7 @@ ARGUMENTS = {
         launch_template_config.launch_template_specification.launch_template_id
         launch_template_config.launch_template_specification.version launch_template_config.override.instance_type
         launch_template_config.override.availability_zone launch_template_config.override.subnet_id
+        launch_template_config.override.max_price
         target_capacity_specification.default_target_capacity_type target_capacity_specification.total_target_capacity
         target_capacity_specification.spot_target_capacity target_capacity_specification.on_demand_target_capacity""",
     "aws_instance": "count ami instance_type key_name vpc_security_group_ids subnet_id availability_zone tags",
@@ -120,6 +123,32 @@ def test_what_is_unknown_is_asked_for() -> None:
 def test_vms_end_with_the_fleet() -> None:
     """Terraform's default leaves them running, and costing, when the fleet is destroyed."""
     assert configuration(tiering())["resource"]["aws_ec2_fleet"]["training"]["terminate_instances"] is True
+
+
+def test_limits_are_where_the_provider_sends_them() -> None:
+    """The provider (5.x) sends an override's max_price; it knows no max_total_price of spot_options."""
+    found = configuration(tiering())
+    fleet = found["resource"]["aws_ec2_fleet"]["training"]
+    (config,) = fleet["launch_template_config"]
+    assert {o["max_price"] for o in config["override"]} == {"0.19136"}
+    assert set(fleet["spot_options"][0]) == {"allocation_strategy"}
+    assert "max" not in json.dumps(found["resource"]["aws_instance"])
+    assert "Limit: 3.42312 $/h for all VMs" in " ".join(found["//"]) and "most-usd" not in json.dumps(found)
+    only = tiering(training=gpu_vms(0, 3, zones=()), usd_per_hour=Decimal("1.748"))
+    assert "Terraform has no limit for them" in "\n".join(render(only, "terraform").notes)
+
+
+@given(any_plan(), st.none() | st.decimals(1, 5, places=9))
+def test_spot_limits_and_fixed_prices_together_are_within_the_limit(plan: Plan, factor: Decimal | None) -> None:
+    most = None if factor is None else plan.usd_per_hour * factor
+    fixed = sum((g.count * (g.usd_per_hour or 0) for g in plan.groups if g.market is Market.ON_DEMAND), Decimal(0))
+    found = configuration(plan, ExportOptions(max_price=most))
+    for fleet in found["resource"].get("aws_ec2_fleet", {}).values():
+        (config,) = fleet["launch_template_config"]
+        (each,) = {Decimal(o["max_price"]) for o in config["override"]}
+        assert each >= (plan.training.spot_usd_per_hour or 0)
+        fixed += each * plan.training.spot_count
+    assert fixed <= (plan.usd_per_hour * Decimal("1.2") if most is None else most)
 
 
 def test_zones_go_by_id() -> None:

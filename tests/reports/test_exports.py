@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -34,6 +35,7 @@ ALL_OPTIONS = {
     "launch_template": "my-template",
     "memory_launch_template": "memory-template",
     "command": "train.py --epochs 3",
+    "max_price": Decimal("12.5"),
 }
 FIELDS = {"subnet": "subnets", "security_group": "security_groups"}
 
@@ -152,9 +154,12 @@ def test_the_price_its_source_and_its_day_are_there(engine: str) -> None:
 def test_a_source_that_says_little() -> None:
     assert origin(spot_only(source=PlanSource())) == "catalogue unnamed, undated"
     assert origin(tiering(source=PlanSource("mine"))) == "catalogue mine, us-east-1, undated"
-    assert not any("Source" in line for line in header(spot_only(source=PlanSource())))
-    assert "Spot prices: p95 of 30 days." in header(tiering(source=replace(SOURCE, basis="p95 of 30 days")))
-    assert not any("Spot prices" in line for line in header(tiering(training=gpu_vms(0, 3))))
+    assert not any("Source" in line for line in header(spot_only(source=PlanSource()), "No limit."))
+    assert "Spot prices: p95 of 30 days." in header(
+        tiering(source=replace(SOURCE, basis="p95 of 30 days")), "No limit."
+    )
+    assert "No limit." in header(tiering(), "No limit.")
+    assert not any("limit" in line for line in header(tiering(training=gpu_vms(0, 3)), "No limit."))
 
 
 @each_engine

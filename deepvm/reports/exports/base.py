@@ -12,11 +12,12 @@ import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from typing import ClassVar
 
 from deepvm.core.instances import Market, ZonePrice
 from deepvm.core.plan import Plan, PlannedGroup
-from deepvm.core.units import format_usd
+from deepvm.core.units import format_usd, to_decimal
 from deepvm.errors import RequestError
 
 COMMENT_WIDTH = 110
@@ -49,6 +50,7 @@ class ExportOptions:
         launch_template: name of the launch template of the VMs that train. memory_launch_template: the same of the
             memory nodes, ``launch_template`` unless given.
         command: the training script and its arguments, as one types them behind ``torchrun``.
+        max_price: the most that the whole cluster may cost, $/h; the plan's price and 20 % unless given.
     """
 
     image: str = ""
@@ -59,9 +61,10 @@ class ExportOptions:
     launch_template: str = ""
     memory_launch_template: str = ""
     command: str = ""
+    max_price: Decimal | None = None
 
     def __post_init__(self) -> None:
-        """Refuse text that no file can hold, and a command that torchrun cannot start.
+        """Refuse text that no file can hold, a command that torchrun cannot start, and a price that is none.
 
         Raises:
             RequestError: naming the option.
@@ -77,6 +80,8 @@ class ExportOptions:
         if words and words[0] in _NO_SCRIPT:
             allowed = "what stands behind torchrun, such as 'train.py --epochs 3' or '-m package.train'"
             raise RequestError("command", self.command, allowed)
+        if self.max_price is not None:
+            to_decimal(self.max_price, "max_price", unit="$/h")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -168,7 +173,7 @@ def places(plan: Plan, options: ExportOptions) -> tuple[Place, ...]:
     With subnets given, only these: a zone without one would mean the default network, where nobody expects VMs.
 
     Raises:
-        RequestError: a subnet is in a zone that the plan does not have.
+        RequestError: a subnet is in a zone that the plan does not have, or not within its price limit.
     """
     zones = sorted(plan.training.zones, key=lambda z: z.zone != plan.zone)
     if not options.subnets:
@@ -178,7 +183,7 @@ def places(plan: Plan, options: ExportOptions) -> tuple[Place, ...]:
         zone = next((z for z in zones if given.zone and given.zone in (z.zone, z.name)), None)
         if given.zone and zone is None:
             allowed = ", ".join(map(str, zones)) or "none; leave the zone out: the plan has no zones"
-            raise RequestError("subnet", f"{given.zone}={given.subnet}", f"zones of the plan: {allowed}")
+            raise RequestError("subnet", f"{given.zone}={given.subnet}", f"zones within the price limit: {allowed}")
         found.append(Place(zone, given.subnet))
     return tuple(sorted(found, key=lambda p: len(zones) if p.zone is None else zones.index(p.zone)))
 
@@ -219,8 +224,13 @@ def origin(plan: Plan) -> str:
     return ", ".join(part for part in (f"catalogue {source.catalog or 'unnamed'}{kind}", plan.region, dated) if part)
 
 
-def header(plan: Plan) -> tuple[str, ...]:
-    """What stands at the top of every export: the cluster, its price, and where that comes from; one sentence each."""
+def header(plan: Plan, limit: str) -> tuple[str, ...]:
+    """What stands at the top of every export, one sentence each: the cluster, its price, and where that comes from.
+
+    Args:
+        plan: the cluster.
+        limit: a sentence about what limits the prices of its spot VMs, if anything does.
+    """
     lines = [
         f"{plan}; architecture {plan.architecture}, rank {plan.rank}.",
         f"Price: {prices(plan)}.",
@@ -232,18 +242,20 @@ def header(plan: Plan) -> tuple[str, ...]:
     if plan.source.source:
         lines.append(f"Source: {plan.source.source}")
     if any(g.market is Market.SPOT for g in plan.groups):
-        lines.append("Spot prices move; nothing here limits them, so a VM costs at most its on-demand price.")
+        lines.append(limit)
     lines += [f"Warning: {warning}." for warning in plan.warnings]
     return ("Made by `deepvm export` from a plan of `deepvm recommend`.", *lines)
 
 
 def plan_tags(plan: Plan, group: PlannedGroup) -> dict[str, str]:
-    """What the plan is and costs, as tags of VMs and fleets."""
+    """What the plan is and what it cost when it was made, as tags of VMs and fleets.
+
+    No limit is among them: what nothing enforces must not look as if something did.
+    """
     tags = {
         "Name": f"deepvm-{group.role}",
         "deepvm:plan": f"{plan} {plan.architecture} rank {plan.rank}",
         "deepvm:usd-per-hour": format_usd(plan.usd_per_hour),
-        "deepvm:most-usd-per-hour": format_usd(plan.most_usd_per_hour),
         "deepvm:prices": origin(plan),
     }
     return {key: tag_value(value) for key, value in tags.items()}

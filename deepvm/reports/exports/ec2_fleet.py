@@ -4,8 +4,9 @@ Spot VMs that train are a fleet of type ``maintain``: AWS replaces those that ar
 of type ``instant``: the reply names them or says why not, and one that dies is not silently replaced by an empty one
 that lost the checkpoints.
 
-No ``MaxPrice`` is set: AWS advises against it, because VMs are then interrupted more often, and without it a spot VM
-costs at most its on-demand price.
+What the VMs may cost is limited: ``MaxPrice`` of each override holds for as long as a spot VM runs, ``MaxTotalPrice``
+ends the starting of VMs, spot and on-demand, and is all that on-demand VMs have. AWS advises against ``MaxPrice``,
+because VMs are interrupted more often with it; a cluster without it may cost several times its plan.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from deepvm.reports.exports.base import (
     spread_note,
     tag_value,
 )
+from deepvm.reports.exports.limits import Limited, amount, within_limit
 
 # Not a name that a launch template can have: AWS refuses the request until it is replaced.
 PLACEHOLDER = "<name of your launch template>"
@@ -39,21 +41,22 @@ class Ec2Fleet(Exporter):
 
     name: ClassVar[str] = "ec2-fleet"
     summary: ClassVar[str] = "CreateFleet requests (JSON) for the AWS command line"
-    options: ClassVar[frozenset[str]] = frozenset({"launch_template", "memory_launch_template", "subnet"})
+    options: ClassVar[frozenset[str]] = frozenset({"launch_template", "max_price", "memory_launch_template", "subnet"})
 
     def render(self, plan: Plan, options: ExportOptions) -> Export:
         """One file for each group of VMs.
 
         Raises:
-            RequestError: a subnet in an unknown zone, or memory nodes that need a launch template of their own.
+            RequestError: a subnet in an unknown zone, memory nodes that need a launch template of their own, or a price
+                limit below what the plan costs.
         """
         refuse_memory_options(plan, options, "memory_launch_template")
-        where = places(plan, options)
+        limited = within_limit(plan, options, "on-demand VMs are started up to what the plan says that they cost")
         files = []
-        for group in plan.groups:
-            request = _request(plan, group, where, _template(plan, group, options))
+        for group in limited.plan.groups:
+            request = _request(limited, group, options)
             files.append(ExportFile(f"{group.role}-fleet.json", json.dumps(request, indent=2) + "\n"))
-        return Export(tuple(files), _notes(plan, options, [f.name for f in files]))
+        return Export(tuple(files), _notes(limited, options, [f.name for f in files]))
 
 
 def _template(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
@@ -69,24 +72,22 @@ def _template(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
     return options.memory_launch_template or MEMORY_PLACEHOLDER
 
 
-def _request(plan: Plan, group: PlannedGroup, where: tuple[Place, ...], template: str) -> dict[str, Any]:
-    spot = group.market is Market.SPOT
+def _request(limited: Limited, group: PlannedGroup, options: ExportOptions) -> dict[str, Any]:
+    plan, limit, spot = limited.plan, limited.of(group), group.market is Market.SPOT
+    total = {"MaxTotalPrice": amount(limit.usd_per_hour)} if limit else {}
     request: dict[str, Any] = {"Type": "maintain" if spot else "instant"}
     if spot:
-        request["SpotOptions"] = {"AllocationStrategy": "price-capacity-optimized"}
+        request["SpotOptions"] = {"AllocationStrategy": "price-capacity-optimized", **total}
         request["ExcessCapacityTerminationPolicy"] = "termination"
     else:
         # The price is the same everywhere: stay near the VMs that train, and take another zone only when that is full.
-        request["OnDemandOptions"] = {"AllocationStrategy": "prioritized"}
-    overrides = [_override(group, place) for place in where]
+        request["OnDemandOptions"] = {"AllocationStrategy": "prioritized", **total}
+    each = {"MaxPrice": amount(limit.vm_usd_per_hour)} if limit and spot else {}
+    overrides = [{**_override(group, place), **each} for place in places(plan, options)]
     if not spot:
         overrides = [{**override, "Priority": float(i)} for i, override in enumerate(overrides)]
-    request["LaunchTemplateConfigs"] = [
-        {
-            "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Default"},
-            "Overrides": overrides,
-        }
-    ]
+    template = {"LaunchTemplateName": _template(plan, group, options), "Version": "$Default"}
+    request["LaunchTemplateConfigs"] = [{"LaunchTemplateSpecification": template, "Overrides": overrides}]
     request["TargetCapacitySpecification"] = {
         "TotalTargetCapacity": group.count,
         "SpotTargetCapacity": group.count if spot else 0,
@@ -112,7 +113,8 @@ def _override(group: PlannedGroup, place: Place) -> dict[str, Any]:
     return override
 
 
-def _notes(plan: Plan, options: ExportOptions, names: list[str]) -> tuple[str, ...]:
+def _notes(limited: Limited, options: ExportOptions, names: list[str]) -> tuple[str, ...]:
+    plan = limited.plan
     region = f" --region {plan.region}" if plan.region else ""
     notes = [f"start: aws ec2 create-fleet{region} --cli-input-json file://{name}" for name in names]
     if not options.launch_template:
@@ -123,9 +125,7 @@ def _notes(plan: Plan, options: ExportOptions, names: list[str]) -> tuple[str, .
     notes.append(
         "stop: aws ec2 delete-fleets --terminate-instances; until then AWS replaces spot VMs that are taken away"
     )
-    notes.append(
-        "the spot fleet has no MaxPrice, which AWS advises against; a spot VM costs at most its on-demand price"
-    )
+    notes += limited.notes
     if len(plan.training.zones) > 1:
         notes.append(spread_note(plan))
     return tuple(notes)

@@ -29,6 +29,12 @@ from deepvm.reports.exports.base import (
 # match, and the type alone says which GPUs it has.
 _SAME_NAMES = frozenset({"T4", "T4g", "A10G", "M60", "V100", "K80", "L4", "L40S", "H100", "H200"})
 _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
+# resources.max_hourly_cost (from 0.13 on) sorts out types while the optimizer looks for one, by the prices of
+# SkyPilot's own catalogue; a VM gets no bid and nothing watches its price. Written here it would look like a limit.
+_NO_LIMIT = (
+    "Spot prices move, and SkyPilot holds no VM to a price: its max_hourly_cost filters types by the prices in its own "
+    "catalogue before it starts one. A spot VM costs at most its on-demand price."
+)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -60,7 +66,7 @@ def _text(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
     if environment:
         task["envs"] = environment
     task["run"] = _run(plan, group, options)
-    return comment([*header(plan), *_remarks(plan, group)]) + _yaml(task)
+    return comment([*header(plan, _NO_LIMIT), *_remarks(plan, group)]) + _yaml(task)
 
 
 def _remarks(plan: Plan, group: PlannedGroup) -> list[str]:
@@ -179,6 +185,8 @@ def _notes(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
             "The nodes of a SkyPilot cluster are alike, so on-demand and spot VMs are two clusters, which must be able "
             "to reach each other"
         )
+    if any(g.market is Market.SPOT for g in groups):
+        notes.append("SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one")
     return tuple(notes)
 
 

@@ -3,6 +3,9 @@
 Spot VMs are an ``aws_ec2_fleet`` of type ``maintain``, on-demand VMs are ``aws_instance``: they have addresses that
 outputs can name. Zones are looked up by their ids, because their names differ between accounts. What only the user
 knows is a variable; one without a default is asked for by Terraform.
+
+``max_price`` of each override limits what a spot VM may cost for as long as it runs. The provider sends no total of a
+spot fleet, and instances that are bought on demand have a fixed price, for which it has no limit.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from deepvm.reports.exports.base import (
     refuse_memory_options,
     spread_note,
 )
+from deepvm.reports.exports.limits import Limited, amount, within_limit
 
 Block = dict[str, Any]
 
@@ -32,17 +36,21 @@ class Terraform(Exporter):
 
     name: ClassVar[str] = "terraform"
     summary: ClassVar[str] = "main.tf.json with variables for what only you know"
-    options: ClassVar[frozenset[str]] = frozenset({"image", "memory_image", "key_name", "subnet", "security_group"})
+    options: ClassVar[frozenset[str]] = frozenset(
+        {"image", "memory_image", "key_name", "max_price", "subnet", "security_group"}
+    )
 
     def render(self, plan: Plan, options: ExportOptions) -> Export:
         """One file.
 
         Raises:
-            RequestError: a subnet in an unknown zone, or an image for memory nodes that the plan does not have.
+            RequestError: a subnet in an unknown zone, an image for memory nodes that the plan does not have, or a price
+                limit below what the plan costs.
         """
         refuse_memory_options(plan, options, "memory_image")
-        text = json.dumps(_configuration(plan, options), indent=2, ensure_ascii=False) + "\n"
-        return Export((ExportFile("main.tf.json", text),), _notes(plan, options))
+        limited = within_limit(plan, options, "on-demand prices are fixed, and Terraform has no limit for them")
+        text = json.dumps(_configuration(limited, options), indent=2, ensure_ascii=False) + "\n"
+        return Export((ExportFile("main.tf.json", text),), _notes(limited, options))
 
 
 def literal(text: str) -> str:
@@ -50,14 +58,15 @@ def literal(text: str) -> str:
     return text.replace("${", "$${").replace("%{", "%%{")
 
 
-def _configuration(plan: Plan, options: ExportOptions) -> Block:
+def _configuration(limited: Limited, options: ExportOptions) -> Block:
+    plan = limited.plan
     where = _locations(plan, options)
     resources: Block = {}
     outputs: Block = {}
     for group in plan.groups:
         if group.market is Market.SPOT:
             resources.setdefault("aws_launch_template", {})[group.role] = _launch_template(plan, group)
-            resources.setdefault("aws_ec2_fleet", {})[group.role] = _fleet(plan, group, where)
+            resources.setdefault("aws_ec2_fleet", {})[group.role] = _fleet(limited, group, where)
             outputs[f"{group.role}_fleet_id"] = _output(f"aws_ec2_fleet.{group.role}.id", f"The fleet of {group}.")
         else:
             resources.setdefault("aws_instance", {})[group.role] = _instances(plan, group, where[0])
@@ -65,7 +74,7 @@ def _configuration(plan: Plan, options: ExportOptions) -> Block:
             outputs[f"{group.role}_private_ips"] = _output(addresses, f"Private addresses of {group}.")
     configuration: Block = {
         # Terraform reads "//" as a comment.
-        "//": list(header(plan)),
+        "//": list(header(plan, limited.sentence)),
         "terraform": {
             "required_version": ">= 1.3",
             "required_providers": {"aws": {"source": "hashicorp/aws", "version": ">= 5.0"}},
@@ -115,8 +124,9 @@ def _launch_template(plan: Plan, group: PlannedGroup) -> Block:
     }
 
 
-def _fleet(plan: Plan, group: PlannedGroup, where: list[Block]) -> Block:
-    template = f"aws_launch_template.{group.role}"
+def _fleet(limited: Limited, group: PlannedGroup, where: list[Block]) -> Block:
+    template, limit = f"aws_launch_template.{group.role}", limited.of(group)
+    each = {"max_price": amount(limit.vm_usd_per_hour)} if limit else {}
     return {
         "type": "maintain",
         # Without it the VMs go on running, and costing, after `terraform destroy`.
@@ -131,7 +141,7 @@ def _fleet(plan: Plan, group: PlannedGroup, where: list[Block]) -> Block:
                         "version": _expression(f"{template}.latest_version"),
                     }
                 ],
-                "override": [{"instance_type": literal(group.instance_type), **place} for place in where],
+                "override": [{"instance_type": literal(group.instance_type), **place, **each} for place in where],
             }
         ],
         "target_capacity_specification": [
@@ -142,7 +152,7 @@ def _fleet(plan: Plan, group: PlannedGroup, where: list[Block]) -> Block:
                 "on_demand_target_capacity": 0,
             }
         ],
-        "tags": _tags(plan, group),
+        "tags": _tags(limited.plan, group),
     }
 
 
@@ -203,14 +213,13 @@ def _cpu(vms: PlannedVms) -> str:
     return f"for {vms.instance_type}" + (f" ({vms.cpu_architecture})" if vms.cpu_architecture else "")
 
 
-def _notes(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
+def _notes(limited: Limited, options: ExportOptions) -> tuple[str, ...]:
+    plan = limited.plan
     asked = [name for name, block in _variables(plan, options).items() if "default" not in block]
     notes = ["start: terraform init && terraform apply; stop: terraform destroy"]
     if asked:
         notes.append(f"Terraform asks for {', '.join(asked)}; put them into terraform.tfvars to be asked no more")
-    notes.append(
-        "the spot fleet has no max_price, which AWS advises against; a spot VM costs at most its on-demand price"
-    )
+    notes += limited.notes
     if len(_locations(plan, options)) > 1 and not options.subnets:
         notes.append(spread_note(plan))
     return tuple(notes)

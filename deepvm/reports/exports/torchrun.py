@@ -22,6 +22,7 @@ from deepvm.reports.exports.base import (
     header,
 )
 
+_NO_LIMIT = "Spot prices move; these files start no VMs and limit no prices."
 HOSTS, MEMORY_HOSTS, SCRIPT = "hostfile", "memory-hosts", "launch.sh"
 
 
@@ -49,7 +50,7 @@ class Torchrun(Exporter):
 def _hosts(plan: Plan, groups: list[PlannedGroup], slots: str) -> str:
     lines = comment(
         [
-            *header(plan),
+            *header(plan, _NO_LIMIT),
             "One VM on each line: replace every <...> by a private address or host name; the first is met at.",
         ]
     )
@@ -67,7 +68,7 @@ def _script(plan: Plan, options: ExportOptions) -> str:
     given = shlex.join(options.words)
     return (
         "#!/usr/bin/env bash\n"
-        + comment([*header(plan), "", *_usage(plan, options)])
+        + comment([*header(plan, _NO_LIMIT), "", *_usage(plan, options)])
         + _TOP.format(port=RENDEZVOUS_PORT, count=count, hosts=_file_of(meeting))
         + (_STORE if meeting.role == MEMORY else "")
         + _HOST_FLAG[meeting.role]

@@ -1,0 +1,104 @@
+"""The price limit of an export: what each VM may cost, in which zones that is enough, and how to say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from deepvm.core.plan import TRAINING, Plan, PlannedGroup
+from deepvm.core.price_limits import HEADROOM, GroupLimit, PriceLimits, limit_prices
+from deepvm.core.units import format_usd
+from deepvm.errors import RequestError
+from deepvm.reports.exports.base import ExportOptions
+
+AWS_LEAST_MAX_PRICE = Decimal("0.001")
+"""AWS refuses a maximum price that is not above this, $/h (CreateFleet, ``Overrides.MaxPrice``)."""
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A plan that is to be started within a price limit.
+
+    Attributes:
+        plan: in those zones only in which its spot VMs cost no more than they may.
+        limits: what it may cost, None when the plan tells too few prices.
+        notes: the limit in words, and the zones that it leaves out.
+    """
+
+    plan: Plan
+    limits: PriceLimits | None
+    notes: tuple[str, ...]
+
+    def of(self, group: PlannedGroup) -> GroupLimit | None:
+        """What the VMs of a group may cost."""
+        return None if self.limits is None else self.limits.groups[group.role]
+
+    @property
+    def sentence(self) -> str:
+        """The limit of the spot VMs, as a sentence for the top of a file."""
+        if self.limits is None:
+            return "Spot prices move; nothing here limits them, because the plan does not tell the prices of its VMs."
+        return (
+            f"Limit: {format_usd(self.limits.usd_per_hour)} $/h for all VMs: a spot VM runs only while its price is at "
+            f"most {format_usd(self.limits.groups[TRAINING].vm_usd_per_hour)} $/h; on-demand prices are fixed."
+        )
+
+
+def within_limit(plan: Plan, options: ExportOptions, on_demand: str) -> Limited:
+    """The plan with its price limit: the one that was asked for, or its own price and 20 %.
+
+    Args:
+        plan: what to start.
+        options: with the limit that was asked for.
+        on_demand: what holds the on-demand VMs to their part of it, in words without a full stop.
+
+    Raises:
+        RequestError: the plan costs more, AWS takes no limit as low as that, or the plan tells too few prices.
+    """
+    limits = limit_prices(plan, options.max_price)
+    if limits is None:
+        if options.max_price is not None:
+            allowed = "nothing: the plan does not tell the prices of its on-demand VMs, so the limit cannot be split"
+            raise RequestError("max_price", f"{options.max_price:f}", allowed)
+        return Limited(plan, None, ("no price limit is set: the plan does not tell the prices of its on-demand VMs",))
+    notes = [_limit(limits, options, plan.budget)]
+    if not plan.training.spot_count:
+        return Limited(plan, limits, (*notes, on_demand))
+    most = limits.groups[TRAINING].vm_usd_per_hour
+    if most <= AWS_LEAST_MAX_PRICE:
+        allowed = (
+            f"more: it leaves {most:f} $/h for each spot VM, and AWS takes only limits above {AWS_LEAST_MAX_PRICE}"
+        )
+        raise RequestError("max_price", f"{limits.usd_per_hour:f}", allowed)
+    notes.append(
+        f"a spot VM starts and runs only while it costs at most {format_usd(most)} $/h: the lower the limit, the more "
+        "interruptions"
+    )
+    if len(plan.groups) > 1:
+        notes.append(on_demand)
+    zones = plan.training.zones
+    kept = tuple(z for z in zones if z.usd_per_hour <= most)
+    if kept != zones:
+        lost = [z for z in zones if z not in kept]
+        named = ", ".join(f"{z} at {format_usd(z.usd_per_hour)} $/h" for z in lost)
+        needed = limits.usd_per_hour + plan.training.spot_count * (max(z.usd_per_hour for z in lost) - most)
+        notes.append(f"left out as too dear for the limit: {named}; --max-price {amount(needed)} takes them")
+    return Limited(replace(plan, training=replace(plan.training, zones=kept)), limits, tuple(notes))
+
+
+def amount(usd: Decimal) -> str:
+    """An amount as AWS reads and repeats it: no exponent, no zeros at the end."""
+    return f"{usd.normalize():f}"
+
+
+def _limit(limits: PriceLimits, options: ExportOptions, budget: Decimal | None) -> str:
+    """The limit and where it comes from, without a full stop."""
+    text = f"limit: {format_usd(limits.usd_per_hour)} $/h for all VMs"
+    if options.max_price is not None:
+        return text
+    text += (
+        f", the plan's {format_usd(limits.plan_usd_per_hour)} $/h + {HEADROOM * 100:.0f} %; --max-price sets another"
+    )
+    if budget is not None and limits.plan_usd_per_hour <= budget < limits.usd_per_hour:
+        text += f", such as the {amount(budget)} $/h that the plan was asked for"
+    return text
