@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from deepvm.catalog.performance import PerformanceTable, performance_table
+from deepvm.catalog.plausible import sift
 from deepvm.catalog.provider import (
     ADVISOR,
     HISTORY,
@@ -75,7 +76,8 @@ def assemble(
 ) -> Catalog:
     """Join what is known of a region.
 
-    Types without a price in any market are left out, and why is kept in ``Catalog.absent``.
+    Prices that cannot be true are left out, counted and noted. Types without a price in any market are left out, and
+    why is kept in ``Catalog.absent``.
 
     Args:
         region: such as ``us-east-1``.
@@ -91,6 +93,8 @@ def assemble(
     if SPECS not in signals or not any(k in signals for k in _PRICES):
         lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
         raise SignalMissingError(f"no {lacks} of region {region}", kinds, _renew(region))
+    sifted = sift(signals)
+    signals = sifted.signals
     zone = _zone_id(choice.zone, region, signals)
     spot = _spot_prices(region, signals, choice, zone, now)
     facts = _Facts(
@@ -108,14 +112,16 @@ def assemble(
             continue
         instance = _instance(name, spec, facts)
         if instance is None:
-            absent[name] = f"{name} has no price in {region}"
+            doubt = sifted.doubts.get(name)
+            absent[name] = f"{name} has no price in {region}" + (f" that can be true: {doubt}" if doubt else "")
         else:
             instances.append(instance)
     if not instances and zone:
         sold = sorted({z for zones in _data(signals, OFFERINGS).values() for z in zones} - {zone})
         raise RequestError("zone", choice.zone, f"a zone in which something is offered: {', '.join(sold)}")
     if not instances:
-        raise SignalMissingError(f"no type has a price in region {region}", _PRICES, _renew(region))
+        which = "; ".join([f"no type has a price in region {region}", *sifted.notes])
+        raise SignalMissingError(which, _PRICES, _renew(region))
     return Catalog(
         name=f"aws-{region}",
         instances=tuple(instances),
@@ -129,7 +135,7 @@ def assemble(
         default_speedup="ring",
         eflops_unit=facts.performance.eflops_unit,
         description=f"AWS's types and prices in {region}",
-        provenance=_provenance(signals, choice, notes),
+        provenance=_provenance(signals, choice, (*notes, *sifted.notes)),
         absent=absent,
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
@@ -39,6 +40,7 @@ class MarketOptions(TypedDict, total=False):
     network: str | None
 
 
+_MOST_DOUBTS = 20
 _Built = TypeVar("_Built")
 
 
@@ -167,7 +169,8 @@ def _catalog_of_json(text: str, path: Path) -> Catalog:
 
     document = parse_json(text, path)
     _refuse(path, _guarded(path, lambda: catalog_findings(document)), json_place(document))
-    return _guarded(path, lambda: build_catalog(document, name=path.stem))  # type: ignore[arg-type]  # valid: an object
+    catalog = _guarded(path, lambda: build_catalog(document, name=path.stem))  # type: ignore[arg-type]  # valid: an object
+    return _doubted(catalog, path, json_place(document))
 
 
 def _catalog_of_csv(text: str, path: Path) -> Catalog:
@@ -176,7 +179,19 @@ def _catalog_of_csv(text: str, path: Path) -> Catalog:
 
     sheet = parse_csv(text, path)
     _refuse(path, catalog_findings(sheet.document), sheet.place, sheet.problems)
-    return _guarded(path, lambda: build_catalog(sheet.document, name=path.stem))
+    return _doubted(_guarded(path, lambda: build_catalog(sheet.document, name=path.stem)), path, sheet.place)
+
+
+def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...]], str]) -> Catalog:
+    """The catalogue of a user's file, which says of which of its prices nobody knows how they could be true."""
+    from deepvm.catalog.plausible import file_doubts
+
+    found = [f"{path}: {place(where)}: {doubt}" for where, doubt in file_doubts(catalog)]
+    if not found:
+        return catalog
+    more = [f"{path}: {len(found) - _MOST_DOUBTS} more prices like these"] if len(found) > _MOST_DOUBTS else []
+    doubts = (*catalog.provenance.doubts, *found[:_MOST_DOUBTS], *more)
+    return replace(catalog, provenance=replace(catalog.provenance, doubts=doubts))
 
 
 def _refuse(

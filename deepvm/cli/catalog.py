@@ -124,6 +124,8 @@ def validate(
 
     loaded = load_catalog(file)
     sys.stdout.write(f"{file}: ok, {_counted(loaded)}\n")
+    for doubt in loaded.provenance.doubts:  # names the file, and the place of the price
+        sys.stderr.write(f"warning: {doubt}\n")
     _warn(file, catalog_warnings(loaded))
 
 

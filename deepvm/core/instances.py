@@ -267,7 +267,7 @@ class Provenance:
         notes: what went wrong on the way, one sentence each.
         measured: figures that were measured on the user's own machines and are used.
         measured_file: the file that they are of, empty for the user's own tables.
-        doubts: what these figures do not allow to say, one sentence each.
+        doubts: what these figures do not allow to say, and prices that can hardly be true, one sentence each.
     """
 
     kind: str = "file"

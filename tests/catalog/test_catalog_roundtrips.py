@@ -159,9 +159,15 @@ def test_csv_and_json_round_trip_through_files(folder, catalog):
     assert left_out == ()
     (folder / "x.csv").write_bytes(through_csv.encode())
     loaded = load_catalog(folder / "x.csv")
-    assert loaded == catalog
+    assert _as_written(loaded, "x.csv") == catalog
     (folder / "x.json").write_bytes(format_catalog(loaded, ".json")[0].encode())
-    assert load_catalog(folder / "x.json") == catalog
+    assert _as_written(load_catalog(folder / "x.json"), "x.json") == catalog
+
+
+def _as_written(loaded, name):
+    """A catalogue without what was said of its file: doubts about prices, which drawn ones often deserve."""
+    assert all(name in doubt and "$/h is " in doubt for doubt in loaded.provenance.doubts)
+    return replace(loaded, provenance=replace(loaded.provenance, doubts=()))
 
 
 def test_a_curve_without_a_file_form_is_refused():

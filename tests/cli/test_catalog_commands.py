@@ -93,6 +93,20 @@ def test_validate_counts_and_warns(ending, tmp_path):
     assert f"warning: {path}: F: the hybrid curve is above n" in result.stderr
 
 
+@pytest.mark.parametrize(("ending", "place"), [("json", "instances[1] (B).spot_usd_per_hour"), ("csv", "line ")])
+def test_validate_doubts_a_price_with_its_place(ending, place, tmp_path):
+    path = tmp_path / f"mine.{ending}"
+    document = json.loads(format_catalog(load_catalog("simulated"), ".json")[0])
+    document["instances"][1]["spot_usd_per_hour"] = 0.000001
+    whole = tmp_path / "whole.json"
+    whole.write_text(json.dumps(document))
+    path.write_text(format_catalog(load_catalog(whole), f".{ending}")[0])
+    result = good("validate", path)  # it is the user's price: a doubt, no error
+    (warning,) = [line for line in result.stderr.splitlines() if "on-demand price" in line]
+    assert warning.startswith(f"warning: {path}: {place}")
+    assert "spot_usd_per_hour: 0.000001 $/h is below 2 % of its on-demand price, 0.5260 $/h" in warning
+
+
 def test_errors_are_left_to_main(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text("{}")

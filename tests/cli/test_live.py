@@ -27,7 +27,11 @@ def aws() -> Iterator[FakeAws]:
     pytest.importorskip("moto.server")
     prices = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006", "c5.xlarge": "0.17", "t3.xlarge": "0.1664", "m5.large": "0"}
     spot = {
-        "g4dn.xlarge": {"us-east-1a": [(900, "0.30"), (2, "0.2100")], "us-east-1b": [(900, "0.2200")]},
+        "g4dn.xlarge": {
+            "us-east-1a": [(900, "0.30"), (2, "0.2100")],
+            "us-east-1b": [(900, "0.2200")],
+            "us-east-1c": [(900, "0.00000001")],  # a price that cannot be true, which must change nothing below
+        },
         "g5.xlarge": {"us-east-1b": [(900, "0.5000"), (600, "0.6000"), (1, "0.4000")]},
     }
     west = {"g4dn.xlarge": {"us-west-2a": [(900, "0.1800")]}}
@@ -88,6 +92,9 @@ def test_from_an_empty_cache_to_a_warm_one(aws: FakeAws, environment: dict[str, 
     assert best["zone"] == "use1-az6"
     assert [z["zone_name"] for z in best["gpu"]["zones"]] == ["us-east-1a", "us-east-1b"]
     assert best["gpu"]["spot_price"]["source"] == "live"
+    assert "g4dn.xlarge on the spot market in use1-az2 at 0.000001 $/h is below 2 % of its on-demand" in first.stderr
+    (spot,) = [s for s in found["source"]["signals"] if s["signal"] == "spot"]
+    assert spot["refused"] == {"implausible price": 1}
     assert best["quotas"][0] == {
         "family": "G and VT",
         "market": "spot",

@@ -219,7 +219,8 @@ def _notes(limited: Limited, options: ExportOptions) -> tuple[str, ...]:
     notes = ["start: terraform init && terraform apply; stop: terraform destroy"]
     if asked:
         notes.append(f"Terraform asks for {', '.join(asked)}; put them into terraform.tfvars to be asked no more")
-    notes += limited.notes
+    # Without spot VMs there is nothing that could hold the cluster to the limit, which is the first note.
+    notes += limited.notes if plan.training.spot_count else limited.notes[1:] or limited.notes
     if len(_locations(plan, options)) > 1 and not options.subnets:
         notes.append(spread_note(plan))
     return tuple(notes)

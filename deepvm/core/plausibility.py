@@ -1,0 +1,144 @@
+"""Which prices can be true: a price far from those of comparable VMs is an error of its source, not an offer.
+
+The bounds are far outside of all real prices that were looked at (6 183 prices of AWS from 2021 to 2026, on demand and
+spot): an offer that is merely good stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from deepvm.core.units import format_usd
+
+LEAST_USD_PER_HOUR = Decimal("0.0005")
+"""No VM costs less, $/h. The cheapest real price is 0.0011 (t3.nano, spot); AWS takes no bid up to 0.001."""
+
+MOST_USD_PER_HOUR = Decimal(10_000)
+"""No VM costs more, $/h. The dearest real price is 361 (u7in-32tb.224xlarge)."""
+
+LEAST_SPOT_SHARE = Decimal("0.02")
+"""Spot prices are at least this share of the type's on-demand price. Real ones are at least a tenth."""
+
+MOST_SPOT_SHARE = Decimal(10)
+"""Spot prices are at most this share of the type's on-demand price. Above 1 they are rare but real, up to 1.2."""
+
+FAMILY_SPREAD = Decimal(25)
+"""On-demand prices for each vCPU are at most this factor from their family's median. Real ones: 8 below, 2.9 above."""
+
+CATALOG_SPREAD = Decimal(50)
+"""The same for types of small families, from the median of all types. Real ones: 3.3 below, 12.6 above."""
+
+FEWEST_PEERS = 3
+"""A median of fewer prices may be the wrong price itself."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why a price cannot be true.
+
+    Attributes:
+        usd_per_hour: the price. why: what it was compared with, in words.
+    """
+
+    usd_per_hour: Decimal
+    why: str
+
+    def __str__(self) -> str:
+        """``0.000001 $/h is below 2 % of its on-demand price, 0.5260 $/h``."""
+        return f"{format_usd(self.usd_per_hour)} $/h is {self.why}"
+
+
+@dataclass(frozen=True)
+class PricedType:
+    """What is compared of a type: its vCPUs, and its prices in $/h, those that are known.
+
+    ``spot_usd_per_hour`` is any of its spot prices that stands for the others, such as the median of its zones.
+    """
+
+    vcpus: int
+    on_demand_usd_per_hour: Decimal | None = None
+    spot_usd_per_hour: Decimal | None = None
+
+
+@dataclass(frozen=True)
+class _Peers:
+    """A median price for each vCPU of comparable VMs, and how far a single on-demand price may be from it."""
+
+    median: Decimal
+    spread: Decimal
+    words: str
+
+
+@dataclass(frozen=True)
+class Plausibility:
+    """Judges the prices of a region by one another.
+
+    Attributes:
+        types: all types of the region by name.
+    """
+
+    types: Mapping[str, PricedType]
+    _families: dict[str, list[Decimal]] = field(default_factory=dict, init=False, repr=False)
+    _all: list[Decimal] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Sort the prices for each vCPU, by family and of all types."""
+        for name, priced in self.types.items():
+            prices = (priced.on_demand_usd_per_hour, priced.spot_usd_per_hour)
+            price = next((p for p in prices if p is not None and _outside(p) == ""), None)
+            if price is not None:
+                self._all.append(price / priced.vcpus)
+                self._families.setdefault(family(name), []).append(price / priced.vcpus)
+        for group in (self._all, *self._families.values()):
+            group.sort()
+
+    def on_demand(self, name: str, price: Decimal) -> Doubt | None:
+        """Why a type's on-demand price cannot be true, None when it can."""
+        return self._by_peers(name, price, Decimal(1), Decimal(1))
+
+    def spot(self, name: str, price: Decimal) -> Doubt | None:
+        """Why a spot price of a type cannot be true, None when it can."""
+        own = self.types[name].on_demand_usd_per_hour
+        if own is None or self.on_demand(name, own):
+            return self._by_peers(name, price, LEAST_SPOT_SHARE, MOST_SPOT_SHARE)
+        if price < LEAST_SPOT_SHARE * own:
+            return Doubt(price, f"below {LEAST_SPOT_SHARE * 100:.0f} % of its on-demand price, {format_usd(own)} $/h")
+        if price > MOST_SPOT_SHARE * own:
+            return Doubt(price, f"above {MOST_SPOT_SHARE} times its on-demand price, {format_usd(own)} $/h")
+        outside = _outside(price)
+        return Doubt(price, outside) if outside else None
+
+    def _by_peers(self, name: str, price: Decimal, least: Decimal, most: Decimal) -> Doubt | None:
+        outside = _outside(price)
+        if outside:
+            return Doubt(price, outside)
+        peers = self._peers(name)
+        if peers is None:
+            return None
+        usual, spread = peers.median * self.types[name].vcpus, peers.spread
+        told = f"{peers.words} for {self.types[name].vcpus} vCPUs, {usual:.4f} $/h"
+        if price < usual * least / spread:
+            return Doubt(price, f"below 1/{spread / least:.0f} of {told}")
+        return Doubt(price, f"above {spread * most:.0f} times {told}") if price > usual * most * spread else None
+
+    def _peers(self, name: str) -> _Peers | None:
+        own = self._families.get(family(name), [])
+        if len(own) >= FEWEST_PEERS:
+            return _Peers(own[len(own) // 2], FAMILY_SPREAD, f"the median of family {family(name)}")
+        if len(self._all) >= FEWEST_PEERS:
+            return _Peers(self._all[len(self._all) // 2], CATALOG_SPREAD, "the median of all types")
+        return None
+
+
+def family(name: str) -> str:
+    """The family of a type, ``g4dn`` of ``g4dn.xlarge``."""
+    return name.partition(".")[0]
+
+
+def _outside(price: Decimal) -> str:
+    """Why no VM at all has such a price, empty when one may have."""
+    if price < LEAST_USD_PER_HOUR:
+        return f"below {LEAST_USD_PER_HOUR} $/h, less than any VM costs"
+    return f"above {MOST_USD_PER_HOUR} $/h, more than any VM costs" if price > MOST_USD_PER_HOUR else ""
