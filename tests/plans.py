@@ -98,15 +98,16 @@ def any_plan(draw: st.DrawFn) -> Plan:
     assume(spot + on_demand)
     prices = draw(st.lists(_PRICES, min_size=1, max_size=5))
     zones = tuple(ZonePrice(f"z{i}", p) for i, p in enumerate(sorted(prices)))
+    start = draw(st.sampled_from(zones))  # not always the cheapest: memory nodes may be sold elsewhere only
     vms = gpu_vms(
         spot,
         on_demand,
-        spot_usd_per_hour=zones[0].usd_per_hour,
+        spot_usd_per_hour=start.usd_per_hour,
         on_demand_usd_per_hour=draw(_PRICES),
         zones=zones if draw(st.booleans()) else (),
     )
     memory = memory_vms(draw(st.integers(1, 9)), on_demand_usd_per_hour=draw(_PRICES)) if draw(st.booleans()) else None
-    plan = tiering(training=vms, memory=memory, zone=zones[0].zone)
+    plan = tiering(training=vms, memory=memory, zone=start.zone)
     each = [g.usd_per_hour for g in plan.groups for _ in range(g.count)]
     return replace(plan, usd_per_hour=sum((p for p in each if p is not None), Decimal(0)))
 

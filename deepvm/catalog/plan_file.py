@@ -53,9 +53,9 @@ def _as_budget(value: object) -> Decimal:
 
 
 Name = Annotated[Text, Field(min_length=1, max_length=100)]
-# Regions and zones are put into commands and paths.
+# Types, regions and zones are put into commands, paths and scripts.
 Place = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-_PLACE = "1 to 100 letters, digits, dots, hyphens and underscores"
+_PLACE = "1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first"
 Total = Annotated[Decimal, BeforeValidator(_as_total)]
 Count = Annotated[Whole, Field(ge=0, le=_MOST_VMS)]
 Positive = Annotated[Whole, Field(ge=1, le=_MOST_VMS)]
@@ -81,7 +81,7 @@ class ZoneDocument(_Object):
 
 
 class _Vms(_Object):
-    instance_type: Name = Field(description="the provider's name of the type: one line of 1 to 100 characters")
+    instance_type: Place = Field(description=f"the provider's name of the type: one line of {_PLACE}")
     count: Positive = Field(description=f"VMs: a whole number from 1 to {_MOST_VMS}")
     on_demand_usd_per_hour: Price | None = _price("on-demand price of one VM")
     cpu_architecture: CpuArchitecture | None = Field(None, description="x86_64 or arm64, or null or empty when unknown")

@@ -90,7 +90,7 @@ def test_optional_fields_may_be_null_or_missing() -> None:
         (("gpu", "spot_count"), -1, "gpu (g4dn.xlarge).spot_count", "from 0"),
         (("gpu", "spot_count"), True, "spot_count", "from 0"),
         (("gpu", "instance_type"), "two\nlines", "instance_type", "one line"),
-        (("gpu", "instance_type"), "", "instance_type", "1 to 100 characters"),
+        (("gpu", "instance_type"), "", "instance_type", "1 to 100 letters"),
         (("gpu", "gpus_per_vm"), 0, "gpus_per_vm", "from 1 to 1024"),
         (("gpu", "spot_usd_per_hour"), -0.1, "spot_usd_per_hour", "$/h"),
         (("gpu", "cpu_architecture"), "mips", "cpu_architecture", "x86_64 or arm64"),
@@ -289,6 +289,41 @@ def test_what_goes_into_commands_is_a_plain_name(where: str, place: str) -> None
         return
     with pytest.raises(CatalogFormatError, match="letters, digits, dots, hyphens and underscores"):
         parse_plan(json.dumps(changed))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "g4dn.xlarge; touch x",
+        "$(id)",
+        "`id`",
+        "a b",
+        "x'y",
+        'x"y',
+        "a/b",
+        "..",
+        "-x",
+        "${var.region}",
+        "a\n",
+        "é",
+        "a" * 101,
+    ],
+)
+@pytest.mark.parametrize("where", ["gpu", "memory"])
+def test_a_type_is_a_name_that_a_provider_could_give(where: str, name: str) -> None:
+    """Types go into shell scripts, YAML and HCL. They are quoted there; yet no provider calls a type like that."""
+    changed = document()
+    changed["configurations"][0][where]["instance_type"] = name
+    message = only(changed)
+    assert message.startswith(f"plan.json: configurations[0].{where}") and json.dumps(name)[1:20] in message
+    assert "instance_type: " in message and "1 to 100 letters, digits, dots, hyphens and underscores" in message
+
+
+@pytest.mark.parametrize("name", ["A", "g4dn.xlarge", "u-24tb1.metal", "Standard_NC6s_v3", "n1-standard-4", "8way"])
+def test_names_of_other_providers_and_invented_ones_are_names(name: str) -> None:
+    changed = document()
+    changed["configurations"][0]["gpu"]["instance_type"] = name
+    assert parse_plan(json.dumps(changed)).training.instance_type == name
 
 
 def test_roles_of_the_groups() -> None:
