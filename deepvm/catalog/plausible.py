@@ -82,13 +82,15 @@ def file_doubts(catalog: Catalog) -> Iterator[tuple[Path, Doubt]]:
 
 
 def _priced(signals: Mapping[str, Signal]) -> dict[str, PricedType]:
-    """What is compared of each type; of several spot prices the one in the middle."""
+    """What is compared of each type; of several spot prices the one in the middle, where none on demand is known."""
     on_demand = signals[ON_DEMAND].data if ON_DEMAND in signals else {}
     spot: dict[str, list[Decimal]] = {}
     for kind, signal in signals.items():
         base = kind.partition(":")[0]
         if base in (SPOT, HISTORY):
             for name, zones in signal.data.items():
+                if name in on_demand:
+                    continue
                 rows = zones.values() if base == SPOT else [(c[1],) for z in zones.values() for c in z]
                 spot.setdefault(name, []).extend(Decimal(row[0]) for row in rows)
     return {
