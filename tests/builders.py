@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota
+from deepvm.core.memory_nodes import PAPER_NODES
 from deepvm.core.speedup import HybridSpeedup, SpeedupCurve
 
 
@@ -38,8 +39,9 @@ def cpu_type(name: str = "cpu.xlarge", **changes: Any) -> InstanceType:
 
 
 def catalog(*instances: InstanceType, **changes: Any) -> Catalog:
-    """A catalogue of these types; of one GPU and one CPU type when none is given."""
-    return Catalog(**({"name": "test", "instances": instances or (gpu_type(), cpu_type())} | changes))
+    """A catalogue of these types, of one GPU and one CPU type when none is given; memory nodes by eq. 6 alone."""
+    fields = {"name": "test", "instances": instances or (gpu_type(), cpu_type()), "memory_nodes": PAPER_NODES}
+    return Catalog(**(fields | changes))
 
 
 def hybrid(a: float = 0.13, b: float = 12.9, c: float = 6.2) -> tuple[SpeedupCurve, ...]:

@@ -126,6 +126,21 @@ def n_sat(table: SaturationTable, gbps: float) -> int:
     return int(found)
 
 
+def node_n_sat(catalog: Catalog, gbps: float) -> int:
+    """That of a memory node; where networks count as what they sustain, less than the first row goes through 0."""
+    table = catalog.n_sat
+    if not catalog.memory_nodes.sustained or gbps >= table.network_gbps[0]:
+        return n_sat(table, gbps)
+    return max(
+        [
+            n
+            for n in range(1, table.n_sat[0] + 1)
+            if n * Fraction(table.network_gbps[0]) <= table.n_sat[0] * Fraction(gbps)
+        ],
+        default=1,
+    )
+
+
 def smallest_memory_count(count: int, limit: int) -> int:
     """The smallest m with n/m < n_sat, by trying."""
     m = 1
@@ -228,15 +243,21 @@ def _tiering(
 ) -> Iterator[Plan]:
     for cpu in catalog:
         on_demand = micro(cpu.on_demand_usd_per_hour)
-        if cpu.gpu is not None or on_demand is None or not _wanted_cpu(cpu, request) or cpu.memory_gib is None:
+        if cpu.gpu is not None or on_demand is None or not _wanted_cpu(cpu, catalog, request) or cpu.memory_gib is None:
             continue
-        if gpu.network_gbps is None or cpu.network_gbps is None:
+        rule = catalog.memory_nodes
+        gbps = cpu.network_gbps
+        if rule.sustained and cpu.network_baseline_gbps is not None:
+            gbps = cpu.network_baseline_gbps
+        if gpu.network_gbps is None or gbps is None:
             continue
         if zones and cpu.zones and not zones & set(cpu.zones):
             continue
-        if Fraction(cpu.memory_gib) * 2**30 < request.checkpoint_bytes * request.buffers:
+        taken = rule.reserved_bytes + Fraction(cpu.memory_gib) * 2**30 * rule.reserved_percent / 100
+        if Fraction(cpu.memory_gib) * 2**30 < request.checkpoint_bytes * request.buffers + taken:
             continue
-        m = smallest_memory_count(n, n_sat(catalog.n_sat, min(gpu.network_gbps, cpu.network_gbps)))
+        limit = min(n_sat(catalog.n_sat, gpu.network_gbps), node_n_sat(catalog, gbps))
+        m = smallest_memory_count(n, limit)
         if within_quotas(quotas, [(gpu, Market.SPOT, n), (cpu, Market.ON_DEMAND, m)]):
             assert spot is not None
             price = n * spot + m * on_demand
@@ -258,8 +279,14 @@ def _wanted_gpu(gpu: InstanceType, request: Any) -> bool:
     )
 
 
-def _wanted_cpu(cpu: InstanceType, request: Any) -> bool:
-    if not _wanted(cpu, request) or (cpu.burstable and not request.burstable and cpu.name not in request.memory_nodes):
+def _wanted_cpu(cpu: InstanceType, catalog: Catalog, request: Any) -> bool:
+    rule = catalog.memory_nodes
+    unloved = (
+        (cpu.burstable and not request.burstable)
+        or (rule.current and request.generation.value == "auto" and not cpu.current_generation)
+        or cpu.vcpus < rule.least_vcpus
+    )
+    if not _wanted(cpu, request) or (unloved and cpu.name not in request.memory_nodes):
         return False
     return (not request.memory_nodes or any(fnmatchcase(cpu.name, g) for g in request.memory_nodes)) and not any(
         fnmatchcase(cpu.name, g) for g in request.exclude

@@ -178,7 +178,8 @@ def _instance(name: str, spec: Mapping[str, Any], facts: _Facts) -> InstanceType
         eflops_basis=known.eflops_basis,
         speedup_basis=known.speedup_basis,
         cpu_architecture=spec.get("arch", ""),
-        burstable=spec.get("burstable", False),
+        # AWS's BurstablePerformanceSupported is of T2 and what came after it.
+        burstable=spec.get("burstable", False) or name.partition(".")[0] == "t1",
         current_generation=spec.get("current", True),
         interruption_band=facts.bands.get(name),
         spot_zones=zones if zones and zones[0].zone else (),

@@ -70,7 +70,17 @@ MAX_ABOVE = 10_000
 """More lines above the header are not a catalogue's; nor are more columns than 100."""
 
 REQUIRED = ("instance_type", "vcpus")
-KEYS = ("schema_version", "name", "region", "description", "prices_as_of", "source", "eflops_unit", "default_speedup")
+KEYS = (
+    "schema_version",
+    "name",
+    "region",
+    "description",
+    "prices_as_of",
+    "source",
+    "eflops_unit",
+    "default_speedup",
+    "memory_nodes",
+)
 """Keys of the comment lines, beside ``quota`` and ``n_sat``."""
 
 _TEXTS = {

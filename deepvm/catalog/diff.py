@@ -175,6 +175,7 @@ def _parameters(curve: SpeedupCurve) -> Iterator[tuple[str, str]]:
 def _catalog_changes(old: Catalog, new: Catalog) -> Iterator[FigureChange]:
     for name in ("region", "description", "default_speedup", "eflops_unit"):
         yield from _changed("", name, getattr(old, name), getattr(new, name))
+    yield from _changed("", "memory_nodes", old.memory_nodes.name, new.memory_nodes.name)
     for name in ("prices_as_of", "source", "basis"):
         yield from _changed("", name, getattr(old.provenance, name), getattr(new.provenance, name))
     yield from _rows(

@@ -13,6 +13,7 @@ from typing import Any
 
 from deepvm.catalog.quota_codes import FAMILIES, quota_family
 from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, Quota, ZonePrice
+from deepvm.core.memory_nodes import REAL_NODES, RULES
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.core.units import to_decimal
@@ -52,6 +53,7 @@ def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> 
         eflops_unit=document.get("eflops_unit", "eFLOPS"),
         description=document.get("description", ""),
         provenance=Provenance(kind, date.fromisoformat(as_of) if as_of else None, document.get("source", "")),
+        memory_nodes=RULES[document.get("memory_nodes") or REAL_NODES.name],
     )
 
 
@@ -136,6 +138,7 @@ def document_of(catalog: Catalog) -> dict[str, Any]:
         "source": catalog.provenance.source,
         "eflops_unit": catalog.eflops_unit,
         "default_speedup": catalog.default_speedup,
+        "memory_nodes": catalog.memory_nodes.name,
         "n_sat": [
             {"network_gbps": _plain(g), "n_sat": int(n)}
             for g, n in zip(catalog.n_sat.network_gbps, catalog.n_sat.n_sat, strict=True)

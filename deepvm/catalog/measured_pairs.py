@@ -1,9 +1,9 @@
 """n_sat that was measured between two types, in a catalogue's table of n_sat by bandwidth (DeepVM Table V).
 
-The planner looks n_sat up by the bandwidth that the catalogue gives both types, min(sender, receiver), so there the row
-of a pair stands, whatever bandwidth was seen while it was measured: one stream of a 25 Gbit/s VM may reach 5, and a row
-at 5 would never count for the pair itself. Where the catalogue does not know an end, the document's bandwidth counts; a
-pair of two unknown types changes nothing.
+The planner looks n_sat up by the bandwidth that the catalogue gives both types, min(sender, receiver), of the receiver
+what counts for a memory node; so there the row of a pair stands, whatever bandwidth was seen while it was measured: one
+stream of a 25 Gbit/s VM may reach 5, and a row at 5 would never count for the pair itself. Where the catalogue does not
+know an end, the document's bandwidth counts; a pair of two unknown types changes nothing.
 
 n_sat never falls as bandwidth grows. A knee that was measured replaces the published row of its bandwidth; rows of less
 bandwidth with a larger n_sat come down to it, rows of more bandwidth with a smaller one go. Of measured rows that
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from deepvm.catalog.measured_entries import Entry, Told
 from deepvm.core.instances import Catalog
+from deepvm.core.memory_nodes import MemoryNodeRule
 from deepvm.core.saturation import SaturationTable
 
 
@@ -37,7 +38,7 @@ def measured_pairs(
     for entry in entries:
         if not {entry.sender_type, entry.receiver_type} & known.by_name.keys():
             continue
-        gbps = _bandwidth(entry, known)
+        gbps = _bandwidth(entry, known, catalog.memory_nodes)
         if gbps is None:
             why = f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair"
             notes.append(Told(why, (entry.name,)))
@@ -90,12 +91,15 @@ def _merged(published: Mapping[float, int], own: Mapping[float, int], notes: lis
     return table
 
 
-def _bandwidth(entry: Entry, known: Catalog) -> float | None:
+def _bandwidth(entry: Entry, known: Catalog, rule: MemoryNodeRule) -> float | None:
     """Gbit/s of a pair, min(sender, receiver), None if unknown."""
     ends: list[float] = []
-    for side, name in (("sender_gbps", entry.sender_type), ("receiver_gbps", entry.receiver_type)):
-        instance = known.by_name.get(name)
-        value = entry.document.get(side) if instance is None or instance.network_gbps is None else instance.network_gbps
+    sender, receiver = (known.by_name.get(name) for name in (entry.sender_type, entry.receiver_type))
+    for side, gbps in (
+        ("sender_gbps", sender and sender.network_gbps),
+        ("receiver_gbps", receiver and rule.network_gbps(receiver)),
+    ):
+        value = entry.document.get(side) if gbps is None else gbps
         if value is None:
             return None
         ends.append(float(value))

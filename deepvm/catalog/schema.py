@@ -322,6 +322,11 @@ class CatalogDocument(_Object):
         description="kind of curve to use unless asked otherwise: hybrid, ring or measured, or null for the first of "
         "these that a type carries",
     )
+    memory_nodes: Literal["real", "paper"] = Field(
+        "real",
+        description="what a memory node must have: real, room for the system and the node beside the checkpoints, a "
+        "sustained network, 2 vCPUs, a current generation; or paper, the memory of DeepVM's eq. 6 alone",
+    )
     n_sat: Annotated[list[SaturationRow], Field(min_length=1, max_length=1000)] | None = Field(
         None,
         description="senders at saturation by bandwidth: a list of 1 to 1000 objects, one for each bandwidth, n_sat "

@@ -22,7 +22,7 @@ _LOOK_S = 0.25
 _LEAST_TOKEN = 16
 """Bytes of a token below which there is a warning."""
 _MOST_SHARE = 0.8
-"""Share of the machine's memory above which there is a warning."""
+"""Share of a small machine's memory above which there is a warning; a large one has more to give, as plans know."""
 _OTHER_FILES = 64
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _UNITS |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -173,12 +173,13 @@ def _memory(text: str) -> int:
     import logging
 
     from deepvm.checkpoint.node.slots import machine_memory
+    from deepvm.core.memory_nodes import room_of_system
     from deepvm.errors import RequestError
 
     size, most = _bytes(text), machine_memory()
     if most is not None and size > most:
         raise RequestError("memory", text, f"at most {_size(most)}, all that this machine or its control group has")
-    if most is not None and size > _MOST_SHARE * most:
+    if most is not None and size > max(_MOST_SHARE * most, room_of_system(most)):
         logging.getLogger(__name__).warning(
             "--memory %s is %.0f %% of the %s that this machine or its control group has; the node and the system need "
             "some as well",

@@ -56,7 +56,10 @@ CpuArch = Annotated[
     Literal["x86_64", "arm64"] | None, typer.Option(help="Only types with these processors. All unless given.")
 ]
 Generation = Annotated[
-    Literal["current", "any"], typer.Option(help="Whether types that AWS calls previous generation may be used.")
+    Literal["current", "any", "auto"],
+    typer.Option(
+        help="Whether types that AWS calls previous generation may be used; auto: to train, not to hold checkpoints."
+    ),
 ]
 Solver = Annotated[
     Literal["ilp", "frontier"],
@@ -177,7 +180,7 @@ class PlanFlags:
         typer.Option(metavar="GLOB", autocompletion=complete_type, help="Never use these types; may be repeated."),
     ] = field(default_factory=list)
     cpu_arch: CpuArch = None
-    generation: Generation = "any"
+    generation: Generation = "auto"
     memory_node: Annotated[
         list[str],
         typer.Option(

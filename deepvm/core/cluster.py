@@ -193,8 +193,8 @@ class Rejection:
     Attributes:
         instance_type: its name.
         reason: one word that a program can test: ``unprofiled``, ``excluded``, ``unusable``, ``memory``, ``burstable``,
-            ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``,
-            ``budget``, ``max-nodes``, ``architecture``.
+            ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``,
+            ``no-curve``, ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``.
         detail: the same for people, with the figures.
     """
 

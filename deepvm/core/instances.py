@@ -9,6 +9,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 
+from deepvm.core.memory_nodes import REAL_NODES, MemoryNodeRule
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import SpeedupCurve
 from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd
@@ -297,6 +298,7 @@ class Catalog:
         default_speedup: the kind of curve to use unless the user says otherwise.
         eflops_unit: what ``eflops`` counts, in words.
         absent: why types that people know are not offered, by name or glob (``p2.*``).
+        memory_nodes: what a VM must have to hold checkpoints.
     """
 
     name: str
@@ -309,6 +311,7 @@ class Catalog:
     description: str = ""
     provenance: Provenance = field(default_factory=Provenance)
     absent: Mapping[str, str] = field(default_factory=dict, hash=False)
+    memory_nodes: MemoryNodeRule = REAL_NODES
 
     def __post_init__(self) -> None:
         """Refuse an empty catalogue and names or quotas that stand twice.

@@ -125,7 +125,7 @@ class MemoryTier:
 
     Attributes:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
-        max_count: how many of them the on-demand quota allows. memory_bytes: of one VM.
+        max_count: how many of them the on-demand quota allows. room_bytes: what one VM has for checkpoints.
         needed_bytes: f x s (eq. 6).
         sold: whether a type (row) is sold in a zone (column); see :class:`deepvm.planner.zones.Offers`.
         offered: whether a type (row) may stand beside the sizes with this column in :attr:`Sizes.offers`.
@@ -135,7 +135,7 @@ class MemoryTier:
     price: IntArray
     n_sat: IntArray
     max_count: IntArray
-    memory_bytes: IntArray
+    room_bytes: IntArray
     needed_bytes: int
     sold: BoolArray
     offered: BoolArray
@@ -148,7 +148,7 @@ class MemoryTier:
         """The same columns with only these rows."""
         kept = tuple(t for t, keep in zip(self.types, rows.tolist(), strict=True) if keep)
         columns = {
-            c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "memory_bytes", "sold", "offered")
+            c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")
         }
         return replace(self, types=kept, **columns)
 
@@ -302,19 +302,20 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     memory: list[InstanceType] = []
     tiered = any(a.tiered for a in architectures)
     for instance in sorted(cpu_types, key=lambda i: i.name):
-        reason = memory_rejection(instance, request, quotas) if tiered else None
+        reason = memory_rejection(instance, request, quotas, catalog.memory_nodes) if tiered else None
         if reason is not None:
             rejections.append(reason)
         elif tiered:
             memory.append(instance)
     offers = Offers.of((g.instance for g in found_gpus), memory)
     gpus, offered = _in_zones(found_gpus, offers)
+    rule = catalog.memory_nodes
     tier = MemoryTier(
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
-        n_sat=catalog.n_sat.lookup(np.array([i.network_gbps or 0.0 for i in memory], dtype=np.float64)),
+        n_sat=_ints(rule.n_sat(catalog.n_sat, rule.network_gbps(i) or 0.0) for i in memory),
         max_count=_ints(quota_count(quotas, i, Market.ON_DEMAND) for i in memory),
-        memory_bytes=_ints(i.memory_bytes or 0 for i in memory),
+        room_bytes=_ints(rule.room_bytes(i.memory_bytes or 0) for i in memory),
         needed_bytes=request.memory_needed_bytes,
         sold=offers.sold,
         offered=offered,

@@ -171,6 +171,8 @@ _PHRASES = {
     "unprofiled": "without measured eFLOPS",
     "unusable": "of a kind that cannot train",
     "burstable": "burstable",
+    "previous-generation": "of a previous generation",
+    "vcpus": "with too few vCPUs",
     "no-curve": "without such a speed-up curve",
     "no-spot-price": "without a spot price",
     "no-on-demand-price": "without an on-demand price",
@@ -190,15 +192,35 @@ def _no_memory_node(catalog: Catalog, request: PlanRequest, candidates: Candidat
     instead = f", or allow the architecture {' or '.join(others)}" if others else ""
     if small:
         biggest = max(small, key=lambda i: i.memory_bytes or 0)
-        fits = format_bytes((biggest.memory_bytes or 0) // request.buffers)
+        fits = format_bytes(catalog.memory_nodes.room_bytes(biggest.memory_bytes or 0) // request.buffers)
         reason = (
             f"no memory node holds {request.buffers} x {format_bytes(request.checkpoint_bytes)} (eq. 6): the "
             f"largest, {biggest.name}, has {biggest.memory_gib or 0:g} GiB, enough for checkpoints up to {fits}"
         )
-        return Infeasible("memory", reason, f"lower the checkpoint size or the number of buffers{instead}")
+        advice = f"lower the checkpoint size or the number of buffers{_unloved(catalog, request, candidates)}{instead}"
+        return Infeasible("memory", reason, advice)
     found = _grouped(candidates, catalog, gpu=False) or "the catalogue has no CPU type"
     advice = "allow other memory nodes" if request.memory_nodes or request.exclude else "use a catalogue with CPU types"
-    return Infeasible("memory", f"no type can be a memory node: {found}", advice + instead)
+    advice += _unloved(catalog, request, candidates) + instead
+    return Infeasible("memory", f"no type can be a memory node: {found}", advice)
+
+
+_ALLOWED_BY = {
+    "burstable": "--burstable",
+    "previous-generation": "--generation any",
+    "vcpus": "--memory-node with its name",
+}
+
+
+def _unloved(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> str:
+    """How to have types that would hold the checkpoints and are left out for what they are; empty without such."""
+    rule = catalog.memory_nodes
+    roomy = [
+        r.reason
+        for r in candidates.rejections
+        if rule.room_bytes(catalog[r.instance_type].memory_bytes or 0) >= request.memory_needed_bytes
+    ]
+    return "".join(f", or allow more types with {option}" for why, option in _ALLOWED_BY.items() if why in roomy)
 
 
 def _possible(architecture: Architecture, candidates: Candidates) -> bool:

@@ -134,7 +134,7 @@ def recommend(
             - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
             - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``, ``gpu_total_memory_min`` and
               ``_max``: bytes, or text such as ``"24GiB"``, of each GPU and of all of a VM;
-            - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="any"``, or ``"current"``;
+            - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="auto"``, ``"current"`` or ``"any"``;
             - ``estimates=False``: also types whose eFLOPS are estimated; ``burstable=False``: also memory nodes that
               run at full speed only while they have credits;
             - ``max_nodes=255``: the most VMs that train in one cluster;

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from deepvm.core.cluster import Rejection
 from deepvm.core.instances import Catalog, InstanceType, Market, Quota, find_quota, quota_limit
+from deepvm.core.memory_nodes import MemoryNodeRule
 from deepvm.core.units import GIB, format_bytes
 from deepvm.errors import RequestError
 from deepvm.planner.request import Generation, PlanRequest, Range
@@ -148,7 +149,9 @@ def _unprofiled(instance: InstanceType) -> str:
     )
 
 
-def memory_rejection(instance: InstanceType, request: PlanRequest, quotas: Sequence[Quota]) -> Rejection | None:
+def memory_rejection(
+    instance: InstanceType, request: PlanRequest, quotas: Sequence[Quota], rule: MemoryNodeRule
+) -> Rejection | None:
     """Why a CPU type cannot be a memory node, or None."""
     name = instance.name
     excluded = _excluded(name, request.exclude, "memory-node", request.memory_nodes) or _filtered(instance, request)
@@ -156,21 +159,40 @@ def memory_rejection(instance: InstanceType, request: PlanRequest, quotas: Seque
         return Rejection(name, "excluded", excluded)
     if instance.unusable:
         return Rejection(name, "unusable", instance.unusable)
-    if instance.burstable and not request.burstable and name not in request.memory_nodes:
-        why = (
-            "it runs at full speed only while it has credits; allow it with --burstable, or by name with --memory-node"
-        )
-        return Rejection(name, "burstable", why)
+    unloved = None if name in request.memory_nodes else _unloved(instance, request, rule)
+    if unloved is not None:
+        return unloved
     if instance.on_demand_usd_per_hour is None:
         return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")
-    if instance.network_gbps is None:
+    if rule.network_gbps(instance) is None:
         return Rejection(name, "network-unknown", "its network bandwidth is not known")
-    if (instance.memory_bytes or 0) < request.memory_needed_bytes:
+    room = rule.room_bytes(instance.memory_bytes or 0)
+    if room < request.memory_needed_bytes:
         has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
+        if room < (instance.memory_bytes or 0):
+            has += f", of which {room / GIB:.3g} GiB can hold checkpoints beside the system and the node"
         needed = f"{request.buffers} x {format_bytes(request.checkpoint_bytes)}"
         return Rejection(
             name, "memory", f"memory {has}, needed {needed} = {request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
         )
     if quota_count(quotas, instance, Market.ON_DEMAND) == 0:
         return Rejection(name, "quota", quota_too_small(quotas, instance, Market.ON_DEMAND))
+    return None
+
+
+def _unloved(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> Rejection | None:
+    """Why a type that could hold checkpoints is not chosen unless it is named, or None."""
+    named = "by name with --memory-node"
+    if instance.burstable and not request.burstable:
+        why = f"it runs at full speed only while it has credits; allow it with --burstable, or {named}"
+        return Rejection(instance.name, "burstable", why)
+    if rule.current and not instance.current_generation and request.generation is Generation.AUTO:
+        why = f"it is of a previous generation; allow it with --generation any, or {named}"
+        return Rejection(instance.name, "previous-generation", why)
+    if instance.vcpus < rule.least_vcpus:
+        why = (
+            f"it has {instance.vcpus} vCPU, and a node that receives while it writes needs {rule.least_vcpus}; "
+            f"allow it {named}"
+        )
+        return Rejection(instance.name, "vcpus", why)
     return None

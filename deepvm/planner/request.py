@@ -68,6 +68,9 @@ class Generation(str, Enum):
     CURRENT = "current"
     """Those that the provider calls current."""
     ANY = "any"
+    """All."""
+    AUTO = "auto"
+    """All to train; to hold checkpoints the current ones, unless the catalogue's rule is the paper's."""
 
 
 class SolverName(str, Enum):
@@ -120,7 +123,8 @@ class PlanRequest:
             memory_nodes: globs on the types that hold checkpoints. Empty means all (for ``exclude``: none).
         gpu_memory_bytes, gpu_total_memory_bytes, gpus_per_vm: what a training VM must have: memory of each GPU, of all
             its GPUs together, and how many.
-        cpu_architecture: only these processors, None for all. generation: only current types, or any.
+        cpu_architecture: only these processors, None for all. generation: current types only, any, or, by itself, any
+            to train and current ones to hold checkpoints.
         estimates: whether types whose eFLOPS are estimated may train. burstable: whether burstable types may hold
             checkpoints.
         max_nodes: the most VMs that train in one cluster.
@@ -145,7 +149,7 @@ class PlanRequest:
     gpu_total_memory_bytes: Range = ANY_NUMBER
     gpus_per_vm: Range = ANY_NUMBER
     cpu_architecture: CpuArchitecture | None = None
-    generation: Generation = Generation.ANY
+    generation: Generation = Generation.AUTO
     estimates: bool = False
     burstable: bool = False
     max_nodes: int = 255
@@ -192,7 +196,7 @@ class PlanRequest:
         gpus_min: int | str | None = None,
         gpus_max: int | str | None = None,
         cpu_architecture: str | None = None,
-        generation: str = "any",
+        generation: str = "auto",
         estimates: bool = False,
         burstable: bool = False,
         max_nodes: int | str = 255,
@@ -224,7 +228,7 @@ class PlanRequest:
             gpus_min: the fewest GPUs of one VM, 1 to 1024.
             gpus_max: the most.
             cpu_architecture: ``x86_64`` or ``arm64``; None for both.
-            generation: ``current``, or ``any``.
+            generation: ``current``, ``any``, or ``auto``: any to train, current ones to hold checkpoints.
             estimates: also consider types whose eFLOPS are estimated; their figures are marked.
             burstable: also consider burstable types as memory nodes.
             max_nodes: the most VMs that train, 1 to 4096.

@@ -230,6 +230,14 @@ def doubts(answer: Recommendations) -> list[str]:
     """What should make a reader careful with the figures."""
     found = list(dict.fromkeys(w for r in answer.configurations for w in r.warnings))
     found += answer.catalog.provenance.doubts
+    nodes = (r.cluster.memory.instance for r in answer.configurations if r.cluster.memory is not None)
+    if answer.catalog.memory_nodes.sustained:
+        found += dict.fromkeys(
+            f"nobody says what the network of {node.name} sustains: it counts with {node.network_gbps:g} Gbit/s, which "
+            "may be a peak"
+            for node in nodes
+            if node.network_baseline_gbps is None
+        )
     named = [*answer.configurations, *(a.recommendation for a in answer.alternatives)]
     for gpu, kind in dict.fromkeys((r.cluster.gpu, r.speedup_kind) for r in named):
         curve = gpu.curve(kind)

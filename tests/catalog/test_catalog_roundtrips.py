@@ -19,6 +19,7 @@ from deepvm.catalog.problems import catalog_findings
 from deepvm.catalog.schema import CatalogDocument, InstanceDocument, MeasuredDocument
 from deepvm.catalog.store import format_catalog, load_catalog, load_quotas
 from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, ZonePrice
+from deepvm.core.memory_nodes import RULES
 from deepvm.core.saturation import SaturationTable
 from deepvm.core.speedup import HybridSpeedup, LogisticSpeedup, MeasuredSpeedup, RingSpeedup
 from deepvm.errors import DataError, RequestError
@@ -132,6 +133,7 @@ def catalogs(draw, *, plain=False):
         draw(text(1)),
         draw(text()),
         Provenance("file", draw(st.none() | st.dates()), draw(text())),
+        memory_nodes=draw(st.sampled_from(list(RULES.values()))),
     )
 
 

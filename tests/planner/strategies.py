@@ -17,6 +17,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
+from deepvm.core.memory_nodes import PAPER_NODES, REAL_NODES
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.planner.request import (
@@ -155,6 +156,7 @@ def make_pool(price: Callable[[random.Random], int], seed: int = 2023, size: int
                 on_demand_usd_per_hour=mostly(usd(price(rng))),
                 memory_gib=mostly(rng.choice((0.5, 1.0, 7.5, 16.0, 16.0))),
                 network_gbps=network(),
+                network_baseline_gbps=some(traits.choice((0.1, 0.2, 0.7, 5.0, 25.0)), None),
                 vcpus=rng.choice((1, 4, 4, 8, 96)),
                 quota_family=rng.choice(FAMILIES),
                 burstable=some(True, False),
@@ -178,6 +180,7 @@ SATURATION = (
     SaturationTable((1.0, 5.0, 10.0, 25.0), (1, 2, 3, 5)),
     SaturationTable((0.5, 12.5), (2, 4)),
 )
+NODE_RULES = (PAPER_NODES, REAL_NODES, replace(REAL_NODES, reserved_bytes=2**28 + 1, reserved_percent=33))
 ARCHITECTURES = ((), (), (), ("tiering",), ("single-anchor",), ("tiering", "single-anchor"))
 PLACES = tuple((f, m) for f in FAMILIES for m in Market)
 
@@ -239,6 +242,7 @@ def cases(draw: st.DrawFn, pool: str = "ordinary") -> Case:
         n_sat=draw(st.sampled_from(SATURATION)),
         quotas=draw(st.one_of(*[st.just(())] * 3, quota_sets())),
         default_speedup=draw(st.sampled_from(kinds)),
+        memory_nodes=draw(st.sampled_from(NODE_RULES)),
     )
     request = PlanRequest(
         budget=Decimal(0),

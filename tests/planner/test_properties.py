@@ -71,10 +71,13 @@ def assert_feasible(cluster: Cluster, catalog: Catalog, request: PlanRequest) ->
     assert cluster.on_demand_count == 0
     assert cluster.spot_count >= 1
     assert memory.instance.memory_gib is not None
-    assert Fraction(memory.instance.memory_gib) * 2**30 >= request.checkpoint_bytes * request.buffers
+    rule = catalog.memory_nodes
+    room = Fraction(memory.instance.memory_gib) * 2**30 * (100 - rule.reserved_percent) / 100 - rule.reserved_bytes
+    assert room >= request.checkpoint_bytes * request.buffers
     assert gpu.network_gbps is not None
-    assert memory.instance.network_gbps is not None
-    senders = oracle.n_sat(catalog.n_sat, min(gpu.network_gbps, memory.instance.network_gbps))
+    gbps = (rule.sustained and memory.instance.network_baseline_gbps) or memory.instance.network_gbps
+    assert gbps is not None
+    senders = min(oracle.n_sat(catalog.n_sat, gpu.network_gbps), oracle.node_n_sat(catalog, gbps))
     assert cluster.gpu_count < senders * memory.count
     assert memory.count == 1 or cluster.gpu_count >= senders * (memory.count - 1), "one memory node less is enough"
 

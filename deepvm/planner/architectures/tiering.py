@@ -64,7 +64,7 @@ class Tiering(Architecture):
             Constraint(
                 "memory",
                 "MEM(w) >= f s (eq. 6)",
-                tuple((y, -memory) for y, memory in zip(types, tier.memory_bytes.tolist(), strict=True)),
+                tuple((y, -room) for y, room in zip(types, tier.room_bytes.tolist(), strict=True)),
                 "<=",
                 -tier.needed_bytes,
             ),
