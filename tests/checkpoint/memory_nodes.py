@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -248,12 +248,19 @@ class Process:
     """A node in a process of its own, by the command line."""
 
     def __init__(
-        self, folder: Path, *words: str, kill_at: str = "", memory: str = "64MiB", persist: bool = True
+        self,
+        folder: Path,
+        *words: str,
+        kill_at: str = "",
+        memory: str = "64MiB",
+        persist: bool = True,
+        within: Sequence[str] = (),
     ) -> None:
+        """Start it; ``within``: what stands before the command."""
         token = folder / "token"
         token.write_bytes(TOKEN + b"\n")
         self.persist = folder / "persist"
-        command = [sys.executable, *program(), "memory-node", "serve", "--listen", "127.0.0.1:0"]
+        command = [*within, sys.executable, *program(), "memory-node", "serve", "--listen", "127.0.0.1:0"]
         command += ["--memory", memory, "--token-file", str(token), *words]
         if persist:
             command += ["--persist", f"file://{self.persist}"]
@@ -284,8 +291,16 @@ class Process:
     @property
     def rss(self) -> int:
         """Bytes of memory in use."""
+        return self._memory("VmRSS")
+
+    @property
+    def peak(self) -> int:
+        """The most that it was."""
+        return self._memory("VmHWM")
+
+    def _memory(self, name: str) -> int:
         text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(text.partition("VmRSS:")[2].split()[0]) * 1024
+        return int(text.partition(f"{name}:")[2].split()[0]) * 1024
 
     def status(self) -> dict[str, object]:
         return dict(node_status(self.address, TOKEN))

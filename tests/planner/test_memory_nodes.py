@@ -1,0 +1,205 @@
+"""Which of AWS's types a plan takes as memory nodes, by what AWS says of them."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from builders import catalog, cpu_type, gpu_type
+
+from deepvm.catalog.assemble import SpotChoice, assemble
+from deepvm.catalog.provider import Signal
+from deepvm.catalog.store import load_catalog
+from deepvm.core.cluster import Rejection
+from deepvm.core.instances import Catalog
+from deepvm.core.memory_nodes import PAPER_NODES, REAL_NODES
+from deepvm.core.units import GIB
+from deepvm.planner.explain import explain
+from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.reports.sources import doubts
+
+NOW = datetime(2026, 11, 23, tzinfo=timezone.utc)
+# vCPUs, GiB, sustained and peak Gbit/s, current, burstable, $/h in us-east-1 (shared data of July 2026).
+NODES = {
+    "t1.micro": (1, 0.612, 0.07, 0.28, False, False, "0.02"),
+    "t3.large": (2, 8, 0.512, 5, True, True, "0.0832"),
+    "a1.medium": (1, 2, 0.5, 10, False, False, "0.0255"),
+    "m6g.medium": (1, 4, 0.5, 10, True, False, "0.0385"),
+    "a1.large": (2, 4, 0.75, 10, False, False, "0.051"),
+    "c7g.large": (2, 4, 0.937, 12.5, True, False, "0.0725"),
+    "m7g.large": (2, 8, 0.937, 12.5, True, False, "0.0816"),
+    "c5n.large": (2, 5.25, 3, 25, True, False, "0.108"),
+    "m7g.xlarge": (4, 16, 1.876, 12.5, True, False, "0.1632"),
+    "r7g.xlarge": (4, 32, 1.876, 12.5, False, False, "0.2142"),
+}
+TRAINER = {
+    "vcpus": 8,
+    "memory_gib": 32,
+    "baseline_gbps": 10,
+    "peak_gbps": 25,
+    "gpu": {"name": "T4", "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16},
+}
+
+
+def aws(*names: str, **changes: Any) -> Catalog:
+    """AWS's market with these types for memory nodes, all without any."""
+    specs: dict[str, Any] = {"g4dn.2xlarge": TRAINER}
+    for name in names or NODES:
+        vcpus, gib, baseline, peak, current, burstable, _ = NODES[name]
+        specs[name] = {
+            "vcpus": vcpus,
+            "memory_gib": gib,
+            "baseline_gbps": baseline,
+            "peak_gbps": peak,
+            "current": current,
+            "burstable": burstable,
+        } | changes
+    data = {
+        "specs": specs,
+        "on-demand": {"g4dn.2xlarge": "0.752"} | {name: NODES[name][-1] for name in names or NODES},
+        "spot": {"g4dn.2xlarge": {"": ["0.3179", ""]}},
+    }
+    signals = {k: Signal(k, "us-east-1", NOW, f"said {k}", v, origin="live") for k, v in data.items()}
+    return assemble("us-east-1", signals, SpotChoice(), NOW)
+
+
+def nine(shop: Catalog, **options: Any) -> Recommendations:
+    """Nine trainers, which must have memory nodes."""
+    options = {"architecture": "tiering", "max_nodes": 9, "objective": "throughput"} | options
+    return recommend(shop, 100, **options)
+
+
+def best(shop: Catalog, **options: Any) -> tuple[int, str]:
+    answer = nine(shop, **options)
+    assert answer and answer[0].cluster.gpu_count == 9 and answer[0].cluster.memory is not None
+    return answer[0].cluster.memory.count, answer[0].cluster.memory.instance.name
+
+
+def why(answer: Recommendations, name: str) -> Rejection:
+    return next(r for r in answer.rejections if r.instance_type == name)
+
+
+class TestWhatVerificationFound:
+    def test_a_vm_whose_memory_is_all_checkpoints(self) -> None:
+        """Two of 0.98 GB on a1.medium, 2 GiB, for nine senders to 0.5 Gbit/s."""
+        assert best(aws(), checkpoint_size="980MB") == (1, "c5n.large")
+        assert "a1.medium" not in {m for _, m in [best(aws("a1.medium", "c5n.large"), checkpoint_size="980MB")]}
+
+    def test_t1_has_credits_although_aws_s_flag_says_no(self) -> None:
+        assert why(nine(aws(), checkpoint_size="10MB"), "t1.micro").reason == "burstable"
+
+    def test_7_82_of_8_gib(self) -> None:
+        answer = nine(aws(), checkpoint_size="4.2GB", generation="current")  # 2 x 4.2 GB are 7.82 GiB
+        found = why(answer, "m7g.large")
+        assert (found.reason, found.detail) == (
+            "memory",
+            "memory 8 GiB, of which 5.96 GiB can hold checkpoints beside the system and the node, needed "
+            "2 x 4.2 GB = 7.82 GiB (eq. 6)",
+        )
+        assert answer[0].cluster.memory is not None
+        assert answer[0].cluster.memory.instance.name == "m7g.xlarge"
+
+    def test_a_peak_of_minutes(self) -> None:
+        """m7g.large sustains 0.937 Gbit/s, where Table V has 3 senders; its peak of 12.5 would have 24."""
+        assert best(aws("m7g.large")) == (4, "m7g.large")
+        assert best(aws("c5n.large")) == (1, "c5n.large")
+        assert best(aws("m7g.large", "c5n.large")) == (1, "c5n.large")
+
+
+@pytest.mark.parametrize("solver", ["ilp", "frontier"])
+@pytest.mark.parametrize("mb", [1, 300, 1370, 1380, 2000, 3190, 3200, 6840, 6860])
+def test_each_node_has_room_for_f_x_s_beside_all_else(mb: int, solver: str) -> None:
+    answer = nine(aws(), checkpoint_size=f"{mb}MB", generation="any", top=100, solver=solver)
+    for found in answer:
+        node = found.cluster.memory
+        assert node is not None and node.instance.memory_gib is not None
+        room = node.instance.memory_gib * GIB * 0.85 - 900_000_000
+        assert 2 * mb * 10**6 <= room
+        assert node.instance.vcpus >= 2
+        gbps = node.instance.network_baseline_gbps
+        assert gbps is not None
+        senders = 12 if gbps >= 1.7 else 3
+        assert node.count == math.floor(found.cluster.gpu_count / senders) + 1
+    assert len(answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "cure"),
+    [
+        ("t3.large", "burstable", {"burstable": True}),
+        ("a1.large", "previous-generation", {"generation": "any"}),
+        ("m6g.medium", "vcpus", {}),
+    ],
+)
+def test_what_is_left_out_for_what_it_is(name: str, reason: str, cure: dict[str, Any]) -> None:
+    """A reason that a program can test, a sentence, and two ways to have it all the same."""
+    shop = aws(name, "m7g.xlarge")
+    answer = nine(shop)
+    assert [r.reason for r in answer.rejections if r.instance_type == name] == [reason]
+    said = explain(shop, 100, name)
+    assert said.rejection is not None and said.rejection.reason == reason
+    assert said.verdict.startswith(f"{name} is not considered: it ") and "--memory-node" in said.verdict
+    for option in cure:
+        assert f"--{option}" in said.verdict
+        assert not any(r.instance_type == name for r in nine(shop, **cure).rejections)
+    assert best(shop, memory_node=name)[1] == name
+    assert why(nine(shop, memory_node=[f"{name[:-1]}?", "m7g.*"]), name).reason == reason, "a glob names nobody"
+
+
+def test_a_named_type_must_have_room_all_the_same() -> None:
+    answer = nine(aws(), memory_node="a1.medium", checkpoint_size="980MB")
+    assert not answer and answer.infeasible is not None and answer.infeasible.constraint == "memory"
+    assert "the largest, a1.medium, has 2 GiB, enough for checkpoints up to 462.68 MB" in answer.infeasible.reason
+
+
+def test_current_generations_only_is_said_as_before() -> None:
+    assert why(nine(aws(), generation="current"), "a1.large").reason == "excluded"
+
+
+@pytest.mark.parametrize(
+    ("names", "size", "advised"),
+    [
+        (("a1.large",), "300MB", ["--generation any"]),
+        (("a1.large", "t3.large", "m6g.medium"), "300MB", ["--burstable", "--generation any", "--memory-node"]),
+        (("m7g.large", "r7g.xlarge"), "5GB", ["--generation any"]),
+        (("a1.large", "t3.large"), "30GB", []),
+    ],
+)
+def test_nothing_feasible_says_what_would_allow_more(names: tuple[str, ...], size: str, advised: list[str]) -> None:
+    answer = nine(aws(*names), checkpoint_size=size)
+    assert answer.infeasible is not None and answer.infeasible.constraint == "memory"
+    options = ["--burstable", "--generation any", "--memory-node"]
+    assert [o for o in options if o in answer.infeasible.advice] == advised
+    for option, change in (("--generation any", {"generation": "any"}), ("--burstable", {"burstable": True})):
+        assert option not in advised or nine(aws(*names), checkpoint_size=size, **change)
+
+
+def test_a_bandwidth_that_may_be_a_peak_is_doubted() -> None:
+    shop = aws("c7g.large", baseline_gbps=None)
+    assert best(shop) == (1, "c7g.large")
+    said = "nobody says what the network of c7g.large sustains: it counts with 12.5 Gbit/s, which may be a peak"
+    assert said in doubts(nine(shop))
+    assert not any("sustains" in d for d in doubts(nine(aws("c7g.large"))))
+    plain = catalog(gpu_type(), cpu_type())
+    assert plain.memory_nodes is PAPER_NODES and not any("sustains" in d for d in doubts(nine(plain)))
+
+
+def test_peak_and_baseline_differ_for_trainers_alone() -> None:
+    """--network is about those: a memory node's network counts with what it sustains, whichever."""
+    shop = aws("m7g.large", "c5n.large")
+    assert best(shop) == best(shop.sustained()) == (1, "c5n.large")
+    assert best(aws("m7g.large")) == best(aws("m7g.large").sustained()) == (4, "m7g.large")
+
+
+def test_eq_6_as_it_is_printed_where_the_catalogue_says_so() -> None:
+    for name in ("paper", "simulated"):
+        assert load_catalog(name).memory_nodes is PAPER_NODES
+    assert aws().memory_nodes is REAL_NODES
+    assert load_catalog("aws-us-east-1", prices="snapshot", offline=True).memory_nodes is REAL_NODES
+    tight = [gpu_type(), cpu_type(memory_gib=1, vcpus=1, current_generation=False, network_baseline_gbps=0.1)]
+    for solver in ("ilp", "frontier"):
+        assert best(catalog(*tight), checkpoint_size=2**29, solver=solver) == (1, "cpu.xlarge")
+        assert not nine(catalog(*tight), checkpoint_size=2**29 + 1, solver=solver)
+        assert not nine(catalog(*tight, memory_nodes=REAL_NODES), checkpoint_size=2**20, solver=solver)
