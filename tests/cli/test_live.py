@@ -25,7 +25,7 @@ SPOT, VT_ON_DEMAND, STANDARD = "L-3819A6DF", "L-DB2E81BA", "L-1216C47A"
 @pytest.fixture(scope="module")
 def aws() -> Iterator[FakeAws]:
     pytest.importorskip("moto.server")
-    prices = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006", "c5.xlarge": "0.17", "t3.xlarge": "0.1664", "m5.large": "0"}
+    prices = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006", "c5n.xlarge": "0.216", "t3.xlarge": "0.1664", "m5.large": "0"}
     spot = {
         "g4dn.xlarge": {
             "us-east-1a": [(900, "0.30"), (2, "0.2100")],
@@ -36,7 +36,7 @@ def aws() -> Iterator[FakeAws]:
     }
     west = {"g4dn.xlarge": {"us-west-2a": [(900, "0.1800")]}}
     fake = FakeAws(
-        on_demand={"us-east-1": prices, "us-west-2": {**prices, "c5.xlarge": "0.18"}},
+        on_demand={"us-east-1": prices, "us-west-2": {**prices, "c5n.xlarge": "0.22"}},
         spot={"us-east-1": spot, "us-west-2": west},
         quotas={SPOT: 64.0, VT_ON_DEMAND: 8.0, STANDARD: 32.0},
         scores={"use1-az6": 7, "use1-az1": 9},
@@ -86,9 +86,9 @@ def test_from_an_empty_cache_to_a_warm_one(aws: FakeAws, environment: dict[str, 
     assert (best["gpu"]["instance_type"], best["gpu"]["count"], best["memory"]["instance_type"]) == (
         "g4dn.xlarge",
         13,
-        "c5.xlarge",
+        "c5n.xlarge",
     )
-    assert best["usd_per_hour"] == 13 * 0.21 + 0.17
+    assert best["usd_per_hour"] == 13 * 0.21 + 0.216
     assert best["zone"] == "use1-az6"
     assert [z["zone_name"] for z in best["gpu"]["zones"]] == ["us-east-1a", "us-east-1b"]
     assert best["gpu"]["spot_price"]["source"] == "live"
@@ -186,7 +186,7 @@ def test_exports_know_zones_and_no_secrets(environment: dict[str, str], folder: 
         deepvm(environment, "export", str(file), "--to", engine, "--output-dir", str(folder / engine))
     fleet = "".join(p.read_text() for p in (folder / "ec2-fleet").iterdir())
     assert "use1-az6" in fleet
-    assert "use1-az1" not in fleet  # 13 x 0.22 + 0.17 would be more than 3 $/h
+    assert "use1-az1" not in fleet  # 13 x 0.22 + 0.216 would be more than 3 $/h
     files = [p for p in folder.rglob("*") if p.is_file()]
     assert len(files) > 12  # the cache, the plan, the exports
     for path in files:

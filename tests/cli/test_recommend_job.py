@@ -231,11 +231,11 @@ WORK = ["recommend", "--prices", "snapshot", "--work", "100", "--mttp", "12h"]
 
 
 def test_clusters_are_compared_with_on_demand_alone_and_with_cheaper_ones(run: Run) -> None:
-    words = [*WORK, "--pw", "2", "--measured-on", "g4dn.xlarge"]
+    words = [*WORK, "--pw", "2.02", "--measured-on", "g4dn.xlarge"]
     out = run(*words)[1]
     assert "\nBetter without spot VMs: 1 x g5.xlarge (on-demand) at 1.0060 $/h, expected 54.25 h and 54.58 $ (0." in out
-    assert "\nLess money: 0.5905 $/h, 70% less, buys 1 x g5.xlarge (spot)" in out
-    assert "expected 54.68 h and 32.29 $ (0.1% longer, 70.3% cheaper)" in out
+    assert "\nLess money: 0.5905 $/h, 71% less, buys 1 x g5.xlarge (spot)" in out
+    assert "expected 54.68 h and 32.29 $ (0.1% longer, 70.7% cheaper)" in out
     found = json.loads(run(*words, "-o", "json")[1])
     alone = found["on_demand"]
     assert alone["expected"]["total_cost_usd"] == pytest.approx(alone["expected"]["makespan_s"] / 3600 * 1.006)
