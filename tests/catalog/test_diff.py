@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from deepvm.catalog.diff import CatalogDiff, FigureChange, PriceChange, diff_catalogs
 from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, Quota, ZonePrice
+from deepvm.core.memory_nodes import REAL_NODES
 from deepvm.core.saturation import SaturationTable
 from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
 from deepvm.reports import diffs, documents
@@ -233,11 +234,13 @@ def test_figures_of_the_catalogue() -> None:
         region="us-east-2",
         n_sat=SaturationTable((0.3, 1.7), (3, 13)),
         provenance=Provenance("file", date(2026, 8, 10), "somebody", basis="p95"),
+        memory_nodes=REAL_NODES,
     )
     found = {f.figure: (f.old, f.new) for f in figures(old, new)}
     assert found["region"] == ("us-east-1", "us-east-2")
     assert found["prices_as_of"] == (None, "2026-08-10") and found["source"] == ("", "somebody")
     assert found["basis"] == ("", "p95")
+    assert found["memory_nodes"] == ("paper", "real")
     assert found["n_sat at 1.7 Gbit/s"] == (12, 13) and found["n_sat at 25 Gbit/s"] == (28, None)
     assert "n_sat at 0.3 Gbit/s" not in found
     assert found["quota P spot (vCPUs)"] == (8, 9) and found["quota P spot (vCPUs in use)"] == (None, 4)

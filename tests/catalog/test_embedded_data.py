@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from deepvm.catalog.csv_file import format_csv
 from deepvm.catalog.document import build_catalog, document_of
 from deepvm.catalog.json_file import format_document, load_exact
 from deepvm.catalog.problems import catalog_findings
 from deepvm.catalog.schema import json_schema
 from deepvm.catalog.store import DEFAULT_CATALOG, embedded_names, load_catalog
 from deepvm.core.instances import Market, quota_limit
+from deepvm.core.memory_nodes import PAPER_NODES, REAL_NODES
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -219,3 +221,17 @@ def test_loading_an_embedded_catalogue_imports_nothing_slow():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=DATA.parent)
     assert out.stdout.strip() == "[]"
+
+
+def test_a_file_says_which_rule_its_memory_nodes_follow(tmp_path):
+    """A copy of the paper's catalogue answers as that does; a file that says nothing is of real VMs."""
+    paper = load_catalog("paper")
+    document = document_of(paper)
+    assert document["memory_nodes"] == "paper"
+    for name, text in (("a.json", json.dumps(document)), ("a.csv", format_csv(paper)[0])):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert load_catalog(tmp_path / name).memory_nodes == paper.memory_nodes == PAPER_NODES
+        (tmp_path / name).write_text(
+            text.replace('"memory_nodes": "paper", ', "").replace("# memory_nodes: paper\n", ""), encoding="utf-8"
+        )
+        assert load_catalog(tmp_path / name).memory_nodes == REAL_NODES

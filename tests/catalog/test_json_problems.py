@@ -143,6 +143,7 @@ CASES = {
     "date as number": (("prices_as_of", 20231001), "prices_as_of", "20231001", "YYYY-MM-DD"),
     "31 February": (("prices_as_of", "2023-02-31"), "prices_as_of", "2023-02-31", "YYYY-MM-DD"),
     "default curve": (("default_speedup", "amdahl"), "default_speedup", '"amdahl"', "hybrid, ring or measured"),
+    "memory nodes": (("memory_nodes", "small"), "memory_nodes", '"small"', "real or paper"),
     "market": (("quotas", 0, "market", "ondemand"), "quotas[0].market", '"ondemand"', "spot or on-demand"),
     "negative quota": (("quotas", 0, "vcpus", -1), "quotas[0].vcpus", "-1", "from 0"),
     "n_sat zero": (("n_sat", 0, "n_sat", 0), "n_sat[0].n_sat", "0", "from 1"),

@@ -25,7 +25,13 @@ SPOT, VT_ON_DEMAND, STANDARD = "L-3819A6DF", "L-DB2E81BA", "L-1216C47A"
 @pytest.fixture(scope="module")
 def aws() -> Iterator[FakeAws]:
     pytest.importorskip("moto.server")
-    prices = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006", "c5n.xlarge": "0.216", "t3.xlarge": "0.1664", "m5.large": "0"}
+    prices = {
+        "g4dn.xlarge": "0.526",
+        "g5.xlarge": "1.006",
+        "c5n.xlarge": "0.216",
+        "t3.xlarge": "0.1664",
+        "m5.large": "0",
+    }
     spot = {
         "g4dn.xlarge": {
             "us-east-1a": [(900, "0.30"), (2, "0.2100")],

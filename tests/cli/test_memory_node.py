@@ -115,6 +115,13 @@ def test_more_memory_than_the_machine_has(
         caplog.clear()
         assert run(*words, size)[0] == 0
         assert (f"--memory {size} is" in caplog.text) == warned
+    # A large one has more to give, and a plan of this size knows it: 57.5 of 68.7 GB, of which 65.9 are its system's.
+    monkeypatch.setattr(slots, "machine_memory", lambda: 65_869_537_280)
+    for size, warned in (("57.5GB", False), ("60GB", True)):
+        caplog.clear()
+        assert run(*words, size)[0] == 0
+        assert (f"--memory {size} is" in caplog.text) == warned
+    monkeypatch.setattr(slots, "machine_memory", lambda: 2**30)
     code, _, err = run(*words, "1025MiB")
     assert code == 2 and "at most 1.0 GiB" in err
     monkeypatch.setattr(slots, "machine_memory", lambda: None)

@@ -22,6 +22,7 @@ from deepvm.catalog.measured_apply import reasons
 from deepvm.catalog.measured_entries import Entry
 from deepvm.catalog.store import load_catalog
 from deepvm.core.instances import Catalog, Gpu
+from deepvm.core.memory_nodes import PAPER_NODES, REAL_NODES
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import MeasuredSpeedup, RingSpeedup
 from deepvm.errors import RequestError
@@ -421,6 +422,18 @@ def test_the_row_stands_where_the_planner_looks() -> None:
     lone = tables(saturation(18, None, sender_gbps=4.6, receiver_gbps=9.4))
     assert apply(lone, elsewhere, among=(PAPER, elsewhere)).n_sat == found.n_sat  # another region knows the type
     assert rows(apply(lone, elsewhere).n_sat)[9.4] == 18
+
+
+def test_a_row_of_a_memory_node_stands_at_what_its_network_sustains() -> None:
+    """Where that is what the planner looks up; the senders count with the bandwidth that they are given."""
+    node = cpu_type("node", network_gbps=12.5, network_baseline_gbps=0.937)
+    entry = tables(saturation(9, None, sender="gpu.xlarge", receiver="node"))
+    for rule, gbps in ((REAL_NODES, 0.937), (PAPER_NODES, 12.5)):
+        found = apply(entry, catalog(gpu_type(), node, memory_nodes=rule))
+        assert rows(found.n_sat)[gbps] == 9
+        for trainers, nodes in ((8, 1), (9, 2)):
+            best = deepvm.recommend(found, 100, architecture="tiering", max_nodes=trainers)[0].cluster
+            assert best.memory is not None and (best.gpu_count, best.memory.count) == (trainers, nodes)
 
 
 def test_a_pair_of_unknown_types_changes_nothing() -> None:
