@@ -325,7 +325,7 @@ class CatalogDocument(_Object):
     memory_nodes: Literal["real", "paper"] = Field(
         "real",
         description="what a memory node must have: real or paper; real is room for the system and the node beside the "
-        "checkpoints, a sustained network, 2 vCPUs and a current generation, paper is the memory of DeepVM's eq. 6 alone",
+        "checkpoints, a sustained network, 2 vCPUs, a current generation; paper is the memory of DeepVM's eq. 6 alone",
     )
     n_sat: Annotated[list[SaturationRow], Field(min_length=1, max_length=1000)] | None = Field(
         None,
