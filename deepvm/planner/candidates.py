@@ -147,9 +147,7 @@ class MemoryTier:
     def take(self, rows: BoolArray) -> MemoryTier:
         """The same columns with only these rows."""
         kept = tuple(t for t, keep in zip(self.types, rows.tolist(), strict=True) if keep)
-        columns = {
-            c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")
-        }
+        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")}
         return replace(self, types=kept, **columns)
 
     @property
