@@ -197,11 +197,11 @@ def _no_memory_node(catalog: Catalog, request: PlanRequest, candidates: Candidat
             f"no memory node holds {request.buffers} x {format_bytes(request.checkpoint_bytes)} (eq. 6): the "
             f"largest, {biggest.name}, has {biggest.memory_gib or 0:g} GiB, enough for checkpoints up to {fits}"
         )
-        advice = f"lower the checkpoint size or the number of buffers{_unloved(catalog, request, candidates)}{instead}"
+        advice = f"lower the checkpoint size or the number of buffers{_opt_in(catalog, request, candidates)}{instead}"
         return Infeasible("memory", reason, advice)
     found = _grouped(candidates, catalog, gpu=False) or "the catalogue has no CPU type"
     advice = "allow other memory nodes" if request.memory_nodes or request.exclude else "use a catalogue with CPU types"
-    advice += _unloved(catalog, request, candidates) + instead
+    advice += _opt_in(catalog, request, candidates) + instead
     return Infeasible("memory", f"no type can be a memory node: {found}", advice)
 
 
@@ -212,7 +212,7 @@ _ALLOWED_BY = {
 }
 
 
-def _unloved(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> str:
+def _opt_in(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> str:
     """How to have types that would hold the checkpoints and are left out for what they are; empty without such."""
     rule = catalog.memory_nodes
     roomy = [

@@ -159,9 +159,9 @@ def memory_rejection(
         return Rejection(name, "excluded", excluded)
     if instance.unusable:
         return Rejection(name, "unusable", instance.unusable)
-    unloved = None if name in request.memory_nodes else _unloved(instance, request, rule)
-    if unloved is not None:
-        return unloved
+    not_by_default = None if name in request.memory_nodes else _not_by_default(instance, request, rule)
+    if not_by_default is not None:
+        return not_by_default
     if instance.on_demand_usd_per_hour is None:
         return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")
     if rule.network_gbps(instance) is None:
@@ -180,7 +180,7 @@ def memory_rejection(
     return None
 
 
-def _unloved(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> Rejection | None:
+def _not_by_default(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> Rejection | None:
     """Why a type that could hold checkpoints is not chosen unless it is named, or None."""
     named = "by name with --memory-node"
     if instance.burstable and not request.burstable:
