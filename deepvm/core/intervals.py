@@ -114,5 +114,36 @@ def most(*values: Number) -> Number:
     return found
 
 
+def over(interval_s: Number, step_s: Number) -> Number:
+    """How many steps an interval is, not in whole numbers; of steps that take no time, infinitely many."""
+    if isinstance(step_s, (int, float)) and not step_s:
+        return either(interval_s > 0, math.inf, 0 * interval_s)
+    return interval_s / step_s
+
+
+HAIR = 1e-9
+"""Of a step: 0.3 s are 2.9999999999999996 steps of 0.1 s, and 3."""
+
+
+def rounded_down(steps: Number) -> Number:
+    """Whole steps, as many as fit; infinite stays infinite."""
+    return _whole(steps, up=False)
+
+
+def rounded_up(steps: Number) -> Number:
+    """Whole steps, as many as it takes; infinite stays infinite."""
+    return _whole(steps, up=True)
+
+
+def _whole(steps: Number, *, up: bool) -> Number:
+    if isinstance(steps, (int, float)):
+        if not math.isfinite(steps):
+            return steps
+        return float(math.ceil(steps - HAIR) if up else math.floor(steps + HAIR))
+    import numpy as np
+
+    return np.asarray(np.ceil(steps - HAIR) if up else np.floor(steps + HAIR))
+
+
 def _above_0(value: Number) -> Number:
     return either(value > 0, value, 1.0)

@@ -249,10 +249,6 @@ class _Course:
 
     def _interval(self, missed: Array | float) -> Array:
         """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
-        if isinstance(self.policy, EverySteps):
-            return np.full(self.rate.shape, float(min(self.policy.steps, self.job.steps + 1)))
-        if not isinstance(self.policy, IntervalPolicy):
-            return np.full(self.rate.shape, self.job.steps + 1.0)
         policy = Adaptive() if isinstance(self.policy, Hazard) else self.policy
         steps = whole_steps(policy, replace(self.facts, missed_rate=missed))
         return np.broadcast_to(np.minimum(steps, self.job.steps + 1.0), self.rate.shape)

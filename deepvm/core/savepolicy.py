@@ -5,18 +5,34 @@ while training (deepvm.core.preemptions) comes in as facts.
 
 ``none``, ``static:K`` (each K steps), ``every:30s``, ``auto`` (Young's interval within a budget) and the policies that
 weigh saves against preemptions: ``young``, ``daly``, ``exact``, ``thesis``, ``adaptive`` (the default of the
-simulator), ``hazard``. A new one is a frozen dataclass with ``interval_s`` and ``emergency``, and a line in
-``POLICIES``.
+simulator), ``hazard``. A new one is a frozen dataclass with ``interval_s``, ``least_s`` and ``emergency``, and a line
+in ``POLICIES``.
+
+Saves stand between steps, so intervals are rounded to whole steps, by one rule for the running job, the simulator, the
+replay of traces and the closed form (:func:`whole_steps`): an interval that pays best is rounded down, as in the
+Spotify thesis; a time that must pass, such as one that the user asks for, is rounded up.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from deepvm.core.intervals import covered_s, daly_s, either, exact_s, lomax_s, most, thesis_s, young_s
+from deepvm.core.intervals import (
+    covered_s,
+    daly_s,
+    either,
+    exact_s,
+    lomax_s,
+    most,
+    over,
+    rounded_down,
+    rounded_up,
+    thesis_s,
+    young_s,
+)
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
@@ -93,6 +109,9 @@ class IntervalPolicy(SavePolicy, Protocol):
     def interval_s(self, facts: SaveFacts) -> Number:
         """Working time from the end of one save to the beginning of the next, seconds; infinite: none."""
 
+    def least_s(self, facts: SaveFacts) -> Number:
+        """Of the interval, what must have passed before the next save, seconds; 0: it may be cut to whole steps."""
+
     def emergency(self, facts: SaveFacts) -> Truth:
         """Whether to save when the notice of a preemption arrives."""
 
@@ -145,6 +164,10 @@ class EverySeconds:
         """See :class:`IntervalPolicy`."""
         return self.seconds + 0 * facts.save_s
 
+    def least_s(self, facts: SaveFacts) -> Number:
+        """All of it: the user asked for that time."""
+        return self.interval_s(facts)
+
     def emergency(self, facts: SaveFacts) -> Truth:
         """See :class:`IntervalPolicy`."""
         return False
@@ -161,15 +184,21 @@ class _Weighing:
         """See :class:`IntervalPolicy`."""
         raise NotImplementedError
 
+    def least_s(self, facts: SaveFacts) -> Number:
+        """See :class:`IntervalPolicy`."""
+        return 0 * facts.save_s
+
     def emergency(self, facts: SaveFacts) -> Truth:
         """See :class:`IntervalPolicy`."""
         return False
 
     def due(self, context: SaveContext) -> bool:
-        """See :class:`SavePolicy`."""
-        if not context.last_step and not context.facts.save_s:
+        """See :class:`SavePolicy`; a step takes what those since the last version took on average."""
+        facts, done = context.facts, context.step - context.last_step
+        if not context.last_step and not facts.save_s:
             return True  # the first version shows what one costs
-        return bool(context.now_s - context.last_s >= self.interval_s(context.facts))
+        worked_s = max(context.now_s - context.last_s - float(facts.save_s), 0.0)
+        return done > 0 and bool(done >= whole_steps(self, replace(facts, step_s=worked_s / done)))
 
 
 @dataclass(frozen=True)
@@ -201,7 +230,11 @@ class Auto(_Weighing):
     def interval_s(self, facts: SaveFacts) -> Number:
         """See :class:`IntervalPolicy`."""
         mtbf_s = facts.mttp_s if self.mtbf_s is None else self.mtbf_s
-        return most(young_s(facts.save_s, mtbf_s), facts.save_s / self.overhead, facts.backup_s)
+        return most(young_s(facts.save_s, mtbf_s), self.least_s(facts))
+
+    def least_s(self, facts: SaveFacts) -> Number:
+        """The budget, and the version that is under way."""
+        return most(facts.save_s / self.overhead, facts.backup_s)
 
 
 @dataclass(frozen=True)
@@ -290,18 +323,19 @@ _DIGITS = 18
 """Of a number of steps; more is a slip, and Python reads no more than some thousands."""
 
 
-def whole_steps(policy: IntervalPolicy, facts: SaveFacts) -> Number:
-    """Steps from one save to the next, at least one; infinite: none.
+def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
+    """Steps of ``facts.step_s`` from one save to the next, at least one; infinite: none.
 
-    A time that somebody asks for is over when the save begins, as in :meth:`EverySeconds.due`. An interval that pays
-    best is rounded down, as in the Spotify thesis (6.3.2: 33 steps).
+    The interval rounded down to whole steps (Spotify thesis, 6.3.2: 33 of 33.6 steps), but no fewer than ``least_s``
+    takes.
     """
-    import numpy as np
-
-    steps = np.asarray(policy.interval_s(facts) / facts.step_s)
-    # A hair less, or 51 steps computed as 51.000000000000007 would become 52.
-    whole = np.ceil(steps - 1e-9) if isinstance(policy, EverySeconds) else np.floor(steps)
-    return np.maximum(whole, 1.0)
+    if isinstance(policy, EverySteps):
+        return float(policy.steps)
+    if not isinstance(policy, IntervalPolicy):
+        return math.inf
+    steps = over(policy.interval_s(facts), facts.step_s)
+    least = over(policy.least_s(facts), facts.step_s)
+    return most(rounded_down(steps), rounded_up(least), 1.0)
 
 
 def parse_policy(text: str, option: str = "policy") -> SavePolicy:

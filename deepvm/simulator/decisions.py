@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.core.instances import Market
+from deepvm.core.intervals import rounded_down
 from deepvm.core.preemptions import Lifetimes, LomaxHistory, Notices
 from deepvm.core.savepolicy import EverySeconds, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy, whole_steps
 from deepvm.simulator.growing import Growing
@@ -138,10 +139,11 @@ class Decisions:
         if grows is None:
             interval = np.asarray(whole_steps(self._weighing, facts), dtype=float)
         elif self._deadline:
-            interval = grows.first
+            interval = np.asarray(rounded_down(grows.first))
         else:
             interval, most = grows.alike(grows.within(until - r.now, facts.step_s, facts.save_s), random)
-        interval = np.minimum(np.floor(interval), NEVER)
+            interval = np.asarray(rounded_down(interval))
+        interval = np.minimum(interval, NEVER)
         if self._deadline and not self._everywhere:
             interval = np.where(r.on_demand, NEVER, interval)
         return interval, most

@@ -33,6 +33,7 @@ from deepvm.core.savepolicy import (
     SavePolicy,
     parse_policy,
     policy_name,
+    whole_steps,
 )
 from deepvm.errors import RequestError
 from deepvm.simulator.traces import TraceLives
@@ -133,7 +134,7 @@ def replay(
         facts = SaveFacts(
             save_s=save_s, step_s=step_s, mttp_s=mean[at], age_s=begun, shape=shape[at], scale_s=scale[at]
         )
-        work = _whole_steps(policy, facts, step_s)
+        work = np.broadcast_to(whole_steps(policy, facts) * step_s, at.shape)
         durable = begun + work + save_s
         first, last = np.clip(low[at], begun, durable), np.clip(high[at], begun, durable)
         # An end that is uniform on [first, last] of this cycle loses what lies between it and the last save. A life
@@ -263,17 +264,6 @@ def _before(each: Number) -> Array:
 def _ends(lives: TraceLives) -> tuple[Array, Array]:
     """(lives,) from when to when a life may have ended, or was watched: (n,) and (n,)."""
     return lives.low_s, lives.life_s + lives.gap_s / 2
-
-
-def _whole_steps(policy: SavePolicy, facts: SaveFacts, step_s: float) -> Array:
-    """Work until the next save; the policies save at the end of the step in which their interval is over."""
-    if isinstance(policy, EverySteps):
-        return np.full(np.shape(facts.age_s), policy.steps * step_s)
-    if not isinstance(policy, IntervalPolicy):
-        return np.full(np.shape(facts.age_s), np.inf)
-    # A hair less, or 51 steps computed as 51.000000000000007 would become 52.
-    steps = np.maximum(np.ceil(np.asarray(policy.interval_s(facts)) / step_s - 1e-9), 1)
-    return np.broadcast_to(steps * step_s, np.shape(facts.age_s))
 
 
 def _policy(name: str) -> SavePolicy | None:

@@ -101,7 +101,8 @@ def test_auto_keeps_its_budget_and_never_overtakes_itself(
     saved = steps_saved(Auto(mtbf_s, overhead), 300, step_s, stall_s, busy_s)
     assert saved[0] == 1
     gaps = [(b - a) * step_s for a, b in zip(saved, saved[1:], strict=False)]
-    assert all(gap + stall_s >= interval * (1 - 1e-9) for gap in gaps)
+    assert all(gap >= max(stall_s / overhead, busy_s) * (1 - 1e-9) for gap in gaps)
+    assert all(interval - step_s < gap * (1 + 1e-9) for gap in gaps)  # Young's interval is rounded down
 
 
 @pytest.mark.parametrize(
@@ -138,9 +139,43 @@ def test_the_exact_interval_of_one_job_needs_no_scipy() -> None:
         (EverySeconds(0.25), 3),
         (EverySeconds(3 * 0.1), 3),  # which is 3.0000000000000004 steps
         (parse_policy("young"), 5),  # 5.66
+        (parse_policy("exact"), 5),
+        (Auto(16.0, 0.5), 5),
+        (Auto(16.0, 0.0145), 7),  # 6.9 steps are 1.45 %
     ],
 )
 def test_whole_steps(policy: IntervalPolicy, steps: int) -> None:
     facts = SaveFacts(save_s=0.01, step_s=0.1, mttp_s=16.0)
     assert whole_steps(policy, facts) == steps
     assert whole_steps(policy, replace(facts, save_s=np.array([0.01, 0.01]))) == pytest.approx([steps, steps])
+
+
+def test_a_whole_number_of_steps_is_not_rounded_off() -> None:
+    """sqrt(2 x 0.01 x 4.5) = 0.3 s, which is 2.9999999999999996 steps of 0.1 s."""
+    assert whole_steps(parse_policy("young"), SaveFacts(save_s=0.01, step_s=0.1, mttp_s=4.5)) == 3
+
+
+@given(
+    st.sampled_from([name for name in POLICIES if name not in ("none", "hazard")] + ["every:7.5", "every:100"]),
+    st.floats(0.01, 10),
+    st.floats(0.01, 10),
+    st.floats(10, 1e4),
+    st.floats(0, 100),
+)
+def test_a_running_job_saves_after_as_many_steps_as_are_simulated(
+    name: str, step_s: float, stall_s: float, mttp_s: float, busy_s: float
+) -> None:
+    """One rule: the steps between two versions of a job whose steps are all alike are those of ``whole_steps``."""
+    policy = parse_policy(name)
+    assert isinstance(policy, IntervalPolicy)
+    facts = SaveFacts(save_s=stall_s, backup_s=busy_s, mttp_s=mttp_s)
+    expected = float(whole_steps(policy, replace(facts, step_s=step_s)))
+    steps, now = 7, 1e5
+    begun = now
+    now += 0.0 if isinstance(policy, EverySeconds) else stall_s  # that time is counted from save to save
+    while True:
+        steps, now = steps + 1, now + step_s
+        if policy.due(SaveContext(steps, now, 7, begun, facts)) or steps - 7 > expected:
+            break
+    # Just short of a whole number of steps the clock's last digit decides.
+    assert steps - 7 == expected or abs(policy.interval_s(facts) / step_s % 1 - 0.5) > 0.499999

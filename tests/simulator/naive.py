@@ -8,7 +8,8 @@ It shares no code with deepvm/simulator but the policies. The model (simulator.m
   still for ``stall_s`` (all of ``save_s`` unless given); the version is durable ``save_s`` + ``durable_s`` after its
   save began. A preemption loses what no durable version holds: one that is durable at that moment counts.
 * Saves are looked at when a step ends: the user's at multiples of ``save_every_steps``, ``static:K`` at multiples of
-  K, the other policies ``floor(interval_s / mean step)`` steps, at least one, after the last save or the resumption;
+  K, the other policies ``floor(interval_s / mean step)`` steps after the last save or the resumption, at least one, and
+  at least as many as ``least_s`` takes (of ``auto``: its budget, and the version under way);
   ``every:TIME`` when the time is over, at mean steps. On demand only static and every save beside the user.
   The last step is no exception. The job is done with its last step and the stall of a save after it, if one is due.
 * The notice of a preemption comes the grace period before it (one draw of ``grace_s``), but not before the request; a
@@ -125,7 +126,7 @@ def simulate(
     def interval(age: float) -> int:
         """Steps from a save or a resumption to the next save."""
         if isinstance(policy, EverySeconds):
-            return math.ceil(policy.seconds / job.step_s.mean)
+            return math.ceil(policy.seconds / job.step_s.mean - 1e-9)
         if isinstance(policy, EverySteps) or not isinstance(policy, IntervalPolicy) or not spot:
             return steps + 1
         now = replace(facts, age_s=age)
@@ -134,7 +135,8 @@ def simulate(
         if lomax is not None:
             shape, scale = lomax.law()
             now = replace(now, shape=float(shape), scale_s=float(scale))
-        return int(min(max(1.0, float(policy.interval_s(now)) / job.step_s.mean), steps + 1.0))
+        least = math.ceil(float(policy.least_s(now)) / job.step_s.mean - 1e-9)
+        return int(min(max(1, least, float(policy.interval_s(now)) / job.step_s.mean + 1e-9), steps + 1.0))
 
     steps, step_low, step_width = job.steps, job.step_s.low, job.step_s.high - job.step_s.low
     fixed = policy.steps if isinstance(policy, EverySteps) else steps + 1

@@ -163,7 +163,8 @@ def simulate(
             shape, scale = lomax.law()
             told = replace(told, shape=float(shape), scale_s=float(scale))
         steps = float(weighing.interval_s(told)) / job.step_s.mean
-        return NEVER if steps == NEVER else max(1, math.floor(steps))
+        least = math.ceil(float(weighing.least_s(told)) / job.step_s.mean - 1e-9)
+        return NEVER if steps == NEVER else max(1, least, math.floor(steps + 1e-9))
 
     def pay(until: float, since: float) -> None:
         if on_demand:

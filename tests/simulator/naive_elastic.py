@@ -128,7 +128,7 @@ class Cluster:
         policy, job = self.policy, self.job
         step_s = self.facts.step_s * self.slow()
         if isinstance(policy, EverySeconds):
-            return math.ceil(policy.seconds / step_s)
+            return math.ceil(policy.seconds / step_s - 1e-9)
         if isinstance(policy, EverySteps) or not isinstance(policy, IntervalPolicy):
             return job.steps + 1
         now = replace(self.facts, step_s=step_s, mttp_s=self.lifetimes.mean_s, missed_rate=self.notices.missed_rate)
@@ -136,7 +136,8 @@ class Cluster:
             shape, scale = self.lomax.law()
             age = max(0.0, self.now - max(m.asked for m in self.machines))
             now = replace(now, shape=float(shape), scale_s=float(scale), age_s=age)
-        return int(min(max(1.0, float(policy.interval_s(now)) / step_s), job.steps + 1.0))
+        least = math.ceil(float(policy.least_s(now)) / step_s - 1e-9)
+        return int(min(max(1, least, float(policy.interval_s(now)) / step_s + 1e-9), job.steps + 1.0))
 
     def passes(self, seconds: float, part: str) -> Machine | None:
         """Time of the machines that train passes; the one that is lost meanwhile, if one is."""

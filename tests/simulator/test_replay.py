@@ -9,12 +9,26 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_engine import Lives
 from trace_files import REAL, needs_traces, pool
 
+from deepvm.core.job import Job, Span
 from deepvm.core.preemptions import LomaxHistory
-from deepvm.core.savepolicy import EverySeconds, EverySteps, Hazard, Never, SaveFacts, SavePolicy, Thesis, parse_policy
+from deepvm.core.savepolicy import (
+    EverySeconds,
+    EverySteps,
+    Hazard,
+    Never,
+    SaveFacts,
+    SavePolicy,
+    Thesis,
+    parse_policy,
+    whole_steps,
+)
 from deepvm.errors import RequestError
+from deepvm.simulator.engine import run
 from deepvm.simulator.replay import Cost, best_fixed, emergency, replay, replay_all
+from deepvm.simulator.state import PARTS
 from deepvm.simulator.traces import TraceLives, lives_of
 
 # Whether a life that ends with the very end of a save loses it is nobody's business: none does.
@@ -37,8 +51,10 @@ def one_life(policy: SavePolicy, end: float, ended: bool, save_s: float, step_s:
             due = steps == policy.steps
         elif isinstance(policy, Never):
             due = False
-        else:
-            due = now - saved_at >= policy.interval_s(facts) - 1e-6  # type: ignore[attr-defined]
+        elif isinstance(policy, EverySeconds):  # a time that was asked for is over first
+            due = now - saved_at >= policy.seconds - 1e-6
+        else:  # another step would take it past its interval
+            due = now + step_s - saved_at > policy.interval_s(facts) + 1e-6  # type: ignore[attr-defined]
         if due:
             if now + save_s > end:
                 return Cost(end, saves + (0.0 if ended else end - now), end - saved_at if ended else 0.0, int(ended))
@@ -81,6 +97,19 @@ def test_a_loop_over_single_steps_costs_the_same(
 ) -> None:
     made, policy = pool(lives), parse_policy(name)
     assert close(replay([made], policy, save_s, step_s=step_s)[0], naive(made, policy, save_s, step_s))
+
+
+@pytest.mark.parametrize("name", ["thesis", "young", "daly", "exact", "adaptive", "auto", "every:100", "static:7"])
+def test_intervals_are_those_of_a_simulated_job(name: str) -> None:
+    """One machine, never taken away: saves after the same steps, counted by the time that they take."""
+    policy, steps = parse_policy(name), 10_000
+    facts = SaveFacts(save_s=2.5, step_s=4.6, mttp_s=10_800.0, missed_rate=0.1)
+    job = Job(steps, Span.of(4.6), save_s=Span.of(2.5), mttp_s=(10_800.0,))
+    simulated = run(job, policy, Lives(1e9), 1, np.random.default_rng(0))
+    replayed = replay([pool([(float(simulated.total_s[0]), False)])], policy, 2.5, step_s=4.6)[0]
+    every = policy.steps if isinstance(policy, EverySteps) else float(whole_steps(policy, facts))  # type: ignore[arg-type]
+    assert round(simulated.parts_s[PARTS.index("save"), 0] / 2.5) == steps // every
+    assert round(replayed.saves_s / 2.5) == steps // every
 
 
 @pytest.mark.parametrize("name", ["thesis", "hazard", "static:7"])
