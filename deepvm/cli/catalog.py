@@ -62,15 +62,16 @@ def list_catalogs(
 
         columns = [
             Column("name"),
-            Column("GPU types", "right"),
-            Column("CPU types", "right"),
-            Column("region"),
+            Column("GPU types", "right", drop=2),
+            Column("CPU types", "right", drop=3),
+            Column("region", drop=1),
             Column("prices as of"),
-            Column("description"),
+            Column("description", drop=4),
         ]
         cells = [["-" if v in (None, "") else str(v) for v in row.values()] for row in rows]
         # The first sentence says what it is; all of it is in the other forms.
-        print_table(columns, [[*row[:-1], row[-1].split(". ")[0].rstrip(".")] for row in cells])
+        shown = [[*row[:-1], row[-1].split(". ")[0].rstrip(".")] for row in cells]
+        print_table(columns, shown, also="-o csv")
         return
     from deepvm.reports import documents
 
@@ -220,18 +221,18 @@ def _columns(*, wide: bool) -> list[Column]:
 
     columns = [
         Column("type"),
-        Column("kind"),
-        Column("GPU"),
-        Column("vCPU", "right"),
-        Column("GiB", "right"),
-        Column("Gbps", "right"),
+        Column("kind", drop=8),
+        Column("GPU", drop=2, wrap=False),
+        Column("vCPU", "right", drop=5),
+        Column("GiB", "right", drop=4),
+        Column("Gbps", "right", drop=6),
         Column("on-demand $/h", "right"),
         Column("spot $/h", "right"),
-        Column("eFLOPS", "right"),
-        Column("FLOPP spot (op/$)", "right"),
-        Column("curves"),
+        Column("eFLOPS", "right", drop=1),
+        Column("FLOPP spot (op/$)", "right", drop=3),
+        Column("curves", drop=7),
     ]
-    more = [Column("GPU GiB", "right"), Column("quota family"), Column("note")]
+    more = [Column("GPU GiB", "right", drop=9), Column("quota family", drop=10), Column("note", drop=11)]
     return [*columns, *more] if wide else columns
 
 

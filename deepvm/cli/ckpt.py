@@ -52,7 +52,13 @@ def list_versions(
     from deepvm.core.units import format_bytes
     from deepvm.reports.tables import Column, print_table
 
-    columns = [Column("job"), Column("version", "right"), Column("size", "right"), Column("created"), Column("state")]
+    columns = [
+        Column("job", drop=1),
+        Column("version", "right"),
+        Column("size", "right", drop=2),
+        Column("created", drop=3),
+        Column("state"),
+    ]
     cells = [
         [
             str(r["job"]),
@@ -63,7 +69,7 @@ def list_versions(
         ]
         for r in rows
     ]
-    print_table(columns, cells)
+    print_table(columns, cells, also="-o json")
 
 
 @app.command("verify")

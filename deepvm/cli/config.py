@@ -51,8 +51,8 @@ def show(
         return
     from deepvm.reports.tables import Column, print_table
 
-    columns = [Column("setting"), Column("value"), Column("set by")]
-    print_table(columns, [[r["key"], _cell(r["value"]), _plain(r["source"])] for r in rows])
+    columns = [Column("setting"), Column("value"), Column("set by", drop=1)]
+    print_table(columns, [[r["key"], _cell(r["value"]), _plain(r["source"])] for r in rows], also="-o json")
     looked = ", ".join(f"{_plain(p.path)} ({'read' if p.found else 'not there'})" for p in found.places)
     say(f"Files: {looked}")
 

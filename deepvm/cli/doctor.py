@@ -75,8 +75,8 @@ def doctor(
     else:
         from deepvm.reports.tables import Column, print_table
 
-        columns = [Column("check"), Column("status"), Column("found"), Column("what to do")]
-        print_table(columns, [[c.name, _STATUS[c.ok], c.detail, c.advice or "-"] for c in found])
+        columns = [Column("check"), Column("status"), Column("found", drop=2), Column("what to do", drop=1)]
+        print_table(columns, [[c.name, _STATUS[c.ok], c.detail, c.advice or "-"] for c in found], also="-o json")
     if failed:
         raise typer.Exit(SOMETHING_FAILED)
 

@@ -76,17 +76,17 @@ def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
     for title, instances in (("Added", diff.added), ("Removed", diff.removed)):
         if instances:
             print_lines(["", f"{title}: {counted(len(instances), 'type')}"])
-            print_table(_TYPE_COLUMNS, [_type_cells(i) for i in instances])
+            print_table(_TYPE_COLUMNS, [_type_cells(i) for i in instances], also="-o json")
     if diff.prices:
         print_lines(["", f"Prices: {counted(len(diff.prices), 'change')}, the largest first"])
         zones = any(p.zone for p in diff.prices)
         columns = [c for c in _PRICE_COLUMNS if zones or c.header != "zone"]
-        print_table(columns, [_price_cells(p, zones=zones) for p in diff.prices])
+        print_table(columns, [_price_cells(p, zones=zones) for p in diff.prices], also="-o json")
     if diff.figures:
         print_lines(["", f"Figures: {counted(len(diff.figures), 'change')}"])
         short = [f for f in diff.figures if not _is_long(f)]
         if short:
-            print_table(_FIGURE_COLUMNS, [_figure_cells(f) for f in short])
+            print_table(_FIGURE_COLUMNS, [_figure_cells(f) for f in short], also="-o json")
         for change in diff.figures:
             if _is_long(change):
                 name, figure, before, after = _figure_cells(change)
@@ -96,18 +96,23 @@ def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
             print_lines(["", f"default_speedup is the curve that a type goes by; -, the catalogue's own, is {kind}."])
 
 
-_TYPE_COLUMNS = [Column("type"), Column("GPU"), Column("on-demand $/h", "right"), Column("spot $/h", "right")]
+_TYPE_COLUMNS = [
+    Column("type"),
+    Column("GPU", drop=2),
+    Column("on-demand $/h", "right"),
+    Column("spot $/h", "right", drop=1),
+]
 _PRICE_COLUMNS = [
     Column("type"),
     Column("market"),
     Column("zone"),
-    Column("old $/h", "right"),
+    Column("old $/h", "right", drop=1),
     Column("new $/h", "right"),
-    Column("change $/h", "right"),
-    Column("change %", "right"),
+    Column("change $/h", "right", drop=3),
+    Column("change %", "right", drop=2),
 ]
 _LONGEST_CELL = 40
-_FIGURE_COLUMNS = [Column("type"), Column("figure"), Column("old"), Column("new")]
+_FIGURE_COLUMNS = [Column("type"), Column("figure"), Column("old", drop=1), Column("new", drop=2)]
 
 
 def _about(catalog: Catalog) -> dict[str, Any]:

@@ -15,8 +15,8 @@ _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 def print_eflops(found: Sequence[Eflops]) -> None:
     """One row for each model, and below them what the numbers mean; ``found`` is of one machine and one request."""
-    names = ["eFLOPS", "images/s", "spread", "forward pass"]
-    columns = [Column("model"), *(Column(n, "right") for n in names)]
+    drops = {"eFLOPS": 0, "images/s": 2, "spread": 1, "forward pass": 3}
+    columns = [Column("model"), *(Column(header, "right", drop) for header, drop in drops.items())]
     rows = [
         [
             one.workload.model,
@@ -27,7 +27,7 @@ def print_eflops(found: Sequence[Eflops]) -> None:
         ]
         for one in found
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, also="-o json")
     first = found[0]
     workload, machine = first.workload, first.machine
     images = "random images" if first.data == "synthetic" else f"images of {first.data}"

@@ -25,12 +25,17 @@ def print_fit(fit: Fit, name: str) -> None:
 
     counts = f"{counted(len(fit.points), 'measurement')} at {counted(len(fit.sizes), 'size')}"
     print_lines([f"{name}: {counts}, n = {_sizes(fit)}", ""])
-    columns = [Column("law"), Column("mean error", "right"), Column("AICc", "right"), Column("parameters")]
+    columns = [
+        Column("law"),
+        Column("mean error", "right"),
+        Column("AICc", "right", drop=1),
+        Column("parameters", drop=2),
+    ]
     rows = [
         [f.law.name, f"{100 * f.mape:.1f} %", "-" if f.aicc is None else f"{f.aicc:.1f}", _parameters(f)]
         for f in best_first(fit.laws)
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, also="-o json")
     print_lines([""])
     _print_band(fit)
     print_lines(["", *_verdict(fit), f"Next: {next_step(fit)}."])
@@ -40,7 +45,8 @@ def print_fit(fit: Fit, name: str) -> None:
 
 def _print_band(fit: Fit) -> None:
     measured = {n: statistics.median(s for size, s in fit.points if size == n) for n in fit.sizes}
-    columns = [Column(c, "right") for c in ("n", "measured", fit.best.law.name, "low", "high")]
+    drops = {"n": 0, "measured": 1, fit.best.law.name: 0, "low": 3, "high": 2}
+    columns = [Column(header, "right", drop) for header, drop in drops.items()]
     rows = [
         [
             str(p.n),
@@ -49,7 +55,7 @@ def _print_band(fit: Fit) -> None:
         ]
         for p in fit.band_points()
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, also="-o json")
 
 
 def _verdict(fit: Fit) -> list[str]:

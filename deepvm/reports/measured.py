@@ -13,7 +13,8 @@ LIST_VERSION = "deepvm.tables-list/1"
 DIFF_VERSION = "deepvm.tables-diff/1"
 
 _USED = "used"
-_COLUMNS = [Column(c) for c in ("kind", "type", "workload", "measured", _USED, "value")]
+_DROPS = {"kind": 2, "type": 0, "workload": 3, "measured": 4, _USED: 1, "value": 0}
+_COLUMNS = [Column(header, drop=drop) for header, drop in _DROPS.items()]
 
 
 def list_document(tables: Tables, reasons: Mapping[str, str]) -> dict[str, Any]:
@@ -35,9 +36,9 @@ def print_list(tables: Tables, reasons: Mapping[str, str] | None = None) -> None
         reasons: as for the document; they make a column and, below, a line for each entry that is not used.
     """
     if reasons is None:
-        print_table([c for c in _COLUMNS if c.header != _USED], [_cells(e) for e in tables])
+        print_table([c for c in _COLUMNS if c.header != _USED], [_cells(e) for e in tables], also="-o json")
         return
-    print_table(_COLUMNS, [_cells(e, "no" if reasons[e.name] else "yes") for e in tables])
+    print_table(_COLUMNS, [_cells(e, "no" if reasons[e.name] else "yes") for e in tables], also="-o json")
     unused = [f"Not used: {e.name}: {reasons[e.name]}." for e in tables if reasons[e.name]]
     print_lines(["", *map(_plain, unused)] if unused else [])
 
@@ -57,8 +58,8 @@ def print_diff(old: Tables, new: Tables) -> None:
     if not changes:
         print_lines(["No difference: the same measurements."])
         return
-    columns = [Column("change"), Column("name"), Column("old"), Column("new")]
-    print_table(columns, [[_word(a, b), name, _dated(a), _dated(b)] for name, a, b in changes])
+    columns = [Column("change"), Column("name"), Column("old", drop=1), Column("new", drop=2)]
+    print_table(columns, [[_word(a, b), name, _dated(a), _dated(b)] for name, a, b in changes], also="-o json")
 
 
 def print_entry(entry: Entry) -> None:

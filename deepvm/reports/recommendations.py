@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from deepvm.core.cluster import Outlook, Recommendation, Rejection
+from deepvm.core.cluster import Recommendation, Rejection
 from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market
 from deepvm.core.units import format_bytes, format_seconds, format_usd
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
+from deepvm.reports.outlooks import expected_cells, expected_columns, in_words, simulated
 from deepvm.reports.sources import (
     doubts,
     placement_lines,
@@ -37,7 +38,7 @@ def print_report(
     best = found.answers[0]
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
     print_lines([_title(best), ""])
-    print_table(*_table(placed, wide=wide, regions=len(found.answers) > 1))
+    print_table(*_table(placed, wide=wide, regions=len(found.answers) > 1), also="-o json")
     lost = "" if best.request.work else ", and the time lost when spot VMs are taken away"
     not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
@@ -96,35 +97,37 @@ def _others(found: Comparison) -> list[str]:
 def _table(
     placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool, regions: bool = False
 ) -> tuple[list[Column], list[list[str]]]:
-    """The default columns fit a terminal of 80 characters, but for the region where there are several."""
+    """What to rent stays on the narrowest terminal, and what becomes of the job or else the throughput before all."""
+    outlooks = [r.outlook for r, _ in placed]
+    job, spread = outlooks[0] is not None, simulated(outlooks)
     columns = [
         Column("#", "right"),
         *([Column("region")] if regions else []),
-        Column("architecture"),
-        Column("spot VMs"),
-        Column("on-demand VMs"),
-        Column("$/h", "right"),
-        Column("throughput", "right"),
-        *([Column("expected time", "right"), Column("expected cost", "right")] if placed[0][0].outlook else []),
+        Column("architecture", drop=6),
+        Column("spot VMs", wrap=False),
+        Column("on-demand VMs", drop=1, wrap=False),
+        Column("$/h", "right", drop=3 if job else 0),
+        Column("throughput", "right", drop=7 if job else 2),
+        *(expected_columns(spread=spread) if job else []),
         *(_WIDE if wide else []),
-        Column("limited by"),
+        Column("limited by", drop=5),
     ]
-    return columns, [_cells(r, catalog, wide=wide, regions=regions) for r, catalog in placed]
+    return columns, [_cells(r, catalog, wide=wide, regions=regions, spread=spread) for r, catalog in placed]
 
 
 _WIDE = (
-    Column("speed-up", "right"),
-    Column("K(n)", "right"),
-    Column("FLOPP spot (op/$)", "right"),
-    Column("Z", "right"),
-    Column("$/h per eFLOPS", "right"),
-    Column("curve"),
-    Column("zone"),
-    Column("interrupted a month"),
+    Column("speed-up", "right", drop=10),
+    Column("K(n)", "right", drop=11),
+    Column("FLOPP spot (op/$)", "right", drop=13),
+    Column("Z", "right", drop=15),
+    Column("$/h per eFLOPS", "right", drop=12),
+    Column("curve", drop=14),
+    Column("zone", drop=9),
+    Column("interrupted a month", drop=8),
 )
 
 
-def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool) -> list[str]:
+def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool, spread: bool) -> list[str]:
     gpu = r.cluster.gpu
     groups = {
         market: " + ".join(f"{g.count} {g.instance.name}" for g in r.cluster.groups if g.market is market) or "-"
@@ -149,20 +152,10 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool) ->
         groups[Market.ON_DEMAND],
         format_usd(r.usd_per_hour),
         format_work(r.throughput) + (" (estimated)" if r.estimated else ""),
-        *(expected_cells(r.outlook) if r.outlook else []),
+        *(expected_cells(r.outlook, spread=spread) if r.outlook else []),
         *(more if wide else []),
         ", ".join(b.constraint for b in r.binding) or "-",
     ]
-
-
-def expected_cells(outlook: Outlook) -> list[str]:
-    """Expected time and bill, with the 95 % of simulated runs."""
-    if outlook.total_s == float("inf"):
-        return ["never ends", "-"]
-    time, cost = format_seconds(outlook.total_s), f"{outlook.cost_usd:.2f} $"
-    if outlook.spread is None:
-        return [time, cost]
-    return [f"{time} (95 %: {format_seconds(outlook.spread.p95_s)})", f"{cost} (95 %: {outlook.spread.p95_usd:.2f} $)"]
 
 
 def _job_lines(answer: Recommendations) -> list[str]:
@@ -234,7 +227,7 @@ def _against(other: Recommendation, first: Recommendation) -> str:
     new, old = other.outlook, first.outlook
     if new is None or old is None:
         return ""
-    text = ", expected {} and {}".format(*expected_cells(new))
+    text = f", {in_words(new)}"
     if not (math.isfinite(new.total_s) and math.isfinite(old.total_s) and old.total_s and old.cost_usd):
         return text
     time = _change(new.total_s / old.total_s, "longer", "shorter", "as long")
@@ -368,7 +361,7 @@ def print_why(why: WhyNot, catalog: Catalog, now: datetime | None = None) -> Non
     print_lines([f"Why not {why.instance_type}? {why.verdict}."])
     if why.best is not None:
         print_lines([""])
-        print_table(*_table([(why.best, catalog)], wide=False))
+        print_table(*_table([(why.best, catalog)], wide=False), also="-o json")
         limits = [f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding]
         print_lines(["", *limits, *(f"Doubt: {warning}." for warning in why.best.warnings)])
     if now is not None:

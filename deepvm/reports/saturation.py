@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 def print_saturation(found: Saturation) -> None:
     """Seconds of each n, and below them n_sat in three ways, the bandwidths and the conditions."""
-    names = ["senders", "pushes", "median s", "fastest s", "slowest s", "fit s", "Gbit/s"]
+    drops = {"senders": 0, "pushes": 5, "median s": 0, "fastest s": 3, "slowest s": 4, "fit s": 1, "Gbit/s": 2}
     rows = []
     for n, own in sorted(found.times.items()):
         middle, fit = median(own), float(found.knee.at(np.array([float(n)]))[0])
         gbps = 8e-9 * found.setup.checkpoint_bytes / middle
         seconds = [f"{s:.4g}" for s in (middle, min(own), max(own), fit)]
         rows.append([str(n), str(len(own)), *seconds, f"{gbps:.3g}"])
-    print_table([Column(name, "right") for name in names], rows)
+    print_table([Column(header, "right", drop) for header, drop in drops.items()], rows, also="-o json")
     largest = max(found.times)
     raw = f"{found.raw}" if found.raw is not None else f"none up to {largest} senders"
     sides = (("sender", found.sender_gbps), ("receiver", found.receiver_gbps))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def print_curve(curve: Curve) -> None:
     """Times and speed-ups of each size, the failed runs with their reasons, and where it was measured."""
-    names = ["VMs", "runs", "step s", "images/s", "speed-up", "of linear"]
+    drops = {"VMs": 0, "runs": 4, "step s": 3, "images/s": 2, "speed-up": 0, "of linear": 1}
     rows = []
     measured = {p.n: p for p in curve.points}
     for n in curve.plan["sizes"]:
@@ -27,7 +27,7 @@ def print_curve(curve: Curve) -> None:
         shown = "-" if point.speedup is None else f"{point.speedup:.3f}"
         share = "-" if point.speedup is None else f"{point.speedup / n:.0%}"
         rows.append([str(n), runs, f"{step_s:.4g}", f"{speed:.5g}", shown, share])
-    print_table([Column(name, "right") for name in names], rows)
+    print_table([Column(header, "right", drop) for header, drop in drops.items()], rows, also="-o json")
     work, machine = curve.workload, curve.machine
     lines = [f"failed, n = {r.n}, repeat {r.repeat}: {r.failed}" for r in curve.runs if r.failed is not None]
     lines += [f"warning: {w}" for w in curve.warnings]

@@ -100,10 +100,10 @@ def print_status(statuses: Sequence[SignalStatus], now: datetime, stream: TextIO
         Column("region"),
         Column("signal"),
         Column("state"),
-        Column("rows", "right"),
-        Column("age", "right"),
-        Column("source"),
-        Column("next step"),
+        Column("rows", "right", drop=4),
+        Column("age", "right", drop=1),
+        Column("source", drop=3),
+        Column("next step", drop=2),
     ]
     cells = [
         [
@@ -117,7 +117,7 @@ def print_status(statuses: Sequence[SignalStatus], now: datetime, stream: TextIO
         ]
         for s in statuses
     ]
-    print_table(columns, [[c or "-" for c in row] for row in cells], stream)
+    print_table(columns, [[c or "-" for c in row] for row in cells], stream, also="-o json")
 
 
 def status_document(statuses: Sequence[SignalStatus], cache: Cache, now: datetime) -> dict[str, Any]:
@@ -136,11 +136,11 @@ def print_outcomes(outcomes: Sequence[Outcome], now: datetime, stream: TextIO | 
         Column("region"),
         Column("signal"),
         Column("result"),
-        Column("rows", "right"),
-        Column("refused rows"),
-        Column("age", "right"),
-        Column("seconds", "right"),
-        Column("source"),
+        Column("rows", "right", drop=2),
+        Column("refused rows", drop=1),
+        Column("age", "right", drop=3),
+        Column("seconds", "right", drop=5),
+        Column("source", drop=4),
     ]
     print_table(columns, [_outcome_cells(o, now) for o in outcomes], stream)
 

@@ -69,11 +69,13 @@ def print_answers(answers: Sequence[Answer]) -> None:
         print_lines([f"{job.name}: {job.steps} steps{vms}, {job.market.value}; {runs}, seed {first.seed}"])
     print_lines([""])
     columns = [*([Column("job")] if len(jobs) > 1 else []), *(Column(key, "right") for key in keys)]
-    columns += [Column("policy"), *(Column(c, "right") for c in ("time", "5-95 %", "cost $", "5-95 %", "lost VMs"))]
-    columns += [Column(c, "right") for c in ("overhead", *shares(first))]
+    figures = {"time": 0, "time 5-95 %": 6, "cost $": 1, "cost 5-95 %": 7, "lost VMs": 5, "overhead": 3}
+    columns += [Column("policy"), *(Column(c, "right", drop) for c, drop in figures.items())]
+    columns += [Column(c, "right", drop=8) for c in shares(first)]
     if first.deadline is not None:
-        columns += [Column("late", "right"), Column("on demand", "right")]
-    print_table(columns, [[*([a.results.job.name] if len(jobs) > 1 else []), *_row(a)] for a in answers])
+        columns += [Column("late", "right", drop=2), Column("on demand", "right", drop=4)]
+    rows = [[*([a.results.job.name] if len(jobs) > 1 else []), *_row(a)] for a in answers]
+    print_table(columns, rows, also="-o csv")
     print_lines(["", *_remarks(answers)])
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from deepvm.core.instances import Catalog
 from deepvm.core.units import format_usd
 from deepvm.planner.sweep import SweepRow
-from deepvm.reports.recommendations import expected_cells, format_work
+from deepvm.reports.outlooks import expected_cells, expected_columns, simulated
+from deepvm.reports.recommendations import format_work
 from deepvm.reports.tables import Column, print_table
 
 SCHEMA_VERSION = "deepvm.sweep/1"
@@ -91,17 +92,25 @@ def document(rows: Sequence[SweepRow], catalog: Catalog, objective: str) -> dict
 def print_rows(rows: Sequence[SweepRow]) -> None:
     """A table on stdout."""
     right = ("pw", "gpu_count", "memory_count", "usd_per_hour", "throughput")
-    titles = {"pw": "$/h allowed", "usd_per_hour": "$/h", "throughput": "throughput (eFLOPS)"}
-    columns = [Column(titles.get(h, h.replace("_", " ")), "right" if h in right else "left") for h in HEADER]
     job, cells = _has_job(rows), []
+    spread = simulated(r.recommendation.outlook for r in rows if r.recommendation is not None)
+    drops = _DROPS | ({"throughput": 7} if job else {})
+    titles = {"pw": "$/h allowed", "usd_per_hour": "$/h", "throughput": "throughput (eFLOPS)"}
+    columns = [
+        Column(titles.get(h, h.replace("_", " ")), "right" if h in right else "left", drops.get(h, 0)) for h in HEADER
+    ]
     if job:
-        columns += [Column("expected time", "right"), Column("expected cost", "right")]
+        columns += expected_columns(spread=spread)
     for row in rows:
         values = [f"{row.budget.normalize():f}", *_values(row)]
         if row.recommendation is not None:
             values[7:] = [format_usd(row.recommendation.usd_per_hour), format_work(row.recommendation.throughput)]
         if job:
             outlook = None if row.recommendation is None else row.recommendation.outlook
-            values += [None, None] if outlook is None else expected_cells(outlook)
+            values += expected_cells(outlook, spread=spread)
         cells.append(["-" if v is None else str(v) for v in values])
-    print_table(columns, cells)
+    print_table(columns, cells, also="-o csv")
+
+
+_DROPS = {"gpu_type": 3, "gpu_count": 5, "usd_per_hour": 6, "memory_count": 9, "memory_type": 10, "architecture": 11}
+"""In which order columns are left out of a narrow terminal, the highest first."""

@@ -1,7 +1,8 @@
 """Tables on a terminal and in a pipe.
 
-A terminal gets a rich table, wrapped between words, or a line for each cell where it is too narrow for that. A pipe or
-a file gets the same cells in plain columns of full width: no box characters, no colour, nothing cut off, so that
+A terminal gets a rich table, wrapped between words. Where it is too narrow for that, columns are left out in the order
+that the table declares (:attr:`Column.drop`), and a line below names them; a line for each cell is the last resort. A
+pipe or a file gets all cells in plain columns of full width: no box characters, no colour, nothing cut off, so that
 ``| sort``, ``| less`` and a diff work.
 """
 
@@ -21,20 +22,37 @@ _GAP = 2
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its header (with the unit), and whether cells stand right (numbers) or left (names)."""
+    """A column of a table.
+
+    Attributes:
+        header: its name, with the unit. align: right for numbers, which are never wrapped, left for names.
+        drop: when it is left out of a terminal that is too narrow: the highest first, of equal ones the rightmost; 0:
+            never, the table is of no use without it.
+        wrap: whether names may be continued on the next line where there is a space.
+    """
 
     header: str
     align: Literal["left", "right"] = "left"
+    drop: int = 0
+    wrap: bool = True
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> None:
+def print_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO | None = None, *, also: str = ""
+) -> None:
     """Write a table; ``rows`` hold one string for each column.
 
     Respects ``NO_COLOR`` and ``COLUMNS`` on a terminal.
+
+    Args:
+        columns: from left to right.
+        rows: from top to bottom.
+        stream: stdout unless given.
+        also: a form of output that has all columns, such as ``-o csv``, beside a pipe, which always has.
     """
     stream = stream or sys.stdout
     if stream.isatty() and os.environ.get("TERM") != "dumb":
-        _print_rich(columns, rows, stream)
+        _print_rich(columns, rows, stream, also)
         return
     widths = [max(len(c.header), *(len(r[i]) for r in rows), 0) for i, c in enumerate(columns)]
     for cells in ([c.header for c in columns], *rows):
@@ -45,16 +63,20 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream
         stream.write("  ".join(parts).rstrip() + "\n")
 
 
-def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
+def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO, also: str) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(file=stream, highlight=False)
-    widths = _widths(columns, rows, console.width)
-    if widths is None:
+    shown = fitting(columns, rows, console.width)
+    if shown is None:
         _print_cells(columns, rows, stream, console.width)
         return
+    left_out = [c.header for place, c in enumerate(columns) if place not in shown]
+    columns, rows = [columns[i] for i in shown], [[row[i] for i in shown] for row in rows]
+    widths = _widths(columns, rows, console.width)
+    assert widths is not None
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold cyan")
     for column, width in zip(columns, widths, strict=True):
         table.add_column(column.header, justify=column.align, overflow="fold", width=width)
@@ -62,6 +84,20 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream
         # Text, not str: a name such as "[bold]" in a user's file is data, not markup.
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
+    if left_out:
+        ways = "'| less -S'" + (f" or '{also}'" if also else "")
+        print_lines([f"Left out at {console.width} columns: {', '.join(left_out)}. All of them: {ways}."], stream)
+
+
+def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
+    """The columns that a terminal of this width has room for; None when even those that must be there do not fit."""
+    shown = list(range(len(columns)))
+    while _widths([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], width) is None:
+        last = max(shown, key=lambda i: (columns[i].drop, i), default=None)
+        if last is None or not columns[last].drop:
+            return None
+        shown.remove(last)
+    return shown
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], most: int) -> list[int] | None:
@@ -74,7 +110,8 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], most: int)
     least, widths = [], []
     for place, column in enumerate(columns):
         cells = [row[place] for row in rows]
-        whole = cells if column.align == "right" else [word for cell in cells for word in cell.split()]
+        wraps = column.wrap and column.align == "left"
+        whole = [word for cell in cells for word in cell.split()] if wraps else cells
         least.append(max((cell_len(text) for text in (*whole, *column.header.split())), default=0))
         widths.append(max(cell_len(text) for text in (*cells, column.header)))
     left = most - _GAP * (len(columns) - 1)

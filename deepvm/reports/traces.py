@@ -67,7 +67,8 @@ def print_show(rows: Sequence[Sequence[Any]]) -> None:
         ]
         for name, nodes, gap, ticks, there, lives, ended, _, mean, median in rows
     ]
-    print_table([Column("trace"), *(Column(h, "right") for h in heads)], cells)
+    drops = dict(zip(heads, (6, 7, 4, 1, 3, 2, 0, 5), strict=True))
+    print_table([Column("trace"), *(Column(h, "right", drop) for h, drop in drops.items())], cells, also="-o csv")
     print_lines(
         [
             "",
@@ -131,12 +132,13 @@ def print_fit(
     """
     print_lines([_about(pools), ""])
     best = fits[0]
-    columns = [Column("law"), *(Column(h, "right") for h in ("log-likelihood", "AIC", "worse by", "mean h"))]
+    drops = {"log-likelihood": 3, "AIC": 2, "worse by": 0, "mean h": 0}
+    columns = [Column("law"), *(Column(h, "right", drop) for h, drop in drops.items())]
     rows = [
         [f.law.name, f"{f.log_likelihood:.1f}", f"{f.aic:.1f}", f"{f.aic - best.aic:.1f}", _hours(f.mean_s), _values(f)]
         for f in fits
     ]
-    print_table([*columns, Column("parameters")], rows)
+    print_table([*columns, Column("parameters", drop=1)], rows, also="-o json")
     weibull = next(f for f in fits if f.law.name == "weibull").values[1]
     falls = "falls with a machine's age" if weibull < 1 else "does not fall with a machine's age"
     lines = ["", f"Weibull's shape is {weibull:.2f}: the risk of a preemption {falls}."]
@@ -148,8 +150,9 @@ def print_fit(
     print_lines([*lines, *(_to_plan_with(fits) if alone else [])])
     if each:
         print_lines([""])
-        heads = ("lives", "ended", "Weibull shape", "mean h")
-        print_table([Column("trace"), Column("best law"), *(Column(h, "right") for h in heads)], _each(pools, each))
+        drops = {"lives": 2, "ended": 3, "Weibull shape": 1, "mean h": 0}
+        heads = [Column("trace"), Column("best law"), *(Column(h, "right", drop) for h, drop in drops.items())]
+        print_table(heads, _each(pools, each), also="-o json")
 
 
 def _to_plan_with(fits: Sequence[Fitted]) -> list[str]:
@@ -214,12 +217,13 @@ def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None
     share = {(r.policy, r.save_s): r.total.share for r in found}
     print_lines([_about(pools), "", "Saves and lost work over machine time, for the time that a save takes:"])
     rows = [[p, *(f"{100 * share[p, s]:.2f} %" for s in saves)] for p in policies]
-    print_table([Column("policy"), *(Column(f"{s:g} s", "right") for s in saves)], rows)
+    columns = [Column("policy"), *(Column(f"{s:g} s", "right", drop=place) for place, s in enumerate(saves))]
+    print_table(columns, rows, also="-o csv")
     if len(policies) > 1:
         first = policies[0]
         print_lines(["", f"Compared with {first}:"])
         rows = [[p, *(_gain(share[p, s], share[first, s]) for s in saves)] for p in policies[1:]]
-        print_table([Column("policy"), *(Column(f"{s:g} s", "right") for s in saves)], rows)
+        print_table(columns, rows, also="-o csv")
 
 
 def _gain(share: float, first: float) -> str:

@@ -85,3 +85,95 @@ def test_nothing_is_torn_whatever_the_width(width: int, rows: list[list[str]]) -
         assert set(name.split()) <= set(text.split())
     words = [w for row in [["a name of it:", "a number:"], *rows] for cell in row for w in cell.split()]
     assert all(len(line) <= max(width, max(map(len, words)) + 12) for line in lines)
+
+
+DROPPING = [
+    Column("name"),
+    Column("price", "right"),
+    Column("zone", drop=1, wrap=False),
+    Column("note", drop=3),
+    Column("speed", "right", drop=2),
+    Column("gain", "right", drop=2),
+]
+CELLS = [["first", "1.25", "use1 az4", "cheap and slow", "100.5", "7 %"], ["second", "12", "-", "-", "9", "-"]]
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (80, []),
+        (43, []),  # "note" is wrapped
+        (42, ["note"]),
+        (36, ["note"]),
+        (35, ["note", "gain"]),
+        (29, ["note", "speed", "gain"]),
+        (22, ["zone", "note", "speed", "gain"]),
+    ],
+)
+def test_columns_leave_in_their_order_and_are_named(width: int, left_out: list[str]) -> None:
+    lines = shown(width, DROPPING, CELLS)
+    assert lines[0].split() == [c.header for c in DROPPING if c.header not in left_out]
+    text = " ".join(" ".join(lines).split())
+    said = f"Left out at {width} columns: {', '.join(left_out)}. All of them: '| less -S'."
+    assert (said in text) == bool(left_out) and ("Left out" in text) == bool(left_out)
+
+
+def test_the_line_names_a_form_that_has_all_columns() -> None:
+    stream = Terminal()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "26")
+        patch.setenv("TERM", "xterm")
+        print_table(DROPPING, CELLS, stream, also="-o csv")
+    assert "All of them: '| less -S' or '-o csv'." in " ".join(stream.getvalue().split())
+
+
+def test_where_the_essential_columns_do_not_fit_nothing_is_left_out() -> None:
+    lines = shown(11, DROPPING, CELLS)
+    assert lines[:2] == ["name: first", "price: 1.25"] and "  100.5" in lines and "Left" not in " ".join(lines)
+
+
+def test_a_pipe_has_all_columns_whatever_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    stream = io.StringIO()
+    print_table(DROPPING, CELLS, stream)
+    assert stream.getvalue().splitlines() == [
+        "name    price  zone      note            speed  gain",
+        "first    1.25  use1 az4  cheap and slow  100.5   7 %",
+        "second     12  -         -                   9     -",
+    ]
+
+
+words = st.text("abcdef.-", min_size=1, max_size=9)
+tables = st.lists(
+    st.tuples(words, st.sampled_from(["left", "right"]), st.integers(0, 4), st.booleans()), min_size=1, max_size=7
+).flatmap(
+    lambda heads: st.tuples(
+        st.just([Column(f"{h}{i}", a, d, w) for i, (h, a, d, w) in enumerate(heads)]),  # type: ignore[arg-type]
+        st.lists(
+            st.lists(st.lists(words, min_size=1, max_size=3).map(" ".join), min_size=len(heads), max_size=len(heads)),
+            min_size=1,
+            max_size=4,
+        ),
+    )
+)
+
+
+@given(tables, st.integers(15, 90))
+def test_no_line_is_too_wide_and_no_cell_is_cut(table: tuple[list[Column], list[list[str]]], width: int) -> None:
+    columns, rows = table
+    lines = shown(width, columns, rows)
+    text = "\n".join(lines)
+    kept = [i for i, c in enumerate(columns) if c.header in lines[0].split()]
+    if not kept:  # a line for each cell
+        assert all(c.header + ":" in text for c in columns)
+        assert all(len(line) <= width or len(line.split()) == 1 or line[:2] == "  " for line in lines)
+        return
+    assert all(len(line) <= width for line in lines)
+    # Whatever is shown leaves after whatever is not, and what must be there is there.
+    gone = [i for i in range(len(columns)) if i not in kept]
+    assert all((columns[g].drop, g) > (columns[k].drop, k) for g in gone for k in kept)
+    assert all(columns[g].drop for g in gone) and ("Left out" in text) == bool(gone)
+    for place in kept:
+        whole = columns[place].align == "right" or not columns[place].wrap
+        for row in rows:
+            assert all(piece in text for piece in ([row[place]] if whole else row[place].split()))
