@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from deepvm.core.cluster import Cluster, Outlook
 from deepvm.core.instances import InstanceType, Market
+from deepvm.core.interruptions import BAND_SHARES, mean_life_s
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import SavePolicy, parse_policy
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-
-MONTH_S = 365.25 / 12 * 86400
-BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)
-"""Share of the VMs that is taken away in a month, by AWS's band: the middle of each; of the open one, a guess."""
 
 SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
 ALLOCATION_S, PREPARATION_S, GRACE_S = Span(62, 218), Span(143.2, 183.2), Span.of(120)
@@ -233,16 +230,6 @@ class Work:
         if self.deadline_s is not None:
             late = total_s > self.deadline_s
         return np.where(late | ~np.isfinite(total_s), -1, most)
-
-
-def mean_life_s(share: float) -> float:
-    """Mean life of which the share is over after a month, seconds: -month / ln(1 - share); infinite for 0."""
-    return -MONTH_S / math.log1p(-share) if share else math.inf
-
-
-def share_over(mean_life_s: float) -> float:
-    """Share of lives that are over after a month."""
-    return -math.expm1(-MONTH_S / mean_life_s)
 
 
 def _check(job: Job) -> None:

@@ -12,6 +12,8 @@ from deepvm.core.instances import Catalog, InstanceType, Market
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Range
+from deepvm.reports.risks import document as risk_document
+from deepvm.reports.risks import risk_of
 from deepvm.reports.sources import doubts, quota_needs
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
 
 def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
     """What is to be trained."""
-    from deepvm.planner.work import share_over
+    from deepvm.core.interruptions import share_over
 
     job = work.job
     return {
@@ -225,7 +227,7 @@ def placement(found: Placement) -> dict[str, Any]:
 
 
 def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
-    cluster = r.cluster
+    cluster, risk = r.cluster, risk_of(r.cluster)
     return {
         "rank": r.rank,
         "architecture": cluster.architecture,
@@ -250,6 +252,7 @@ def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
         "speedup_kind": r.speedup_kind,
         "estimated": r.estimated,
         "quotas": quota_needs(cluster, catalog),
+        "interruptions": None if risk is None else risk_document(risk),
         "binding": [b.constraint for b in r.binding],
         "binding_reasons": [b.reason for b in r.binding],
         "warnings": list(r.warnings),

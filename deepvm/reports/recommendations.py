@@ -15,6 +15,7 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.reports.outlooks import expected_cells, expected_columns, in_words, simulated
+from deepvm.reports.risks import risk_of, share_words
 from deepvm.reports.sources import (
     doubts,
     placement_lines,
@@ -123,7 +124,8 @@ _WIDE = (
     Column("$/h per eFLOPS", "right", drop=12),
     Column("curve", drop=14),
     Column("zone", drop=9),
-    Column("interrupted a month", drop=8),
+    Column("VM interrupted a month", drop=8),
+    Column("cluster interrupted a month", drop=8),
 )
 
 
@@ -133,7 +135,7 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool, sp
         market: " + ".join(f"{g.count} {g.instance.name}" for g in r.cluster.groups if g.market is market) or "-"
         for market in Market
     }
-    band = gpu.interruption_band
+    band, risk = gpu.interruption_band, risk_of(r.cluster)
     more = [
         f"{r.speedup:.2f}",
         f"{r.scaling_factor:.4f}",
@@ -143,6 +145,7 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool, sp
         r.speedup_kind,
         r.cluster.zone.zone if r.cluster.zone else "-",
         "-" if band is None else INTERRUPTION_BANDS[band],
+        "-" if risk is None else share_words(risk),
     ]
     return [
         str(r.rank),
@@ -163,7 +166,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
     work, first = answer.request.work, answer.configurations[0]
     if work is None or answer.reference is None or first.outlook is None:
         return []
-    from deepvm.planner.work import BAND_SHARES
+    from deepvm.core.interruptions import BAND_SHARES, hits
 
     job, gpu, outlook = work.job, first.cluster.gpu, first.outlook
     alone = f"{job.steps} steps of {job.step_s.mean:.4g} s, {format_seconds(job.steps * job.step_s.mean)}"
@@ -195,7 +198,8 @@ def _job_lines(answer: Recommendations) -> list[str]:
     if source and band is not None:
         lines.append(
             f"Doubt: {INTERRUPTION_BANDS[band]} a month is of all zones and hours together, counted as "
-            f"{BAND_SHARES[band]:.1%} gone after a month; at a busy hour a {gpu.name} may live for hours. "
+            f"{BAND_SHARES[band]:.1%} gone after a month{hits(BAND_SHARES[band], first.cluster.spot_count)}; "
+            f"at a busy hour a {gpu.name} may live for hours. "
             "'--mttp' counts with your own figure."
         )
     if outlook.spread is not None:
@@ -363,6 +367,7 @@ def print_why(why: WhyNot, catalog: Catalog, now: datetime | None = None) -> Non
         print_lines([""])
         print_table(*_table([(why.best, catalog)], wide=False), also="-o json")
         limits = [f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding]
-        print_lines(["", *limits, *(f"Doubt: {warning}." for warning in why.best.warnings)])
+        doubts_of = [f"Doubt: {warning}." for warning in why.best.warnings]
+        print_lines(["", *limits, *doubts_of, *risk_lines(why.best, catalog)])
     if now is not None:
         print_lines([*([] if why.best is not None else [""]), *source_lines(catalog, now)])

@@ -14,6 +14,7 @@ from deepvm.core.cluster import Cluster, Recommendation
 from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market, Measurement, Origin, Quota, find_quota
 from deepvm.core.units import format_usd
 from deepvm.planner.recommend import Recommendations
+from deepvm.reports.risks import cluster_sentence, risk_of
 
 if TYPE_CHECKING:
     from deepvm.catalog.market import Placement
@@ -177,13 +178,14 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
 
 
 def risk_lines(best: Recommendation, catalog: Catalog) -> list[str]:
-    """How often the VMs of the best cluster are taken away."""
-    gpu, lines = best.cluster.gpu, []
-    if gpu.interruption_band is not None and best.cluster.spot_count:
+    """How often the VMs of a cluster are taken away, and it with them."""
+    gpu, lines, risk = best.cluster.gpu, [], risk_of(best.cluster)
+    if risk is not None and gpu.interruption_band is not None:
         origin = catalog.provenance.origin("advisor")
         when = f", as of {origin.observed_at.astimezone(timezone.utc).date()}" if origin else ""
         share = INTERRUPTION_BANDS[gpu.interruption_band]
         lines.append(f"Risk: {share} of {gpu.name} spot VMs are taken away in a month (AWS's Spot Advisor{when}).")
+        lines += [cluster_sentence(risk)] if risk.vms > 1 else []
     return lines
 
 

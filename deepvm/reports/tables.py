@@ -93,8 +93,8 @@ def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
     """The columns that a terminal of this width has room for; None when even those that must be there do not fit."""
     shown = list(range(len(columns)))
     while _widths([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], width) is None:
-        last = max(shown, key=lambda i: (columns[i].drop, i), default=None)
-        if last is None or not columns[last].drop:
+        last = max(shown, key=lambda i: (columns[i].drop, i))
+        if len(shown) == 1 or not columns[last].drop:
             return None
         shown.remove(last)
     return shown

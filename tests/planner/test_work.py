@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from oracle import Plan
 
 from deepvm.core.instances import Catalog, Market
+from deepvm.core.interruptions import BAND_SHARES, MONTH_S, mean_life_s
 from deepvm.core.job import Job, Span
 from deepvm.core.makespan import expected
 from deepvm.core.saturation import SaturationTable
@@ -27,7 +28,7 @@ from deepvm.errors import RequestError
 from deepvm.planner.explain import explain
 from deepvm.planner.recommend import plan, recommend
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.work import BAND_SHARES, MONTH_S, Work, mean_life_s
+from deepvm.planner.work import Work
 from deepvm.reports.documents import to_json
 from deepvm.reports.recommendation_documents import document
 from deepvm.simulator.runs import simulate

@@ -1,0 +1,91 @@
+"""How often spot VMs are taken away, by AWS's Spot Advisor: of one VM, and of a cluster of n of them.
+
+**One VM.** AWS tells in bands which share r of a type's VMs was taken away in the last month. VMs taken away at a
+constant rate have the mean life ``-month / ln(1 - r)``.
+
+**A cluster of n.** It is hit when any of its VMs is. If each goes independently of the others, none of n goes in a
+month with the probability ``(1 - r)^n``, so ``1 - (1 - r)^n`` of the months bring a loss or more; with each VM replaced
+at once, ``-n ln(1 - r)`` losses are to be expected in a month, one each ``mean life / n``. In fact VMs of one type and
+zone often go together: that makes for fewer interruptions, which take more VMs each.
+
+A band is a range, so all of this is one. The last has no upper end: it says "at least" of losses, "at most" of the time
+between them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from deepvm.errors import RequestError
+
+MONTH_S = 365.25 / 12 * 86400
+BANDS: tuple[tuple[float, float | None], ...] = ((0.0, 0.05), (0.05, 0.1), (0.1, 0.15), (0.15, 0.2), (0.2, None))
+"""Share of the VMs of a type that is taken away in a month, from and to, by AWS's band; None: no upper end."""
+BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)
+"""What is counted with where one figure is needed: the middle of each band; of the open one, a guess."""
+
+
+def mean_life_s(share: float) -> float:
+    """Mean life of which the share is over after a month, seconds: -month / ln(1 - share); infinite for 0."""
+    return -MONTH_S / math.log1p(-share) if share else math.inf
+
+
+def share_over(mean_life_s: float) -> float:
+    """Share of lives that are over after a month."""
+    return -math.expm1(-MONTH_S / mean_life_s)
+
+
+def cluster_share(share: float, vms: int) -> float:
+    """Probability that a month takes at least one of so many VMs, each independently: 1 - (1 - share)^vms."""
+    return -math.expm1(vms * math.log1p(-share)) if share < 1 else 1.0
+
+
+def hits(share: float, vms: int) -> str:
+    """What a monthly share of single VMs means for several, as the end of a sentence; empty for one."""
+    return f", which takes one or more of {vms} in {cluster_share(share, vms):.0%} of the months" if vms > 1 else ""
+
+
+@dataclass(frozen=True)
+class ClusterRisk:
+    """How often a cluster of spot VMs is hit, each VM going independently of the others.
+
+    Each attribute is a range; None stands for an upper end that nobody knows.
+
+    Attributes:
+        vms: how many. vm_share: share of single VMs that is taken away in a month.
+        share: probability that a month takes at least one of them.
+        losses_per_month: expected, each VM being replaced at once.
+        between_s: mean time from one loss to the next, seconds, the shortest first: 0 where losses have no upper end,
+            infinite where they have no lower one.
+    """
+
+    vms: int
+    vm_share: tuple[float, float | None]
+    share: tuple[float, float | None]
+    losses_per_month: tuple[float, float | None]
+    between_s: tuple[float, float]
+
+    @classmethod
+    def of_band(cls, band: int, vms: int) -> ClusterRisk:
+        """Of AWS's band, 0 to 4.
+
+        Raises:
+            RequestError: no VM, or no such band.
+        """
+        if vms < 1:
+            raise RequestError("vms", vms, "a number of VMs from 1")
+        if band not in range(len(BANDS)):
+            raise RequestError("interruption_band", band, f"0 to {len(BANDS) - 1}")
+        low, high = BANDS[band]
+        longest = mean_life_s(low) / vms
+        if high is None:
+            return cls(vms, (low, None), (cluster_share(low, vms), None), (MONTH_S / longest, None), (0.0, longest))
+        shortest = mean_life_s(high) / vms
+        return cls(
+            vms,
+            (low, high),
+            (cluster_share(low, vms), cluster_share(high, vms)),
+            (MONTH_S / longest, MONTH_S / shortest),
+            (shortest, longest),
+        )
