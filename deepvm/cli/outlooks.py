@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from deepvm.cli.options import note, say
+from deepvm.cli.progress import Progress
 from deepvm.core.savepolicy import EverySteps
 from deepvm.core.units import format_seconds
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from deepvm.errors import SimulationError
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.recommend import Recommendations
+    from deepvm.planner.sweep import SweepRow
     from deepvm.planner.work import Work
     from deepvm.simulator.results import Results
 
@@ -39,16 +41,18 @@ MOST_EVENTS = 5_000
 """Lives and saves of one run, beyond which a simulation takes more than some ten seconds."""
 
 
-def runs_of(text: str | None) -> int | None:
-    """``--simulate``, None when it was not given.
+def runs_of(text: str | None, *, job: bool) -> int | None:
+    """``--simulate``, None when it was not given; ``job``: whether there is something to simulate.
 
     Raises:
-        RequestError: no whole number from 1.
+        RequestError: no whole number from 1, or no job.
     """
     from deepvm.errors import RequestError
 
     if text is None:
         return None
+    if not job:
+        raise RequestError("simulate", text, "this beside --job or --work, which say what is to be trained")
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= MOST_RUNS):
         raise RequestError("simulate", text, f"a whole number of runs from 1 to {MOST_RUNS}")
     return int(text)
@@ -202,6 +206,28 @@ def simulated_why(why: WhyNot, work: Work | None) -> WhyNot:
     return replace(why, best=_renewer(work, why.reference, None)(best))
 
 
+def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[SweepRow]:
+    """Rows of a sweep with simulated outlooks; which cluster is the best of a budget stays the closed form's word."""
+    renewers: dict[str, Renew] = {}
+
+    def renewed(row: SweepRow) -> SweepRow:
+        if row.recommendation is None or row.reference is None:
+            return row
+        renew = renewers.setdefault(row.reference.name, _renewer(work, row.reference, runs))
+        return replace(row, recommendation=renew(row.recommendation))
+
+    found = []
+    with Progress(len(rows), "rows") as progress:
+        for row in rows:
+            found.append(renewed(row))
+            progress.advance(1)
+    broken = [b for row in found if row.recommendation is not None for b in _broken(work, row.recommendation)[:1]]
+    if broken:
+        more = f", and so in {len(broken) - 1} more rows" if len(broken) > 1 else ""
+        note(f"{broken[0].reason}{more}")
+    return found
+
+
 def _renewer(work: Work, reference: InstanceType, runs: int | None) -> Renew:
     """Simulates clusters; those that differ in their memory nodes only are the same training, at another price."""
     from deepvm.errors import SimulationError
@@ -261,7 +287,7 @@ def _outlook(found: Results, sound: bool, usd_per_hour: float, deadline_s: float
         cost_usd=bill.mean,
         preemptions=float(found.preemptions.mean()),
         sound=sound,
-        spread=Spread(found.runs, time.p50, time.p95, bill.p50, bill.p95, late),
+        spread=Spread(found.runs, time.p5, time.p50, time.p95, bill.p5, bill.p50, bill.p95, late),
     )
 
 

@@ -44,15 +44,12 @@ def recommend(
     from deepvm.planner.regions import compare
 
     answers = _answers(open_catalogs(flags), flags)
-    if answers[0].request.work is not None:
+    job = answers[0].request.work is not None
+    if job or flags.simulate is not None:
         from deepvm.cli.outlooks import runs_of, simulated
 
-        runs = runs_of(flags.simulate)
+        runs = runs_of(flags.simulate, job=job)
         answers = [simulated(answer, runs, document=output in ("json", "yaml")) for answer in answers]
-    elif flags.simulate is not None:
-        from deepvm.errors import RequestError
-
-        raise RequestError("simulate", flags.simulate, "this beside --job or --work, which say what is to be trained")
     found = compare(answers)
     why = None
     if explain:

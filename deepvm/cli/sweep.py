@@ -11,8 +11,13 @@ from deepvm.cli import options as o
 from deepvm.cli.flags import takes_flags
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from deepvm.core.instances import Catalog
     from deepvm.planner.request import PlanOptions
+    from deepvm.planner.sweep import SweepRow
+    from deepvm.planner.work import Work
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -31,6 +36,11 @@ class SweepFlags(o.PlanFlags):
         ),
     ] = field(default_factory=list)  # type: ignore[assignment]
 
+    simulate: Annotated[
+        str | None,
+        typer.Option(metavar="RUNS", help="Also simulate the job on the best clusters: 5, 50 and 95 % of the runs."),
+    ] = None
+
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
         """As of :class:`~deepvm.cli.options.PlanFlags`, without a policy: the sweep is told all of them apart."""
         options = super().planner_options(catalog)
@@ -45,7 +55,12 @@ def sweep(
         Literal["table", "csv", "json", "yaml"], typer.Option("--output", "-o", help="How to print the rows.")
     ] = "table",
     plot: Annotated[
-        str, typer.Option("--plot", metavar="FILE", help="Also draw Figure 7 as .png or .svg (needs the plot extra).")
+        str,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Also draw Figure 7, or with a job its time and bill, as .png or .svg (needs the plot extra).",
+        ),
     ] = "",
 ) -> None:
     """Answer a whole range of budgets for the four policies of the paper (Figure 7).
@@ -65,17 +80,26 @@ def sweep(
     from deepvm.reports.sources import source_lines
 
     budgets = parse_budgets(flags.pw)
+    runs = None
+    if flags.simulate is not None:
+        from deepvm.cli.outlooks import runs_of
+
+        runs = runs_of(flags.simulate, job=bool(flags.job_file) or flags.work is not None)
     if plot:
-        from deepvm.reports.pictures import check_picture, draw_sweep
+        from deepvm.reports.pictures import check_picture
 
         check_picture(Path(plot))  # what is wrong with it is said before the work, not after it
     found = one_catalog(flags)
     policies = tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES
     options = flags.planner_options(found)
     rows = run(found, budgets, policies, **options)
+    work = PlanRequest.parse(0, **options).work
+    if work is not None and runs is not None:
+        from deepvm.cli.outlooks import simulated_rows
+
+        rows = simulated_rows(rows, work, runs)
     if plot:
-        draw_sweep(rows, Path(plot), catalog_name=found.name, eflops_unit=found.eflops_unit)
-        o.note(f"drew {plot}")
+        _draw(rows, work, found, Path(plot))
     if output == "csv":
         sys.stdout.write(documents.to_csv(report.header(rows), report.csv_rows(rows)))
     elif output == "table":
@@ -86,7 +110,7 @@ def sweep(
     if outside := report.outside(rows):
         o.note(
             f"in {outside} of {len(rows)} rows the expected time and cost are outside of the range of the closed form, "
-            "and may be far off; 'deepvm recommend' with that budget simulates them"
+            "and may be far off; '--simulate 400' simulates them"
         )
     for name in dict.fromkeys(r.policy.value for r in rows):
         if not any(r.recommendation for r in rows if r.policy.value == name):
@@ -95,3 +119,16 @@ def sweep(
         o.note(line)
     for doubt in found.provenance.doubts:
         o.note(doubt)
+
+
+def _draw(rows: "Sequence[SweepRow]", work: "Work | None", catalog: "Catalog", path: "Path") -> None:
+    """Time and bill where there is a job, else Figure 7."""
+    if work is None:
+        from deepvm.reports.pictures import draw_sweep
+
+        draw_sweep(rows, path, catalog_name=catalog.name, eflops_unit=catalog.eflops_unit)
+    else:
+        from deepvm.reports.sweep_pictures import draw_outlooks
+
+        draw_outlooks(rows, work, path, catalog_name=catalog.name)
+    o.note(f"drew {path}")

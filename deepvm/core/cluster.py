@@ -114,14 +114,16 @@ class Binding:
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and 95th percentile of simulated runs: of the time, seconds, and of the bill, dollars.
+    """5th, 50th and 95th percentile of simulated runs: of the time, seconds, and of the bill, dollars.
 
     ``late``: the share of them that misses the deadline; None without one.
     """
 
     runs: int
+    p5_s: float
     p50_s: float
     p95_s: float
+    p5_usd: float
     p50_usd: float
     p95_usd: float
     late: float | None = None

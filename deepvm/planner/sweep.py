@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from deepvm.core.cluster import Recommendation
-from deepvm.core.instances import Catalog
+from deepvm.core.instances import Catalog, InstanceType
 from deepvm.core.units import Money, budget_micro_usd, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.build import blocks_of, describe
@@ -32,11 +32,13 @@ class SweepRow:
 
     Attributes:
         budget: $/h. recommendation: None when nothing is feasible; a row is never left out.
+        reference: the type that the job's step is measured on, None without a job.
     """
 
     budget: Decimal
     policy: PolicyName
     recommendation: Recommendation | None
+    reference: InstanceType | None = None
 
 
 def parse_budgets(text: str) -> tuple[Decimal, ...]:
@@ -96,6 +98,7 @@ def sweep(
         rows = []
         for amount in amounts:
             choice = frontier.best(budget_micro_usd(amount))
-            rows.append(SweepRow(amount, asked.policy, None if choice is None else describe(choice, 1, candidates)))
+            found = None if choice is None else describe(choice, 1, candidates)
+            rows.append(SweepRow(amount, asked.policy, found, candidates.reference))
         columns.append(rows)
     return [row for rows in zip(*columns, strict=True) for row in rows]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Format = Literal["png", "svg"]
 
 _DPI = 160
-_MARK_ALL = 24
+MARK_ALL = 24
 """Up to so many budgets every point has a marker; beyond, about one in twelve."""
 
 
@@ -57,7 +57,7 @@ STYLES = (
     Style("#A8336F", (0, (1.4, 1.4)), "D"),
 )
 """Of up to four lines, in order."""
-_POLICIES = {
+POLICY_LABELS = {
     PolicyName.DEEPVM: "DeepVM",
     PolicyName.NOSCALE: "DeepVM-NoScale",
     PolicyName.COST_FIRST: "Cost-First",
@@ -162,15 +162,14 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
         for index, policy in enumerate(policies):
             own = sorted((r for r in rows if r.policy is policy), key=lambda r: r.budget)
             values = [r.recommendation.throughput / highest if r.recommendation else math.nan for r in own]
-            _line(
+            step_line(
                 axes,
                 [float(r.budget) for r in own],
                 values,
-                _POLICIES[policy],
+                POLICY_LABELS[policy],
                 STYLES[list(PolicyName).index(policy)],
                 place=index,
                 places=len(policies),
-                drawstyle="steps-post",
             )
         axes.set_xlabel("pricing willingness PW ($/h)")
         axes.set_ylabel(f"normalised performance\n(throughput / {whose}, no unit)")
@@ -283,7 +282,7 @@ def bench_figure(bench: Bench) -> Figure:
     return figure
 
 
-def _line(
+def step_line(
     axes: Axes,
     x: Sequence[float],
     y: Sequence[float],
@@ -292,10 +291,11 @@ def _line(
     *,
     place: int,
     places: int,
-    drawstyle: Any,
+    drawstyle: Any = "steps-post",
 ) -> None:
+    """One line of several, with its own colour, dashes and marker."""
     # Markers of different lines stand at different budgets, or the upper ones would hide the lower ones.
-    every = 1 if len(x) <= _MARK_ALL else max(places, len(x) // 12)
+    every = 1 if len(x) <= MARK_ALL else max(places, len(x) // 12)
     axes.plot(
         x,
         y,

@@ -127,8 +127,10 @@ def _expected(outlook: Outlook) -> dict[str, Any]:
     if spread is not None:
         found |= {
             "runs": spread.runs,
+            "makespan_p5_s": spread.p5_s,
             "makespan_p50_s": spread.p50_s,
             "makespan_p95_s": spread.p95_s,
+            "total_cost_p5_usd": spread.p5_usd,
             "total_cost_p50_usd": spread.p50_usd,
             "total_cost_p95_usd": spread.p95_usd,
             "late_share": spread.late,

@@ -44,7 +44,7 @@ def bars_figure(answers: Sequence[Answer]) -> Figure:
     """Stacked bars of the overhead over the steps alone (Spotify thesis, Figures 6.1 and 6.2), one for each answer."""
     names = [a.results.policy for a in answers]
     if answers[0].values:
-        names = [", ".join(f"{k} {value(k, v)}" for k, v in a.values) + f"\n{a.results.policy}" for a in answers]
+        names = ["\n".join([*(f"{k} {value(k, v)}" for k, v in a.values), a.results.policy]) for a in answers]
     jobs = by_job(answers)
     if len(jobs) > 1:
         names = [f"{name}\n{short(a.results.job.name, 12)}" for name, a in zip(names, answers, strict=True)]
@@ -95,8 +95,9 @@ def lines_figure(answers: Sequence[Answer]) -> Figure:
             look: dict[str, Any] = {
                 "color": style.color,
                 "linestyle": style.dashes,
+                "linewidth": style.width,  # the first is the widest: one with the same values lies on top of it
                 "marker": style.marker,
-                "markersize": 5,
+                "markersize": style.size,
             }
             axes.plot(x, [s.mean for s in spreads], label=policy, **look)
             axes.fill_between(x, [s.p5 for s in spreads], [s.p95 for s in spreads], color=style.color, alpha=0.15, lw=0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from deepvm.core.cluster import Outlook
 from deepvm.core.instances import Catalog
 from deepvm.core.units import format_usd
 from deepvm.planner.sweep import SweepRow
@@ -28,28 +30,54 @@ HEADER = (
 
 EXPECTED = ("makespan_s", "total_cost_usd", "closed_form_holds")
 """Behind the others where there is a job."""
+SIMULATED = (
+    "runs",
+    "makespan_p5_s",
+    "makespan_p50_s",
+    "makespan_p95_s",
+    "total_cost_p5_usd",
+    "total_cost_p50_usd",
+    "total_cost_p95_usd",
+)
+"""Behind those where it was simulated."""
 
 
 def header(rows: Sequence[SweepRow]) -> tuple[str, ...]:
     """The names of the columns."""
-    return HEADER + EXPECTED if _has_job(rows) else HEADER
+    if not _has_job(rows):
+        return HEADER
+    return HEADER + EXPECTED + (SIMULATED if simulated(_outlooks(rows)) else ())
 
 
 def outside(rows: Sequence[SweepRow]) -> int:
     """In how many rows the closed form of a job's expected time does not hold."""
-    outlooks = [r.recommendation.outlook for r in rows if r.recommendation is not None]
-    return sum(o is not None and not o.sound for o in outlooks)
+    return sum(not o.sound and o.spread is None for o in _outlooks(rows))
+
+
+def _outlooks(rows: Sequence[SweepRow]) -> list[Outlook]:
+    found = (r.recommendation.outlook for r in rows if r.recommendation is not None)
+    return [outlook for outlook in found if outlook is not None]
 
 
 def _has_job(rows: Sequence[SweepRow]) -> bool:
-    return any(r.recommendation is not None and r.recommendation.outlook is not None for r in rows)
+    return bool(_outlooks(rows))
 
 
-def _expected(row: SweepRow) -> list[Any]:
+def _expected(row: SweepRow) -> dict[str, Any]:
+    """``EXPECTED`` and ``SIMULATED``; None where there is no such figure, as of a job that never ends."""
     outlook = None if row.recommendation is None else row.recommendation.outlook
     if outlook is None:
-        return [None] * len(EXPECTED)
-    return [outlook.total_s, outlook.cost_usd, outlook.sound]
+        return {}
+    ends, spread = math.isfinite(outlook.total_s), outlook.spread
+    found = {
+        "makespan_s": outlook.total_s if ends else None,
+        "total_cost_usd": outlook.cost_usd if ends else None,
+        "closed_form_holds": outlook.sound,
+    }
+    if spread is None or not ends:
+        return found
+    times = (spread.runs, spread.p5_s, spread.p50_s, spread.p95_s)
+    return found | dict(zip(SIMULATED, (*times, spread.p5_usd, spread.p50_usd, spread.p95_usd), strict=True))
 
 
 def _values(row: SweepRow) -> list[Any]:
@@ -71,19 +99,22 @@ def _values(row: SweepRow) -> list[Any]:
 
 def csv_rows(rows: Sequence[SweepRow]) -> list[list[Any]]:
     """One row for each budget and policy; empty fields where nothing is feasible."""
-    job = _has_job(rows)
-    return [[f"{row.budget.normalize():f}", *_values(row), *(_expected(row) if job else [])] for row in rows]
+    more = header(rows)[len(HEADER) :]
+    return [
+        [f"{row.budget.normalize():f}", *_values(row), *(_expected(row).get(name) for name in more)] for row in rows
+    ]
 
 
 def document(rows: Sequence[SweepRow], catalog: Catalog, objective: str) -> dict[str, Any]:
     """The rows as one object; null where nothing is feasible."""
-    names, job = header(rows), _has_job(rows)
+    more = header(rows)[len(HEADER) :]
     return {
         "schema_version": SCHEMA_VERSION,
         "catalog": catalog.name,
         "objective": objective,
         "rows": [
-            dict(zip(names, [float(row.budget), *_values(row), *(_expected(row) if job else [])], strict=True))
+            dict(zip(HEADER, [float(row.budget), *_values(row)], strict=True))
+            | {name: _expected(row).get(name) for name in more}
             for row in rows
         ],
     }
@@ -93,7 +124,7 @@ def print_rows(rows: Sequence[SweepRow]) -> None:
     """A table on stdout."""
     right = ("pw", "gpu_count", "memory_count", "usd_per_hour", "throughput")
     job, cells = _has_job(rows), []
-    spread = simulated(r.recommendation.outlook for r in rows if r.recommendation is not None)
+    spread = simulated(_outlooks(rows))
     drops = _DROPS | ({"throughput": 7} if job else {})
     titles = {"pw": "$/h allowed", "usd_per_hour": "$/h", "throughput": "throughput (eFLOPS)"}
     columns = [

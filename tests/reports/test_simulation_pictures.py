@@ -37,6 +37,17 @@ def test_bars_are_the_parts_of_the_overhead(count: int) -> None:
     assert all(box.x0 >= 0 and box.x1 <= width for box in boxes)
 
 
+def test_bars_of_a_sweep_over_two_keys_have_names_that_do_not_touch() -> None:
+    answers = [
+        Answer(simulate(job, parse_policy("thesis"), runs=2, seed=1), values)
+        for job, values in swept(replace(JOB, steps=200), ["vms=1:4", "missed=0.05:0.25:0.1"])
+    ]
+    figure = bars_figure(answers)
+    figure.canvas.draw()
+    names = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+    assert len(names) == 12 and all(a.x1 < b.x0 for a, b in zip(names, names[1:], strict=False))
+
+
 def test_bars_of_several_jobs_say_whose_they_are() -> None:
     jobs = [replace(JOB, steps=500, name=name) for name in ("one", "two")]
     answers = [Answer(simulate(job, parse_policy("thesis"), runs=5, seed=1)) for job in jobs]
@@ -58,5 +69,7 @@ def test_lines_are_means_over_the_sweep(sweep: str, label: str) -> None:
         assert list(line.get_xdata()) == [a.values[0][1] for a in own]
         means = [100 * (a.results.total_s.mean() / a.results.breakdown_s["compute"] - 1) for a in own]
         assert list(line.get_ydata()) == pytest.approx(means)
+    # Policies that come to the same are both seen: the first is the wider one, and lies below.
+    assert axes.lines[0].get_linewidth() > 1.5 * axes.lines[1].get_linewidth()
     if label == "VMs":
         assert all(tick == int(tick) for tick in axes.get_xticks())
