@@ -1,9 +1,10 @@
-"""Expected time and bill of a job, as columns of a table and in words."""
+"""Expected time and bill of a job: as columns of a table, in words, and for programs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from deepvm.core.cluster import Outlook
 from deepvm.core.units import format_seconds
@@ -43,6 +44,30 @@ def in_words(outlook: Outlook) -> str:
     if own is not None and math.isfinite(outlook.total_s):
         time, cost = f"{time} (95 %: {format_seconds(own.p95_s)})", f"{cost} (95 %: {own.p95_usd:.2f} $)"
     return f"expected {time} and {cost}"
+
+
+def expected_document(outlook: Outlook) -> dict[str, Any]:
+    """What the job is expected to take; null where it does not come to an end."""
+    ends, spread = math.isfinite(outlook.total_s), outlook.spread
+    found: dict[str, Any] = {
+        "makespan_s": outlook.total_s if ends else None,
+        "total_cost_usd": outlook.cost_usd if ends else None,
+        "preemptions": outlook.preemptions if ends else None,
+        "by": "closed form" if spread is None else "simulation",
+        "closed_form_holds": outlook.sound,
+    }
+    if spread is not None:
+        found |= {
+            "runs": spread.runs,
+            "makespan_p5_s": spread.p5_s,
+            "makespan_p50_s": spread.p50_s,
+            "makespan_p95_s": spread.p95_s,
+            "total_cost_p5_usd": spread.p5_usd,
+            "total_cost_p50_usd": spread.p50_usd,
+            "total_cost_p95_usd": spread.p95_usd,
+            "late_share": spread.late,
+        }
+    return found
 
 
 def _time_and_bill(outlook: Outlook) -> tuple[str, str]:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.provider import format_time
-from deepvm.core.cluster import Cluster, NodeGroup, Outlook, Recommendation
+from deepvm.core.cluster import Cluster, NodeGroup, Recommendation
 from deepvm.core.instances import Catalog, InstanceType, Market
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Range
+from deepvm.reports.outlooks import expected_document
 from deepvm.reports.risks import document as risk_document
 from deepvm.reports.risks import risk_of
 from deepvm.reports.sources import doubts, quota_needs
@@ -112,30 +113,6 @@ def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
         "deadline_s": work.deadline_s,
         "total_budget_usd": None if work.total_budget is None else float(work.total_budget),
     }
-
-
-def _expected(outlook: Outlook) -> dict[str, Any]:
-    """What the job is expected to take; null where it does not come to an end."""
-    ends, spread = math.isfinite(outlook.total_s), outlook.spread
-    found: dict[str, Any] = {
-        "makespan_s": outlook.total_s if ends else None,
-        "total_cost_usd": outlook.cost_usd if ends else None,
-        "preemptions": outlook.preemptions if ends else None,
-        "by": "closed form" if spread is None else "simulation",
-        "closed_form_holds": outlook.sound,
-    }
-    if spread is not None:
-        found |= {
-            "runs": spread.runs,
-            "makespan_p5_s": spread.p5_s,
-            "makespan_p50_s": spread.p50_s,
-            "makespan_p95_s": spread.p95_s,
-            "total_cost_p5_usd": spread.p5_usd,
-            "total_cost_p50_usd": spread.p50_usd,
-            "total_cost_p95_usd": spread.p95_usd,
-            "late_share": spread.late,
-        }
-    return found
 
 
 def _effective(answer: Recommendations) -> Catalog:
@@ -258,7 +235,7 @@ def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
         "binding": [b.constraint for b in r.binding],
         "binding_reasons": [b.reason for b in r.binding],
         "warnings": list(r.warnings),
-        **({"expected": _expected(r.outlook)} if r.outlook else {}),
+        **({"expected": expected_document(r.outlook)} if r.outlook else {}),
     }
 
 
@@ -369,7 +346,7 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     rows = [_csv_row(p.recommendation, p.answer.catalog) for p in found.ranked]
     if found.answers[0].request.work is None:
         return CSV_HEADER, rows
-    outlooks = [_expected(p.recommendation.outlook) if p.recommendation.outlook else {} for p in found.ranked]
+    outlooks = [expected_document(p.recommendation.outlook) if p.recommendation.outlook else {} for p in found.ranked]
     return CSV_HEADER + CSV_EXPECTED, [
         row + [outlook.get(key) for key in CSV_EXPECTED] for row, outlook in zip(rows, outlooks, strict=True)
     ]

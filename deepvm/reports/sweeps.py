@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from deepvm.core.cluster import Outlook
 from deepvm.core.instances import Catalog
 from deepvm.core.units import format_usd
 from deepvm.planner.sweep import SweepRow
-from deepvm.reports.outlooks import expected_cells, expected_columns, simulated
+from deepvm.reports.outlooks import expected_cells, expected_columns, expected_document, simulated
 from deepvm.reports.recommendations import format_work
 from deepvm.reports.tables import Column, print_table
 
@@ -64,20 +63,8 @@ def _has_job(rows: Sequence[SweepRow]) -> bool:
 
 
 def _expected(row: SweepRow) -> dict[str, Any]:
-    """``EXPECTED`` and ``SIMULATED``; None where there is no such figure, as of a job that never ends."""
     outlook = None if row.recommendation is None else row.recommendation.outlook
-    if outlook is None:
-        return {}
-    ends, spread = math.isfinite(outlook.total_s), outlook.spread
-    found = {
-        "makespan_s": outlook.total_s if ends else None,
-        "total_cost_usd": outlook.cost_usd if ends else None,
-        "closed_form_holds": outlook.sound,
-    }
-    if spread is None or not ends:
-        return found
-    times = (spread.runs, spread.p5_s, spread.p50_s, spread.p95_s)
-    return found | dict(zip(SIMULATED, (*times, spread.p5_usd, spread.p50_usd, spread.p95_usd), strict=True))
+    return {} if outlook is None else expected_document(outlook)
 
 
 def _values(row: SweepRow) -> list[Any]:
