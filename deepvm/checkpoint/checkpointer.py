@@ -208,20 +208,26 @@ class Checkpointer:
         self._versions.gate(*self._layers.copies.values())
         self._versions.bytes.forget()
 
-    def restore_latest(self) -> int:
+    def restore_latest(self, *, allow_fresh: bool = False) -> int:
         """Restore the newest complete and undamaged version of all tiers.
+
+        Args:
+            allow_fresh: begin anew at 0 where versions are there and all of them are damaged; what is left of them gets
+                other names, and is not overwritten.
 
         Returns:
             The version, 0 when there is none; the next optimizer step makes the one after it.
 
         Raises:
             CheckpointError: no tier answers, what was found is of another model, or versions are there and none of them
-                can be had now.
+                can be had, now or at all.
         """
         self._before_load()
         if self._layers.updates is not None:
             self._layers.updates.reset()
-        self._version = restore_newest(self._state, self._pipeline.tiers, self.job, self._ranks)
+        self._version = restore_newest(
+            self._state, self._pipeline.tiers, self.job, self._ranks, allow_fresh=allow_fresh
+        )
         self._stepping = False
         self._still = changes(self._state.model)
         self._versions.forget()

@@ -1,8 +1,14 @@
 """A folder of versions: written whole or not at all, listed by their commit records, verified before use.
 
-Every write goes: the bytes into a hidden file, fsync, rename, fsync of the folder, and only then the commit record by
-the same steps. Whoever sees a commit record may rely on the bytes. A version that is there already is replaced so that
-at each moment the old one or the new one is complete, see :mod:`deepvm.checkpoint.record`.
+Every write goes: the bytes into a hidden file, fsync; its record into another one, the *upcoming* record, fsync, fsync
+of the folder; then the file gets its name, fsync of the folder, and only then the record. Whoever sees a commit record
+may rely on the bytes. Of a version that is there already, the old one or the new one is complete at each moment, see
+:mod:`deepvm.checkpoint.record`.
+
+So no writer that fails or is killed leaves a file with its name and without a record: such a file has lost it, and is
+evidence of a version that was there (see :meth:`VersionFolder.damaged`), as is a record without its file. Hidden files
+alone are none: nobody was promised what they were to become. They are removed by the writer whose write fails, and by
+the next one that finds nobody else at work in the folder.
 
 A deleted version's file may be kept under a hidden name as a *spare*, which the next version overwrites in place, as
 LightCheck's two slots are: a disk finds no new blocks, and a full disk has room. See :func:`disk.is_unused`.
@@ -13,9 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import secrets
-import stat
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,50 +27,22 @@ from functools import cached_property
 from pathlib import Path
 
 from deepvm.checkpoint import disk
-from deepvm.checkpoint.manifest import SUFFIX, Manifest
+from deepvm.checkpoint.manifest import SUFFIX, UNRECORDED, Damage, Manifest
+from deepvm.checkpoint.names import check_job as check_job
+from deepvm.checkpoint.names import file_name as file_name
+from deepvm.checkpoint.names import is_leftover, replaced
+from deepvm.checkpoint.names import parse_name as parse_name
 from deepvm.checkpoint.points import point
 from deepvm.checkpoint.presence import Presence
-from deepvm.checkpoint.record import UPCOMING, record_of, settle, upcoming_of
+from deepvm.checkpoint.record import UPCOMING, not_a_file, record_of, settle, upcoming_of
 from deepvm.checkpoint.record import read_manifest as read_manifest  # who has a folder reads and verifies its versions
 from deepvm.checkpoint.record import verify as verify
 from deepvm.errors import CheckpointError, DamagedError, RequestError
-
-_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-_NAME = re.compile(rf"(?P<job>{_JOB.pattern})-(?P<version>[0-9]{{12,19}})\.pt", re.ASCII)
-_HIDDEN = re.compile(rf"\.({_NAME.pattern}({re.escape(SUFFIX)})?\.[0-9a-f]{{8}}|{_JOB.pattern}\.spare)\.tmp", re.ASCII)
-UNCOMMITTED = "it has no commit record: it was never completed"
-"""What is the matter with a file whose writer was killed; the other problems are damage."""
 
 YOUNG_S = 3600.0
 """Seconds for which a file that nobody vouches for may belong to a writer at work."""
 
 log = logging.getLogger("deepvm.checkpoint")
-
-
-def check_job(name: str) -> str:
-    """Return the name if it can be that of a job: it becomes part of file names.
-
-    Raises:
-        RequestError: it cannot.
-    """
-    if not _JOB.fullmatch(name):
-        raise RequestError("job", name, "1 to 64 letters, digits, dots, hyphens and underscores, the first no mark")
-    return name
-
-
-def file_name(job: str, version: int) -> str:
-    """Name of a version's file."""
-    return f"{check_job(job)}-{version:012d}.pt"
-
-
-def parse_name(name: str) -> tuple[str, int] | None:
-    """Job and version of a file of this name, None when it is not that of a version."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    job, version = match["job"], int(match["version"])
-    # 0000000000001 would be a second file of version 1.
-    return (job, version) if file_name(job, version) == name else None
 
 
 @dataclass(frozen=True)
@@ -143,9 +119,16 @@ class VersionFolder:
         return target
 
     def enter(self) -> None:
-        """Make the folder, and have it known that this process writes there, until ``presence.leave()``."""
+        """Make the folder, and have it known that this process writes there, until ``presence.leave()``.
+
+        What killed writers have left is removed before, if nobody else is writing there.
+        """
         disk.make_folder(self.path)
-        self.presence.enter()
+        self.presence.enter(self._clear_up)
+
+    def _clear_up(self) -> None:
+        with contextlib.suppress(CheckpointError):  # who can write all the same should
+            self.sweep()
 
     def reserve(self, job: str, version: int = 0) -> Path:
         """Name of a hidden file for :meth:`adopt`; it is there if there was a spare that nobody reads, else not."""
@@ -172,32 +155,45 @@ class VersionFolder:
         return target
 
     def _publish(self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], Manifest]) -> None:
-        """Write a hidden file, give it its name, and commit it."""
+        """Write a hidden file, give it its name, and commit it; nothing of it stays when that fails."""
         record, upcoming = record_of(target), upcoming_of(target)
         settle(target)
         try:
             write()
-            replaces = os.path.lexists(record)
-            if replaces:  # its record stays until the new one is there, for as long as its bytes do
-                self._commit(upcoming, manifest())
+            replaces = os.path.lexists(record)  # it stays until the new one is there, for as long as its bytes do
+            self._commit(upcoming, manifest())
             self._rename(hidden, target, "data")
         except BaseException:
             for left in (hidden, upcoming) if os.path.lexists(hidden) else ():
                 with contextlib.suppress(OSError):
                     left.unlink()
             raise
-        self._sync("data")
-        if replaces:
-            try:
-                self._rename(upcoming, record, "replaced")
-            except FileNotFoundError:  # another writer of this version took it for that of a killed one
-                try:
-                    verify(target)  # it may have replaced our bytes as well, and vouched for its own
-                except DamagedError:
-                    self._commit(record, manifest())
+        try:
+            self._sync("data")
+            self._promote(upcoming, target, manifest)
             self._sync("replaced")
-        else:
-            self._commit(record, manifest())
+        except BaseException:
+            if not replaces:
+                self._take_back(target)
+            raise
+
+    def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], Manifest]) -> None:
+        """The upcoming record becomes the record."""
+        try:
+            self._rename(upcoming, record_of(target), "replaced")
+        except FileNotFoundError:  # another writer of this version took it for that of a killed one
+            try:
+                verify(target)  # it may have replaced our bytes as well, and vouched for its own
+            except DamagedError:
+                self._commit(record_of(target), manifest())
+
+    def _take_back(self, target: Path) -> None:
+        """What has its name may not last, and its writer is told that it is not there."""
+        for record in (upcoming_of(target), record_of(target)):
+            with contextlib.suppress(OSError):
+                self._withdraw(record)
+        with contextlib.suppress(OSError):
+            target.unlink()
 
     def _commit(self, record: Path, manifest: Manifest) -> None:
         data, hidden = memoryview(manifest.to_json()), self._hidden(record)
@@ -278,15 +274,15 @@ class VersionFolder:
         manifest: Manifest | None = None
         size, problem = 0, ""
         try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
+            status = path.lstat()
+            size, problem = status.st_size, not_a_file(status)
+            if problem and not os.path.lexists(record_of(path)):  # nobody ever called it a version
                 return None
-            size = status.st_size
-            manifest = read_manifest(path)
+            manifest = None if problem else read_manifest(path)
         except FileNotFoundError:
             if os.path.lexists(path):
-                problem = UNCOMMITTED
-            elif os.path.lexists(path.with_name(name + SUFFIX)):
+                problem = UNRECORDED
+            elif os.path.lexists(record_of(path)):
                 problem = "its commit record is there and the file is not"
             else:
                 return None
@@ -309,6 +305,14 @@ class VersionFolder:
                 self._told.add((row.path, row.problem))
                 log.warning("%s is not complete: %s", row.path, row.problem)
         return tuple(f.manifest for f in rows if f.manifest is not None and not f.problem)
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """The versions of a job that were complete once and are not, newest first; bytes are not verified."""
+        return tuple(Damage(f.version, f"{f.path}: {f.problem}", f.size) for f in self.found(job) if f.problem)
+
+    def unrecorded(self, job: str) -> set[int]:
+        """The versions of a job whose file is alone."""
+        return {f.version for f in self.found(job) if f.problem == UNRECORDED}
 
     def delete(self, job: str, version: int, *, spare: bool = False) -> None:
         """Remove a version: first its record, so that half of it is never taken for a whole.
@@ -340,9 +344,9 @@ class VersionFolder:
             self._spare(job).unlink()
 
     def leftovers(self, older_than_s: float = 0) -> tuple[Path, ...]:
-        """Spares, and what killed writers left: hidden files, and records that were to take the place of others."""
+        """Spares, and what killed writers left: hidden files, and records that were to become those of versions."""
         try:
-            names = sorted(n for n in os.listdir(self.path) if _HIDDEN.fullmatch(n) or _replaced(n))
+            names = sorted(filter(is_leftover, os.listdir(self.path)))
         except FileNotFoundError:
             return ()
         except OSError as error:
@@ -350,43 +354,25 @@ class VersionFolder:
         return tuple(p for n in names if age_s(p := self.path / n) >= older_than_s)
 
     def clear(self, left: Path) -> None:
-        """End what one of :meth:`leftovers` was for: a replacement is settled, another file removed. Raises OSError."""
-        name = _replaced(left.name)
+        """End what one of :meth:`leftovers` was for: a record is settled, another file removed. Raises OSError."""
+        name = replaced(left.name)
         if name:
             settle(self.path / name)
         else:
             left.unlink(missing_ok=True)
 
-    def uncommitted(self, job: str = "") -> tuple[Found, ...]:
-        """Files whose writer was killed more than :data:`YOUNG_S` ago, before it could commit them; of a job or all."""
-        old = (f for f in self.found(job) if f.problem == UNCOMMITTED and age_s(f.path) >= YOUNG_S)
-        return tuple(f for f in old if not os.path.lexists(upcoming_of(f.path)))  # that may yet vouch for it
-
     def sweep(self, older_than_s: float = 0) -> int:
-        """Remove what :meth:`leftovers` and :meth:`uncommitted` list; returns how many.
+        """End what :meth:`leftovers` lists; returns how many. Without an age only where nobody writes now.
 
-        Without an age only where nobody writes now.
+        Raises:
+            CheckpointError: the folder cannot be read.
         """
         count = 0
         for path in self.leftovers(older_than_s):
             with contextlib.suppress(OSError):
                 self.clear(path)
                 count += 1
-        return count + self.drop_uncommitted()
-
-    def drop_uncommitted(self, job: str = "") -> int:
-        """Remove what :meth:`uncommitted` lists; returns how many. Raises CheckpointError."""
-        rows = self.uncommitted(job)
-        for row in rows:
-            log.info("%s is removed: %s", row.path, row.problem)
-            self.delete(row.job, row.version)
-        return len(rows)
-
-
-def _replaced(name: str) -> str:
-    """The version's file whose record a hidden file of this name was to replace; empty when that is none."""
-    file = name.removeprefix(".").removesuffix(SUFFIX + UPCOMING)
-    return file if parse_name(file) is not None and upcoming_of(Path(file)).name == name else ""
+        return count
 
 
 def age_s(path: Path) -> float:

@@ -20,6 +20,9 @@ MANIFEST_VERSION = "deepvm.checkpoint/1"
 SUFFIX = ".json"
 """Added to the name of the file that it is about."""
 
+UNRECORDED = "it has no commit record"
+"""What is the matter with a file alone; no writer that was killed leaves one, only a removal that was."""
+
 _MOST_CHUNK_BYTES = 2**30
 
 
@@ -119,6 +122,19 @@ class JoinedManifest(Manifest):
     @property
     def _checksums(self) -> int:
         return 0
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A version that was there once and cannot be given back, such as a record without its file.
+
+    Attributes:
+        version: its number. problem: what is the matter, for people. size: bytes of what is there.
+    """
+
+    version: int
+    problem: str
+    size: int = 0
 
 
 class ChunkChecks:

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 WRITERS, NODE = ".deepvm-writers.lock", ".deepvm-node.lock"
@@ -76,10 +76,12 @@ class Presence:
         self._lock, self._guard = FileLock(folder / WRITERS), threading.Lock()
         self._said = False
 
-    def enter(self) -> None:
-        """Write there from now on; the folder must be there."""
+    def enter(self, clear_up: Callable[[], None] = lambda: None) -> None:
+        """Write there from now on; the folder must be there. Where nobody else does, ``clear_up`` is called first."""
         with self._guard:
             if not self._lock.held:
+                if self._take(shared=False):
+                    clear_up()
                 self._take(shared=True, limit_s=_LIMIT_S)
 
     @contextlib.contextmanager

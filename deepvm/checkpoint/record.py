@@ -1,8 +1,9 @@
 """Commit records on the disk: which one vouches for a file, and whether the file is what it says.
 
-A version that takes the place of one with the same number has two records for a moment: the old one, and the *upcoming*
-one, which is written before the file is renamed and gets the old one's name afterwards. At each moment one of the two
-fits the file, so there is no moment without a complete version; which one it is, the file itself tells.
+The record of a version is written before its file gets its name, under a hidden name of its own: the *upcoming* record,
+which gets the usual name afterwards. A version that takes the place of one with the same number has two records in
+between. At each moment one of the two fits the file, so there is no moment without a complete version; which one it is,
+the file itself tells.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from deepvm.checkpoint import disk
 from deepvm.checkpoint.crc import crc32
-from deepvm.checkpoint.manifest import SUFFIX, Manifest
+from deepvm.checkpoint.manifest import SUFFIX, UNRECORDED, Manifest
 from deepvm.errors import DamagedError, RequestError
 
 UPCOMING = ".next"
-"""Added to the hidden name of a record that is about to take the place of an older one."""
+"""Added to the hidden name of a record whose file is about to get its name."""
 _MOST_RECORD = 64 * 2**20
 _MOST_NAMED = 10
 
@@ -91,7 +93,7 @@ def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
     try:
         expected = read_manifest(path) if manifest is None else manifest
     except FileNotFoundError:
-        raise DamagedError(f"{path}: it has no commit record ({path.name}{SUFFIX}): it was never completed") from None
+        raise DamagedError(f"{path}: {UNRECORDED} ({path.name}{SUFFIX})") from None
     except OSError as error:
         raise DamagedError(f"{path}: its commit record cannot be read: {error.strerror or error}") from None
     if not expected.crcs:
@@ -100,9 +102,32 @@ def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
     return expected
 
 
+def not_a_file(status: os.stat_result) -> str:
+    """What is there in place of a file, empty where it is one.
+
+    A link is none: what it leads to is kept, removed and synchronised by somebody else.
+    """
+    if stat.S_ISREG(status.st_mode):
+        return ""
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
+    return f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device or socket')} in place of a file"
+
+
+def _open(path: Path) -> int:
+    """Open a file for reading, without waiting for the other end of what turns out to be a pipe.
+
+    Raises:
+        FileNotFoundError: there is none. DamagedError: it is something else. OSError: it cannot be opened.
+    """
+    problem = not_a_file(path.lstat())
+    if problem:
+        raise DamagedError(f"{path}: {problem}")
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
 def _read(record: Path) -> Manifest:
     try:
-        with open(os.open(record, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        with open(_open(record), "rb") as stream:
             return Manifest.from_json(stream.read(_MOST_RECORD))
     except RequestError as error:
         raise DamagedError(f"{record}: {error}") from None
@@ -110,8 +135,7 @@ def _read(record: Path) -> Manifest:
 
 def _compare(path: Path, expected: Manifest) -> None:
     try:
-        # Opened without waiting: a pipe of this name has no size, and is refused.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as stream:
+        with open(_open(path), "rb", buffering=0) as stream:
             size = os.fstat(stream.fileno()).st_size
             if size != expected.size:
                 raise DamagedError(f"{path}: it has {size} bytes in place of {expected.size}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -15,38 +15,48 @@ from deepvm.checkpoint.state import TrainingState
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
+_MOST_SHOWN, _LONGEST = 4, 300
+
 log = logging.getLogger("deepvm.checkpoint")
 
 
-def restore_newest(state: TrainingState, tiers: Sequence[Tier], job: str, ranks: Ranks) -> int:
+def restore_newest(
+    state: TrainingState, tiers: Sequence[Tier], job: str, ranks: Ranks, *, allow_fresh: bool = False
+) -> int:
     """Restore the newest version that every rank can have; damaged and unreachable ones are passed over and logged.
+
+    A version that was there once is never taken for none: what is left of it, a record or a file of its name, is
+    evidence (see :meth:`Tier.damaged`), and whether to begin anew beside it is for the user to say.
 
     Args:
         state: what gets its state back.
         tiers: where versions are; the same on all ranks.
         job: whose.
         ranks: all of them come by.
+        allow_fresh: begin anew where versions are there and all of them are damaged; they are set aside.
 
     Returns:
         The version, 0 when there is none.
 
     Raises:
         CheckpointError: no tier answers, what was found is of another model, or versions are there and none of them can
-            be had now.
+            be had now, or at all; all ranks raise.
     """
     found = ranks.told(_candidates(tiers, job) if not ranks.rank else None)
     if isinstance(found, CheckpointError):  # raised by all ranks: none must wait for another
         raise found
     withheld: Exception | None = None
-    damaged = 0
+    damaged: dict[tuple[int, str], str] = {}
     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
         for manifest, number in found:
             tier, path = tiers[number], None
             try:
                 path = tier.fetch(manifest, Path(folder))
             except (CheckpointError, OSError) as error:  # whatever it is, the other ranks wait below
-                damaged += isinstance(error, DamagedError)
-                withheld = withheld if isinstance(error, DamagedError) else error
+                if isinstance(error, DamagedError):
+                    damaged[manifest.version, tier.url] = str(error)
+                else:
+                    withheld = withheld or error
                 log.warning("version %d on %s is passed over: %s", manifest.version, tier.url, error)
             if not ranks.least([path is not None])[0]:  # all ranks restore it, or none
                 continue
@@ -61,12 +71,50 @@ def restore_newest(state: TrainingState, tiers: Sequence[Tier], job: str, ranks:
     # A node that dies meanwhile comes back with what it promised: a run that began anew would be the loss of all of it.
     if not ranks.least([withheld is None])[0]:
         raise CheckpointError(f"there are versions, and none can be had now; start again when it can: {withheld or ''}")
-    if not ranks.least([not damaged])[0]:
+    evidence = ranks.told(_evidence(tiers, job) if not ranks.rank else None)
+    if isinstance(evidence, CheckpointError):
+        raise evidence
+    damaged |= evidence
+    if ranks.least([not damaged])[0]:
+        return 0
+    told = _told(damaged)
+    if not allow_fresh:
         raise CheckpointError(
-            f"all versions of {job} are damaged, see the log; to start anew remove them, or give this training another "
-            "name in DEEPVM_JOB"
+            f"all versions of {job} are damaged: {told}. Look at them with 'deepvm ckpt verify', copy a good one there "
+            "from elsewhere, give this training another name (job= or DEEPVM_JOB), or begin anew at 0 with "
+            "restore_latest(allow_fresh=True), which sets them aside"
         )
+    numbers = {manifest.version for manifest, _ in found} | {version for version, _ in damaged}
+    failure = ranks.told(_set_aside(tiers, job, numbers) if not ranks.rank else None)
+    if failure is not None:
+        raise failure
+    log.warning("%s begins anew at 0; what is left of its versions was set aside: %s", job, told)
     return 0
+
+
+def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str] | CheckpointError:
+    """What is the matter with versions that no tier gives, by number and URL of the tier."""
+    try:
+        return {(d.version, tier.url): d.problem for tier in tiers for d in tier.damaged(job)}
+    except (CheckpointError, RequestError) as error:
+        return CheckpointError(f"{error}; a version may be there, so this training does not begin anew")
+
+
+def _told(damaged: Mapping[tuple[int, str], str]) -> str:
+    """The newest of them, for people."""
+    rows = sorted(damaged.items(), key=lambda row: (-row[0][0], row[0][1]))
+    shown = [f"version {version} on {url}: {problem[:_LONGEST]}" for (version, url), problem in rows[:_MOST_SHOWN]]
+    more = f", and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
+    return ("; ".join(shown) or "another rank cannot read them, see its log") + more
+
+
+def _set_aside(tiers: Sequence[Tier], job: str, numbers: Collection[int]) -> CheckpointError | None:
+    try:
+        for tier in tiers:
+            tier.set_aside(job, numbers)
+    except (CheckpointError, RequestError) as error:
+        return CheckpointError(f"{error}; this training does not begin anew over damaged versions")
+    return None
 
 
 def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[Manifest, int]] | CheckpointError:

@@ -38,6 +38,20 @@ def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collectio
     return stay
 
 
+def outdated(complete: Collection[int], unrecorded: Collection[int], keep: int = 2, every: int = 0) -> set[int]:
+    """Of versions whose commit record is gone those that would not stay if they still had it.
+
+    A removal that was interrupted leaves such a one; as evidence it is needed no more than the version itself was.
+
+    Args:
+        complete: the versions that are complete; the policy counts those alone.
+        unrecorded: those whose file is there and whose record is not.
+        keep: see :func:`kept`.
+        every: see there.
+    """
+    return {v for v in unrecorded if v not in kept([*complete, v], keep, every)}
+
+
 def kept_of(manifests: Sequence[Manifest], keep: int = 2, every: int = 0) -> set[int]:
     """As :func:`kept`, with the newest of those that the training called the best."""
     return kept(

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from deepvm.cli.ckpt_bench import bench
-from deepvm.cli.ckpt_gc import collect_garbage, damage, torn, units_of
+from deepvm.cli.ckpt_gc import collect_garbage, damage, removed, torn, units_of
 from deepvm.cli.ckpt_place import PLACE, Job, local, open_folder, open_place, there, wanted_job, where_is
 from deepvm.cli.options import say
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.checkpoint.folder import Found
-    from deepvm.checkpoint.manifest import Manifest
+    from deepvm.checkpoint.manifest import Damage, Manifest
     from deepvm.checkpoint.tiers.base import Tier
 
 app = typer.Typer(
@@ -39,11 +39,13 @@ def list_versions(
     if isinstance(where, Path):
         rows = [_row(f) for f in open_folder(where).found() if job in ("", f.job)]
     else:
-        tier = open_place(where)
+        tier, name = open_place(where), wanted_job(job) or "job"
         try:
-            rows = [_remote_row(tier.url, m) for m in tier.versions(wanted_job(job) or "job")]
+            rows = [_remote_row(tier.url, m) for m in tier.versions(name)]
+            rows += [_damaged_row(tier.url, name, d) for d in tier.damaged(name)]
         finally:
             tier.close()
+        rows.sort(key=lambda row: -row["version"])
     if output == "json":
         from deepvm.reports.documents import to_json
 
@@ -79,11 +81,12 @@ def verify_versions(
 ) -> None:
     """Compare versions with their commit records. Every byte is read; exit code 1 names what is damaged.
 
-    A memory node or a bucket is asked for one job, and sends one version after the other here.
+    Damaged is also a file without its record, a record without its file, and a link, a pipe or a folder in place of a
+    file. A memory node or a bucket is asked for one job, and sends one version after the other here.
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
-    from deepvm.checkpoint.folder import UNCOMMITTED, verify
+    from deepvm.checkpoint.folder import verify
 
     where = where_is(place)
     if isinstance(where, str):
@@ -97,10 +100,10 @@ def verify_versions(
     rows = [f for f in open_folder(where).found() if job in ("", f.job)]
     damaged, good = list[str](), []
     for number, row in enumerate(rows, start=1):
-        if row.problem == UNCOMMITTED:
-            say(f"[{number}/{len(rows)}] {row.path}: skipped: {row.problem}")
-            continue
         problem = damage(row)
+        if problem and removed(row):  # by a training that goes on beside this
+            say(f"[{number}/{len(rows)}] {row.path}: removed meanwhile")
+            continue
         say(f"[{number}/{len(rows)}] {row.path}: {'damaged' if problem else 'good'}")
         damaged += [problem] if problem else []
         good += [] if problem else [row]
@@ -128,6 +131,10 @@ def _verify_remote(place: str, job: str) -> None:
                     problem = str(error)
             say(f"[{number}/{len(found)}] version {manifest.version} of {job}: {'damaged' if problem else 'good'}")
             damaged += [problem] if problem else []
+        lost = tier.damaged(job)
+        for each in lost:
+            say(f"version {each.version} of {job}: damaged")
+        damaged += [f"{place}: version {each.version} of {job}: {each.problem}" for each in lost]
     finally:
         tier.close()
     if damaged:
@@ -256,6 +263,20 @@ def _row(found: Found) -> dict[str, Any]:
         "complete": not found.problem,
         "problem": found.problem or None,
         "created": (found.manifest.created if found.manifest else "") or None,
+    }
+
+
+def _damaged_row(url: str, job: str, damage: Damage) -> dict[str, Any]:
+    from deepvm.checkpoint.folder import file_name
+
+    return {
+        "job": job,
+        "version": damage.version,
+        "path": f"{url}/{file_name(job, damage.version)}",
+        "bytes": damage.size,
+        "complete": False,
+        "problem": damage.problem,
+        "created": None,
     }
 
 

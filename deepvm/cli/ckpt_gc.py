@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from deepvm.checkpoint.manifest import Manifest
 
 _MOST_SHOWN = 10
+_REMOVAL_S = 1.0
+"""Seconds that the disk may take between the removal of a record and that of its file."""
 
 
 class Unit(NamedTuple):
@@ -52,14 +54,15 @@ def collect_garbage(
     """Remove old versions. Also what killed writers left more than an hour ago.
 
     The newest version that the training called its best stays. Damaged versions do not count as kept, and stay for you
-    to look at. The parts of a version stay or go together; where each node has a folder of its own, name the others
-    with --parts.
+    to look at; one without a commit record goes when it would not stay with one. The parts of a version stay or go
+    together; where each node has a folder of its own, name the others with --parts.
 
     Example: deepvm ckpt gc /mnt/ckpt --keep 2 --every 1000
     """
-    from deepvm.checkpoint.folder import UNCOMMITTED, YOUNG_S
+    from deepvm.checkpoint.folder import YOUNG_S
+    from deepvm.checkpoint.manifest import UNRECORDED
     from deepvm.checkpoint.parts import whole_job
-    from deepvm.checkpoint.retention import kept
+    from deepvm.checkpoint.retention import kept, outdated
 
     kept((), keep, every)  # refuse what cannot be used before anything is read
 
@@ -71,7 +74,8 @@ def collect_garbage(
     others = [f for path, f in named.items() if path != versions.path.resolve()]
     rows = [f for f in versions.found() if wanted(f)]
     away = [f for other in others for f in other.found() if whole_job(f.job) and wanted(f)]
-    _check_best(best, [f for f in (*rows, *away) if f.problem != UNCOMMITTED])
+    _check_best(best, [f for f in (*rows, *away) if f.problem != UNRECORDED])
+    good: dict[str, set[int]] = {}
     done = "would remove" if dry_run else "removed"
 
     def remove(row: Found) -> None:
@@ -84,14 +88,16 @@ def collect_garbage(
             here = ", ".join(sorted({row.job for row in halves}))
             say(f"{here}: all stay: the other parts are elsewhere; name the other nodes' folders with --parts")
         stay, old = _choose(units, keep, every, best, trust=trust)
+        for row in (row for unit in units if unit.version in stay for row in unit.rows):
+            good.setdefault(row.job, set()).add(row.version)
         # Parts whose counterpart is not here: it may still come, but not behind versions that are here as a whole.
         old += [row for row in halves if stay and row.version < min(stay) and row.version not in best]
         for row in old:
             remove(row)
-    for row in filter(wanted, versions.uncommitted()):
-        remove(row)
-    for row in rows:
-        if row.problem not in ("", UNCOMMITTED):
+    for row in (f for f in rows if f.problem):
+        if row.problem == UNRECORDED and outdated(good.get(row.job, ()), [row.version], keep, every):
+            remove(row)
+        else:
             say(f"{row.path}: stays: {row.problem}")
     for path in versions.leftovers(YOUNG_S):
         if not dry_run:
@@ -161,6 +167,22 @@ def torn(rows: Sequence[Found]) -> str:
     except (DamagedError, OSError) as error:
         return str(error)
     return f"{', '.join(str(row.path) for row in rows)}: {problem}" if problem else ""
+
+
+def removed(row: Found) -> bool:
+    """Whether a version is gone by now, its record and its file: that takes a moment, in which it looks damaged."""
+    import os
+    import time
+
+    from deepvm.checkpoint.record import record_of
+
+    deadline = time.monotonic() + _REMOVAL_S
+    while os.path.lexists(row.path) or os.path.lexists(record_of(row.path)):
+        whole = os.path.lexists(row.path) and os.path.lexists(record_of(row.path))
+        if whole or time.monotonic() > deadline:
+            return False
+        time.sleep(_REMOVAL_S / 20)
+    return True
 
 
 def damage(row: Found) -> str:

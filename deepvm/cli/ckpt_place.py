@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,7 +42,7 @@ def local(place: str) -> Path:
 
 def there(path: Path) -> Path:
     """The path, if anything is there. Raises DataError."""
-    if not path.exists():
+    if not os.path.lexists(path):
         raise DataError(f"{path}: there is no such file or folder")
     return path
 
@@ -57,8 +58,6 @@ def open_folder(folder: Path) -> VersionFolder:
 
 def wanted_job(job: str) -> str:
     """The job that the option or the environment names, empty for none."""
-    import os
-
     return job or os.environ.get("DEEPVM_JOB", "")
 
 

@@ -224,6 +224,8 @@ def crash_everywhere(recorder: Recorder, place: Path, keep: int = 1000) -> int:
             if key not in known:
                 known[key] = _restorable(state, place)
             found = known[key]
+            if not found and not promised:
+                _begins_at_0(place, state)
             where = f"after {recorder.calls[max(number - 3, 0) : number + 1]}, with {sorted(state)}"
             for version, content in found.items():
                 if content not in under_way.get(version, set()) | {promised.get(version)}:
@@ -232,6 +234,17 @@ def crash_everywhere(recorder: Recorder, place: Path, keep: int = 1000) -> int:
                 if version not in found:
                     raise Broken(f"version {version} is lost; {where}")
     return count
+
+
+def _begins_at_0(place: Path, state: dict[str, bytes]) -> None:
+    """A run that was never promised anything starts as if it were the first: nothing there claims to be a version."""
+    for path in place.iterdir():
+        path.unlink()
+    for name, content in state.items():
+        (place / name).write_bytes(content)
+    damaged = VersionFolder(place).damaged("job")
+    if damaged:
+        raise Broken(f"after the crash of a first save: {damaged}, with {sorted(state)}")
 
 
 def _restorable(state: dict[str, bytes], place: Path) -> dict[int, bytes]:

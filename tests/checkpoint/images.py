@@ -21,6 +21,9 @@ def names(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name != WRITERS)
 
 
+REPLACED = [f"replaced.{place}" for place in ("before-rename", "before-folder-sync", "after-folder-sync")]
+"""The last of the following: the upcoming record becomes the record."""
+
 FOLDER_LABELS = [
     f"{what}.{place}"
     for what in ("data", "record")
@@ -34,6 +37,7 @@ FOLDER_LABELS = [
         "after-folder-sync",
     )
 ]
+FOLDER_LABELS += REPLACED
 """The points at which a writer of a folder can be killed, see :mod:`deepvm.checkpoint.points`."""
 
 

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 from checkpoint.images import manifest_of, names, noise, plain_shard
+from checkpoint.memory_nodes import make_image, make_layout, running
+from checkpoint.memory_nodes import put as node_put
+from checkpoint.memory_nodes import tier as node_tier
 
 from deepvm.checkpoint import folder as folder_module
 from deepvm.checkpoint import presence
@@ -161,40 +164,60 @@ class TestSweeping:
         store.release()
 
     @pytest.mark.parametrize("who", ["node", "trainer"])
-    def test_what_was_never_committed_goes_after_an_hour(
+    def test_what_lost_its_record_stays_as_long_as_it_would_have(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
     ) -> None:
+        """No writer leaves it so, so somebody was promised it; a removal that was interrupted leaves old ones."""
         folder = VersionFolder(tmp_path)
         for version in (1, 2, 3, 9):
             data = noise(1000, version)
             folder.write(memoryview(data), manifest_of(data, version=version))
-        for version in (1, 2):
+        for version in (1, 2, 9):
             (tmp_path / f"job-{version:012d}.pt{SUFFIX}").unlink()
-        # Its record was lost and another one is about to take its place: it may be complete in a moment.
-        data = (tmp_path / f"job-000000000003.pt{SUFFIX}").read_bytes()
-        (tmp_path / f"job-000000000003.pt{SUFFIX}").unlink()
-        (tmp_path / f".job-000000000003.pt{SUFFIX}{UPCOMING}").write_bytes(data)
+        # Its writer was killed before the record got its usual name: it is complete.
+        record = tmp_path / f"job-000000000003.pt{SUFFIX}"
+        record.rename(tmp_path / f".job-000000000003.pt{SUFFIX}{UPCOMING}")
         mine = tmp_path / "notes-1.pt"
         mine.write_bytes(b"mine")
         del folder
-
-        def begin() -> set[int]:
-            if who == "node":
-                store = FolderStore(tmp_path)
-                store.take()
-                store.release()
-            else:
-                tier = FileTier(tmp_path, keep=9)
-                put(tier, 10)
-                tier.close()
-            return {f.version for f in VersionFolder(tmp_path).found()} - {10}
-
-        assert begin() == {1, 2, 3, 9}
         later = time.time() + 3700
         monkeypatch.setattr(time, "time", lambda: later)
-        assert begin() == {3, 9}
-        assert verify(tmp_path / "job-000000000003.pt").version == 3
+
+        def write(version: int) -> set[int]:
+            if who == "node":
+                with running(persist=tmp_path, keep=2) as node:
+                    trainer = node_tier(node)
+                    layout = make_layout(1000)
+                    assert node_put(trainer, version, layout, make_image(layout, version)).wait(Level.DURABLE)
+                    trainer.close()
+            else:
+                tier = FileTier(tmp_path, keep=2)
+                put(tier, version)
+                tier.close()
+            return {f.version for f in VersionFolder(tmp_path).found()}
+
+        assert write(10) == {3, 9, 10}
+        assert verify(tmp_path / "job-000000000003.pt").version == 3 and record.exists()
+        assert write(11) == {10, 11}
         assert mine.read_bytes() == b"mine"
+
+    def test_what_a_killed_trainer_left_goes_when_the_next_one_writes(self, tmp_path: Path) -> None:
+        left = tmp_path / ".job-000000000009.pt.0123abcd.tmp"
+        with holder(tmp_path / WRITERS, "shared") as trainer:
+            left.write_bytes(b"half")
+            tier = FileTier(tmp_path)
+            put(tier, 1)
+            tier.close()
+            assert left.exists(), "another one is at work"
+            trainer.send_signal(signal.SIGKILL)
+        tier = FileTier(tmp_path)
+        assert tier.versions("job") and left.exists(), "who only reads removes nothing"
+        put(tier, 2)
+        assert names(tmp_path) == [f"job-{v:012d}.pt{s}" for v in (1, 2) for s in ("", SUFFIX)]
+        left.write_bytes(b"ours")
+        put(tier, 3)
+        assert left.exists(), "its own files are on their way"
+        tier.close()
 
 
 @pytest.mark.parametrize("other", ["begins", "ends"])

@@ -84,9 +84,10 @@ def test_the_record_comes_last(tier: S3Tier, store: Store) -> None:
     writes = [(m, p) for m, p in store.seen if m in ("PUT", "POST")]
     assert is_start(*writes[0])
     assert sorted("partNumber" in p for _, p in writes[1:4]) == [True] * 3
-    assert is_end(*writes[4])
-    assert is_record(*writes[5])
-    assert len(writes) == 6
+    assert writes[4][1] == f"/bucket/{NAME}{SUFFIX}.next?"
+    assert is_end(*writes[5])
+    assert writes[6][1] == f"/bucket/{NAME}{SUFFIX}?"
+    assert len(writes) == 7
 
 
 def test_the_store_compares_each_part(tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +226,19 @@ def test_what_is_not_complete_is_not_listed(tier: S3Tier, store: Store, caplog: 
     client.put_object(Bucket=BUCKET, Key=names[5] + SUFFIX, Body=other)
     client.put_object(Bucket=BUCKET, Key="run/job-x.pt", Body=b"")
     assert [m.version for m in tier.versions("job")] == [6]
-    assert sum("not complete" in line for line in caplog.messages) == 3
+    assert sum("not complete" in line for line in caplog.messages) == 5
+    assert [m.version for m in tier.versions("job")] == [6]
+    assert sum("not complete" in line for line in caplog.messages) == 5, "once is enough"
+    found = {d.version: d.problem for d in tier.damaged("job")}
+    said = {
+        1: "the object is not",
+        2: "no commit record",
+        3: "a commit record of",
+        4: "5 bytes in place of 100",
+        5: "version 9",
+    }
+    assert list(found) == [5, 4, 3, 2, 1] and all(word in found[version] for version, word in said.items())
+    assert tier.unrecorded("job") == {2}
 
 
 def test_an_object_of_another_size(tier: S3Tier, store: Store, tmp_path: Path) -> None:
@@ -411,7 +424,7 @@ class TestTheSameNumberAgain:
 
     def test_removal_in_the_middle_of_a_replacement(self, store: Store, once: S3Tier) -> None:
         write(once, OLD)
-        store.trouble = lambda method, path: "503 Slow Down" if is_end(method, path) else None
+        store.trouble = lambda method, path: "503 No" if is_end(method, path) or method == "DELETE" else None
         with pytest.raises(CheckpointError):
             write(once, NEW)
         assert store.keys() == [NAME, NAME + SUFFIX, f"{NAME}{SUFFIX}.next"]
@@ -491,8 +504,8 @@ def test_many_readers_share_the_memory_of_one(tier: S3Tier, monkeypatch: pytest.
     image = noise(40 * 100)
     manifest = manifest_of(image, chunk_bytes=100)
     tier.write(memoryview(image), manifest)
-    asked, honest = [], tier._range
-    monkeypatch.setattr(tier, "_range", lambda *given, **more: (asked.append(given), honest(*given, **more))[1])
+    asked, honest = [], tier._objects.range
+    monkeypatch.setattr(tier._objects, "range", lambda *given, **more: (asked.append(given), honest(*given, **more))[1])
     alone = tier.chunks(manifest)
     next(alone)
     assert len(asked) <= 9  # eight ahead

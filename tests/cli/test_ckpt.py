@@ -6,19 +6,23 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoint.images import manifest_of, names, noise
 from checkpoint.object_store import BUCKET, CREDENTIALS, running
 from cli.command import Run
 
+from deepvm.checkpoint import folder as folder_module
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.manifest import SUFFIX
 from deepvm.checkpoint.record import UPCOMING
+from deepvm.errors import DamagedError
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ class TestLs:
         ]
         assert rows[0]["path"] == str(folder / "job-000000000003.pt")
         assert rows[0]["problem"] is None
-        assert "never completed" in rows[1]["problem"]
+        assert "no commit record" in rows[1]["problem"]
         assert set(rows[0]) == {"job", "version", "path", "bytes", "complete", "problem", "created"}
 
     def test_table(self, folder: Path, run: Run) -> None:
@@ -142,12 +146,55 @@ class TestVerify:
         assert all(f"job-{v:012d}.pt" in report for v in (1, 2, 3))
         assert run("verify", folder / "job-000000000003.pt")[0] == 4
 
-    def test_what_was_never_completed_is_no_damage(self, folder: Path, run: Run) -> None:
+    def test_a_file_that_lost_its_record(self, folder: Path, run: Run) -> None:
         (folder / f"job-000000000003.pt{SUFFIX}").unlink()
         code, out, err = run("verify", folder)
-        assert (code, out) == (0, f"{folder}: 2 good\n")
-        assert "job-000000000003.pt: skipped" in err
+        assert (code, out) == (1, "")
+        assert "job-000000000003.pt: it has no commit record" in err
         assert run("verify", folder / "job-000000000003.pt")[0] == 1
+
+    @pytest.mark.parametrize("what", ["file", "record"])
+    @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "dangling link"])
+    def test_what_is_no_file(self, folder: Path, run: Run, kind: str, what: str, tmp_path: Path) -> None:
+        """A link to the very bytes is damage too: whoever keeps them does not know of it."""
+        name = f"job-000000000003.pt{SUFFIX if what == 'record' else ''}"
+        path, elsewhere = folder / name, tmp_path / name
+        path.rename(elsewhere)
+        make = {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to(elsewhere)}
+        make["dangling link"] = lambda: path.symlink_to("nowhere")
+        make[kind]()
+        file = folder / "job-000000000003.pt"
+        for place in (folder, file) if (kind, what) != ("folder", "file") else (folder,):
+            code, out, err = run("verify", place)
+            assert (code, out) == (1, "") and name in err, (place, err)
+        rows = {r["version"]: r for r in json.loads(run("ls", folder, "-o", "json")[1])}
+        assert [v for v, r in rows.items() if r["complete"]] == [2, 1] and rows[3]["problem"]
+        assert run("restore", folder, "--to", tmp_path / "out.pt")[1] == f"{tmp_path / 'out.pt'}: version 2 of job\n"
+        code, out, err = run("gc", folder, "--keep", 1)
+        assert (code, out) == (0, f"removed {folder / 'job-000000000001.pt'}\n")
+        assert "job-000000000003.pt: stays: " in err and os.path.lexists(path)
+
+    @pytest.mark.parametrize("left", ["nothing", "its file"])
+    def test_beside_a_training_that_removes_a_version(
+        self, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, left: str
+    ) -> None:
+        """Between the removal of a record and of its file the disk is synchronised: that is no damage yet."""
+        real, path = folder_module.verify, folder / "job-000000000001.pt"
+
+        def slow(looked: Path, *more: Any) -> Any:
+            if looked == path:
+                path.with_name(path.name + SUFFIX).unlink()
+                if left == "nothing":
+                    threading.Timer(0.1, path.unlink).start()
+                raise DamagedError(f"{path}: its commit record cannot be read")
+            return real(looked, *more)
+
+        monkeypatch.setattr(folder_module, "verify", slow)
+        code, out, err = run("verify", folder)
+        if left == "nothing":
+            assert (code, out) == (0, f"{folder}: 2 good\n") and f"{path}: removed meanwhile" in err
+        else:
+            assert code == 1 and str(path) in err
 
     def test_nothing_to_verify(self, folder: Path, run: Run, tmp_path: Path) -> None:
         assert run("verify", tmp_path)[0] == 1
@@ -211,12 +258,22 @@ class TestGc:
         assert run("gc", folder, "--keep", 9)[1] == ""
         later = time.time() + 3700
         monkeypatch.setattr(time, "time", lambda: later)
-        assert run("gc", folder, "--keep", 9, "--dry-run")[1].count("would remove") == 2
+        assert run("gc", folder, "--keep", 9, "--dry-run")[1].count("would remove") == 1
         code, out, err = run("gc", folder, "--keep", 9)
-        assert out == f"removed {folder / 'job-000000000006.pt'}\nremoved {hidden}\n"
+        assert out == f"removed {hidden}\n"
         assert "job-000000000005.pt: stays" in err
-        assert left(folder) == [5, 4, 3, 2, 1]
+        assert "job-000000000006.pt: stays: it has no commit record" in err
+        assert left(folder) == [6, 5, 4, 3, 2, 1]
         assert mine.exists()
+
+    def test_what_lost_its_record_goes_when_it_would_not_stay_with_one(self, folder: Path, run: Run) -> None:
+        for version in (1, 3, 6):
+            (folder / f"job-{version:012d}.pt{SUFFIX}").unlink()
+        assert run("gc", folder, "--keep", 2, "--every", 3, "--dry-run")[1].count("would remove") == 2
+        assert run("gc", folder, "--keep", 2, "--every", 3)[0] == 0
+        assert left(folder) == [6, 5, 4, 3]
+        assert run("gc", folder, "--keep", 2)[0] == 0
+        assert left(folder) == [6, 5, 4]
 
     def test_the_newest_best_one_stays(self, folder: Path, run: Run) -> None:
         for version in (1, 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from deepvm.checkpoint.manifest import Damage, Manifest
 from deepvm.checkpoint.node.place import Place, TcpDoor
 from deepvm.checkpoint.protocol import (
     FRAME_S,
@@ -225,6 +227,34 @@ class Link:
         """Close the connection; also from another thread, whose wait then ends."""
         self.channel.abort()
         self.channel.close()
+
+
+def manifest_in(frame: Frame) -> Manifest:
+    """The commit record in a frame. Raises BrokenError."""
+    with contextlib.suppress(RequestError):
+        return Manifest.from_json(frame.raw)
+    raise BrokenError("no commit record, where one was due")
+
+
+def damage_in(frame: Frame) -> tuple[Damage, ...]:
+    """The damaged versions that a node tells of beside the complete ones; an older node tells of none.
+
+    Raises:
+        BrokenError: they are none.
+    """
+    try:
+        rows = frame.body.get("damaged", ())
+        return tuple(Damage(int(number), str(problem), int(size)) for number, size, problem in rows)
+    except (TypeError, ValueError):
+        raise BrokenError("damaged versions that are none") from None
+
+
+def pairs_in(value: Any) -> list[tuple[int, int]]:
+    """Ranges as they came. Raises BrokenError."""
+    try:
+        return [(int(start), int(end)) for start, end in value or ()]
+    except (TypeError, ValueError):
+        raise BrokenError("ranges that are none") from None
 
 
 def node_status(address: Place, token: bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:

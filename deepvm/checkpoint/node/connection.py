@@ -32,9 +32,10 @@ _SINK_BYTES = 2**16
 _READ_BYTES = 2**20
 _MOST_MISSING = 1000
 """Ranges in one answer. A sender that is not told of a range sends it again, and it is discarded."""
+_MOST_DAMAGED, _LONGEST_PROBLEM = 20, 300
 _ROLES = {
     "sender": {Kind.LAYOUT, Kind.RESERVE, Kind.COMMIT, Kind.WAIT, Kind.PING},
-    "reader": {Kind.LIST, Kind.GET, Kind.PING},
+    "reader": {Kind.LIST, Kind.GET, Kind.ASIDE, Kind.PING},
     "status": {Kind.STATUS, Kind.PING},
 }
 
@@ -73,6 +74,7 @@ class Connection:
             Kind.PING: lambda _: self._channel.send(Kind.PONG),
             Kind.LIST: self._list,
             Kind.GET: self._get,
+            Kind.ASIDE: self._set_aside,
             Kind.STATUS: lambda _: self._channel.send(Kind.METRICS, self._house.metrics()),
         }
 
@@ -243,9 +245,21 @@ class Connection:
         job = check_job(_text(frame.body, "job", 64))
         found = {m.version: m for m in (self._house.store.manifests(job) if self._house.store is not None else ())}
         found |= {m.version: m for m in self._shelf.manifests(job)}
-        self._channel.send(Kind.VERSIONS, {"count": len(found)})
+        damaged = [d for d in (self._house.store.damaged(job) if self._house.store else ()) if d.version not in found]
+        rows = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in damaged[:_MOST_DAMAGED]]
+        self._channel.send(Kind.VERSIONS, {"count": len(found), "damaged": rows})
         for number in sorted(found, reverse=True):
             self._channel.send(Kind.MANIFEST, found[number].to_json())
+
+    def _set_aside(self, frame: Frame) -> None:
+        """Of what is on the disk; versions in memory are replaced by those that are sent."""
+        job, numbers = check_job(_text(frame.body, "job", 64)), frame.body.get("versions")
+        if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
+            raise RequestError("versions", type(numbers).__name__, "a list of whole numbers")
+        if self._house.store is not None:
+            self._house.store.set_aside(job, numbers)
+        _LOG.warning("%s: a training of %s begins anew; damaged versions were set aside", self.peer, job)
+        self._channel.send(Kind.PONG)
 
     def _get(self, frame: Frame) -> None:
         job, number = check_job(_text(frame.body, "job", 64)), _whole(frame.body, "version", 0, 2**63 - 1)

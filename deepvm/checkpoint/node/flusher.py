@@ -16,7 +16,7 @@ from deepvm.checkpoint.node.arriving import LEAST_BYTES, Arriving, GivenUpError
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.store import Store
 from deepvm.checkpoint.node.versions import State, Version
-from deepvm.checkpoint.retention import kept_of
+from deepvm.checkpoint.retention import kept_of, outdated
 from deepvm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
@@ -184,7 +184,10 @@ class Flusher:
         try:
             found = self._store.manifests(version.job)
             hold = self._room.held(version.job)
-            for number in {m.version for m in found} - kept_of(found, self._keep, self._every) - set(recent):
+            numbers = {m.version for m in found}
+            old = numbers - kept_of(found, self._keep, self._every)
+            old |= outdated(numbers, self._store.unrecorded(version.job), self._keep, self._every)
+            for number in old - set(recent):
                 if hold is None or number < hold:
                     self._store.delete(version.job, number)
         except Exception as error:  # whatever it is, those behind it must be written all the same

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from deepvm.checkpoint import disk
+from deepvm.checkpoint import aside, disk
 from deepvm.checkpoint.folder import YOUNG_S, VersionFolder, read_manifest
-from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.manifest import Damage, Manifest
 from deepvm.checkpoint.places import Bucket, parse_place
 from deepvm.checkpoint.presence import NODE, FileLock
 from deepvm.errors import CheckpointError, DamagedError
@@ -51,6 +51,18 @@ class Store(ABC):
     @abstractmethod
     def manifests(self, job: str) -> tuple[Manifest, ...]:
         """The complete versions of a job, newest first; their bytes are not verified."""
+
+    @abstractmethod
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """The versions that were there once and are not complete, newest first."""
+
+    @abstractmethod
+    def unrecorded(self, job: str) -> set[int]:
+        """Those of them whose record alone is gone."""
+
+    @abstractmethod
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """See :meth:`deepvm.checkpoint.tiers.base.Tier.set_aside`."""
 
     @abstractmethod
     def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
@@ -117,6 +129,18 @@ class FolderStore(Store):
         """See :class:`Store`."""
         return self._folder.manifests(job)
 
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :class:`Store`."""
+        return self._folder.damaged(job)
+
+    def unrecorded(self, job: str) -> set[int]:
+        """See :class:`Store`."""
+        return self._folder.unrecorded(job)
+
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """See :class:`Store`."""
+        aside.set_aside(self._folder, job, versions)
+
     def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
         """See :class:`Store`."""
         path = self._folder.file(job, version)
@@ -169,6 +193,18 @@ class BucketStore(Store):
     def manifests(self, job: str) -> tuple[Manifest, ...]:
         """See :class:`Store`."""
         return self._tier.versions(job)
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :class:`Store`."""
+        return self._tier.damaged(job)
+
+    def unrecorded(self, job: str) -> set[int]:
+        """See :class:`Store`."""
+        return self._tier.unrecorded(job)
+
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """See :class:`Store`."""
+        self._tier.set_aside(job, versions)
 
     def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
         """See :class:`Store`."""

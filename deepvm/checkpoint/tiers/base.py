@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
 from deepvm.checkpoint.layout import Layout
-from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.manifest import Damage, Manifest
 from deepvm.errors import CheckpointError
 
 
@@ -128,6 +128,21 @@ class Tier(ABC):
         Raises:
             CheckpointError: it is gone or damaged.
         """
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """The versions that were there once and that :meth:`versions` does not give, newest first.
+
+        Where versions cannot be half there, there are none. Raises CheckpointError.
+        """
+        return ()
+
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """Have nobody take these, and those that are damaged, for versions any more, without losing what is there.
+
+        Raises:
+            CheckpointError: that cannot be done.
+        """
+        raise CheckpointError(f"{self.url}: damaged versions cannot be set aside there; take another name for the job")
 
     def settle(self, limit_s: float) -> bool:
         """Wait until everything that can be acknowledged was; returns whether that was so within the time."""

@@ -68,6 +68,21 @@ class Bucket:
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
         return {o["Key"]: o["Size"] for page in pages for o in page.get("Contents", ())}
 
+    def uploads(self, prefix: str) -> list[tuple[str, str]]:
+        """Name and id of each multipart upload under way whose name begins so."""
+        pages = self.s3.get_paginator("list_multipart_uploads").paginate(Bucket=self.name, Prefix=prefix)
+        return [(u["Key"], u["UploadId"]) for page in pages for u in page.get("Uploads", ())]
+
+    def rename(self, key: str, to: str) -> None:
+        """Copy an object, of any size, and remove it then."""
+        self.s3.copy({"Bucket": self.name, "Key": key}, self.name, to)
+        self.remove(key)
+
+    def composite(self, key: str) -> str:
+        """The checksum that a store which keeps those of an object's parts makes of them; another text elsewhere."""
+        head = self.s3.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
+        return str(head.get("ChecksumCRC32")).partition("-")[0]  # behind it stands mostly their number
+
     def read(self, key: str, **options: str) -> bytes:
         """An object's bytes; ``options`` are those of GetObject."""
         from botocore.exceptions import BotoCoreError

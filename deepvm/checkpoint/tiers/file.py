@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from deepvm.checkpoint import disk
+from deepvm.checkpoint import aside, disk
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.image import seal
 from deepvm.checkpoint.joint import put_part
-from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.manifest import Damage, Manifest
 from deepvm.checkpoint.points import point
-from deepvm.checkpoint.retention import kept, kept_of
+from deepvm.checkpoint.retention import kept, kept_of, outdated
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.errors import CheckpointError, RequestError
 
@@ -122,10 +122,12 @@ class FileTier(Tier):
             self._heed_others(job, newest, {m.version for m in there})
             # Versions behind it are from a run that went further, before it was started anew from an older one.
             rows = [m for m in there if m.version <= newest]
-            for version in {m.version for m in rows} - kept_of(rows, self._keep, self._every) - {newest}:
+            numbers = {m.version for m in rows}
+            for version in numbers - kept_of(rows, self._keep, self._every) - {newest}:
                 # Only where this tier alone writes the next one; several ranks make a new file.
                 self.folder.delete(job, version, spare=job in self._jobs)
-            self.folder.drop_uncommitted(job)
+            for version in outdated(numbers, self.folder.unrecorded(job), self._keep, self._every):
+                self.folder.delete(job, version)
         except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
             log.warning("old versions stay: %s", error)
 
@@ -149,6 +151,14 @@ class FileTier(Tier):
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
         return self.folder.manifests(job)
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :meth:`Tier.damaged`."""
+        return self.folder.damaged(job)
+
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """See :meth:`Tier.set_aside`: files and records get names that end in ``.aside``."""
+        aside.set_aside(self.folder, job, versions)
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""

@@ -2,13 +2,15 @@
 
 A version is an object that plain ``torch.load`` reads once it is downloaded, and a commit record beside it, which is
 written when the object is complete: whoever sees a record may rely on the bytes. A trainer that is killed while it
-uploads leaves parts that cost money and that nobody lists: let a lifecycle rule of the bucket abort them after a day.
+uploads leaves parts that cost money and that nobody lists: the next one aborts them, where it may list them, and a
+lifecycle rule of the bucket should after a day.
 
-A version that takes the place of one with the same number has a second record, the *upcoming* one, from before its
-object is completed until its usual record is there. An object changes at once or not at all, and so at each moment one
-of the two records fits it; which one it is, a chunk in which they differ tells (an object's ETag says nothing of its
-bytes where they are encrypted). The same bytes again leave the object as it is. One writer is assumed: a completion
-that the store carries out when its sender is dead, and another one has saved the same number since, is not noticed.
+A version has another record, the *upcoming* one, from before its object is completed until its usual record is there.
+So no writer that is killed leaves an object with neither: that is one whose record was lost. Where the version takes
+the place of one with the same number, its object changes at once or not at all, and so at each moment one of the two
+records fits it; which one it is, a chunk in which they differ tells (an object's ETag says nothing of its bytes where
+they are encrypted). The same bytes again leave the object as it is. One writer is assumed: a completion that the store
+carries out when its sender is dead, and another one has saved the same number since, is not noticed.
 """
 
 from __future__ import annotations
@@ -20,28 +22,27 @@ import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from deepvm.checkpoint.aside import ending
 from deepvm.checkpoint.crc import crc32
-from deepvm.checkpoint.folder import check_job, file_name, parse_name
 from deepvm.checkpoint.image import seal
 from deepvm.checkpoint.layout import CHUNK_BYTES
-from deepvm.checkpoint.manifest import SUFFIX, Manifest
-from deepvm.checkpoint.retention import kept, kept_of
+from deepvm.checkpoint.manifest import SUFFIX, Damage, Manifest
+from deepvm.checkpoint.names import file_name
+from deepvm.checkpoint.retention import kept, kept_of, outdated
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.checkpoint.tiers.bucket import Bucket, checksum
+from deepvm.checkpoint.tiers.objects import UPCOMING, Objects, submit
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
-_UPCOMING = SUFFIX + ".next"
-"""Added to an object's name: a record that is about to take the place of an older one, and counts only beside that."""
 _MOST_PARTS = 10_000
 
 log = logging.getLogger("deepvm.checkpoint")
-_T = TypeVar("_T")
 
 
 class S3Tier(Tier):
@@ -81,6 +82,8 @@ class S3Tier(Tier):
         self._keep, self._every, self._threads = keep, every, threads
         url = f"s3://{bucket}/{self._prefix}".rstrip("/")
         self._bucket = Bucket(bucket, url, threads=threads, attempts=attempts, endpoint=endpoint, region=region)
+        self._objects = Objects(self._bucket, self._prefix, threads)
+        self._cleared, self._told = set[str](), set[str]()
         self._writing = threading.RLock()
         self._counting, self._readers = threading.Lock(), 0
 
@@ -126,35 +129,32 @@ class S3Tier(Tier):
         with self._bucket.told(f"write {record}"):
             self._bucket.write(record, manifest.to_json())
 
-    def _key(self, job: str, version: int) -> str:
-        return self._prefix + file_name(job, version)
-
     def _store(
         self, job: str, version: int, image: memoryview, final: Iterator[int], manifest: Callable[[], Manifest]
     ) -> None:
         """Make the object, whole or not at all, and its record; S3 compares each part with its checksum."""
-        key = self._key(job, version)
+        key = self._objects.key(job, version)
+        self._abort_others(job)
         where = {"Bucket": self._bucket.name, "Key": key}
         with self._bucket.told(f"write {key}"):
             begun = self._bucket.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
-            upload = {**where, "UploadId": begun["UploadId"]}
+            upload, announced = {**where, "UploadId": begun["UploadId"]}, False
             try:
                 parts = self._send_parts(upload, image, final)
                 new, old = manifest(), self._settled(job, version)
-                same = old is not None and self._is(key, old, new, parts)
-                if old is not None and not same:
-                    self._commit(key + _UPCOMING, new)
-                if not same:
+                same = old if old is not None and self._is(key, old, new, parts) else None
+                if same is None:
+                    announced = True
+                    self._commit(key + UPCOMING, new)
                     self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
             except BaseException:
-                self._abort(upload)
+                if self._abort(upload) and announced:  # one that cannot be aborted may be complete
+                    self._forget_upcoming(key)
                 raise
-        if old is None:
-            self._commit(key + SUFFIX, new)
-        elif same:
+        if same is not None:
             self._abort(upload)
-            new = replace(new, created=old.created, best=old.best or new.best)
-            if new != old:
+            new = replace(new, created=same.created, best=same.best or new.best)
+            if new != same:
                 self._commit(key + SUFFIX, new)
         else:
             try:
@@ -162,40 +162,59 @@ class S3Tier(Tier):
             except CheckpointError as error:  # the version is complete by its upcoming record
                 log.warning("%s keeps two records until it is saved again: %s", key, error)
 
-    def _abort(self, upload: dict[str, str]) -> None:
+    def _abort(self, upload: dict[str, str]) -> bool:
+        """Give an upload up; returns whether it is known that nothing of it will be there."""
         try:
             self._bucket.s3.abort_multipart_upload(**upload)
         except Exception as error:
             log.warning("%s: parts of %s stay behind: %s", self.url, upload["Key"], error)
+            return False
+        return True
+
+    def _forget_upcoming(self, key: str) -> None:
+        with contextlib.suppress(Exception):  # alone it is evidence of nothing
+            self._bucket.remove(key + UPCOMING)
+
+    def _abort_others(self, job: str) -> None:
+        """Give up what an earlier run was uploading when it was killed; once, before the first upload of this one."""
+        if job in self._cleared:
+            return
+        self._cleared.add(job)
+        try:
+            uploads = self._objects.uploads(job)
+        except CheckpointError as error:  # it may be allowed to write and not to list: then there is the lifecycle rule
+            log.debug("%s", error)
+            return
+        for key, upload in uploads:
+            log.info("%s: an upload of %s that was never completed is given up", self.url, key)
+            self._abort({"Bucket": self._bucket.name, "Key": key, "UploadId": upload})
 
     def _end_replacement(self, key: str, manifest: Manifest) -> None:
         self._commit(key + SUFFIX, manifest)
-        with self._bucket.told(f"remove {key}{_UPCOMING}"):
-            self._bucket.remove(key + _UPCOMING)
+        with self._bucket.told(f"remove {key}{UPCOMING}"):
+            self._bucket.remove(key + UPCOMING)
 
     def _settled(self, job: str, version: int) -> Manifest | None:
         """The one record of what is complete under this number; those that fit nothing go, None is left then."""
-        key = self._key(job, version)
+        key = self._objects.key(job, version)
         sizes = self._bucket.sizes(key)
-        whole = key in sizes and key + SUFFIX in sizes
-        old = self._record(job, version, sizes[key], key + _UPCOMING in sizes) if whole else None
+        try:
+            old = self._objects.record(job, version, sizes) if key in sizes else None
+        except DamagedError:
+            old = None
         if old is None:
             # They must not vouch for other bytes.
-            self._bucket.remove(*(record for record in (key + SUFFIX, key + _UPCOMING) if record in sizes))
-        elif key + _UPCOMING in sizes:
+            self._bucket.remove(*(record for record in (key + SUFFIX, key + UPCOMING) if record in sizes))
+        elif key + UPCOMING in sizes:
             self._end_replacement(key, old)
         return old
 
     def _is(self, key: str, old: Manifest, new: Manifest, parts: Sequence[dict[str, Any]]) -> bool:
-        """Whether the object has the bytes already that were sent in these parts, by its record and by the store.
-
-        A store that keeps the checksums of parts tells one made of them, a *composite* one, and mostly their number.
-        """
+        """Whether the object has the bytes already that were sent in these parts, by its record and by the store."""
         if (old.size, old.chunk_bytes, old.crcs) != (new.size, new.chunk_bytes, new.crcs):
             return False
         sums = b"".join(base64.b64decode(part["ChecksumCRC32"]) for part in parts)
-        head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=key, ChecksumMode="ENABLED")
-        return str(head.get("ChecksumCRC32")).partition("-")[0] == checksum(crc32(sums))
+        return self._bucket.composite(key) == checksum(crc32(sums))
 
     def _send_parts(self, upload: dict[str, str], image: memoryview, final: Iterator[int]) -> list[dict[str, Any]]:
         chunks = -(-len(image) // CHUNK_BYTES)
@@ -212,49 +231,61 @@ class S3Tier(Tier):
             try:
                 for end in final:
                     while (start := len(sent) * size) + size <= end or start < end == len(image):
-                        sent.append(_submit(pool, send, len(sent) + 1, start))
+                        sent.append(submit(pool, send, len(sent) + 1, start))
                 return [part.result() for part in sent]
             except BaseException:
                 pool.shutdown(cancel_futures=True)  # no part may arrive after the upload was aborted
                 raise
 
-    def _found(self, job: str) -> dict[int, tuple[int, bool]]:
-        """Bytes of each version of a job that has a record, and whether there is an upcoming one."""
-        with self._bucket.told("list its objects"):
-            sizes = self._bucket.sizes(f"{self._prefix}{check_job(job)}-")
-        found = {}
-        for key, size in sizes.items():
-            name = parse_name(key[len(self._prefix) :])
-            if name is not None and name[0] == job and key + SUFFIX in sizes:
-                found[name[1]] = size, key + _UPCOMING in sizes
-        return found
-
     def _prune(self, job: str, newest: int) -> None:
         """Remove what the policy lets go, as :class:`deepvm.checkpoint.tiers.file.FileTier` does."""
         try:
             rows = [m for m in self.versions(job) if m.version <= newest]
-            for version in {m.version for m in rows} - kept_of(rows, self._keep, self._every) - {newest}:
+            numbers = {m.version for m in rows}
+            old = numbers - kept_of(rows, self._keep, self._every) - {newest}
+            for version in old | outdated(numbers, self.unrecorded(job), self._keep, self._every):
                 self.delete(job, version)
         except CheckpointError as error:
             log.warning("old versions stay: %s", error)
 
     def delete(self, job: str, version: int) -> None:
         """Remove a version, first its record; nothing happens when it is not there. Raises CheckpointError."""
-        key = self._key(job, version)
+        key = self._objects.key(job, version)
         with self._bucket.told(f"remove {key}"):
-            self._bucket.remove(key + SUFFIX, key + _UPCOMING, key)
+            self._bucket.remove(key + SUFFIX, key + UPCOMING, key)
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
-        """See :meth:`Tier.versions`."""
-        found = self._found(job)
-        with ThreadPoolExecutor(self._threads) as pool:
-            asked = [_submit(pool, self._record, job, v, *found[v]) for v in sorted(found, reverse=True)]
-        return tuple(r for a in asked if (r := a.result()) is not None)
+        """See :meth:`Tier.versions`. The log tells of others, once."""
+        found = self._objects.look(job)
+        for each in found:
+            if isinstance(each, Damage) and each.problem not in self._told:
+                self._told.add(each.problem)
+                log.warning("version %d of %s is not complete: %s", each.version, job, each.problem)
+        return tuple(m for m in found if isinstance(m, Manifest))
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :meth:`Tier.damaged`."""
+        return tuple(d for d in self._objects.look(job) if isinstance(d, Damage))
+
+    def unrecorded(self, job: str) -> set[int]:
+        """The versions of a job whose object is alone. Raises CheckpointError."""
+        return self._objects.unrecorded(job)
+
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``; they are copied for it."""
+        added = ending()
+        sizes, _ = self._objects.sizes(job)
+        for version in sorted({*versions, *(d.version for d in self.damaged(job))}):
+            key = self._objects.key(job, version)
+            with self._bucket.told(f"set {key} aside"):
+                for name in (key + UPCOMING, key + SUFFIX, key):
+                    if name in sizes:
+                        self._bucket.rename(name, name + added)
 
     def manifest(self, job: str, version: int) -> Manifest | None:
         """The commit record of a complete version, None where there is none. Raises CheckpointError."""
-        found = self._found(job)
-        return self._record(job, version, *found[version]) if version in found else None
+        found = self._objects.state(job, version, self._objects.sizes(job)[0])
+        return found if isinstance(found, Manifest) else None
 
     def chunks(self, manifest: Manifest) -> Iterator[memoryview]:
         """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError.
@@ -262,7 +293,7 @@ class S3Tier(Tier):
         Of all readers together about as many as there are threads, and two of each: a memory node that has started
         anew may have to serve all ranks of a training at once.
         """
-        key = self._key(manifest.job, manifest.version)
+        key = self._objects.key(manifest.job, manifest.version)
         starts = range(0, manifest.size, manifest.chunk_bytes)
         with (
             self._bucket.told(f"read {key}"),
@@ -274,7 +305,7 @@ class S3Tier(Tier):
             try:
                 for start in starts:
                     end = min(start + manifest.chunk_bytes, manifest.size)
-                    ahead.append(pool.submit(self._range, key, start, end, IfMatch=etag))
+                    ahead.append(pool.submit(self._objects.range, key, start, end, IfMatch=etag))
                     while len(ahead) > max(self._threads // self._readers, 1):
                         yield memoryview(ahead.popleft().result())
                 while ahead:
@@ -289,44 +320,6 @@ class S3Tier(Tier):
         if head["ContentLength"] != manifest.size:
             raise DamagedError(f"{self.url}: {key} has {head['ContentLength']} bytes in place of {manifest.size}")
         return str(head["ETag"])
-
-    def _record(self, job: str, version: int, size: int, replaced: bool) -> Manifest | None:
-        key = self._key(job, version)
-        # In this order: the upcoming record goes when the usual one says the same.
-        upcoming = self._read(key, _UPCOMING) if replaced else None
-        found = self._read(key, SUFFIX)
-        if found is not None and upcoming is not None and self._fits(key, size, upcoming, found):
-            found = upcoming
-        if found is not None and (found.job, found.version, found.size) != (job, version, size):
-            log.warning("%s/%s is not complete: its commit record is that of another file", self.url, key)
-            return None
-        return found
-
-    def _fits(self, key: str, size: int, upcoming: Manifest, found: Manifest) -> bool:
-        """Whether the object is what the upcoming record says, and not what the usual one does."""
-        if found.size != upcoming.size:
-            return upcoming.size == size
-        alike = found.chunk_bytes == upcoming.chunk_bytes
-        differ = [n for n, crc in enumerate(upcoming.crcs) if not alike or found.crcs[n] != crc]
-        for number in differ[:1] if alike else differ:
-            start = number * upcoming.chunk_bytes
-            with self._bucket.told(f"read {key}"):
-                data = self._range(key, start, min(start + upcoming.chunk_bytes, upcoming.size))
-            if crc32(data) != upcoming.crcs[number]:
-                return False
-        return True
-
-    def _read(self, key: str, suffix: str) -> Manifest | None:
-        with self._bucket.told(f"read {key}{suffix}"):
-            data = self._bucket.read_if_there(key + suffix)
-        try:
-            return None if data is None else Manifest.from_json(data)  # it may have been removed meanwhile
-        except RequestError as error:
-            log.warning("%s/%s is not complete: %s", self.url, key, error)
-            return None
-
-    def _range(self, key: str, start: int, end: int, **options: str) -> bytes:
-        return self._bucket.read(key, Range=f"bytes={start}-{end - 1}", **options)
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
@@ -349,13 +342,13 @@ class S3Tier(Tier):
         return target
 
     def _download(self, manifest: Manifest, descriptor: int) -> None:
-        key = self._key(manifest.job, manifest.version)
+        key = self._objects.key(manifest.job, manifest.version)
         etag = self._head(key, manifest)
 
         def receive(number: int) -> None:
             start = number * manifest.chunk_bytes
             end = min(start + manifest.chunk_bytes, manifest.size)
-            data = self._range(key, start, end, IfMatch=etag)
+            data = self._objects.range(key, start, end, IfMatch=etag)
             if crc32(data) != manifest.crcs[number]:
                 raise DamagedError(f"{self.url}: {key}: bytes {start} to {end - 1} are damaged")
             view, done = memoryview(data), 0
@@ -369,15 +362,3 @@ class S3Tier(Tier):
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-
-
-def _submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
-    try:
-        return pool.submit(work, *arguments)
-    except RuntimeError:  # no threads at the interpreter's end: a last save must work even there
-        done: Future[_T] = Future()
-        try:
-            done.set_result(work(*arguments))
-        except Exception as error:
-            done.set_exception(error)
-        return done

@@ -17,14 +17,14 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.layout import Layout
-from deepvm.checkpoint.manifest import JoinedManifest, Manifest
+from deepvm.checkpoint.manifest import Damage, JoinedManifest, Manifest
 from deepvm.checkpoint.parts import (
     MOST_PARTS,
     Part,
@@ -128,9 +128,7 @@ class SplitTier(Tier):
 
         Their ``crcs`` are empty; the beginning of each part is read to know what it is.
         """
-        count = len(self._nodes)
-        jobs = [part_job(job, number, count) for number in range(1, count + 1)]
-        rows = _all(lambda node, name: {m.version: m for m in node.versions(name)}, self._nodes, jobs)
+        rows = _all(lambda node, name: {m.version: m for m in node.versions(name)}, self._nodes, self._jobs(job))
         common = set.intersection(*(set(row) for row in rows))
         found = []
         for number in sorted(common, reverse=True):
@@ -149,6 +147,34 @@ class SplitTier(Tier):
             found.append(JoinedManifest(job, number, whole.world, whole.size, (), layout=whole.digest, created=created,
                                         parts=manifests))  # fmt: skip
         return tuple(found)
+
+    def _jobs(self, job: str) -> list[str]:
+        """What the job is called on each node."""
+        return [part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)]
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :meth:`Tier.damaged`; also those of which a node has its part and another one has not.
+
+        A trainer that is killed between the words to two nodes that they have all of the very first version leaves such
+        a one as well, which nobody can tell from one whose other part was lost.
+        """
+        jobs, whole = self._jobs(job), {m.version for m in self.versions(job)}
+        here = _all(lambda node, name: {m.version for m in node.versions(name)}, self._nodes, jobs)
+        broken = _all(lambda node, name: {d.version: d for d in node.damaged(name)}, self._nodes, jobs)
+        found = []
+        for number in sorted(set().union(*here, *broken) - whole, reverse=True):
+            rows = zip(self._nodes, here, broken, strict=True)
+            lacking = [node.url for node, row, bad in rows if number not in row and number not in bad]
+            known = {node.url: row[number] for node, row in zip(self._nodes, broken, strict=True) if number in row}
+            problem = "; ".join(f"{url}: {d.problem}" for url, d in known.items()) or "its parts were not sent together"
+            if lacking:
+                problem = f"a part of it is not on {', '.join(lacking)}"
+            found.append(Damage(number, problem, sum(d.size for d in known.values())))
+        return tuple(found)
+
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """See :meth:`Tier.set_aside`."""
+        _all(lambda node, name: node.set_aside(name, versions), self._nodes, self._jobs(job))
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; every part is verified against its manifest, then they are joined in ``folder``."""

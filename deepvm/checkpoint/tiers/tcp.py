@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ from typing import Any
 from deepvm.checkpoint.folder import VersionFolder, check_job, verify
 from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.machine import cores
-from deepvm.checkpoint.manifest import ChunkChecks, Manifest
-from deepvm.checkpoint.node.client import Address, Link, unreachable
+from deepvm.checkpoint.manifest import ChunkChecks, Damage, Manifest
+from deepvm.checkpoint.node.client import Address, Link, damage_in, manifest_in, pairs_in, unreachable
 from deepvm.checkpoint.node.place import Place
 from deepvm.checkpoint.node.ranges import Ranges, runs
 from deepvm.checkpoint.node.watcher import Pending, Watcher
 from deepvm.checkpoint.points import point
-from deepvm.checkpoint.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Frame, Kind
+from deepvm.checkpoint.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Kind
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.checkpoint.tiers.step import Step
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
@@ -136,10 +136,21 @@ class TcpTier(Tier):
             count = link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})).body.get("count")
             if type(count) is not int or count < 0:
                 raise BrokenError("a count that is none")
-            found = [_manifest(link.expect(Kind.MANIFEST, link.answer(most=MOST_DOCUMENT))) for _ in range(count)]
+            found = [manifest_in(link.expect(Kind.MANIFEST, link.answer(most=MOST_DOCUMENT))) for _ in range(count)]
             if any(manifest.job != job for manifest in found):
                 raise BrokenError("versions of another job")
             return tuple(found)
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :meth:`Tier.damaged`: those in the node's folder or bucket."""
+        with self._reader() as link:
+            return damage_in(link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})))
+
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """See :meth:`Tier.set_aside`: in the node's folder or bucket."""
+        with self._reader() as link:
+            question = {"job": check_job(job), "versions": sorted(versions)}
+            link.expect(Kind.PONG, link.call(Kind.ASIDE, question, limit_s=self._limit_s))
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; the file is a new one in ``folder``, without a commit record."""
@@ -184,7 +195,7 @@ class TcpTier(Tier):
         """
         with self._reader() as link:
             frame = link.call(Kind.GET, {"job": manifest.job, "version": manifest.version}, most=MOST_DOCUMENT)
-            if _manifest(link.expect(Kind.MANIFEST, frame)) != manifest:
+            if manifest_in(link.expect(Kind.MANIFEST, frame)) != manifest:
                 raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is another one by now")
             buffer, start = memoryview(bytearray(min(CHUNK_BYTES, manifest.size))), 0
             while start < manifest.size:
@@ -311,7 +322,7 @@ class TcpTier(Tier):
         question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best, "attempt": shard.attempt}
         if step is not None and step.hold is not None:
             question["hold"] = step.hold
-        return Ranges(_pairs([self._reserve(link, question, deadline) for link in links][0]))
+        return Ranges(pairs_in([self._reserve(link, question, deadline) for link in links][0]))
 
     def _send(
         self, links: list[Link], shard: Shard, received: Ranges, deadline: float, step: Step | None
@@ -335,7 +346,7 @@ class TcpTier(Tier):
             point("sender.before-commit")
             frame = links[0].call(Kind.COMMIT, {"version": shard.version}, limit_s=_left(deadline))
             answer = links[0].expect(Kind.ACK, frame)
-            gaps = Ranges(_pairs(answer.body.get("missing")))
+            gaps = Ranges(pairs_in(answer.body.get("missing")))
             if not len(gaps):
                 return answer.body
             missing = deque(c for c in cells if gaps.touches(*c))
@@ -378,19 +389,6 @@ class TcpTier(Tier):
         if errors:
             # What the node said is worth more than a connection that broke beside it.
             raise next((e for e in errors if not isinstance(e, OSError)), errors[0])
-
-
-def _manifest(frame: Frame) -> Manifest:
-    with contextlib.suppress(RequestError):
-        return Manifest.from_json(frame.raw)
-    raise BrokenError("no commit record, where one was due")
-
-
-def _pairs(value: Any) -> list[tuple[int, int]]:
-    try:
-        return [(int(start), int(end)) for start, end in value or ()]
-    except (TypeError, ValueError):
-        raise BrokenError("ranges that are none") from None
 
 
 def _left(deadline: float) -> float:
