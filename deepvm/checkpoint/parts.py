@@ -13,48 +13,27 @@ import hashlib
 import json
 import mmap
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from deepvm.checkpoint.crc import crc32
-from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.image import finish
 from deepvm.checkpoint.layout import CHUNK_BYTES, Layout, Segment
+from deepvm.checkpoint.names import MOST_PARTS as MOST_PARTS
+from deepvm.checkpoint.names import part_job as part_job
+from deepvm.checkpoint.names import whole_job as whole_job
 from deepvm.checkpoint.node.ranges import runs
 from deepvm.checkpoint.tiers.base import Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 MARK_BYTES = 16
-MOST_PARTS = 64
 _SCHEMA = "deepvm.part/1"
 _ABOUT_BYTES = 512
 _BEGIN = b'{"schema_version": "deepvm.part/'
 _MOST_BEGIN = 2**16
 """Bytes within which a part's description begins: the zip's first header and the pickle stand before it."""
-_NAME = re.compile(r"(?P<job>.+)\.part-(?P<number>[1-9][0-9]?)-of-(?P<of>[1-9][0-9]?)", re.ASCII)
-
-
-def part_job(job: str, number: int, of: int) -> str:
-    """The name under which a node keeps part ``number`` (from 1) of ``of``.
-
-    Raises:
-        RequestError: the job's name is too long to be added to, or none.
-    """
-    suffix = f".part-{number}-of-{of}"
-    if len(check_job(job)) + len(suffix) > 64:
-        raise RequestError("job", job, f"at most {64 - len(suffix)} characters: {suffix} is added on {of} memory nodes")
-    return job + suffix
-
-
-def whole_job(name: str) -> tuple[str, int, int] | None:
-    """Job, number and count of a name that :func:`part_job` made, None for others."""
-    match = _NAME.fullmatch(name)
-    if match is None or not 1 <= int(match["number"]) <= int(match["of"]) <= MOST_PARTS:
-        return None  # a job that happens to be called so
-    return match["job"], int(match["number"]), int(match["of"])
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepvm.checkpoint.crc import crc32
 from deepvm.checkpoint.layout import CHUNK_BYTES
@@ -295,8 +295,16 @@ def within_machine(sock: socket.socket) -> bool:
         return False
 
 
-def admit(channel: Channel, token: bytes) -> None:
+def job_key(token: bytes, job: str) -> bytes:
+    """The secret of a job, made of the node's token; see :mod:`deepvm.checkpoint.node.token`."""
+    return hmac.new(token, b"deepvm job\0" + job.encode(), hashlib.sha256).digest()
+
+
+def admit(channel: Channel, token: bytes) -> str:
     """The node's half of the proof.
+
+    Returns:
+        The job whose secret the other side knows; empty: the token itself.
 
     Raises:
         Refused: the other side does not know the token. OSError: it does not speak, or not this protocol.
@@ -304,29 +312,41 @@ def admit(channel: Channel, token: bytes) -> None:
     deadline = time.monotonic() + PROOF_S
     nonce = secrets.token_bytes(_NONCE)
     channel.send(Kind.CHALLENGE, {"nonce": nonce.hex()}, limit_s=PROOF_S)
-    theirs, mac = _proof(channel, Kind.PROOF, deadline)
-    if not hmac.compare_digest(mac, _mac(token, b"trainer", nonce, theirs)):
-        raise Refused("token", "the token is wrong: it must be that which the node was started with")
-    channel.send(Kind.PROVED, {"mac": _mac(token, b"node", theirs, nonce).hex()}, limit_s=PROOF_S)
+    theirs, mac, job = _proof(channel, Kind.PROOF, deadline)
+    secret = job_key(token, job) if job else token
+    if not hmac.compare_digest(mac, _mac(secret, b"trainer", nonce, theirs)):
+        made = f"made of that for job {job!r}" if job else "that which the node was started with"
+        raise Refused("token", f"the token is wrong: it must be {made}")
+    channel.send(Kind.PROVED, {"mac": _mac(secret, b"node", theirs, nonce).hex()}, limit_s=PROOF_S)
+    return job
 
 
-def introduce(channel: Channel, token: bytes, *, limit_s: float = PROOF_S) -> None:
-    """The trainer's half of the proof.
+def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float = PROOF_S) -> None:
+    """The trainer's half of the proof; ``job``: ``token`` is the secret of this one.
 
     Raises:
         Refused: the node refuses the token, or does not know it itself. OSError: it does not speak this protocol.
     """
     deadline = time.monotonic() + limit_s
-    theirs, _ = _proof(channel, Kind.CHALLENGE, deadline)
+    theirs, _, _ = _proof(channel, Kind.CHALLENGE, deadline)
     nonce = secrets.token_bytes(_NONCE)
-    channel.send(Kind.PROOF, {"nonce": nonce.hex(), "mac": _mac(token, b"trainer", theirs, nonce).hex()})
-    _, mac = _proof(channel, Kind.PROVED, deadline)
+    proof = {"nonce": nonce.hex(), "mac": _mac(token, b"trainer", theirs, nonce).hex()}
+    channel.send(Kind.PROOF, {**proof, "job": job} if job else proof)
+    _, mac, _ = _proof(channel, Kind.PROVED, deadline)
     if not hmac.compare_digest(mac, _mac(token, b"node", nonce, theirs)):
         raise Refused("token", "it does not know the token itself: it may not be the node that you mean")
 
 
-def _proof(channel: Channel, kind: Kind, deadline: float) -> tuple[bytes, bytes]:
-    """The nonce and the code of the next frame, empty where it has none."""
+class _Proof(NamedTuple):
+    """What is in a frame of the proof, empty where it has none."""
+
+    nonce: bytes
+    mac: bytes
+    job: str
+
+
+def _proof(channel: Channel, kind: Kind, deadline: float) -> _Proof:
+    """The next frame."""
     found, length = channel.header(idle_s=deadline - time.monotonic(), frame_s=max(deadline - time.monotonic(), 0.001))
     frame = channel.rest(found, length, most=MOST_STRANGER, limit_s=max(deadline - time.monotonic(), 0.001))
     if found is Kind.ERROR:
@@ -339,7 +359,7 @@ def _proof(channel: Channel, kind: Kind, deadline: float) -> tuple[bytes, bytes]
         raise BrokenError(f"{kind.name} that is not hexadecimal") from None
     if kind is not Kind.PROVED and len(nonce) != _NONCE:
         raise BrokenError(f"a nonce of {len(nonce)} bytes")
-    return nonce, mac
+    return _Proof(nonce, mac, str(frame.body.get("job", "")))
 
 
 def refusal(frame: Frame) -> Refused:

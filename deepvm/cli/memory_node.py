@@ -19,8 +19,6 @@ app = typer.Typer(
     help="Keep checkpoints in the memory of a machine that stays, and write them to disk behind it.",
 )
 _LOOK_S = 0.25
-_LEAST_TOKEN = 16
-"""Bytes of a token below which there is a warning."""
 _MOST_SHARE = 0.8
 """Share of a small machine's memory above which there is a warning; a large one has more to give, as plans know."""
 _OTHER_FILES = 64
@@ -57,6 +55,10 @@ def serve(
     drain_timeout: Annotated[
         float, typer.Option("--drain-timeout", metavar="SECONDS", help="At the end, the longest wait for the disk.")
     ] = 60.0,
+    weak_token: Annotated[
+        bool,
+        typer.Option("--allow-weak-token", help="Take a token of less than 16 bytes, or that others here may read."),
+    ] = False,
     tls_cert: Annotated[str, typer.Option("--tls-cert", metavar="FILE", help="A certificate, to speak TLS.")] = "",
     tls_key: Annotated[str, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = "",
 ) -> None:
@@ -87,7 +89,7 @@ def serve(
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = NodeSettings(
         listen=place,
-        token=_token(token_file),
+        token=_token(token_file, weak_token),
         memory_bytes=_memory(memory),
         persist=persist,
         keep=keep,
@@ -119,11 +121,29 @@ def status(
     """
     import json
 
-    from deepvm.checkpoint.node.client import Address, node_status, read_token, token_from_environment
+    from deepvm.checkpoint.node.client import Address, node_status
+    from deepvm.checkpoint.node.token import read_token, token_from_environment
 
     token = read_token(token_file) if token_file else token_from_environment()
     found = node_status(Address.parse(node, "node"), token)
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if output == "json" else _table(found))
+
+
+@app.command("token")
+def job_token(
+    job: Annotated[str, typer.Option("--job", metavar="NAME", help="The job whose versions it is good for.")],
+    token_file: Annotated[
+        str, typer.Option("--token-file", metavar="FILE", help="The node's.  [default: the file in DEEPVM_TOKEN_FILE]")
+    ] = "",
+) -> None:
+    """Print a token that is good for the versions of one job alone, made of the node's; its trainers get this one.
+
+    Example: (umask 077; deepvm memory-node token --job resnet-7 --token-file token > resnet-7.token)
+    """
+    from deepvm.checkpoint.node.token import read_token, token_from_environment
+
+    token = read_token(token_file) if token_file else token_from_environment()
+    sys.stdout.write(token.of_job(job).to_text() + "\n")
 
 
 def _serve(node: Node) -> None:
@@ -154,18 +174,23 @@ def _serve(node: Node) -> None:
         raise CheckpointError(f"{left} complete versions had not reached the disk when the time for it was over")
 
 
-def _token(file: str) -> bytes:
-    """The token; a warning for one that can be guessed."""
+def _token(file: str, weak: bool) -> bytes:
+    """The node's token; a warning for a weak one."""
     import logging
 
-    from deepvm.checkpoint.node.client import read_token
+    from deepvm.checkpoint.node.token import read_token, weak_allowed
+    from deepvm.errors import RequestError
 
-    token = read_token(file)
-    if len(token) < _LEAST_TOKEN:
-        logging.getLogger(__name__).warning(
-            "the token in %s has %d bytes, which may be guessed; make one with: openssl rand -hex 32", file, len(token)
-        )
-    return token
+    try:
+        found = read_token(file, weak=False, allowing="--allow-weak-token")
+    except RequestError as error:
+        if not weak_allowed(weak or None):
+            raise
+        found = read_token(file, weak=True)
+        logging.getLogger(__name__).warning("%s; it is taken all the same", error)
+    if found.job:
+        raise RequestError("token_file", file, f"the node's own token, and not that of job {found.job}")
+    return found.secret
 
 
 def _memory(text: str) -> int:
@@ -217,7 +242,7 @@ def _table(found: Any) -> str:
     rows = [
         ("uptime", f"{found['uptime_s']:.0f} s{', stopping' if found['stopping'] else ''}"),
         ("memory", f"{_size(memory['allocated_bytes'])} in slots, of {_size(memory['limit_bytes'])}"),
-        ("connections", f"{found['connections']} of {found['connections_limit']}, refused {found['refused'] or 0}"),
+        ("connections", f"{found['connections']} of {found['connections_limit']}, refused {_refused(found)}"),
         ("received", f"{counts['complete']} versions, {_size(counts['received_bytes'])}; no room for {counts['busy']}"),
         ("store", found["persist"] or "none: versions live in memory only"),
     ]
@@ -232,6 +257,12 @@ def _table(found: Any) -> str:
         where = "on disk too" if version["durable"] else version["state"]
         lines.append(f"{version['job']:<12} version {version['version']}, {_size(version['bytes'])}, {where}")
     return "\n".join(lines) + "\n"
+
+
+def _refused(found: Any) -> str:
+    """How many peers, and why."""
+    words = {"unproven": "without the token", "full": "with all connections taken"}
+    return ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in found["refused"].items()) or "0"
 
 
 def _size(count: int) -> str:

@@ -30,7 +30,7 @@ from deepvm.checkpoint.protocol import Kind
 from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.checkpoint.tiers.tcp import TcpTier
 
-TOKEN = b"open sesame"
+TOKEN = b"open sesame, and then some"
 HERE = Address("127.0.0.1", 0)
 MIB = 2**20
 

@@ -32,7 +32,7 @@ from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.image import chunk_crcs
 from deepvm.checkpoint.layout import CHUNK_BYTES
 from deepvm.checkpoint.node import sums
-from deepvm.checkpoint.node.client import Address, read_token, token_from_environment
+from deepvm.checkpoint.node.client import Address
 from deepvm.checkpoint.node.ranges import runs
 from deepvm.checkpoint.node.room import Room
 from deepvm.checkpoint.node.server import Node
@@ -507,16 +507,6 @@ def test_addresses_and_tokens(tmp_path: Path) -> None:
     for text in ("", "host", "host:", "host:99999", "http://host:1", "tcp://u@host:1", "tcp://host:1/x", ":1", "a b:1"):
         with pytest.raises(RequestError):
             Address.parse(text)
-    token = tmp_path / "token"
-    token.write_text("  geheim\n")
-    assert read_token(token) == b"geheim"
-    assert token_from_environment({"DEEPVM_TOKEN_FILE": str(token)}) == b"geheim"
-    for content in (b"", b" \n", b"x" * 5000):
-        token.write_bytes(content)
-        with pytest.raises(RequestError):
-            read_token(token)
-    with pytest.raises(RequestError, match="DEEPVM_TOKEN_FILE"):
-        token_from_environment({})
     for arguments in (("s" * 65, b"t"), ("", b"t"), ("s", b"")):
         with pytest.raises(RequestError):
             tier("tcp://localhost:1", *arguments)

@@ -40,7 +40,7 @@ from deepvm.errors import CheckpointError
 
 # Folders may be in memory, for speed: here no machine is lost.
 disk.Medium.volatile = False  # type: ignore[method-assign,assignment]
-TOKEN = b"open sesame"
+TOKEN = b"open sesame, and then some"
 MOST_S = 30.0
 """A process that lives longer ends itself: whoever forked it is gone or has forgotten it."""
 

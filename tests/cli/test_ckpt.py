@@ -102,7 +102,7 @@ class TestLs:
     def test_errors_name_what_was_given(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
     ) -> None:
-        (tmp_path / "token").write_text("open sesame")
+        (tmp_path / "token").write_text("open sesame, and then some")
         monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
         code, _, err = run("ls", place)
         assert code == 2 and err.startswith(f"Error: PLACE: '{place}'")

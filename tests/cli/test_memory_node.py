@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -16,9 +19,10 @@ import pytest
 from cli.command import Run
 
 from deepvm.checkpoint.node import slots
-from deepvm.checkpoint.node.client import Address, token_from_environment
+from deepvm.checkpoint.node.client import Address
 from deepvm.checkpoint.node.server import NodeSettings
 from deepvm.checkpoint.node.store import BucketStore, FolderStore, open_store
+from deepvm.checkpoint.node.token import Token, read_token, token_from_environment
 from deepvm.cli import memory_node
 from deepvm.cli.memory_node import _bytes, _size
 from deepvm.errors import RequestError
@@ -128,15 +132,99 @@ def test_more_memory_than_the_machine_has(
     assert run(*words, "900TiB")[0] == 0
 
 
-def test_a_short_token_is_warned_about(
-    run: Run, token: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that everybody on this machine may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("how", ["short", "open to others", "open to its group"])
+def test_a_weak_token_is_refused(
+    run: Run, open_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
+    """By the node, and by whoever goes to one; who knows better may say so."""
     monkeypatch.setattr(memory_node, "_serve", lambda node: None)
-    for text, warned in (("x" * 15, True), ("x" * 16, False)):
-        caplog.clear()
-        token.write_text(text)
-        assert run("serve", "--token-file", str(token), "--listen", "127.0.0.1:0")[0] == 0
-        assert ("openssl rand" in caplog.text) == warned and text not in caplog.text
+    token = open_folder / "token"
+    token.touch(mode=0o600)
+    token.write_text("x" * (15 if how == "short" else 64))
+    if how != "short":
+        token.chmod(0o644 if "others" in how else 0o660)
+    cure = "openssl rand -hex 32" if how == "short" else f"chmod 600 {token}"
+    serve = ["serve", "--token-file", str(token), "--listen", "127.0.0.1:0"]
+    status = ["status", "--token-file", str(token), "--node", "127.0.0.1:9"]
+    for words, allow in ((serve, "--allow-weak-token"), (status, "DEEPVM_ALLOW_WEAK_TOKEN=1")):
+        code, out, err = run(*words)
+        assert (code, out) == (2, "") and cure in err and allow in err, err
+        assert token.read_text() not in err
+    assert run(*serve, "--allow-weak-token")[0] == 0
+    assert cure in caplog.text and token.read_text() not in caplog.text
+    monkeypatch.setenv("DEEPVM_ALLOW_WEAK_TOKEN", "1")
+    assert run(*serve)[0] == 0 and run(*status)[0] == 1
+    monkeypatch.delenv("DEEPVM_ALLOW_WEAK_TOKEN")
+    token.chmod(0o600)
+    token.write_text("x" * 16)
+    caplog.clear()
+    assert run(*serve)[0] == 0 and caplog.text == ""
+
+
+def test_a_token_in_a_folder_that_others_cannot_enter(run: Run, open_folder: Path) -> None:
+    inner = open_folder / "inner"
+    inner.mkdir(mode=0o700)
+    token = inner / "token"
+    token.write_text("x" * 16)
+    token.chmod(0o644)
+    assert read_token(token) == Token(b"x" * 16)
+    link = open_folder / "token"
+    link.symlink_to(token)
+    assert read_token(link) == Token(b"x" * 16), "it is where the link leads to"
+    inner.chmod(0o711)
+    for path in (token, link):
+        with pytest.raises(RequestError, match="others cannot read"):
+            read_token(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_mounted_secret(open_folder: Path) -> None:
+    """Kubernetes and systemd hand a secret over as a file of root's that a group may read."""
+    token = open_folder / "token"
+    token.write_text("x" * 16)
+    token.chmod(0o440)
+    os.chown(token, 0, 1234)
+    assert read_token(token).secret == b"x" * 16
+    os.chown(token, 4321, 1234)
+    with pytest.raises(RequestError, match="its group cannot read"):
+        read_token(token)
+    os.chown(token, 0, 0)
+    token.chmod(0o444)
+    with pytest.raises(RequestError, match="others cannot read"):
+        read_token(token)
+
+
+def test_a_token_that_comes_through_a_pipe() -> None:
+    """``--token-file <(vault read ...)``"""
+    reader, writer = os.pipe()
+    os.write(writer, b"x" * 16)
+    os.close(writer)
+    assert read_token(f"/dev/fd/{reader}") == Token(b"x" * 16)
+    os.close(reader)
+
+
+def test_the_token_of_a_job(run: Run, token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_node, "_serve", lambda node: None)
+    code, out, err = run("token", "--job", "resnet-7", "--token-file", str(token))
+    made = hmac.new(b"secret-of-the-test", b"deepvm job\0resnet-7", "sha256").hexdigest()
+    assert (code, out, err) == (0, f"deepvm-job-token resnet-7 {made}\n", "")
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
+    assert run("token", "--job", "resnet-7")[1] == out != run("token", "--job", "resnet-8")[1]
+    mine = tmp_path / "mine"
+    mine.write_text(out)
+    assert read_token(mine) == Token(bytes.fromhex(made), "resnet-7") and made not in repr(read_token(mine))
+    for words in (["token", "--job", "resnet-8"], ["serve", "--listen", "127.0.0.1:0"]):
+        code, out, err = run(*words, "--token-file", str(mine))
+        assert (code, out) == (2, "") and "the node's own token" in err and "resnet-7" in err
+    assert run("token", "--job", "../x")[0] == 2
 
 
 def test_files_for_all_connections() -> None:
@@ -184,7 +272,7 @@ def test_serve_and_status(run: Run, token: Path, tmp_path: Path) -> None:
         assert code == 0 and "16.0 MiB" in out and str(folder) in out
 
         wrong = tmp_path / "wrong"
-        wrong.write_text("other")
+        wrong.write_text("other-secret-of-the-test")
         code, out, err = run("status", "--node", place, "--token-file", str(wrong))
         assert (code, out) == (1, "") and "the token is wrong" in err
         code, out, err = run("serve", "--token-file", str(token), *words[1:])
@@ -201,7 +289,7 @@ def test_status_takes_the_token_from_the_environment(run: Run, token: Path, monk
     code, _, err = run("status", "--node", "127.0.0.1:9")
     assert code == 2 and "DEEPVM_TOKEN_FILE" in err
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
-    assert token_from_environment() == b"secret-of-the-test"
+    assert token_from_environment() == Token(b"secret-of-the-test")
     code, out, err = run("status", "--node", "127.0.0.1:9")
     assert (code, out) == (1, "") and "tcp://127.0.0.1:9: Connection refused" in err
     code, _, err = run("status", "--node", "no such host:9")

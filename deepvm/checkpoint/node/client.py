@@ -9,11 +9,11 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 from deepvm.checkpoint.manifest import Damage, Manifest
 from deepvm.checkpoint.node.place import Place, TcpDoor
+from deepvm.checkpoint.node.token import Token
 from deepvm.checkpoint.protocol import (
     FRAME_S,
     MOST_BODY,
@@ -28,10 +28,8 @@ from deepvm.checkpoint.protocol import (
 )
 from deepvm.errors import CheckpointError, RequestError
 
-TOKEN_VARIABLE = "DEEPVM_TOKEN_FILE"
 CA_VARIABLE = "DEEPVM_TLS_CA"
 _CONNECT_S = 5.0
-_MOST_TOKEN = 4096
 _ADDRESS = re.compile(
     r"(?:(?P<scheme>tcps?)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s/:@\[\]]+):(?P<port>[0-9]{1,5})/?", re.ASCII
 )
@@ -101,34 +99,6 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def read_token(path: Path | str, option: str = "token_file") -> bytes:
-    """The token in a file, without white space around it.
-
-    Raises:
-        RequestError: there is no such file, or no token in it; names ``option``.
-    """
-    try:
-        with open(path, "rb") as stream:
-            token = stream.read(_MOST_TOKEN + 1).strip()
-    except OSError as error:
-        raise RequestError(option, str(path), f"a file with the token ({error.strerror or error})") from None
-    if not token or len(token) > _MOST_TOKEN:
-        raise RequestError(option, str(path), f"a file with a token of 1 to {_MOST_TOKEN} bytes; openssl rand -hex 32")
-    return token
-
-
-def token_from_environment(environment: Mapping[str, str] | None = None) -> bytes:
-    """The token in the file that ``DEEPVM_TOKEN_FILE`` names.
-
-    Raises:
-        RequestError: it names none.
-    """
-    path = (os.environ if environment is None else environment).get(TOKEN_VARIABLE, "")
-    if not path:
-        raise RequestError(TOKEN_VARIABLE, path, "the name of a file with the memory node's token")
-    return read_token(path, TOKEN_VARIABLE)
-
-
 class Link:
     """A connection that has proved the token; for one thread at a time.
 
@@ -137,12 +107,12 @@ class Link:
         welcome: what it answered.
     """
 
-    def __init__(self, address: Place, token: bytes, *, limit_s: float = _CONNECT_S) -> None:
+    def __init__(self, address: Place, token: Token | bytes, *, limit_s: float = _CONNECT_S) -> None:
         """Connect and prove.
 
         Args:
             address: where.
-            token: what both know.
+            token: what both know; bytes are the node's own.
             limit_s: for the connection, and again for the proof.
 
         Raises:
@@ -151,11 +121,12 @@ class Link:
         self.address = address
         self.greeting: Mapping[str, Any] = {}
         self.welcome: Mapping[str, Any] = {}
+        known = token if isinstance(token, Token) else Token(token)
         try:
             sock = address.open(limit_s)
             try:
                 self.channel = Channel(sock)
-                introduce(self.channel, token, limit_s=limit_s)
+                introduce(self.channel, known.secret, job=known.job, limit_s=limit_s)
             except TimeoutError:  # each side waits for the other's first word
                 sock.close()
                 if not address.url.startswith("tcp:"):
@@ -257,7 +228,7 @@ def pairs_in(value: Any) -> list[tuple[int, int]]:
         raise BrokenError("ranges that are none") from None
 
 
-def node_status(address: Place, token: bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:
+def node_status(address: Place, token: Token | bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:
     """What a node says of itself.
 
     Raises:

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.manifest import Manifest
+from deepvm.checkpoint.names import check_job, whole_job
 from deepvm.checkpoint.node.answers import Busy, Ticket
+from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.node.shelf import Shelf
 from deepvm.checkpoint.node.store import Store
 from deepvm.checkpoint.node.sums import Atom, total
@@ -45,6 +46,7 @@ class House(Protocol):
 
     shelf: Shelf
     store: Store | None
+    refusals: Refusals
 
     def proven(self, connection: Connection) -> None:
         """Count a peer that knows the token. Raises Refused: there are too many."""
@@ -62,7 +64,8 @@ class Connection:
     def __init__(self, channel: Channel, house: House, token: bytes, peer: str) -> None:
         """Own the channel; ``peer`` is its address, for the log."""
         self._channel, self._house, self._shelf, self._token, self.peer = channel, house, house.shelf, token, peer
-        self._role = self._job = self._session = self._digest = ""
+        self._role = self._job = self._session = self._digest = self._token_job = ""
+        self._proven = False
         self._world, self._rank = 1, 0
         self._ticket: Ticket | None = None
         self._answers: dict[Kind, Callable[[Frame], None]] = {
@@ -89,8 +92,9 @@ class Connection:
     def run(self) -> None:
         """Serve until the peer goes, or does what it must not."""
         try:
-            admit(self._channel, self._token)
+            self._token_job = admit(self._channel, self._token)
             self._house.proven(self)
+            self._proven = True
             while True:
                 self._answer()
         except RequestError as error:
@@ -105,22 +109,24 @@ class Connection:
         except (OSError, ValueError) as error:
             _LOG.debug("%s: %s", self.peer, error)
         except Exception:
-            _LOG.exception("%s: internal error", self.peer)
-            self._refuse("internal", "internal error of the node, see its log")
+            if self._refuse("internal", "internal error of the node, see its log"):
+                _LOG.exception("%s: internal error", self.peer)
         finally:
             self._shelf.leave(self)
             self._house.ended(self)
             self._channel.close()
 
-    def _refuse(self, code: str, message: str, *, quiet: bool = False) -> None:
+    def _refuse(self, code: str, message: str, *, quiet: bool = False) -> bool:
+        """Say it to the peer, and mostly to the log; returns whether also to that."""
         if quiet:
-            return
-        _LOG.warning("%s: refused: %s", self.peer, message)
+            return False
+        told = self._house.refusals.tell(code if self._proven else "unproven", self.peer, message[:_LONGEST_PROBLEM])
         try:
             self._channel.send(Kind.ERROR, {"code": code, "message": message[:300]}, limit_s=1.0)
             self._channel.part()
         except (OSError, ValueError) as error:
             _LOG.debug("%s: %s", self.peer, error)
+        return told
 
     def _answer(self) -> None:
         kind, length = self._channel.header(idle_s=_IDLE_S)
@@ -141,10 +147,12 @@ class Connection:
         self._role = _text(body, "role", 16)
         if self._role not in _ROLES:
             raise RequestError("role", self._role, ", ".join(_ROLES))
+        if self._role == "status" and self._token_job:
+            raise Refused("token", f"the token is that of job {self._token_job!r}; this takes the node's own")
         known = True
         if self._role == "sender":
             self._shelf.leave(self)
-            self._job, self._session = _text(body, "job", 64), _text(body, "session", 64)
+            self._job, self._session = self._own(body), _text(body, "session", 64)
             self._digest = _text(body, "layout", 64)
             self._world = _whole(body, "world", 1, 4096)
             self._rank = _whole(body, "rank", 0, self._world - 1)
@@ -159,6 +167,14 @@ class Connection:
                 "lease_s": self._shelf.lease_s,
             },
         )
+
+    def _own(self, body: Mapping[str, Any]) -> str:
+        """The job that a peer speaks of, if its token is good for it."""
+        job = check_job(_text(body, "job", 64))
+        whole = whole_job(job)
+        if self._token_job and self._token_job not in (job, whole[0] if whole is not None else job):
+            raise Refused("token", f"the token is that of job {self._token_job!r}, and this is {job!r}")
+        return job
 
     def _layout(self, frame: Frame) -> None:
         layout = self._shelf.read_layout(frame.raw)
@@ -207,7 +223,8 @@ class Connection:
             self._shelf.settle(claim, verified)
         if verified is None:  # the sender learns of it with its commit, and sends these bytes again
             self._shelf.damaged()
-            _LOG.warning("%s: bytes at %d of version %d came damaged", self.peer, piece.offset, claim.version.number)
+            why = f"bytes at {piece.offset} of version {claim.version.number} came damaged"
+            self._house.refusals.tell("damaged", self.peer, why)
 
     def _commit(self, frame: Frame) -> None:
         number = _whole(frame.body, "version", 0, 2**63 - 1)
@@ -242,7 +259,7 @@ class Connection:
         )
 
     def _list(self, frame: Frame) -> None:
-        job = check_job(_text(frame.body, "job", 64))
+        job = self._own(frame.body)
         found = {m.version: m for m in (self._house.store.manifests(job) if self._house.store is not None else ())}
         found |= {m.version: m for m in self._shelf.manifests(job)}
         damaged = [d for d in (self._house.store.damaged(job) if self._house.store else ()) if d.version not in found]
@@ -253,7 +270,7 @@ class Connection:
 
     def _set_aside(self, frame: Frame) -> None:
         """Of what is on the disk; versions in memory are replaced by those that are sent."""
-        job, numbers = check_job(_text(frame.body, "job", 64)), frame.body.get("versions")
+        job, numbers = self._own(frame.body), frame.body.get("versions")
         if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
             raise RequestError("versions", type(numbers).__name__, "a list of whole numbers")
         if self._house.store is not None:
@@ -262,7 +279,7 @@ class Connection:
         self._channel.send(Kind.PONG)
 
     def _get(self, frame: Frame) -> None:
-        job, number = check_job(_text(frame.body, "job", 64)), _whole(frame.body, "version", 0, 2**63 - 1)
+        job, number = self._own(frame.body), _whole(frame.body, "version", 0, 2**63 - 1)
         version = self._shelf.borrow(job, number)
         if version is None:
             manifest, chunks = self._stored(job, number)

@@ -16,6 +16,7 @@ from typing import Any
 from deepvm.checkpoint.node.connection import Connection
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.place import Door, Place
+from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.node.shelf import Shelf
 from deepvm.checkpoint.node.store import open_store
 from deepvm.checkpoint.protocol import PROOF_S, Channel, Refused, tune
@@ -91,6 +92,7 @@ class Node:
         self.flusher = None
         if self.store is not None:
             self.flusher = Flusher(self.shelf, self.store, keep=settings.keep, every=settings.keep_every)
+        self.refusals = Refusals()
         self._lock = threading.Lock()
         self._strangers: dict[Connection, None] = {}
         self._connections: dict[Connection, None] = {}
@@ -245,13 +247,13 @@ class Node:
             except OSError as error:
                 if self.shelf.stopping:
                     return
-                _LOG.error("cannot accept connections: %s", error)
+                self.refusals.tell("accept", "somebody", f"cannot accept connections: {error}")
                 time.sleep(0.2)  # out of file descriptors, most likely: some will come back
                 continue
             try:
                 self._welcome(sock, peer)
             except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no more threads
-                _LOG.error("%s: %s", peer, error)
+                self.refusals.tell("unwelcome", peer, str(error))
                 sock.close()
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
@@ -275,13 +277,14 @@ class Node:
             try:
                 sock.do_handshake()
             except (OSError, ValueError) as error:
-                _LOG.warning("%s: refused: %s", connection.peer, error)
+                self.refusals.tell("unproven", connection.peer, str(error))
                 self.ended(connection)
                 sock.close()
                 return
         connection.run()
 
     def _close(self) -> None:
+        self.refusals.sum_up()
         if self._door is not None:
             self._door.close()
         if self.store is not None:

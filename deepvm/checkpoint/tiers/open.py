@@ -24,7 +24,8 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str
     """
     scheme, _, rest = url.partition("://")
     if scheme in ("tcp", "tcps", "mpi"):
-        from deepvm.checkpoint.node.client import Address, token_from_environment
+        from deepvm.checkpoint.node.client import Address
+        from deepvm.checkpoint.node.token import token_from_environment
         from deepvm.checkpoint.tiers.mpi import MpiPlace
         from deepvm.checkpoint.tiers.tcp import TcpTier
 

@@ -24,6 +24,7 @@ from deepvm.checkpoint.manifest import ChunkChecks, Damage, Manifest
 from deepvm.checkpoint.node.client import Address, Link, damage_in, manifest_in, pairs_in, unreachable
 from deepvm.checkpoint.node.place import Place
 from deepvm.checkpoint.node.ranges import Ranges, runs
+from deepvm.checkpoint.node.token import Token
 from deepvm.checkpoint.node.watcher import Pending, Watcher
 from deepvm.checkpoint.points import point
 from deepvm.checkpoint.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Kind
@@ -46,7 +47,7 @@ class TcpTier(Tier):
         self,
         address: str | Place,
         session: str,
-        token: bytes | str,
+        token: Token | bytes | str,
         *,
         flows: int | None = None,
         wire_bytes: int = WIRE_BYTES,
@@ -58,7 +59,7 @@ class TcpTier(Tier):
         Args:
             address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the authority's file.
             session: a random id, the same on all ranks of one training run, another for the next run.
-            token: what the node knows as well, see :func:`deepvm.checkpoint.node.client.token_from_environment`.
+            token: what the node knows as well, see :func:`deepvm.checkpoint.node.token.token_from_environment`.
             flows: connections for one part; two unless given, one to a node with which this process shares two cores.
             wire_bytes: bytes of one message.
             limit_s: the longest that ``put`` blocks beside the time for the bytes (see ``Shard.moving_s``), and that

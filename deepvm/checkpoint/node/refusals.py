@@ -1,0 +1,76 @@
+"""What the log says of peers that are refused: each kind once, then how many there were in each minute.
+
+A line for each would let anybody who can reach the port fill the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_LOG = logging.getLogger(__name__)
+WINDOW_S = 60.0
+
+
+@dataclass
+class _Kind:
+    """Since when, monotonic, and how many were not told of; ``peer`` and ``why`` are those of the last one."""
+
+    since: float
+    count: int = 0
+    peer: str = ""
+    why: str = ""
+
+
+class Refusals:
+    """For all threads of a node."""
+
+    def __init__(self, window_s: float = WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start with none; ``window_s``: seconds between two lines of a kind."""
+        self._window_s, self._clock = window_s, clock
+        self._kinds: dict[str, _Kind] = {}
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def tell(self, kind: str, peer: str, why: str) -> bool:
+        """Say that a peer was refused, or count it; ``kind`` is one of few. Returns whether it was said."""
+        with self._lock:
+            known = self._kinds.get(kind)
+            if known is not None and self._clock() < known.since + self._window_s:
+                known.count, known.peer, known.why = known.count + 1, peer, why
+                if self._timer is None:
+                    self._start()
+                return False
+            if known is not None:
+                self._sum_up(known)
+            self._kinds[kind] = _Kind(self._clock())
+        _LOG.warning("%s: refused: %s", peer, why)
+        return True
+
+    def sum_up(self, *, all_of_them: bool = True) -> None:
+        """Say how many there were that nothing was said of; at the end of the node of all."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = None
+            for known in self._kinds.values():
+                if all_of_them or self._clock() >= known.since + self._window_s:
+                    self._sum_up(known)
+            if any(known.count for known in self._kinds.values()):
+                self._start()
+
+    def _start(self) -> None:
+        self._timer = threading.Timer(self._window_s, self.sum_up, kwargs={"all_of_them": False})
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _sum_up(self, known: _Kind) -> None:
+        if known.count:
+            passed_s = self._clock() - known.since
+            _LOG.warning(
+                "%d more were refused in %.0f s, the last of them %s: %s", known.count, passed_s, known.peer, known.why
+            )
+            known.since, known.count = self._clock(), 0
