@@ -84,8 +84,8 @@ def restore_newest(
             "from elsewhere, give this training another name (job= or DEEPVM_JOB), or begin anew at 0 with "
             "restore_latest(allow_fresh=True), which sets them aside"
         )
-    numbers = {manifest.version for manifest, _ in found} | {version for version, _ in damaged}
-    failure = ranks.told(_set_aside(tiers, job, numbers) if not ranks.rank else None)
+    left = {(manifest.version, tiers[number].url) for manifest, number in found} | damaged.keys()
+    failure = ranks.told(_set_aside(tiers, job, left) if not ranks.rank else None)
     if failure is not None:
         raise failure
     log.warning("%s begins anew at 0; what is left of its versions was set aside: %s", job, told)
@@ -108,10 +108,13 @@ def _told(damaged: Mapping[tuple[int, str], str]) -> str:
     return ("; ".join(shown) or "another rank cannot read them, see its log") + more
 
 
-def _set_aside(tiers: Sequence[Tier], job: str, numbers: Collection[int]) -> CheckpointError | None:
+def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]]) -> CheckpointError | None:
+    """Where something is left, by number and URL of the tier."""
     try:
         for tier in tiers:
-            tier.set_aside(job, numbers)
+            numbers = {version for version, url in left if url == tier.url}
+            if numbers:
+                tier.set_aside(job, numbers)
     except (CheckpointError, RequestError) as error:
         return CheckpointError(f"{error}; this training does not begin anew over damaged versions")
     return None

@@ -223,12 +223,13 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
                 if version is not None:
                     raise
                 say(f"skipped: {error}")
+        damaged = len(tier.damaged(job))
     finally:
         tier.close()
     what = "no good version" if found else "no complete version"
-    hint = ""
+    hint = f"; {damaged} damaged, see 'deepvm ckpt verify'" if damaged else ""
     if isinstance(where, Path) and any((whole_job(f.job) or ("",))[0] == job for p in places for f in p.found()):
-        hint = "; not all its parts are here, name the folders of the other memory nodes with --parts"
+        hint += "; not all its parts are here, name the folders of the other memory nodes with --parts"
     raise DataError(f"{tier.url}: {what}{'' if version is None else f' {version}'} of job {job}{hint}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 import pytest
 from checkpoint import object_store
-from checkpoint.memory_nodes import TOKEN, running
+from checkpoint.memory_nodes import HERE, TOKEN, running
 
 torch = pytest.importorskip("torch")
 boto3 = pytest.importorskip("boto3")
@@ -18,6 +19,7 @@ botocore = pytest.importorskip("botocore.config")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.manifest import SUFFIX  # noqa: E402
+from deepvm.checkpoint.node.place import Place as NodePlace  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.checkpoint.tiers.s3 import S3Tier  # noqa: E402
@@ -110,15 +112,15 @@ def s3_place(folder: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def node_place(folder: Path, nodes: int) -> Iterator[Place]:
+def node_place(folder: Path, nodes: int, where: Callable[[], NodePlace] = lambda: HERE) -> Iterator[Place]:
     folders, starts = [folder / f"persist-{n}" for n in range(nodes)], iter(range(1000))
 
     @contextmanager
     def open_tiers() -> Iterator[list[Tier]]:
         with ExitStack() as stack:
-            made = [stack.enter_context(running(persist=path)) for path in folders]
+            made = [stack.enter_context(running(persist=path, listen=where())) for path in folders]
             session = f"run {next(starts)}"
-            tiers = [TcpTier(node.url, session, TOKEN) for node in made]  # type: ignore[attr-defined]
+            tiers = [TcpTier(node.address, session, TOKEN) for node in made]  # type: ignore[attr-defined]
             yield [tiers[0] if nodes == 1 else SplitTier(tiers)]
 
     yield Place(open_tiers, [Folder(path) for path in folders])
@@ -146,6 +148,10 @@ PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "tcp to s3": node_with_bucket,
     "tcp,tcp": lambda folder: node_place(folder, 2),
 }
+if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi.py runs these tests under mpirun
+    from deepvm.checkpoint.tiers.mpi import MpiPlace
+
+    PLACES = {"mpi": lambda folder: node_place(folder, 1, MpiPlace.here)}
 
 
 @pytest.fixture(params=PLACES)

@@ -73,8 +73,9 @@ def told(folder: Path, name: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_the_contract(mpirun: Any) -> None:
-    """All of test_tiers.py, with the node in the process of the test, to which MPI can be spoken as to any other."""
-    words = ["-m", "pytest", "-q", "-k", "mpi", "-p", "no:cacheprovider", "--color=no", HERE / "test_tiers.py"]
+    """All of test_tiers.py and of broken versions, with the node in this process: MPI can be spoken to that as well."""
+    files = [HERE / "test_tiers.py", HERE / "test_all_broken.py"]
+    words = ["-m", "pytest", "-q", "-k", "mpi", "-p", "no:cacheprovider", "--color=no", *files]
     ended = mpirun((1, words), limit_s=120)
     assert ended.returncode == 0, ended.stdout[-3000:]
     assert " passed" in ended.stdout and "skipped" not in ended.stdout

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from deepvm.checkpoint.restore import restore_newest  # noqa: E402
 from deepvm.checkpoint.state import TrainingState  # noqa: E402
 from deepvm.checkpoint.tiers.split import SplitTier  # noqa: E402
 from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
-from deepvm.errors import CheckpointError  # noqa: E402
+from deepvm.errors import CheckpointError, DamagedError  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("train_ranks.py")
 
@@ -254,6 +255,36 @@ def test_what_two_saves_of_a_number_hold_is_not_mixed(tmp_path: Path, monkeypatc
         tree = torch.load(reader.fetch(reader.versions("job")[0], tmp_path), weights_only=True)
         assert {float(v) for value in tree["model"].values() for v in value.flatten()} == {2.0}
         reader.close()
+
+
+@pytest.mark.parametrize("seen_by", ["all", "one rank"])
+def test_all_ranks_raise_or_begin_anew_together(tmp_path: Path, seen_by: str) -> None:
+    """Where all versions are damaged, or one rank finds them so: none may start at 0 while another gives up."""
+
+    def save(rank: int, saver: Checkpointer, sampler: Sampler) -> int:
+        step(saver)
+        return saver.save().local_done.result(30)
+
+    def restore(rank: int, saver: Checkpointer, sampler: Sampler, **options: bool) -> int:
+        (tier,) = saver._pipeline.tiers
+        if seen_by == "one rank" and rank:
+
+            def damaged(*_: Any) -> Path:
+                raise DamagedError("bytes 0 to 9 are damaged")
+
+            tier.fetch = damaged  # type: ignore[method-assign]
+        return saver.restore_latest(**options)
+
+    assert together(tmp_path.as_uri(), save) == [1, 1]
+    (file,) = tmp_path.glob("*.pt")
+    if seen_by == "all":
+        file.write_bytes(file.read_bytes()[:-1])
+    for error in together(tmp_path.as_uri(), restore):
+        assert isinstance(error, CheckpointError) and "all versions of job are damaged" in str(error), error
+    assert file.exists()
+    assert together(tmp_path.as_uri(), partial(restore, allow_fresh=True)) == [0, 0]
+    assert sorted(p.name.split(".", 2)[2][-6:] for p in tmp_path.glob("job-*")) == [".aside"] * 2
+    assert together(tmp_path.as_uri(), restore) == [0, 0]
 
 
 def test_a_rank_that_cannot_have_a_version_says_so_to_the_others(tmp_path: Path) -> None:

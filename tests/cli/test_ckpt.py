@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 from checkpoint.images import manifest_of, names, noise
+from checkpoint.memory_nodes import TOKEN
+from checkpoint.memory_nodes import running as node_running
 from checkpoint.object_store import BUCKET, CREDENTIALS, running
 from cli.command import Run
 
@@ -22,6 +25,7 @@ from deepvm.checkpoint import folder as folder_module
 from deepvm.checkpoint.folder import VersionFolder
 from deepvm.checkpoint.manifest import SUFFIX
 from deepvm.checkpoint.record import UPCOMING
+from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.errors import DamagedError
 
 
@@ -500,6 +504,47 @@ def test_a_bucket(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert "job-000000000001.pt" in err[err.index("Error:") :]
         code, _, err = run("verify", f"s3://{BUCKET}/run", "--job", "nobody")
         assert code == 1 and "no complete version of job nobody" in err
+
+
+@pytest.mark.parametrize("where", ["folder", "node", "node and bucket", "bucket"])
+def test_half_of_a_version(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Its record or its file is gone: all commands know, wherever they are asked to look."""
+    kept = tmp_path / "kept"
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(running())
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+        if "bucket" in where:
+            writer = S3Tier(BUCKET, "run", endpoint=store.url)
+            for version in (1, 2, 3):
+                data = noise(1000, version)
+                writer.write(memoryview(data), manifest_of(data, version=version))
+            for name in ("2.pt" + SUFFIX, "3.pt"):
+                store.client().delete_object(Bucket=BUCKET, Key=f"run/job-00000000000{name}")
+        else:
+            for version in (1, 2, 3):
+                put(kept, version)
+            for name in ("2.pt" + SUFFIX, "3.pt"):
+                (kept / f"job-00000000000{name}").unlink()
+        place = {"folder": str(kept), "bucket": f"s3://{BUCKET}/run"}.get(where, "")
+        if not place:
+            token = tmp_path / "token"
+            token.write_bytes(TOKEN)
+            monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
+            persist = kept if where == "node" else f"s3://{BUCKET}/run"
+            place = stack.enter_context(node_running(persist=persist)).url  # type: ignore[attr-defined]
+        code, out, err = run("verify", place)
+        report = err[err.index("Error:") :]
+        assert (code, out) == (1, "")
+        assert "job-000000000002.pt: it has no commit record" in report
+        assert "job-000000000003.pt: its commit record is there and the" in report
+        assert "job-000000000001.pt" not in report
+        rows = json.loads(run("ls", place, "-o", "json")[1])
+        assert [(r["version"], r["complete"]) for r in rows] == [(3, False), (2, False), (1, True)]
+        assert len({frozenset(r) for r in rows}) == 1, "the same keys"
+        assert run("restore", place, "--to", tmp_path / "out.pt")[1].endswith(": version 1 of job\n")
+        assert (tmp_path / "out.pt").read_bytes() == bytes(noise(1000, 1))
+        code, _, err = run("restore", place, "--to", tmp_path / "out.pt", "--version", 2)
+        assert code == 4 and "2 damaged, see 'deepvm ckpt verify'" in err
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "gc"])

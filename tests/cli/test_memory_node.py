@@ -275,6 +275,10 @@ def test_serve_and_status(run: Run, token: Path, tmp_path: Path) -> None:
         wrong.write_text("other-secret-of-the-test")
         code, out, err = run("status", "--node", place, "--token-file", str(wrong))
         assert (code, out) == (1, "") and "the token is wrong" in err
+        code, out, _ = run("status", "--node", place, "--token-file", str(token))
+        assert code == 0 and "refused 1 without the token" in out
+        code, out, _ = run("status", "--node", place, "--token-file", str(token), "-o", "json")
+        assert json.loads(out)["refused"] == {"unproven": 1}
         code, out, err = run("serve", "--token-file", str(token), *words[1:])
         assert (code, out) == (1, "") and "another memory node writes there" in err
 

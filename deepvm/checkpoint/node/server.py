@@ -118,6 +118,8 @@ class Node:
                 self.store.take()
                 if self.store.volatile:
                     _LOG.warning("%s lies in this machine's memory, and is lost with it", self.store.url)
+            else:  # whoever finds none here cannot know that there were some
+                _LOG.info("versions are in memory only: when this node ends they are lost, and trainings begin at 0")
             self._door = self.settings.listen.listen(secure=self._context is not None)
         except BaseException:
             self._close()

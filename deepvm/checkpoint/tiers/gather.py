@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deepvm.checkpoint.folder import Found, VersionFolder, verify
-from deepvm.checkpoint.manifest import JoinedManifest, Manifest
+from deepvm.checkpoint.manifest import Damage, JoinedManifest, Manifest
 from deepvm.checkpoint.parts import join, whole_job
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.errors import CheckpointError
@@ -54,6 +54,10 @@ class GatherTier(Tier):
                 size = sum(m.size for m in manifests)  # a little more than the whole has
                 found.append(JoinedManifest(job, version, manifests[0].world, size, (), parts=manifests))
         return found
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :meth:`Tier.damaged`; of parts nothing is said."""
+        return tuple(damage for folder in self._folders for damage in folder.damaged(job))
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; parts are joined in ``folder``."""
