@@ -156,15 +156,16 @@ class VersionFolder:
 
     def _publish(self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], Manifest]) -> None:
         """Write a hidden file, give it its name, and commit it; nothing of it stays when that fails."""
-        record, upcoming = record_of(target), upcoming_of(target)
-        settle(target)
+        record, upcoming, ours = record_of(target), upcoming_of(target), [hidden]
         try:
+            settle(target)
             write()
             replaces = os.path.lexists(record)  # it stays until the new one is there, for as long as its bytes do
+            ours.append(upcoming)  # one of before may be the only one that vouches for what is there
             self._commit(upcoming, manifest())
             self._rename(hidden, target, "data")
         except BaseException:
-            for left in (hidden, upcoming) if os.path.lexists(hidden) else ():
+            for left in ours if os.path.lexists(hidden) else ():
                 with contextlib.suppress(OSError):
                     left.unlink()
             raise

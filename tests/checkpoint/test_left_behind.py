@@ -21,9 +21,11 @@ from checkpoint.test_folder_faults import killed_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deepvm.checkpoint import disk
 from deepvm.checkpoint.folder import VersionFolder, verify
 from deepvm.checkpoint.manifest import SUFFIX
 from deepvm.checkpoint.node import flusher
+from deepvm.checkpoint.record import UPCOMING
 from deepvm.checkpoint.tiers.base import Level
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.s3 import S3Tier
@@ -242,3 +244,20 @@ def test_what_is_written_again_over_a_lost_record(tmp_path: Path) -> None:
     assert [d.version for d in folder.damaged("job")] == [1] == sorted(folder.unrecorded("job"))
     folder.write(memoryview(data), manifest_of(data))
     assert folder.damaged("job") == () and verify(path).version == 1
+
+
+def test_a_write_that_cannot_begin_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed writer's version has its upcoming record alone; the next one cannot settle that, and has a spare."""
+    monkeypatch.setattr(disk, "can_reuse", lambda folder: True)
+    to = FileTier(tmp_path, keep=1)
+    for version in (1, 2, 3):
+        to.put(plain_shard(noise(1000, version), version), lambda level: None)
+    (tmp_path / f"job-000000000003.pt{SUFFIX}").rename(tmp_path / f".job-000000000003.pt{SUFFIX}{UPCOMING}")
+    assert [m.version for m in to.versions("job")] == [3] and ".job.spare.tmp" in names(tmp_path)
+    with monkeypatch.context() as patch:
+        failed = fail(patch, tmp_path, "replace", "record", errno.EIO)
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            to.put(plain_shard(noise(1000, 4), 3), lambda level: None)
+    assert failed and names(tmp_path) == [f".job-000000000003.pt{SUFFIX}{UPCOMING}", "job-000000000003.pt"]
+    assert [verify(to.folder.file("job", m.version)).version for m in to.versions("job")] == [3]
+    to.close()

@@ -172,19 +172,22 @@ def test_an_impostor_that_lets_everybody_in_is_found(pair: tuple[Channel, Channe
     assert isinstance(trainer, Refused) and "does not know the token itself" in str(trainer)
 
 
-def test_the_proof_is_hmac_over_both_nonces(pair: tuple[Channel, Channel]) -> None:
-    """Written out by hand, so that a change of the protocol is seen."""
+@pytest.mark.parametrize("job", ["", "resnet-7"])
+def test_the_proof_is_hmac_over_both_nonces(pair: tuple[Channel, Channel], job: str) -> None:
+    """Written out by hand, so that a change of the protocol is seen; of one job the secret is made of the node's."""
+    secret = hmac.new(b"t", b"deepvm job\0" + job.encode(), hashlib.sha256).digest() if job else b"t"
 
     def trainer() -> str:
         theirs = bytes.fromhex(pair[1].receive(idle_s=1).body["nonce"])
         prefix = b"deepvm memory node 1\0"
-        mac = hmac.new(b"t", prefix + b"trainer\0" + theirs + b"n" * 32, hashlib.sha256).hexdigest()
-        pair[1].send(Kind.PROOF, {"nonce": (b"n" * 32).hex(), "mac": mac})
+        mac = hmac.new(secret, prefix + b"trainer\0" + theirs + b"n" * 32, hashlib.sha256).hexdigest()
+        proof = {"nonce": (b"n" * 32).hex(), "mac": mac}
+        pair[1].send(Kind.PROOF, {**proof, "job": job} if job else proof)
         answer = pair[1].receive(idle_s=1).body["mac"]
-        expected = hmac.new(b"t", prefix + b"node\0" + b"n" * 32 + theirs, hashlib.sha256).hexdigest()
+        expected = hmac.new(secret, prefix + b"node\0" + b"n" * 32 + theirs, hashlib.sha256).hexdigest()
         return "same" if answer == expected else "other"
 
-    assert run_both(lambda: admit(pair[0], b"t"), trainer) == [None, "same"]
+    assert run_both(lambda: admit(pair[0], b"t"), trainer) == [job, "same"]
 
 
 @pytest.mark.parametrize(
