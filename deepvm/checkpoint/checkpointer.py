@@ -18,7 +18,7 @@ from deepvm.checkpoint.ahead import Layers
 from deepvm.checkpoint.exits import close_at_exit
 from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.handle import Handle
-from deepvm.checkpoint.hooks import Hook, aside, nested_step
+from deepvm.checkpoint.hooks import Hook, StepHook, aside, nested_step
 from deepvm.checkpoint.journal import Journal
 from deepvm.checkpoint.pipeline import Pipeline
 from deepvm.checkpoint.ranks import Ranks
@@ -26,11 +26,12 @@ from deepvm.checkpoint.requests import Requests
 from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.schedule import mtbf_of, parse_every
 from deepvm.checkpoint.snapshot import Copying
-from deepvm.checkpoint.state import Stateful, TrainingState, changes
+from deepvm.checkpoint.state import Stateful, TrainingState
 from deepvm.checkpoint.strategies import choose
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.open import open_tier
 from deepvm.checkpoint.tree import take_apart
+from deepvm.checkpoint.unseen import Unseen
 from deepvm.checkpoint.versions import COMPARE_EVERY, WAIT_S, Versions
 from deepvm.core.savepolicy import EverySteps, Never, SaveContext, SaveFacts
 from deepvm.errors import CheckpointError, RequestError
@@ -101,6 +102,7 @@ class Checkpointer:
         self._ranks = Ranks()
         self.job = check_job(job or os.environ.get("DEEPVM_JOB") or "job")
         self._state = TrainingState(model, optimizer, extra)
+        first, *others = self._steppers = self._state.steppers()
         with aside():  # what cannot be saved is refused now, not at step 100
             take_apart(self._state.tree(0, self._state.early()))
         self._schedule = parse_every(every)
@@ -119,22 +121,22 @@ class Checkpointer:
         )
         self._requests = Requests(self._ranks)
         self._version = 0
-        self._still: int | None = changes(self._state.model)
         self._stepping = self._closed = False
         self._process = os.getpid()  # a forked child has nothing to finish
         self._thread: threading.Thread | None = None
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
+        self._unseen = Unseen(first, self._ranks.rank)
         self._hooks: list[Any] = [
-            optimizer.register_step_pre_hook(Hook(self._before_step)),
-            optimizer.register_step_post_hook(Hook(self._after_step)),
+            first.register_step_pre_hook(StepHook(self._before_step)),
+            first.register_step_post_hook(StepHook(self._after_step)),
             self._state.model.register_forward_pre_hook(Hook(self._before_forward)),
-            optimizer.register_load_state_dict_pre_hook(Hook(self._before_load)),
+            first.register_load_state_dict_pre_hook(Hook(self._before_load)),
             self._state.model.register_load_state_dict_pre_hook(Hook(self._before_load)),
         ]
-        for other in self._state.optimizers[1:]:
-            self._hooks.append(other.register_step_pre_hook(Hook(self._before_load)))
-            self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_load)))
+        for other in others:
+            self._hooks.append(other.register_step_pre_hook(StepHook(self._before_change)))
+            self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_change)))
         unknown = self._state.unknown_parameters()
         if unknown:
             log.warning(
@@ -171,11 +173,11 @@ class Checkpointer:
                 layer, between backward and step: :meth:`request_save` may be.
         """
         self._refuse_unless_still()
-        self._warn_unless_stepped()
+        unseen = self._unseen.look()
         made = self._versions
         with aside():
             made.finish()
-            same = made.same(self._version)
+            same = made.same(self._version) and not unseen
             if self._ranks.world > 1:
                 same = bool(self._ranks.least([same])[0])
             handle = made.last
@@ -229,7 +231,7 @@ class Checkpointer:
             self._state, self._pipeline.tiers, self.job, self._ranks, allow_fresh=allow_fresh
         )
         self._stepping = False
-        self._still = changes(self._state.model)
+        self._unseen.reset()
         self._versions.forget()
         self._requests.reset(self._version)
         self._journal("restored", version=self._version)
@@ -242,15 +244,17 @@ class Checkpointer:
             limit_s: seconds to wait for the tiers.
 
         Raises:
-            CheckpointError: it could not be finished in time.
+            CheckpointError: it could not be finished in time; or it saved nothing of a training whose steps it did not
+                see, although ``every`` asks for versions.
         """
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
-        self._warn_unless_stepped()
         try:
+            unseen = self._unseen.look() and self._unseen.training
             self._versions.finish()
         finally:
+            self._unseen.close()
             for hook in self._hooks:
                 hook.remove()
             if self._layers.updates is not None:
@@ -260,6 +264,8 @@ class Checkpointer:
             self._journal.closed(self.metrics)
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
+        if unseen and not self._pipeline.counts["saved"] and not isinstance(self._schedule, Never):
+            raise CheckpointError(f"no version was saved: {self._unseen}")
 
     def __enter__(self) -> Checkpointer:
         """Use it with ``with``."""
@@ -268,8 +274,13 @@ class Checkpointer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
-        self.close()
+        """Close it; what goes wrong then does not hide the error that ends the training."""
+        try:
+            self.close()
+        except CheckpointError as problem:
+            if error is None:
+                raise
+            log.error("%s", problem)
 
     def _refuse_unless_still(self) -> None:
         """Refuse to save while the state is on its way from one version to the next."""
@@ -284,23 +295,17 @@ class Checkpointer:
         if self._layers.updates is not None and self._layers.updates.begun:
             raise RequestError("save()", "between backward and step, when some layers are a step ahead", later)
 
-    def _warn_unless_stepped(self) -> None:
-        """Say it once if the training uses another optimizer than that whose steps make the versions."""
-        if self._still is not None and self._still != changes(self._state.model):
-            log.warning(
-                "the parameters change, but step() of the optimizer that the checkpointer was given is not called: no "
-                "version is saved by itself, and their number stays %d; give it the optimizer that steps",
-                self._version,
-            )
-            self._still = None
-
-    def _before_load(self) -> None:
+    def _before_change(self) -> None:
         """Something but the step changes the state: a version that was begun must be whole first."""
         self._versions.finish()
         self.wait()
 
+    def _before_load(self) -> None:
+        self._before_change()
+        self._unseen.forget()
+
     def _before_step(self) -> None:
-        if not nested_step(self._state.optimizer):
+        if not nested_step(self._steppers[0]):
             # Of a step that raised an error nobody knows what it has changed; whoever steps again knows better.
             self._stepping, self._thread = True, threading.current_thread()
         if self._layers.updates is None:  # else each layer has waited for its own copy
@@ -311,12 +316,12 @@ class Checkpointer:
         self._versions.gate(*copies)
 
     def _after_step(self) -> None:
-        if nested_step(self._state.optimizer):
+        if nested_step(self._steppers[0]):
             return
         made = self._versions
         self._stepping = False
         self._version += 1
-        self._still = None
+        self._unseen.stepped()
         self._layers.turn()
         due = self._is_due()
         with aside():

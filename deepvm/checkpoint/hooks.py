@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from deepvm.errors import RequestError
+
+_WHY = (
+    "the checkpointer copies between optimizer steps, so it cannot be part of a graph: compile optimizer.step without "
+    "fullgraph=True"
+)
+_DEEPEST = 8
 
 
 class Hook:
@@ -29,6 +38,55 @@ class Hook:
     def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
         """Neither of one in a file."""
         return (Hook, ())
+
+
+class StepHook(Hook):
+    """A hook into an optimizer's step, which runs also where torch.compile has made graphs of what is around it."""
+
+    def __init__(self, method: Callable[[], None] | None = None) -> None:
+        """Remember what to call."""
+        super().__init__(None if method is None else outside(method))
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Call it: one graph ends before, the next one begins behind."""
+        if self._method is not None:
+            self._method()
+
+
+def outside(method: Callable[..., None]) -> Callable[..., None]:
+    """The method, never compiled: what is compiled around it is split into a graph before it and one behind it.
+
+    Where that may not be (``fullgraph=True``), torch refuses to compile, with the reason.
+    """
+    known = "reason" in inspect.signature(torch.compiler.disable).parameters  # since torch 2.8
+    options: dict[str, Any] = {"reason": _WHY} if known else {}
+    found: Callable[..., None] = torch.compiler.disable(method, **options)  # type: ignore[no-untyped-call]
+    return found
+
+
+def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
+    """The optimizer whose ``step`` can be hooked: this one, or that in a wrapper, as Accelerate and Lightning have it.
+
+    Args:
+        optimizer: what the training calls its optimizer.
+        name: what errors call it.
+
+    Raises:
+        RequestError: there is none.
+    """
+    found = optimizer
+    for _ in range(_DEEPEST):
+        if isinstance(found, torch.optim.Optimizer) and _can_be_hooked(found):
+            return found
+        found = getattr(found, "optimizer", None)
+    raise RequestError(
+        name, type(optimizer).__name__, "a torch.optim.Optimizer, or a wrapper with one as its attribute 'optimizer'"
+    )
+
+
+def _can_be_hooked(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it was made by torch's constructor, which gives it hooks and has its class's ``step`` call them."""
+    return "_optimizer_step_pre_hooks" in vars(optimizer) and bool(getattr(type(optimizer).step, "hooked", False))
 
 
 def nested_step(optimizer: torch.optim.Optimizer) -> bool:

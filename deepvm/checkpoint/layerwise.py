@@ -35,6 +35,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from deepvm.checkpoint.hooks import outside
 from deepvm.errors import RequestError
 
 _NAMES = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
@@ -80,8 +81,8 @@ class LayerUpdates:
         self._reducing: list[torch.futures.Future[torch.Tensor]] = []
         self._closed = False
         self._hooks: list[Any] = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_step_pre_hook(outside(self._before_step)),
+            optimizer.register_step_post_hook(outside(self._after_step)),
         ]
         self._bucketed = isinstance(model, DistributedDataParallel)
         self._layer: dict[torch.nn.Parameter, list[torch.nn.Parameter]] = {}

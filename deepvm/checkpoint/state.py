@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from deepvm.checkpoint.hooks import stepper
 from deepvm.checkpoint.tree import put_together, take_apart
 from deepvm.errors import CheckpointError, RequestError
 
@@ -77,6 +78,15 @@ class TrainingState:
                 raise RequestError(f"extra[{name!r}]", type(value).__name__, "objects with state_dict, load_state_dict")
 
         self.optimizers = (optimizer, *(v for v in self.extra.values() if isinstance(v, torch.optim.Optimizer)))
+
+    def steppers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """The optimizers whose steps can be hooked, in the order of :attr:`optimizers`.
+
+        Raises:
+            RequestError: one of them cannot be.
+        """
+        names = ["optimizer", *(f"extra[{n!r}]" for n, v in self.extra.items() if isinstance(v, torch.optim.Optimizer))]
+        return tuple(stepper(found, name) for found, name in zip(self.optimizers, names, strict=True))
 
     def early(self) -> dict[str, Any]:
         """What must be taken as soon as a step is done, copied: random states, samplers and loaders.
@@ -183,7 +193,8 @@ class TrainingState:
                 value.load_state_dict(_copied(tree["extra"][name]))
         for optimizer, state in self._saved_optimizers(tree).values():
             # Loading puts others in the place of these, and leaves them alone.
-            back.callback(optimizer.__dict__.update, state=optimizer.state, param_groups=optimizer.param_groups)
+            back.callback(setattr, optimizer, "state", optimizer.state)
+            back.callback(setattr, optimizer, "param_groups", optimizer.param_groups)
             optimizer.load_state_dict(_copied(state))
         present = self.model.state_dict()
         if _shapes(present) != _shapes(tree["model"]):  # it will be refused, unless its hooks know what to do
@@ -242,11 +253,6 @@ def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mappin
     if not same and rank < len(records):
         extra[RANDOM] = unpack(records[rank])["early"][RANDOM]
     return {**tree, "model": model, "extra": extra}, rank < len(records)
-
-
-def changes(model: torch.nn.Module) -> int:
-    """How often parameters were changed in place, all together; what inference mode made does not count."""
-    return sum(p._version for p in model.parameters() if not p.is_inference())
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
