@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.ahead import Layers
+from deepvm.checkpoint.arguments import check, name_of, open_all, warn_of_no_name
 from deepvm.checkpoint.exits import close_at_exit
-from deepvm.checkpoint.folder import check_job
 from deepvm.checkpoint.handle import Handle
 from deepvm.checkpoint.hooks import Hook, StepHook, aside, nested_step
 from deepvm.checkpoint.journal import Journal
@@ -28,8 +28,8 @@ from deepvm.checkpoint.schedule import mtbf_of, parse_every
 from deepvm.checkpoint.snapshot import Copying
 from deepvm.checkpoint.state import Stateful, TrainingState
 from deepvm.checkpoint.strategies import choose
+from deepvm.checkpoint.telling import shown
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.tiers.open import open_tier
 from deepvm.checkpoint.tree import take_apart
 from deepvm.checkpoint.unseen import Unseen
 from deepvm.checkpoint.versions import COMPARE_EVERY, WAIT_S, Versions
@@ -58,7 +58,7 @@ class Checkpointer:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         extra: Mapping[str, Stateful] | None = None,
-        tiers: str | Sequence[str | Tier],
+        tiers: str | Path | Tier | Sequence[str | Path | Tier],
         every: int | str | None = None,
         job: str | None = None,
         keep: int = 2,
@@ -76,11 +76,11 @@ class Checkpointer:
                 ``load_state_dict``, by name. Samplers, and what has ``__iter__``, are read behind the step, for each
                 rank; all others before the next forward, once for all ranks.
             tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (or several nodes that share each version:
-                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``.
+                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``, or a path.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays, for at most 3 % of the time (see
                 :class:`deepvm.core.savepolicy.Auto`); or another policy of 'deepvm simulate' by its name, such as
                 "exact" or "hazard", without that limit; None: only when :meth:`save` is called.
-            job: whose versions these are; ``DEEPVM_JOB``, else ``job``.
+            job: whose versions these are; ``DEEPVM_JOB``, else ``job``, with a warning where others may save as well.
             keep: how many of the newest versions a folder or bucket keeps; a memory node decides that itself.
             keep_every: for each so many steps it keeps one more; 0 for none.
             slots: versions that may be under way at once; each takes the memory of the state.
@@ -95,23 +95,18 @@ class Checkpointer:
             RequestError: an argument cannot be used.
             CheckpointError: a tier cannot be reached or refuses.
         """
-        if not tiers:
-            raise RequestError("tiers", list(tiers), "at least one, such as file:///mnt/checkpoints")
-        if isinstance(slots, bool) or slots < 1:
-            raise RequestError("slots", slots, "a whole number from 1; 2 overlap one version with the next")
+        places = check(model, tiers, slots, keep, keep_every, journal)
+        self.job, named = name_of(job)
         self._ranks = Ranks()
-        self.job = check_job(job or os.environ.get("DEEPVM_JOB") or "job")
         self._state = TrainingState(model, optimizer, extra)
         first, *others = self._steppers = self._state.steppers()
         with aside():  # what cannot be saved is refused now, not at step 100
             take_apart(self._state.tree(0, self._state.early()))
-        self._schedule = parse_every(every)
+        self._schedule, self._words = parse_every(every), (every, strategy)
         self._mtbf_s, self._since = mtbf_of(self._schedule), time.monotonic()
-        session = self._ranks.session()
-        tiers = [tiers] if isinstance(tiers, str) else tiers
-        opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
-        for tier in opened:
-            tier.prove()
+        opened = open_all(places, self._ranks.session(), keep, keep_every)
+        if not (named or self._ranks.rank):
+            warn_of_no_name(opened)
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
         self._strategy = choose(strategy, self._pipeline.tiers, self.job, self._ranks.world)
@@ -150,6 +145,15 @@ class Checkpointer:
     def version(self) -> int:
         """Optimizer steps done, those of the restored version included."""
         return self._version
+
+    @property
+    def handles(self) -> tuple[Handle, ...]:
+        """Of the newest versions, also those of the schedule and of :meth:`request_save`; any thread may read it.
+
+        The oldest first: all that are under way, and of those that are done the last few. A version is sent when the
+        next forward or step begins; who stops training instead calls :meth:`save`, which gives the same handle.
+        """
+        return self._versions.handles.now
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -266,6 +270,14 @@ class Checkpointer:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
         if unseen and not self._pipeline.counts["saved"] and not isinstance(self._schedule, Never):
             raise CheckpointError(f"no version was saved: {self._unseen}")
+
+    def __repr__(self) -> str:
+        """Whose versions go where, and when; without secrets."""
+        every, strategy = self._words
+        places = [shown(tier.url) for tier in self._pipeline.tiers]
+        closed = ", closed" if self._closed else ""
+        facts = f"job={self.job!r}, version={self._version}, tiers={places}, every={every!r}, strategy={strategy!r}"
+        return f"Checkpointer({facts}{closed})"
 
     def __enter__(self) -> Checkpointer:
         """Use it with ``with``."""

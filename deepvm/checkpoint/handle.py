@@ -1,4 +1,4 @@
-"""What ``save()`` returns: how far a version has come."""
+"""What ``save()`` returns, and ``handles`` lists: how far a version has come."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from deepvm.checkpoint.tiers.base import Level
 from deepvm.errors import CheckpointError
+
+KEPT = 16
+"""Handles that are remembered; more only while more versions are under way."""
 
 
 @dataclass
@@ -59,6 +62,11 @@ class Handle:
         self._resolve("snapshot", self.snapshot_done)
 
     @property
+    def done(self) -> bool:
+        """Whether all four futures are resolved: no more will become of it."""
+        return all(f.done() for f in (self.snapshot_done, self.local_done, self.remote_done, self.durable))
+
+    @property
     def lost(self) -> bool:
         """Whether no tier has it, or ever will."""
         return self.local_done.done() and self.local_done.exception() is not None
@@ -96,3 +104,22 @@ class Handle:
 
     def _told(self, event: str) -> None:
         self.tell(event, seconds=round(time.perf_counter() - self._start, 6), stall_s=round(self.stall_s, 6))
+
+
+class Handles:
+    """The handles of the newest versions: all that are under way, and those that are done up to :data:`KEPT`.
+
+    Attributes:
+        now: the oldest first; a tuple of its own for every change, so that any thread may read it.
+    """
+
+    def __init__(self) -> None:
+        """None yet."""
+        self.now: tuple[Handle, ...] = ()
+
+    def add(self, handle: Handle) -> None:
+        """The version that was begun last."""
+        rows = [*self.now, handle]
+        done = [n for n, row in enumerate(rows) if row.done]
+        gone = set(done[: max(len(rows) - KEPT, 0)])
+        self.now = tuple(row for n, row in enumerate(rows) if n not in gone)

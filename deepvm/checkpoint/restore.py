@@ -12,6 +12,7 @@ import torch
 from deepvm.checkpoint.manifest import Manifest
 from deepvm.checkpoint.ranks import Ranks
 from deepvm.checkpoint.state import TrainingState
+from deepvm.checkpoint.telling import tell_fresh, tell_resumed
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
@@ -66,7 +67,8 @@ def restore_newest(
                 version = state.restore(tree, ranks.rank, ranks.world)
             except CheckpointError as error:
                 raise CheckpointError(f"version {manifest.version} of {job} on {tier.url}: {error}") from error
-            log.info("restored version %d from %s", version, tier.url)
+            if not ranks.rank:
+                tell_resumed(manifest, tier)
             return version
     # A node that dies meanwhile comes back with what it promised: a run that began anew would be the loss of all of it.
     if not ranks.least([withheld is None])[0]:
@@ -76,6 +78,8 @@ def restore_newest(
         raise evidence
     damaged |= evidence
     if ranks.least([not damaged])[0]:
+        if not ranks.rank:
+            tell_fresh(job, tiers)
         return 0
     told = _told(damaged)
     if not allow_fresh:

@@ -19,7 +19,7 @@ import torch
 from deepvm.checkpoint.ahead import Layers
 from deepvm.checkpoint.arena import Slot, as_bytes, checksum
 from deepvm.checkpoint.begun import CHANGED, Begun, Division, changed_since, seen_now
-from deepvm.checkpoint.handle import Handle
+from deepvm.checkpoint.handle import Handle, Handles
 from deepvm.checkpoint.hooks import aside
 from deepvm.checkpoint.journal import Journal
 from deepvm.checkpoint.pipeline import Pipeline
@@ -46,6 +46,7 @@ class Versions:
 
     Attributes:
         last: handle of the version that was begun last. begun: the version that is not sent yet.
+        handles: of the newest versions.
         bytes: the storages of the last version. disagreements: replicas that were found to differ.
         last_step, last_s: what was begun last, also if it was skipped, and when. plan_s: its share for a new layout.
         stall_s: seconds for which training stood still for all of this.
@@ -76,6 +77,7 @@ class Versions:
         self._layers, self._journal, self._job = layers, journal, job
         self.plan: Plan | None = None
         self.last: Handle | None = None
+        self.handles = Handles()
         self.begun: Begun | None = None
         self.bytes = Bytes()
         self.taken = self.disagreements = self._digest = self._attempt = 0
@@ -126,6 +128,7 @@ class Versions:
         self.gate()
         start = time.perf_counter()
         handle = Handle(version, best=best, tell=self._journal.of(version))
+        self.handles.add(handle)
         self.last_step, self.last_s, self.plan_s = version, time.monotonic(), 0.0
         try:
             early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()

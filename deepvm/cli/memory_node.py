@@ -199,18 +199,21 @@ def _memory(text: str) -> int:
 
     from deepvm.checkpoint.node.slots import machine_memory
     from deepvm.core.memory_nodes import room_of_system
+    from deepvm.core.units import format_bytes
     from deepvm.errors import RequestError
 
     size, most = _bytes(text), machine_memory()
     if most is not None and size > most:
-        raise RequestError("memory", text, f"at most {_size(most)}, all that this machine or its control group has")
+        raise RequestError(
+            "memory", text, f"at most {format_bytes(most)}, all that this machine or its control group has"
+        )
     if most is not None and size > max(_MOST_SHARE * most, room_of_system(most)):
         logging.getLogger(__name__).warning(
             "--memory %s is %.0f %% of the %s that this machine or its control group has; the node and the system need "
             "some as well",
             text,
             100 * size / most,
-            _size(most),
+            format_bytes(most),
         )
     return size
 
@@ -238,12 +241,15 @@ def _bytes(text: str) -> int:
 
 def _table(found: Any) -> str:
     """The status for people."""
+    from deepvm.core.units import format_bytes
+
     memory, flush, counts = found["memory"], found["flush"], found["counts"]
+    received = format_bytes(counts["received_bytes"])
     rows = [
         ("uptime", f"{found['uptime_s']:.0f} s{', stopping' if found['stopping'] else ''}"),
-        ("memory", f"{_size(memory['allocated_bytes'])} in slots, of {_size(memory['limit_bytes'])}"),
+        ("memory", f"{format_bytes(memory['allocated_bytes'])} in slots, of {format_bytes(memory['limit_bytes'])}"),
         ("connections", f"{found['connections']} of {found['connections_limit']}, refused {_refused(found)}"),
-        ("received", f"{counts['complete']} versions, {_size(counts['received_bytes'])}; no room for {counts['busy']}"),
+        ("received", f"{counts['complete']} versions, {received}; no room for {counts['busy']}"),
         ("store", found["persist"] or "none: versions live in memory only"),
     ]
     if found["persist"]:
@@ -255,7 +261,7 @@ def _table(found: Any) -> str:
     lines = [f"{name:<12} {text}" for name, text in rows]
     for version in sorted(found["versions"], key=lambda v: (v["job"], -v["version"])):
         where = "on disk too" if version["durable"] else version["state"]
-        lines.append(f"{version['job']:<12} version {version['version']}, {_size(version['bytes'])}, {where}")
+        lines.append(f"{version['job']:<12} version {version['version']}, {format_bytes(version['bytes'])}, {where}")
     return "\n".join(lines) + "\n"
 
 
@@ -263,9 +269,3 @@ def _refused(found: Any) -> str:
     """How many peers, and why."""
     words = {"unproven": "without the token", "full": "with all connections taken"}
     return ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in found["refused"].items()) or "0"
-
-
-def _size(count: int) -> str:
-    """In units that ``--memory`` takes."""
-    unit = next((unit for unit in ("GiB", "MiB", "KiB") if count >= _UNITS[unit]), "B")
-    return f"{count / _UNITS[unit]:.1f} {unit}" if count >= 2**10 else f"{count} B"

@@ -24,7 +24,7 @@ from deepvm.checkpoint.node.server import NodeSettings
 from deepvm.checkpoint.node.store import BucketStore, FolderStore, open_store
 from deepvm.checkpoint.node.token import Token, read_token, token_from_environment
 from deepvm.cli import memory_node
-from deepvm.cli.memory_node import _bytes, _size
+from deepvm.cli.memory_node import _bytes, _table
 from deepvm.errors import RequestError
 
 COMMAND = [sys.executable, "-m", "deepvm.cli.main", "memory-node"]
@@ -43,9 +43,17 @@ def run(run: Run) -> Run:
     return partial(run, "memory-node")
 
 
-def test_sizes_are_shown_as_they_are_given() -> None:
-    shown = [_size(n) for n in (0, 1023, 1024, 5 * 2**19, 2**30 - 1, 6 * 2**30, 2**44)]
-    assert shown == ["0 B", "1023 B", "1.0 KiB", "2.5 MiB", "1024.0 MiB", "6.0 GiB", "16384.0 GiB"]
+def test_status_shows_sizes_in_the_unit_of_ckpt_ls() -> None:
+    """Powers of 1000; a version of 133.8 MiB in one table and of 140.25 MB in the other looked like two."""
+    version = {"job": "job", "version": 3, "bytes": 140_250_000, "durable": True, "state": "complete"}
+    found = {
+        "uptime_s": 1.0, "stopping": False, "connections": 1, "connections_limit": 2, "refused": 0, "persist": None,
+        "memory": {"allocated_bytes": 2**27, "limit_bytes": 6 * 2**30}, "flush": {}, "versions": [version],
+        "counts": {"complete": 1, "received_bytes": 999, "busy": 0},
+    }  # fmt: skip
+    shown = _table(found)
+    assert "job          version 3, 140.25 MB, on disk too\n" in shown
+    assert "134.21 MB in slots, of 6.44 GB\n" in shown and "1 versions, 999 B;" in shown and "iB" not in shown
 
 
 def test_sizes() -> None:
@@ -127,7 +135,7 @@ def test_more_memory_than_the_machine_has(
         assert (f"--memory {size} is" in caplog.text) == warned
     monkeypatch.setattr(slots, "machine_memory", lambda: 2**30)
     code, _, err = run(*words, "1025MiB")
-    assert code == 2 and "at most 1.0 GiB" in err
+    assert code == 2 and "at most 1.07 GB" in err
     monkeypatch.setattr(slots, "machine_memory", lambda: None)
     assert run(*words, "900TiB")[0] == 0
 
@@ -269,7 +277,7 @@ def test_serve_and_status(run: Run, token: Path, tmp_path: Path) -> None:
         assert found["memory"]["limit_bytes"] == 16 * 2**20 and found["versions"] == []
         assert found["connections"] == 1 and found["persist"] == f"file://{folder}"
         code, out, _ = run("status", "--node", place, "--token-file", str(token))
-        assert code == 0 and "16.0 MiB" in out and str(folder) in out
+        assert code == 0 and "16.77 MB" in out and str(folder) in out
 
         wrong = tmp_path / "wrong"
         wrong.write_text("other-secret-of-the-test")

@@ -20,6 +20,7 @@ from deepvm.checkpoint.protocol import job_key
 from deepvm.errors import RequestError
 
 TOKEN_VARIABLE, WEAK_VARIABLE = "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN"
+_TOKEN_ADVICE = "set it to the name of a file with the memory node's token, that of its --token-file"
 LEAST_BYTES = 16
 """Of a token; a shorter one may be guessed."""
 _MOST_BYTES = 4096
@@ -100,8 +101,19 @@ def token_from_environment(environment: Mapping[str, str] | None = None) -> Toke
     """
     path = (os.environ if environment is None else environment).get(TOKEN_VARIABLE, "")
     if not path:
-        raise RequestError(TOKEN_VARIABLE, path, "the name of a file with the memory node's token")
-    return read_token(path, TOKEN_VARIABLE)
+        raise _NoTokenError(TOKEN_VARIABLE, path, _TOKEN_ADVICE)
+    try:
+        return read_token(path, TOKEN_VARIABLE)
+    except RequestError as error:
+        raise RequestError(TOKEN_VARIABLE, path, f"{error.allowed}; {_TOKEN_ADVICE}") from None
+
+
+class _NoTokenError(RequestError):
+    """Nothing was given: there is no value that could be shown."""
+
+    def __str__(self) -> str:
+        """What is missing, and what to do."""
+        return self.about(self.option)
 
 
 def _open_to(status: os.stat_result, path: Path) -> str:
