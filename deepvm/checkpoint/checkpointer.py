@@ -208,6 +208,10 @@ class Checkpointer:
         Raises:
             CheckpointError: the copy does not end.
         """
+        self._wait()
+        self._unseen.forget()  # the change is announced
+
+    def _wait(self) -> None:
         begun = self._versions.begun
         if begun is not None and begun.slot is None:  # nothing of it is copied yet
             self._versions.finish()
@@ -310,7 +314,7 @@ class Checkpointer:
     def _before_change(self) -> None:
         """Something but the step changes the state: a version that was begun must be whole first."""
         self._versions.finish()
-        self.wait()
+        self._wait()
 
     def _before_load(self) -> None:
         self._before_change()

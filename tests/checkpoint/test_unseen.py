@@ -177,6 +177,16 @@ def moved(run: Run) -> None:
         run.model(X.double()).sum().backward()
 
 
+def announced(run: Run) -> None:
+    """Who waits before a change by hand knows what becomes of it."""
+    for value in (1.0, 2.0):
+        run.saver.wait()
+        with torch.no_grad():
+            for p in run.model.parameters():
+                p.fill_(value)
+        run.saver.save(block=True)
+
+
 def critic(run: Run) -> None:
     """Another model is trained through this one, five times as often."""
     other = torch.optim.SGD((twin := torch.nn.Linear(8, 8)).parameters(), lr=0.1)
@@ -196,7 +206,7 @@ def restored(run: Run) -> None:
     run.backward(40)
 
 
-@pytest.mark.parametrize("training", [accumulated, evaluated, prepared, moved, critic, restored])
+@pytest.mark.parametrize("training", [accumulated, evaluated, prepared, moved, announced, critic, restored])
 def test_no_false_alarm(
     training: Callable[[Run], None], tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: Any
 ) -> None:
