@@ -103,7 +103,10 @@ class Unseen:
         before, self._before = self._before, now
         if before is None or len(before) != len(now) or torch.equal(before, now):
             return
-        told, self._told, self._noticed = self._told, True, True
+        self._noticed = True
+        if not self._backwards:  # weights that are set by hand are no training
+            return
+        told, self._told = self._told, True
         if not told and not self._rank:
             text = f"no version is saved by itself: {self}"
             log.warning("%s", text)

@@ -47,7 +47,7 @@ def test_status_shows_sizes_in_the_unit_of_ckpt_ls() -> None:
     """Powers of 1000; a version of 133.8 MiB in one table and of 140.25 MB in the other looked like two."""
     version = {"job": "job", "version": 3, "bytes": 140_250_000, "durable": True, "state": "complete"}
     found = {
-        "uptime_s": 1.0, "stopping": False, "connections": 1, "connections_limit": 2, "refused": 0, "persist": None,
+        "uptime_s": 1.0, "stopping": False, "connections": 1, "connections_limit": 2, "refused": {}, "persist": None,
         "memory": {"allocated_bytes": 2**27, "limit_bytes": 6 * 2**30}, "flush": {}, "versions": [version],
         "counts": {"complete": 1, "received_bytes": 999, "busy": 0},
     }  # fmt: skip
