@@ -62,7 +62,7 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
               ``"live"``: AWS must answer; ``"snapshot"``: what came with deepvm;
             - ``offline=False``: never open a socket;
             - ``profile=""``: of AWS's configuration;
-            - ``zone=""``: id or name of the only zone to use; empty for each type's cheapest;
+            - ``zone=""``: id or name of the only zone to use; empty for all of them;
             - ``price_basis="current"``, or ``"p50"``, ``"p95"``, ``"max"`` of the spot prices of ``days=30`` days;
             - ``network="peak"``, or ``"baseline"``: which bandwidth to count with (for every kind of catalogue).
 
@@ -83,7 +83,11 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
     network = market.get("network")
     if network not in (None, "peak", "baseline"):
         raise RequestError("network", network, "peak or baseline")
-    catalog = _load(name)
+    catalog, zone = _load(name), market.get("zone")
+    if zone:
+        from deepvm.core.one_zone import within_zone
+
+        catalog = within_zone(catalog, zone)
     return catalog.sustained() if network == "baseline" else catalog
 
 

@@ -104,9 +104,10 @@ def _named(catalog: Catalog, tables: Tables, name: str) -> Catalog:
 def _other(flags: PlanFlags) -> Catalog:
     """An embedded catalogue or a file, for which most of the options about prices mean nothing."""
     from deepvm.catalog.store import load_catalog
+    from deepvm.core.one_zone import zones_of
     from deepvm.errors import MissingDataError
 
-    catalog = load_catalog(flags.catalog, network=flags.network)
+    catalog = load_catalog(flags.catalog, network=flags.network, zone=flags.zone)
     setter = _set_elsewhere("region", list(flags.region)) if flags.regions else ""
     if setter and flags.regions != (catalog.region,):
         note(f"region = {', '.join(flags.regions)} ({setter}) has no effect on catalogue {catalog.name}")
@@ -116,7 +117,7 @@ def _other(flags: PlanFlags) -> Catalog:
             raise MissingDataError(f"catalogue {catalog.name} has no prices of region {region!r}: {has}")
     idle = {
         "--profile": flags.profile,
-        "--zone": flags.zone,
+        "--zone": "" if zones_of(catalog) else flags.zone,
         "--price-basis": flags.price_basis if flags.price_basis != "current" else "",
         "--prices": flags.prices if flags.prices != "auto" else "",
         "--days": flags.days if flags.days != "30" else "",
@@ -125,7 +126,8 @@ def _other(flags: PlanFlags) -> Catalog:
     for option, value in idle.items():
         if value:
             shown = option if value == "it" else f"{option} {value}"
-            note(f"{shown} has no effect: catalogue {catalog.name} is not read from AWS")
+            why = "does not tell zones apart" if option == "--zone" else "is not read from AWS"
+            note(f"{shown} has no effect: catalogue {catalog.name} {why}")
     return catalog
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from deepvm.core.instances import InstanceType, Market, ZonePrice
@@ -72,28 +72,15 @@ class Cluster:
         return Decimal(self.micro_usd_per_hour) / MICRO_USD
 
     @property
-    def zones(self) -> tuple[ZonePrice, ...]:
-        """Where all its VMs can be had, with their spot prices: its own zone first, then the cheapest first.
-
-        Empty without spot VMs, and where spot prices are not known by zone.
-        """
-        nodes = self.memory.instance.zones if self.memory else ()
-        return tuple(z for z in self.gpu.spot_zones if self.spot_count and (not nodes or z.zone in nodes))
-
-    @property
     def zone(self) -> ZonePrice | None:
-        """The zone where it stands and whose spot price it pays, None when unknown."""
-        return next(iter(self.zones), None)
+        """The zone where it stands and whose spot price it pays; None when unknown, and without spot VMs."""
+        return next(iter(self.gpu.spot_zones), None) if self.spot_count else None
 
     @property
     def common_zones(self) -> tuple[str, ...]:
         """Ids of the zones that offer all its types; empty when the offers of one of them are unknown."""
         nodes = self.memory.instance.zones if self.memory else self.gpu.zones
         return tuple(z for z in self.gpu.zones if z in nodes)
-
-    def usd_per_hour_in(self, zone: ZonePrice) -> Decimal:
-        """What it would cost in another of its zones, $/h."""
-        return replace(self, gpu=self.gpu.in_zone(zone)).usd_per_hour
 
     def __str__(self) -> str:
         """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""
@@ -162,6 +149,8 @@ class Recommendation:
         binding: what stops the next larger cluster of these types; empty when nothing does.
         warnings: what should make a reader doubt the figures.
         outlook: expected time and bill of the user's job; None without one.
+        next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other memory nodes; None
+            where there is none, or where nobody asked.
     """
 
     rank: int
@@ -176,6 +165,7 @@ class Recommendation:
     binding: tuple[Binding, ...] = ()
     warnings: tuple[str, ...] = ()
     outlook: Outlook | None = None
+    next_zone: Cluster | None = None
 
     @property
     def usd_per_hour(self) -> Decimal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from deepvm.planner.candidates import Candidates
 from deepvm.planner.frontier import Block, Choice
 from deepvm.planner.policies import architectures_of, scoring
 from deepvm.planner.request import PlanRequest, PolicyName
+from deepvm.planner.zones import next_zone
 
 
 def blocks_of(candidates: Candidates, request: PlanRequest) -> tuple[Block, ...]:
@@ -72,6 +74,12 @@ def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[B
         warnings=tuple(warnings),
         outlook=outlook,
     )
+
+
+def with_next_zone(found: Recommendation, choice: Choice) -> Recommendation:
+    """The same recommendation with where else its cluster could stand."""
+    senders = int(choice.block.sizes.n_sat[choice.size])
+    return replace(found, next_zone=next_zone(found.cluster, choice.block.tier, senders))
 
 
 def _about(gpu: InstanceType) -> Iterator[str]:

@@ -13,7 +13,7 @@ from deepvm.core.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.binding import binding
-from deepvm.planner.build import blocks_of, describe, improvement
+from deepvm.planner.build import blocks_of, describe, improvement, with_next_zone
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.frontier import Block, Choice, Frontier
 from deepvm.planner.infeasible import infeasible
@@ -91,7 +91,7 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         kept = " that keeps to the job's limits" if request.work is not None and request.work.constrained else ""
         detail = f"its cheapest cluster{kept}, {cheapest.cluster}, costs {format_usd(cheapest.price)} $/h"
         return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
-    found = describe(best, 1, candidates, binding(best, candidates, request))
+    found = with_next_zone(describe(best, 1, candidates, binding(best, candidates, request)), best)
     assert winner is not None  # the plans that have this type are some of all plans
     if best.cluster == winner.cluster:
         verdict = f"{name} is in the best cluster"

@@ -14,7 +14,7 @@ from deepvm.core.cluster import Recommendation, Rejection
 from deepvm.core.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.planner.binding import binding
-from deepvm.planner.build import block_of, blocks_of, describe, improvement
+from deepvm.planner.build import block_of, blocks_of, describe, improvement, with_next_zone
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.frontier import Block, Choice, Frontier, rank
@@ -179,7 +179,8 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
         catalog=catalog,
         request=request,
         configurations=tuple(
-            describe(c, i, candidates, binding(c, candidates, request)) for i, c in enumerate(choices, start=1)
+            with_next_zone(describe(c, i, candidates, binding(c, candidates, request)), c)
+            for i, c in enumerate(choices, start=1)
         ),
         alternatives=_alternatives(blocks, candidates, request, best),
         rejections=_rejections(catalog, candidates, frontier, request),

@@ -10,12 +10,17 @@ wherever all zones offer the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.instances import InstanceType
+from deepvm.core.cluster import Cluster, NodeGroup
+from deepvm.core.instances import InstanceType, Market
+
+if TYPE_CHECKING:
+    from deepvm.planner.candidates import MemoryTier
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -77,6 +82,42 @@ def places_of(instance: InstanceType, offers: Offers) -> Iterator[Place]:
         if i == 0 or offered.any():
             yield Place(instance.in_zone(zone), offered, cheapest=i == 0)
         left &= ~offered
+
+
+def next_zone(cluster: Cluster, tier: MemoryTier, sender_n_sat: int) -> Cluster | None:
+    """The cheapest cluster of as many of the same VMs in another zone, with whatever memory nodes are best there.
+
+    Args:
+        cluster: in one of the zones where its spot VMs are sold.
+        tier: the types that can be memory nodes.
+        sender_n_sat: n_sat of the training VMs' own network, as for :meth:`MemoryTier.needed`.
+    """
+    if cluster.zone is None:
+        return None
+    moved = [replace(cluster, gpu=cluster.gpu.in_zone(zone)) for zone in cluster.gpu.spot_zones[1:]]
+    if cluster.memory is not None:
+        counts = tier.needed(np.array([cluster.gpu_count]), np.array([sender_n_sat]))[0]
+        nodes = [
+            NodeGroup(t, Market.ON_DEMAND, m)
+            for t, m, most in zip(tier.types, counts.tolist(), tier.max_count.tolist(), strict=True)
+            if m <= most
+        ]
+        moved = [replace(c, memory=group) for c in moved for group in nodes if _sold_beside(group.instance, c)]
+    return min(moved, key=_by_price, default=None)
+
+
+def _sold_beside(node: InstanceType, cluster: Cluster) -> bool:
+    return not node.zones or cluster.zone is None or cluster.zone.zone in node.zones
+
+
+def _by_price(cluster: Cluster) -> tuple[int, int, str, str]:
+    memory = cluster.memory
+    return (
+        cluster.micro_usd_per_hour,
+        memory.count if memory else 0,
+        memory.instance.name if memory else "",
+        cluster.zone.zone if cluster.zone else "",
+    )
 
 
 def zone_ids(instance: InstanceType) -> tuple[str, ...]:

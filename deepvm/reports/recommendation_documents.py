@@ -212,7 +212,7 @@ def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
         "architecture": cluster.architecture,
         "region": catalog.region,
         "zone": cluster.zone and cluster.zone.zone,
-        "next_zone": _next_zone(cluster),
+        "next_zone": _next_zone(r.next_zone),
         "gpu": {
             "instance_type": cluster.gpu.name,
             "count": cluster.gpu_count,
@@ -239,16 +239,17 @@ def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
     }
 
 
-def _next_zone(cluster: Cluster) -> dict[str, Any] | None:
-    """The next-best zone in which the cluster can stand, and what it costs there; None where none is known."""
-    if len(cluster.zones) < 2:
+def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
+    """The next-best zone for a cluster, and what it costs there; None where none is known."""
+    if other is None or other.zone is None:
         return None
-    other = cluster.zones[1]
+    memory = other.memory
     return {
-        "zone": other.zone,
-        "zone_name": other.name or None,
-        "spot_usd_per_hour": float(other.usd_per_hour),
-        "usd_per_hour": float(cluster.usd_per_hour_in(other)),
+        "zone": other.zone.zone,
+        "zone_name": other.zone.name or None,
+        "spot_usd_per_hour": float(other.zone.usd_per_hour),
+        "memory": memory and {"instance_type": memory.instance.name, "count": memory.count},
+        "usd_per_hour": float(other.usd_per_hour),
     }
 
 

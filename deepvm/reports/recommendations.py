@@ -80,6 +80,12 @@ def _title(answer: Recommendations) -> str:
     return f"Clusters for {limits}: {best_by}; {needs}"
 
 
+def _placed(r: Recommendation, first: Recommendation) -> str:
+    """A cluster, with its zone where that is not the first one's."""
+    zone, other = r.cluster.zone, first.cluster.zone
+    return f"{r.cluster} in {zone.zone}" if zone and (other is None or zone.zone != other.zone) else str(r.cluster)
+
+
 def _others(found: Comparison) -> list[str]:
     """What the other regions have, one line for each."""
     best, lines = found.answers[0][0], []
@@ -101,19 +107,23 @@ def _table(
     """What to rent stays on the narrowest terminal, and what becomes of the job or else the throughput before all."""
     outlooks = [r.outlook for r, _ in placed]
     job, spread = outlooks[0] is not None, simulated(outlooks)
+    zones = not wide and len({r.cluster.zone.zone for r, _ in placed if r.cluster.zone}) > 1
     columns = [
         Column("#", "right"),
         *([Column("region")] if regions else []),
         Column("architecture", drop=6),
         Column("spot VMs", wrap=False),
         Column("on-demand VMs", drop=1, wrap=False),
+        *([Column("zone", drop=4)] if zones else []),
         Column("$/h", "right", drop=3 if job else 0),
         Column("throughput", "right", drop=7 if job else 2),
         *(expected_columns(spread=spread) if job else []),
         *(_WIDE if wide else []),
         Column("limited by", drop=5),
     ]
-    return columns, [_cells(r, catalog, wide=wide, regions=regions, spread=spread) for r, catalog in placed]
+    return columns, [
+        _cells(r, catalog, wide=wide, regions=regions, spread=spread, zones=zones) for r, catalog in placed
+    ]
 
 
 _WIDE = (
@@ -129,8 +139,8 @@ _WIDE = (
 )
 
 
-def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool, spread: bool) -> list[str]:
-    gpu = r.cluster.gpu
+def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool, spread: bool, zones: bool) -> list[str]:
+    gpu, zone = r.cluster.gpu, r.cluster.zone.zone if r.cluster.zone else "-"
     groups = {
         market: " + ".join(f"{g.count} {g.instance.name}" for g in r.cluster.groups if g.market is market) or "-"
         for market in Market
@@ -143,7 +153,7 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool, sp
         f"{r.z:.1f}",
         "-" if r.usd_per_work is None else _per_work(r.usd_per_work),
         r.speedup_kind,
-        r.cluster.zone.zone if r.cluster.zone else "-",
+        zone,
         "-" if band is None else INTERRUPTION_BANDS[band],
         "-" if risk is None else share_words(risk),
     ]
@@ -153,6 +163,7 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool, sp
         r.cluster.architecture,
         groups[Market.SPOT],
         groups[Market.ON_DEMAND],
+        *([zone] if zones else []),
         format_usd(r.usd_per_hour),
         format_work(r.throughput) + (" (estimated)" if r.estimated else ""),
         *(expected_cells(r.outlook, spread=spread) if r.outlook else []),
@@ -277,12 +288,12 @@ def _reasons(answer: Recommendations) -> list[str]:
             gain = f", {change.gain:.1%} better" if change.gain >= _LITTLE else ", less than 0.1% better"
         elif change.gain is not None:
             gain = f", throughput {change.gain:+.1%}"
-        lines.append(f"More money: {format_usd(change.budget)} $/h buys {change.recommendation.cluster}{gain}.")
+        lines.append(f"More money: {format_usd(change.budget)} $/h buys {_placed(change.recommendation, first)}{gain}.")
     if answer.nearly is not None:
         less, worth = answer.nearly.usd_per_hour, answer.nearly.throughput / first.throughput
         saved = 1 - float(less) / float(first.usd_per_hour)
         lines.append(
-            f"Less money: {format_usd(less)} $/h, {saved:.0%} less, buys {answer.nearly.cluster} "
+            f"Less money: {format_usd(less)} $/h, {saved:.0%} less, buys {_placed(answer.nearly, first)} "
             f"with {worth:.1%} of the throughput{_against(answer.nearly, first)}."
         )
     if answer.on_demand is not None:
@@ -295,7 +306,7 @@ def _reasons(answer: Recommendations) -> list[str]:
         r = alternative.recommendation
         work = "" if r.usd_per_work is None else f", {_per_work(r.usd_per_work)} $/h per eFLOPS"
         lines.append(
-            f"By {alternative.objective.value}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h, "
+            f"By {alternative.objective.value}: {_placed(r, first)} at {format_usd(r.usd_per_hour)} $/h, "
             f"throughput {format_work(r.throughput)}{work}{_against(r, first)}."
         )
     lines += _left_out(answer)
@@ -368,6 +379,6 @@ def print_why(why: WhyNot, catalog: Catalog, now: datetime | None = None) -> Non
         print_table(*_table([(why.best, catalog)], wide=False), also="-o json")
         limits = [f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding]
         doubts_of = [f"Doubt: {warning}." for warning in why.best.warnings]
-        print_lines(["", *limits, *doubts_of, *risk_lines(why.best, catalog)])
+        print_lines(["", *limits, *doubts_of, *risk_lines(why.best, catalog), *zone_lines(why.best, catalog)])
     if now is not None:
         print_lines([*([] if why.best is not None else [""]), *source_lines(catalog, now)])

@@ -194,19 +194,20 @@ def zone_lines(best: Recommendation, catalog: Catalog) -> list[str]:
     cluster, zone = best.cluster, best.cluster.zone
     if zone is None:
         return []
-    gpu, memory = cluster.gpu.name, cluster.memory
+    gpu, memory, other = cluster.gpu.name, cluster.memory, best.next_zone
     basis = f" ({catalog.provenance.basis})" if catalog.provenance.basis else ""
     line = f"Zone: {zone}, where {gpu} costs {format_usd(zone.usd_per_hour)} $/h{basis} on the spot market"
     cheapest = min(cluster.gpu.spot_zones, key=lambda z: z.usd_per_hour)
     if memory is not None and cheapest.usd_per_hour < zone.usd_per_hour:
         price = format_usd(cheapest.usd_per_hour)
         line += f" (it is cheapest in {cheapest} with {price}, which does not offer {memory.instance.name})"
-    if len(cluster.zones) > 1:
-        other = cluster.zones[1]
-        total = format_usd(cluster.usd_per_hour_in(other))
-        line += f"; next best: {other} with {format_usd(other.usd_per_hour)}, {total} $/h for the cluster"
-    elif len(cluster.gpu.spot_zones) > 1 and memory is not None:
-        line += f"; no other zone has {gpu} on the spot market and {memory.instance.name}"
+    if other is not None and other.zone is not None:
+        nodes = other.memory
+        beside = f" with {nodes.count} x {nodes.instance.name}" if nodes and nodes != memory else ""
+        line += f"; next best: {other.zone} with {format_usd(other.zone.usd_per_hour)}"
+        line += f", {format_usd(other.usd_per_hour)} $/h for the cluster{beside}"
+    elif len(cluster.gpu.spot_zones) > 1:
+        line += f"; no other zone has {gpu} on the spot market and memory nodes for it"
     return [f"{line}."]
 
 

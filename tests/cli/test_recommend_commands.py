@@ -471,3 +471,25 @@ def test_version_and_help() -> None:
     assert not set(shown.stdout) & set("│╭╰\x1b")
     for option in ("--pw", "--catalog", "--region", "--profile", "--checkpoint-size", "--explain", "--quota"):
         assert option in shown.stdout
+
+
+def test_a_file_that_knows_zones_is_planned_within_the_one_asked_for(run: Run, tmp_path: Path) -> None:
+    def zone(name: str, price: float) -> dict[str, object]:
+        return {"zone": name, "usd_per_hour": price}
+
+    gpu = {
+        "instance_type": "g", "vcpus": 4, "memory_gib": 16, "network_gbps": 10, "on_demand_usd_per_hour": 0.5,
+        "spot_usd_per_hour": 0.2, "gpu": {"name": "T4", "count": 1}, "eflops": 100,
+        "speedups": [{"kind": "ring", "c": 0.5, "l": 0}],
+        "spot_zones": [zone("a1", 0.2), zone("b2", 0.25)],
+    }  # fmt: skip
+    node = {"instance_type": "m", "vcpus": 4, "memory_gib": 16, "network_gbps": 10, "on_demand_usd_per_hour": 0.1}
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"schema_version": "deepvm.catalog/1", "instances": [gpu, node]}))
+    code, out, err = run("recommend", "--catalog", str(file), "--pw", "2", "--zone", "b2", "-o", "json")
+    assert (code, "no effect" in err) == (0, False)
+    assert {(c["zone"], c["gpu"]["spot_usd_per_hour"]) for c in json.loads(out)["configurations"]} == {("b2", 0.25)}
+    code, out, err = run("recommend", "--catalog", str(file), "--pw", "2", "--zone", "c3")
+    assert (code, out) == (2, "") and "a1, b2" in err
+    code, _, err = run("recommend", "--catalog", "paper", "--pw", "3", "--zone", "a1")
+    assert code == 0 and "--zone a1 has no effect: catalogue paper does not tell zones apart" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import oracle
 import pytest
@@ -120,17 +121,35 @@ class TestWhy:
         assert "costs 0.4100 $/h" in next(r.detail for r in answer.rejections if r.instance_type == "g")
 
 
-class TestZonesOfACluster:
-    def test_the_next_best_zone_is_one_that_has_the_memory_nodes(self) -> None:
+class TestNextZone:
+    def test_it_has_the_same_memory_nodes_where_they_are_sold_there(self) -> None:
         shop = catalog(
             gpu_type("g", speedups=PERFECT, **prices(z1="0.30", z2="0.31", z3="0.35")),
             cpu_type("m", on_demand_usd_per_hour="0.1", zones=("z3", "z2")),
             default_speedup="ring",
         )
-        cluster = recommend(shop, 3, architecture="tiering")[0].cluster
-        assert [z.zone for z in cluster.zones] == ["z2", "z3"]
-        assert cluster.usd_per_hour == Decimal("2.89")
-        assert cluster.usd_per_hour_in(cluster.zones[1]) == Decimal("3.25")
+        first = recommend(shop, 3, architecture="tiering")[0]
+        assert (first.cluster.zone and first.cluster.zone.zone, first.usd_per_hour) == ("z2", Decimal("2.89"))
+        assert first.next_zone is not None and first.next_zone.zone is not None
+        assert (first.next_zone.zone.zone, first.next_zone.usd_per_hour) == ("z3", Decimal("3.25"))
+
+    def test_it_may_have_others(self) -> None:
+        first = recommend(zoned(), 3, architecture="tiering")[0]
+        other = first.next_zone
+        assert other is not None and other.memory is not None and other.zone is not None
+        assert (other.gpu_count, other.memory.instance.name, other.zone.zone) == (9, "m1", "z1")
+        assert other.usd_per_hour == Decimal("4.70")
+
+    def test_an_anchor_has_one_too(self) -> None:
+        other = recommend(zoned(), 3, architecture="single-anchor")[0].next_zone
+        assert other is not None and other.zone is not None
+        assert (other.zone.zone, other.usd_per_hour) == ("z2", Decimal("2.86"))
+
+    def test_memory_nodes_beyond_the_quota_are_no_help(self) -> None:
+        few = Quota("Standard", "on-demand", 3)  # type: ignore[arg-type]
+        here = replace(cpu_type("m2", on_demand_usd_per_hour="0.1", zones=("z2",)), vcpus=2)
+        shop = replace(zoned(), instances=(*(i for i in zoned() if i.name != "m2"), here), quotas=(few,))
+        assert recommend(shop, 3, architecture="tiering")[0].next_zone is None
 
     def test_on_demand_vms_have_no_spot_zone(self) -> None:
         shop = zoned()
@@ -206,6 +225,46 @@ def assert_right(seed: int) -> None:
     assert_agree(by_ilp(blocks, request), expected, request)
     answer = plan(shop, replace(request, solver=SolverName.FRONTIER))
     assert (answer.infeasible is None) == bool(expected)
+
+
+def in_one_zone(shop: Catalog, zone: str) -> Catalog:
+    """What is left of a catalogue for whoever may use one zone only."""
+    kept = []
+    for i in shop:
+        spot = tuple(z for z in i.spot_zones if z.zone == zone)
+        here = bool(spot) or (not i.spot_zones and (not i.zones or zone in i.zones))
+        price = spot[0].usd_per_hour if spot else i.spot_usd_per_hour
+        if here or i.gpu:  # the job's step may be measured on a type that is not sold here
+            kept.append(replace(i, spot_zones=spot, zones=(), spot_usd_per_hour=price if here else None))
+    return replace(shop, instances=tuple(kept))
+
+
+@settings(max_examples=examples(400))
+@given(seed=st.integers(0, 10**9))
+def test_the_best_of_all_zones_is_the_best_of_each_zone(seed: int) -> None:
+    """Holds for every objective and limit on a job, for which the oracle has no figures."""
+    rng = random.Random(seed)
+    shop, options = random_shop(rng), dict[str, Any](solver="frontier", max_nodes=8, top=1)
+    options["objective"] = rng.choice([o.value for o in Objective])
+    options |= {"work": 20, "mttp": rng.choice(("2h", "12h")), "measured_on": next(i.name for i in shop if i.gpu)}
+    options |= rng.choice(({}, {"deadline": f"{rng.randint(2, 30)}h"}, {"total_budget": rng.randint(1, 20)}))
+    budget = usd(rng.randint(100_000, 5_000_000))
+    whole = recommend(shop, budget, **options)
+    apart = [found for zone in ZONES for found in recommend(in_one_zone(shop, zone), budget, **options)]
+    assert bool(whole) == bool(apart)
+    if not whole:
+        return
+    ahead = whole[0]
+    assert ahead.outlook is not None
+    outlooks = [r.outlook for r in apart if r.outlook is not None]
+    reached = {
+        "makespan": (ahead.outlook.total_s, min(o.total_s for o in outlooks)),
+        "total-cost": (ahead.outlook.cost_usd, min(o.cost_usd for o in outlooks)),
+        "throughput": (-ahead.throughput, -max(r.throughput for r in apart)),
+        "flopp": (-ahead.z, -max(r.z for r in apart)),
+        "cost-per-work": (ahead.usd_per_work, min(r.usd_per_work for r in apart if r.usd_per_work is not None)),
+    }[options["objective"]]
+    assert reached[0] == pytest.approx(reached[1], rel=1e-8)
 
 
 @settings(max_examples=examples(2400))

@@ -48,7 +48,7 @@ def configuration(found: Recommendations) -> dict[str, Any]:
         (
             ("b2",),
             "Zone: b2 (here-b), where g costs 0.3100 $/h on the spot market (it is cheapest in a1 (here-a) with "
-            "0.3000, which does not offer m); no other zone has g on the spot market and m.",
+            "0.3000, which does not offer m); no other zone has g on the spot market and memory nodes for it.",
         ),
     ],
 )
@@ -64,6 +64,7 @@ def test_json_has_the_zone_and_the_next_best() -> None:
         "zone": "c3",
         "zone_name": "here-c",
         "spot_usd_per_hour": 0.35,
+        "memory": {"instance_type": "m", "count": 1},
         "usd_per_hour": 3.25,
     }
     assert found["gpu"]["spot_usd_per_hour"] == 0.31
