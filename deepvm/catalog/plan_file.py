@@ -322,6 +322,10 @@ def _joined(document: PlanDocument) -> Iterator[Finding]:
             expected = f"allowed: the sum of counts x prices, {total:f}; whoever changes a count must change this too"
             yield Finding((*here, "usd_per_hour"), f"{configuration.usd_per_hour:f}", expected)
         zones = [z.zone for z in gpu.zones or ()]
+        offers = configuration.memory.zones if configuration.memory else None
+        if zones and offers and not set(zones) & set(offers):
+            expected = f"allowed: one at least of the zones of the VMs that train, {', '.join(zones)}"
+            yield Finding((*here, "memory", "zones"), shown(offers), expected)
         for j, zone in enumerate(zones):
             if zone in zones[:j]:
                 yield Finding((*here, "gpu", "zones", j, "zone"), f"{shown(zone)} stands twice", "allowed: once")

@@ -77,12 +77,8 @@ def export(
     from deepvm.reports.exports import ExportOptions, render
     from deepvm.reports.exports.writing import write_export
 
-    read = _read(file, rank)
-    plan = read.in_zones(zone) if zone else read.sound()
-    left = [str(z) for z in read.training.zones if z not in plan.training.zones]
-    if left and not zone:
-        why = "there it would cost more than was asked for, or has no memory nodes; --zone takes one all the same"
-        o.note(f"left out: {', '.join(left)}, because {why}")
+    subnets = tuple(_subnet(text) for text in subnet)
+    plan = _placed(_read(file, rank), zone, to, subnets)
     found = render(
         plan,
         to,
@@ -90,7 +86,7 @@ def export(
             image=image,
             memory_image=memory_image,
             key_name=key_name,
-            subnets=tuple(_subnet(text) for text in subnet),
+            subnets=subnets,
             security_groups=tuple(security_group),
             launch_template=launch_template,
             memory_launch_template=memory_launch_template,
@@ -120,6 +116,40 @@ def _read(file: str, rank: str) -> Plan:
     if file != "-":
         return load_plan(file, int(rank))
     return decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), int(rank))
+
+
+def _placed(plan: Plan, zones: list[str], to: str, subnets: tuple[Subnet, ...]) -> Plan:
+    """The plan in the zones where it may start, but for those that a price limit leaves out (`--max-price`)."""
+    from deepvm.core.units import format_usd
+    from deepvm.reports.exports import REGISTRY
+
+    if zones:
+        chosen = plan.in_zones(zones)
+        _lost(plan, chosen, subnets, "--zone leaves {zones} out")
+        return chosen
+    sound = plan.sound()
+    if plan.memory and sound != plan:
+        why = f"{plan.memory.instance_type} is not offered"
+        lost = _lost(plan, sound, subnets, f"{why} in {{zones}}")
+        o.note(f"left out: {lost}, because {why} there")
+    if "max_price" in REGISTRY[to].options or sound.budget is None:
+        return sound
+    cheap = sound.within_budget()  # nothing else keeps it within what was asked for
+    if cheap != sound:
+        why = f"there it would cost more than the {format_usd(sound.budget)} $/h that was asked for"
+        o.note(f"left out: {_lost(sound, cheap, (), '')}, because {why}; --zone takes one all the same")
+    return cheap
+
+
+def _lost(before: Plan, after: Plan, subnets: tuple[Subnet, ...], why: str) -> str:
+    """The zones of the first plan that the second does not have, in words; a subnet in one of them is refused."""
+    from deepvm.reports.exports.base import refuse_subnets_in
+
+    left = ", ".join(map(str, after.training.zones))
+    lost = [z for z in before.training.zones if z not in after.training.zones]
+    for zone in lost:
+        refuse_subnets_in(zone, subnets, f"{left}: {why.format(zones=zone)}")
+    return ", ".join(map(str, lost))
 
 
 def _subnet(text: str) -> Subnet:

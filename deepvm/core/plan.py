@@ -149,18 +149,25 @@ class Plan:
         """The same plan in these zones only, named by id or by name; in all of them when none is named.
 
         Raises:
-            RequestError: the plan has no such zone.
+            RequestError: the plan has no such zone, or its memory nodes are not offered there.
         """
         if not zones:
             return self
-        offered = self.training.zones
+        known, complete = self.training.zones, self.sound().training.zones
         for zone in zones:
-            if not any(zone in (z.zone, z.name) for z in offered):
-                allowed = ", ".join(map(str, offered)) or "none: this plan was made from prices without zones"
-                raise RequestError("zone", zone, f"zones of the plan: {allowed}")
-        kept = tuple(z for z in offered if z.zone in zones or (z.name and z.name in zones))
-        start = self.zone if any(z.zone == self.zone for z in kept) else kept[0].zone
-        return replace(self, zone=start, training=replace(self.training, zones=kept))
+            found = [z for z in known if zone in (z.zone, z.name)]
+            if not found:
+                none = "none: this plan was made from prices without zones; --subnet decides where it starts"
+                raise RequestError("zone", zone, f"zones of the plan: {', '.join(map(str, known)) or none}")
+            if self.memory and found[0] not in complete:
+                both = ", ".join(map(str, complete)) or "none"
+                raise RequestError("zone", zone, f"zones that offer {self.memory.instance_type} too: {both}")
+        return self._only([z for z in known if z.zone in zones or (z.name and z.name in zones)])
+
+    def _only(self, zones: Sequence[ZonePrice]) -> Plan:
+        """The same plan in these of its zones, which starts where it did, or else in the first of them."""
+        start = self.zone if not zones or any(z.zone == self.zone for z in zones) else zones[0].zone
+        return replace(self, zone=start, training=replace(self.training, zones=tuple(zones)))
 
     def usd_per_hour_in(self, zone: ZonePrice) -> Decimal:
         """Price of all VMs together, $/h, when the spot VMs run in this zone."""
@@ -173,18 +180,22 @@ class Plan:
         return max([self.usd_per_hour, *(self.usd_per_hour_in(z) for z in self.training.zones)])
 
     def sound(self) -> Plan:
-        """The same plan in those zones only that keep its promises: within the budget, and with its memory nodes.
+        """The same plan in those zones only where its memory nodes are offered, as far as that is known.
+
+        Those that are too dear stay: what may be paid is for whoever starts the plan to say.
+        """
+        nodes = self.memory.offered_in if self.memory else ()
+        kept = [z for z in self.training.zones if not nodes or z.zone in nodes]
+        return self if len(kept) == len(self.training.zones) else self._only(kept)
+
+    def within_budget(self) -> Plan:
+        """The same plan in those zones only where it costs no more than was asked for.
 
         The zone to start in is one of them whatever it costs: the plan was made for it.
         """
-        nodes = self.memory.offered_in if self.memory else ()
-        kept = tuple(
-            z
-            for z in self.training.zones
-            if z.zone == self.zone
-            or ((self.budget is None or self.usd_per_hour_in(z) <= self.budget) and (not nodes or z.zone in nodes))
-        )
-        return replace(self, training=replace(self.training, zones=kept)) if kept else self
+        most, zones = self.budget, self.training.zones
+        kept = [z for z in zones if most is None or z.zone == self.zone or self.usd_per_hour_in(z) <= most]
+        return self._only(kept) if kept else self
 
     def __str__(self) -> str:
         """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""

@@ -1,14 +1,15 @@
 """What the VMs of a plan may cost: a limit for the whole cluster, split so that each part can be enforced by itself.
 
-On-demand prices are fixed: these VMs get what they cost and no more. All headroom is for the spot VMs, whose prices
-move. The parts never add up to more than the whole, and the plan at its own prices always fits into them.
+Each part has the same share of the headroom. Spot prices move most, but on-demand prices may have changed as well since
+the plan was made, and a memory node that may cost no more than it did then would not start beside spot VMs that do. The
+parts never add up to more than the whole, and the plan at its own prices always fits into them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from deepvm.core.instances import Market
 from deepvm.core.plan import Plan, PlannedGroup
@@ -40,12 +41,21 @@ class PriceLimits:
     Attributes:
         usd_per_hour: all VMs together, $/h, whole micro-dollars.
         plan_usd_per_hour: what the plan costs where it starts, $/h; never more than the limit.
+        spot_usd_per_hour: how much of that is for its spot VMs, $/h.
         groups: the limit of each group by its role; together at most the whole.
+        dear_zone: where it starts, when it costs more there than where it was planned; else empty.
     """
 
     usd_per_hour: Decimal
     plan_usd_per_hour: Decimal
+    spot_usd_per_hour: Decimal
     groups: Mapping[str, GroupLimit]
+    dear_zone: str = ""
+
+    def needed_for(self, vm_usd_per_hour: Decimal, count: int) -> Decimal:
+        """The lowest limit of the whole cluster, $/h, with which its ``count`` spot VMs may each cost this much."""
+        share = self.plan_usd_per_hour / self.spot_usd_per_hour
+        return _ceil(count * vm_usd_per_hour * share)
 
 
 def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
@@ -64,17 +74,19 @@ def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
     fixed = _fixed_totals(plan)
     if fixed is None:
         return None
-    price = _price_at_start(plan, sum(fixed.values(), Decimal(0)))
+    on_demand = sum(fixed.values(), Decimal(0))
+    price = _price_at_start(plan, on_demand)
+    spot = price - on_demand if plan.training.spot_count else Decimal(0)
+    if plan.training.spot_count and spot <= 0:
+        return None
+    dear_zone = plan.zone if price > plan.usd_per_hour else ""
     limit = _floor(price * (1 + HEADROOM) if most is None else most)
     if limit < price:
-        allowed = f"at least what the plan costs, {format_usd(price)} $/h for {plan}"
-        raise RequestError("max_price", f"{most:f}", allowed)
-    if not plan.training.spot_count:  # a price list may be a little older than the prices: then there is room for that
-        totals = {role: _floor(total * limit / price) for role, total in fixed.items()}
-    else:
-        totals = {g.role: fixed.get(g.role, limit - sum(fixed.values(), Decimal(0))) for g in plan.groups}
+        what = f"what it costs in {dear_zone}" if dear_zone else "what the plan costs"
+        raise RequestError("max_price", f"{most:f}", f"at least {what}, {format_usd(price)} $/h for {plan}")
+    totals = {g.role: _floor(fixed.get(g.role, spot) * limit / price) for g in plan.groups}
     groups = {g.role: GroupLimit(totals[g.role], _floor(totals[g.role] / g.count)) for g in plan.groups}
-    return PriceLimits(limit, price, groups)
+    return PriceLimits(limit, price, spot, groups, dear_zone)
 
 
 def _fixed_totals(plan: Plan) -> dict[str, Decimal] | None:
@@ -101,3 +113,7 @@ def _price_at_start(plan: Plan, fixed: Decimal) -> Decimal:
 
 def _floor(amount: Decimal) -> Decimal:
     return amount.quantize(_MICRO, rounding=ROUND_FLOOR)
+
+
+def _ceil(amount: Decimal) -> Decimal:
+    return amount.quantize(_MICRO, rounding=ROUND_CEILING)

@@ -129,7 +129,7 @@ def test_a_price_limit(plan: Path) -> None:
         "Note: limit: 3.42312 $/h for all VMs, the plan's 2.8526 $/h + 20 %; --max-price sets another" in result.stderr
     )
     fleet = json.loads(good(*words, "--max-price", "3").stdout)["resource"]["aws_ec2_fleet"]["training"]
-    assert {o["max_price"] for c in fleet["launch_template_config"] for o in c["override"]} == {"0.16647"}
+    assert {o["max_price"] for c in fleet["launch_template_config"] for o in c["override"]} == {"0.165953"}
     error = refused(*words, "--max-price", "2.8525")
     assert isinstance(error, RequestError) and (error.option, error.exit_code) == ("max_price", 2)
     assert "2.8525" in str(error) and "at least what the plan costs, 2.8526 $/h" in str(error)
@@ -143,14 +143,107 @@ def test_zones_above_the_limit_are_left_out_and_named(plan: Path) -> None:
     result = good(*words)
     (zone,) = json.loads(result.stdout)["data"]["aws_availability_zone"].values()
     assert zone == {"zone_id": "use1-az4"}
-    assert (
-        "left out as too dear for the limit: use1-az1 (us-east-1b) at 0.1601 $/h; --max-price 2.8917" in result.stderr
-    )
-    assert "left out" not in good(*words[:-1], "2.8917").stderr
+    # 0.1601 $/h is 1.01458 times the plan's spot price, and so is this of its 2.8526 $/h.
+    dear = "left out as too dear for the limit: use1-az1 (us-east-1b) at 0.1601 $/h; --max-price 2.894178 takes"
+    assert dear in result.stderr
+    assert "left out" not in good(*words[:-1], "2.894178").stderr
+    assert "left out" in good(*words[:-1], "2.894177").stderr
     error = refused(*words, "--zone", "use1-az1")  # 17 x 0.1601 + 0.17
-    assert "at least what the plan costs, 2.8917 $/h" in str(error)
+    assert "at least what it costs in use1-az1, 2.8917 $/h" in str(error)
+    chosen = good("export", plan, "--to", "terraform", "--zone", "use1-az1").stderr
+    assert "the 2.8917 $/h that it costs in use1-az1 + 20 %" in chosen
     error = refused(*words, "--subnet", "use1-az1=subnet-1")
-    assert "zones within the price limit: use1-az4 (us-east-1a)" in str(error)
+    assert "zones within the price limit: use1-az4 (us-east-1a); --max-price 2.894178 takes use1-az1" in str(error)
+    good(*words, "--zone", "use1-az4", "--subnet", "us-east-1a=subnet-1")
+    error = refused(*words, "--zone", "use1-az4", "--subnet", "use1-az1=subnet-1")
+    assert "use1-az4 (us-east-1a): --zone leaves use1-az1 (us-east-1b) out" in str(error)
+    assert "use1-az4 (us-east-1a)" in str(refused(*words, "--subnet", "use1-az9=subnet-1"))
+    assert "price limit" not in str(refused(*words, "--subnet", "use1-az9=subnet-1"))
+
+
+def dear_zones() -> str:
+    """8 x 0.21 + 0.2 = 1.88 $/h in use1-az2; use1-az1 has no memory nodes; use1-az3 costs 2.28, asked for were 2."""
+    changed = document()
+    zones = {"use1-az1": 0.2, "use1-az2": 0.21, "use1-az3": 0.26}
+    configuration = changed["configurations"][0]
+    configuration["gpu"] |= {"count": 8, "spot_count": 8, "spot_usd_per_hour": 0.21}
+    configuration["gpu"]["zones"] = [{"zone": z, "usd_per_hour": p} for z, p in zones.items()]
+    configuration["memory"] |= {"on_demand_usd_per_hour": 0.2, "zones": ["use1-az2", "use1-az3"]}
+    configuration |= {"usd_per_hour": 1.88, "zone": "use1-az2"}
+    changed["request"] = {"pw_usd_per_hour": 2}
+    return json.dumps(changed)
+
+
+def exported_zones(*words: object, given: str) -> tuple[list[str], str]:
+    result = good("export", "-", "--to", "terraform", *words, given=given)
+    data = json.loads(result.stdout).get("data", {"aws_availability_zone": {}})
+    return [z["zone_id"] for z in data["aws_availability_zone"].values()], result.stderr
+
+
+def test_the_price_limit_and_nothing_else_decides_which_zones_are_too_dear() -> None:
+    """What was asked for when the plan was made is not asked again: --max-price is what may be paid now."""
+    given = dear_zones()
+    zones, notes = exported_zones("--max-price", 3, given=given)
+    assert zones == ["use1-az2", "use1-az3"] and "too dear" not in notes
+    assert "left out: use1-az1, because c5.xlarge is not offered there" in notes
+    good("export", "-", "--to", "terraform", "--max-price", 3, "--subnet", "use1-az3=subnet-1", given=given)
+    zones, notes = exported_zones(given=given)
+    assert zones == ["use1-az2"] and "too dear for the limit: use1-az3 at 0.2600 $/h" in notes
+    cheaper = given.replace("0.26", "0.25")  # 2.2 $/h: more than was asked for, but within the limit of 2.256
+    assert exported_zones(given=cheaper)[0] == ["use1-az2", "use1-az3"]
+    error = refused("export", "-", "--to", "terraform", "--subnet", "use1-az1=subnet-1", given=given)
+    assert "use1-az2, use1-az3: c5.xlarge is not offered in use1-az1" in str(error)
+
+
+def test_without_a_limit_to_write_what_was_asked_for_decides(tmp_path: Path) -> None:
+    """SkyPilot holds no VM to a price: all that keeps it within the budget is where it may start."""
+    notes = good("export", "-", "--to", "skypilot", "--output-dir", tmp_path, given=dear_zones()).stderr
+    assert "left out: use1-az3, because there it would cost more than the 2.0000 $/h that was asked for" in notes
+    assert "--zone takes one all the same" in notes
+    words = ["export", "-", "--to", "skypilot", "--output-dir", tmp_path, "--force", "--zone", "use1-az3"]
+    assert "left out" not in good(*words, given=dear_zones()).stderr
+
+
+@pytest.mark.parametrize("to", ["ec2-fleet", "terraform", "skypilot", "torchrun"])
+@pytest.mark.parametrize("on_demand", [False, True])
+def test_a_zone_without_memory_nodes_is_refused(to: str, on_demand: bool, tmp_path: Path) -> None:
+    changed = json.loads(dear_zones())
+    if on_demand:
+        changed["configurations"][0]["gpu"] |= {"spot_count": 0, "on_demand_count": 8, "on_demand_usd_per_hour": 0.21}
+        changed["configurations"][0]["zone"] = None
+    words = ["export", "-", "--to", to, "--output-dir", tmp_path / "new"]
+    for zones in (["use1-az1"], ["use1-az2", "--zone", "use1-az1"]):
+        error = refused(*words, "--zone", *zones, given=json.dumps(changed))
+        assert isinstance(error, RequestError) and (error.option, error.exit_code) == ("zone", 2)
+        assert "zones that offer c5.xlarge too: use1-az2, use1-az3" in str(error)
+    assert not (tmp_path / "new").exists()
+    good(*words, "--zone", "use1-az2", given=json.dumps(changed))
+
+
+def test_a_plan_whose_zones_have_no_memory_nodes_is_refused() -> None:
+    given = dear_zones().replace('["use1-az2", "use1-az3"]', '["use1-az9"]')
+    error = refused("export", "-", "--to", "terraform", given=given)
+    assert isinstance(error, CatalogFormatError) and error.exit_code == 4
+    assert "configurations[0].memory.zones" in str(error) and "use1-az1" in str(error)
+
+
+def test_the_zone_to_start_in_has_memory_nodes() -> None:
+    given = dear_zones().replace('"zone": "use1-az2", "warn', '"zone": "use1-az1", "warn')
+    assert exported_zones("--max-price", 3, given=given)[0] == ["use1-az2", "use1-az3"]
+
+
+def test_where_zones_have_no_prices_the_offers_are_told(plan: Path, tmp_path: Path) -> None:
+    changed = json.loads(dear_zones())
+    changed["configurations"][0]["gpu"]["zones"] = None
+    changed["configurations"][0]["zone"] = None
+    given = json.dumps(changed)
+    for words in (["--to", "terraform"], ["--to", "ec2-fleet", "--output-dir", tmp_path]):
+        notes = good("export", "-", *words, given=given).stderr
+        assert "c5.xlarge is offered in use1-az2, use1-az3 only: name subnets there with --subnet" in notes
+        words += ["--subnet", "subnet-1", "--force"]
+        assert "is offered in" not in good("export", "-", *words, given=given).stderr
+    error = refused("export", "-", "--to", "terraform", "--zone", "use1-az1", given=given)
+    assert "this plan was made from prices without zones; --subnet decides where it starts" in str(error)
 
 
 def test_a_limit_above_what_was_asked_for_is_said() -> None:

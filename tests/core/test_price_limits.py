@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from plans import any_plan, gpu_vms, memory_vms, single_anchor, spot_only, tiering
 
@@ -41,11 +42,37 @@ def test_less_than_the_plan_costs_is_refused_with_both(plan: Plan, factor: Decim
     assert f"{plan.usd_per_hour.normalize():f}"[:6] in str(caught.value) and caught.value.exit_code == 2
 
 
-def test_headroom_is_for_prices_that_move() -> None:
+@given(any_plan(), st.none() | st.decimals(1, 9, places=9))
+def test_every_group_has_the_same_share_of_the_headroom(plan: Plan, factor: Decimal | None) -> None:
+    """An on-demand price may have risen as well since the plan was made; without room its VMs would not start."""
+    limits = limit_prices(plan, None if factor is None else plan.usd_per_hour * factor)
+    assert limits is not None
+    for group in plan.groups:
+        cost = Fraction(group.count * (group.usd_per_hour or 0))
+        share = cost * Fraction(limits.usd_per_hour) / Fraction(plan.usd_per_hour)
+        assert 0 <= share - Fraction(limits.groups[group.role].usd_per_hour) < Fraction(1, 10**6)
+
+
+def test_headroom_of_on_demand_vms() -> None:
+    limits = limit_prices(tiering())
+    assert limits is not None and limits.groups["memory"].usd_per_hour == Decimal("0.204")  # 0.17 + 20 %
+    assert limits.groups["training"].vm_usd_per_hour == Decimal("0.189360")  # 0.1578 + 20 %
     limits = limit_prices(tiering(), Decimal(3))
-    assert limits is not None and limits.groups["memory"].usd_per_hour == Decimal("0.17")
-    assert limits.groups["training"].usd_per_hour == Decimal("2.83")
-    assert limits.groups["training"].vm_usd_per_hour == Decimal("0.166470")  # 2.83 / 17 = 0.16647058..., rounded down
+    assert limits is not None and limits.groups["memory"].usd_per_hour == Decimal("0.178784")  # 0.17 x 3 / 2.8526
+    assert limits.groups["training"].vm_usd_per_hour == Decimal("0.165953")
+
+
+@given(any_plan(), st.decimals("0.001", "500", places=6))
+def test_the_limit_that_takes_a_zone(plan: Plan, price: Decimal) -> None:
+    """It is enough, and a micro-dollar less is not."""
+    assume(plan.training.spot_count)
+    limits = limit_prices(plan)
+    assert limits is not None
+    needed = limits.needed_for(price, plan.training.spot_count)
+    assume(needed - Decimal("0.000001") >= plan.usd_per_hour)
+    enough, less = limit_prices(plan, needed), limit_prices(plan, needed - Decimal("0.000001"))
+    assert enough is not None and enough.groups["training"].vm_usd_per_hour >= price
+    assert less is not None and less.groups["training"].vm_usd_per_hour < price
 
 
 def test_a_zone_that_was_chosen_in_spite_of_its_price_is_within_the_limit() -> None:
@@ -53,16 +80,16 @@ def test_a_zone_that_was_chosen_in_spite_of_its_price_is_within_the_limit() -> N
     limits = limit_prices(dear)
     assert limits is not None and limits.plan_usd_per_hour == Decimal("6.97")  # 17 x 0.4 + 0.17
     assert limits.groups["training"].vm_usd_per_hour >= Decimal("0.4")
-    with pytest.raises(RequestError, match=r"at least what the plan costs, 6\.9700"):
+    with pytest.raises(RequestError, match=r"at least what it costs in use1-az6, 6\.9700"):
         limit_prices(dear, Decimal(3))
 
 
 def test_one_price_that_is_not_told_is_the_rest() -> None:
     plan = tiering(memory=memory_vms(on_demand_usd_per_hour=None))
     limits = limit_prices(plan)
-    assert limits is not None and limits.groups["memory"].usd_per_hour == Decimal("0.17")
+    assert limits is not None and limits.groups["memory"].usd_per_hour == Decimal("0.204")
     spot = limit_prices(single_anchor(training=gpu_vms(8, 1, spot_usd_per_hour=None)))
-    assert spot is not None and spot.groups["anchor"].usd_per_hour == Decimal("0.526")
+    assert spot is not None and spot.groups["anchor"].usd_per_hour == Decimal("0.6312")  # 0.526 + 20 %
     assert limit_prices(spot_only(training=gpu_vms(4, spot_usd_per_hour=None, zones=()))) is not None
 
 
@@ -77,3 +104,8 @@ def test_prices_that_are_not_told_are_not_guessed(anchor: str | None) -> None:
             training=gpu_vms(0, 1, on_demand_usd_per_hour=None), memory=memory, usd_per_hour=Decimal("1.7884")
         )
     assert limit_prices(plan) is None
+
+
+def test_a_rest_that_leaves_nothing_for_spot_vms_is_no_price() -> None:
+    vms = gpu_vms(8, 1, spot_usd_per_hour=None, zones=())
+    assert limit_prices(single_anchor(training=vms, usd_per_hour=Decimal("0.526"))) is None

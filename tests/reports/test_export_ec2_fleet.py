@@ -132,18 +132,18 @@ def test_spot_and_on_demand() -> None:
 
 
 def test_limits_are_where_aws_enforces_them() -> None:
-    """Tiering costs 17 x 0.1578 + 0.17 = 2.8526 $/h: 3.42312 with 20 %, of which 0.17 is the memory node's."""
+    """Tiering costs 17 x 0.1578 + 0.17 = 2.8526 $/h: 3.42312 with 20 %, for both markets alike."""
     found = requests(tiering())
     spot, nodes = found["training-fleet.json"], found["memory-fleet.json"]
-    assert spot["SpotOptions"]["MaxTotalPrice"] == "3.25312"
-    assert {o["MaxPrice"] for o in overrides(spot)} == {"0.19136"}
-    assert nodes["OnDemandOptions"]["MaxTotalPrice"] == "0.17"
+    assert spot["SpotOptions"]["MaxTotalPrice"] == "3.21912"
+    assert {o["MaxPrice"] for o in overrides(spot)} == {"0.18936"}
+    assert nodes["OnDemandOptions"]["MaxTotalPrice"] == "0.204"
     # MaxPrice is for spot VMs alone, and a fleet has no options of a market that it does not buy in.
     assert "MaxPrice" not in json.dumps(overrides(nodes))
     assert "OnDemandOptions" not in spot and "SpotOptions" not in nodes
     asked = requests(tiering(), ExportOptions(launch_template="x", max_price=Decimal("5")))
-    assert asked["training-fleet.json"]["SpotOptions"]["MaxTotalPrice"] == "4.83"
-    assert asked["memory-fleet.json"]["OnDemandOptions"]["MaxTotalPrice"] == "0.17"
+    assert asked["training-fleet.json"]["SpotOptions"]["MaxTotalPrice"] == "4.702026"
+    assert asked["memory-fleet.json"]["OnDemandOptions"]["MaxTotalPrice"] == "0.297973"
 
 
 @given(any_plan(), st.none() | st.decimals(1, 5, places=9))
@@ -182,8 +182,8 @@ def test_no_tag_promises_a_limit() -> None:
 def test_one_override_for_each_zone() -> None:
     found = requests(tiering())
     assert overrides(found["training-fleet.json"]) == [
-        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az4", "MaxPrice": "0.19136"},
-        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az1", "MaxPrice": "0.19136"},
+        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az4", "MaxPrice": "0.18936"},
+        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az1", "MaxPrice": "0.18936"},
     ]
     assert overrides(found["memory-fleet.json"]) == [
         {"InstanceType": "c5.xlarge", "AvailabilityZoneId": "use1-az4", "Priority": 0.0},
@@ -255,4 +255,10 @@ def test_notes_say_what_to_do() -> None:
     notes = "\n".join(render(tiering(), "ec2-fleet").notes)
     assert "--region us-east-1 --cli-input-json file://training-fleet.json" in notes
     assert "--launch-template" in notes and "--terminate-instances" in notes and "--zone use1-az4" in notes
+    assert "on-demand VMs start only while all of them together cost at most 0.2040 $/h" in notes
     assert "--launch-template" not in "\n".join(render(spot_only(), "ec2-fleet", TEMPLATE).notes)
+    assert "on-demand" not in "\n".join(render(spot_only(), "ec2-fleet").notes)
+    both = tiering(training=gpu_vms(0, 3), usd_per_hour=Decimal("1.748"))
+    assert "at most 1.8936 $/h for 3 x g4dn.xlarge, 0.2040 $/h for 1 x c5.xlarge" in "\n".join(
+        render(both, "ec2-fleet").notes
+    )

@@ -19,6 +19,7 @@ from plans import PLANS, SOURCE, any_plan, gpu_vms, memory_vms, single_anchor, s
 
 from deepvm.core.instances import Market
 from deepvm.core.plan import Plan
+from deepvm.errors import RequestError
 from deepvm.reports.exports import ExportOptions, Subnet, render
 from deepvm.reports.exports.terraform import literal
 
@@ -130,18 +131,21 @@ def test_limits_are_where_the_provider_sends_them() -> None:
     found = configuration(tiering())
     fleet = found["resource"]["aws_ec2_fleet"]["training"]
     (config,) = fleet["launch_template_config"]
-    assert {o["max_price"] for o in config["override"]} == {"0.19136"}
+    assert {o["max_price"] for o in config["override"]} == {"0.18936"}
     assert set(fleet["spot_options"][0]) == {"allocation_strategy"}
     assert "max" not in json.dumps(found["resource"]["aws_instance"])
     assert "Limit: 3.42312 $/h for all VMs" in " ".join(found["//"]) and "most-usd" not in json.dumps(found)
     only = tiering(training=gpu_vms(0, 3, zones=()), usd_per_hour=Decimal("1.748"))
     notes = "\n".join(render(only, "terraform").notes)
     assert "Terraform has no limit for them" in notes and "limit: " not in notes
+    with pytest.raises(RequestError, match=r"max_price: '9'.*no spot VMs, and Terraform has no limit") as caught:
+        render(only, "terraform", ExportOptions(max_price=Decimal(9)))
+    assert caught.value.exit_code == 2
 
 
 @given(any_plan(), st.none() | st.decimals(1, 5, places=9))
 def test_spot_limits_and_fixed_prices_together_are_within_the_limit(plan: Plan, factor: Decimal | None) -> None:
-    most = None if factor is None else plan.usd_per_hour * factor
+    most = None if factor is None or not plan.training.spot_count else plan.usd_per_hour * factor
     fixed = sum((g.count * (g.usd_per_hour or 0) for g in plan.groups if g.market is Market.ON_DEMAND), Decimal(0))
     found = configuration(plan, ExportOptions(max_price=most))
     for fleet in found["resource"].get("aws_ec2_fleet", {}).values():

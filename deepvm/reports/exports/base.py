@@ -173,7 +173,7 @@ def places(plan: Plan, options: ExportOptions) -> tuple[Place, ...]:
     With subnets given, only these: a zone without one would mean the default network, where nobody expects VMs.
 
     Raises:
-        RequestError: a subnet is in a zone that the plan does not have, or not within its price limit.
+        RequestError: a subnet is in a zone that the plan does not have.
     """
     zones = sorted(plan.training.zones, key=lambda z: z.zone != plan.zone)
     if not options.subnets:
@@ -183,9 +183,28 @@ def places(plan: Plan, options: ExportOptions) -> tuple[Place, ...]:
         zone = next((z for z in zones if given.zone and given.zone in (z.zone, z.name)), None)
         if given.zone and zone is None:
             allowed = ", ".join(map(str, zones)) or "none; leave the zone out: the plan has no zones"
-            raise RequestError("subnet", f"{given.zone}={given.subnet}", f"zones within the price limit: {allowed}")
+            raise RequestError("subnet", f"{given.zone}={given.subnet}", f"zones of the plan: {allowed}")
         found.append(Place(zone, given.subnet))
     return tuple(sorted(found, key=lambda p: len(zones) if p.zone is None else zones.index(p.zone)))
+
+
+def refuse_subnets_in(zone: ZonePrice, subnets: Sequence[Subnet], allowed: str) -> None:
+    """Refuse subnets in a zone of the plan that was left out, by what left it out.
+
+    Raises:
+        RequestError: one of them is in that zone, by id or name.
+    """
+    for given in subnets:
+        if given.zone and given.zone in (zone.zone, zone.name):
+            raise RequestError("subnet", f"{given.zone}={given.subnet}", allowed)
+
+
+def offers_note(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
+    """Where memory nodes can start, for a plan that names no zones: left alone, AWS may look for them elsewhere."""
+    if plan.training.zones or options.subnets or not plan.memory or not plan.memory.offered_in:
+        return ()
+    zones = ", ".join(plan.memory.offered_in)
+    return (f"{plan.memory.instance_type} is offered in {zones} only: name subnets there with --subnet",)
 
 
 def refuse_memory_options(plan: Plan, options: ExportOptions, *names: str) -> None:

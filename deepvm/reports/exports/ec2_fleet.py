@@ -23,13 +23,14 @@ from deepvm.reports.exports.base import (
     ExportFile,
     ExportOptions,
     Place,
+    offers_note,
     places,
     plan_tags,
     refuse_memory_options,
     spread_note,
     tag_value,
 )
-from deepvm.reports.exports.limits import Limited, amount, within_limit
+from deepvm.reports.exports.limits import Limited, amount, on_demand_note, within_limit
 
 # Not a name that a launch template can have: AWS refuses the request until it is replaced.
 PLACEHOLDER = "<name of your launch template>"
@@ -51,7 +52,7 @@ class Ec2Fleet(Exporter):
                 limit below what the plan costs.
         """
         refuse_memory_options(plan, options, "memory_launch_template")
-        limited = within_limit(plan, options, "on-demand VMs are started up to what the plan says that they cost")
+        limited = within_limit(plan, options)
         files = []
         for group in limited.plan.groups:
             request = _request(limited, group, options)
@@ -125,7 +126,7 @@ def _notes(limited: Limited, options: ExportOptions, names: list[str]) -> tuple[
     notes.append(
         "stop: aws ec2 delete-fleets --terminate-instances; until then AWS replaces spot VMs that are taken away"
     )
-    notes += limited.notes
+    notes += [*limited.notes, *on_demand_note(limited), *offers_note(plan, options)]
     if len(plan.training.zones) > 1:
         notes.append(spread_note(plan))
     return tuple(notes)

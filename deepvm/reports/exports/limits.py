@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+from deepvm.core.instances import Market, ZonePrice
 from deepvm.core.plan import TRAINING, Plan, PlannedGroup
 from deepvm.core.price_limits import HEADROOM, GroupLimit, PriceLimits, limit_prices
 from deepvm.core.units import format_usd
 from deepvm.errors import RequestError
-from deepvm.reports.exports.base import ExportOptions
+from deepvm.reports.exports.base import ExportOptions, refuse_subnets_in
 
 AWS_LEAST_MAX_PRICE = Decimal("0.001")
 """AWS refuses a maximum price that is not above this, $/h (CreateFleet, ``Overrides.MaxPrice``)."""
@@ -44,16 +46,16 @@ class Limited:
         )
 
 
-def within_limit(plan: Plan, options: ExportOptions, on_demand: str) -> Limited:
+def within_limit(plan: Plan, options: ExportOptions) -> Limited:
     """The plan with its price limit: the one that was asked for, or its own price and 20 %.
 
     Args:
         plan: what to start.
-        options: with the limit that was asked for.
-        on_demand: what holds the on-demand VMs to their part of it, in words without a full stop.
+        options: with the limit that was asked for, and the subnets to start in.
 
     Raises:
-        RequestError: the plan costs more, AWS takes no limit as low as that, or the plan tells too few prices.
+        RequestError: the plan costs more, AWS takes no limit as low as that, the plan tells too few prices, or a subnet
+            is in a zone that is too dear.
     """
     limits = limit_prices(plan, options.max_price)
     if limits is None:
@@ -63,7 +65,7 @@ def within_limit(plan: Plan, options: ExportOptions, on_demand: str) -> Limited:
         return Limited(plan, None, ("no price limit is set: the plan does not tell the prices of its on-demand VMs",))
     notes = [_limit(limits, options, plan.budget)]
     if not plan.training.spot_count:
-        return Limited(plan, limits, (*notes, on_demand))
+        return Limited(plan, limits, tuple(notes))
     most = limits.groups[TRAINING].vm_usd_per_hour
     if most <= AWS_LEAST_MAX_PRICE:
         allowed = (
@@ -74,16 +76,37 @@ def within_limit(plan: Plan, options: ExportOptions, on_demand: str) -> Limited:
         f"a spot VM starts and runs only while it costs at most {format_usd(most)} $/h: the lower the limit, the more "
         "interruptions"
     )
-    if len(plan.groups) > 1:
-        notes.append(on_demand)
-    zones = plan.training.zones
-    kept = tuple(z for z in zones if z.usd_per_hour <= most)
-    if kept != zones:
-        lost = [z for z in zones if z not in kept]
+    kept = tuple(z for z in plan.training.zones if z.usd_per_hour <= most)
+    within = replace(plan, training=replace(plan.training, zones=kept))
+    lost = [z for z in plan.training.zones if z not in kept]
+    if lost:
         named = ", ".join(f"{z} at {format_usd(z.usd_per_hour)} $/h" for z in lost)
-        needed = limits.usd_per_hour + plan.training.spot_count * (max(z.usd_per_hour for z in lost) - most)
-        notes.append(f"left out as too dear for the limit: {named}; --max-price {amount(needed)} takes them")
-    return Limited(replace(plan, training=replace(plan.training, zones=kept)), limits, tuple(notes))
+        notes.append(f"left out as too dear for the limit: {named}; {_enough(plan, limits, lost)} takes them")
+        for zone in lost:
+            why = f"; {_enough(plan, limits, [zone])} takes {zone}"
+            refuse_subnets_in(zone, options.subnets, f"zones within the price limit: {_names(within)}{why}")
+    return Limited(within, limits, tuple(notes))
+
+
+def on_demand_note(limited: Limited) -> tuple[str, ...]:
+    """What the on-demand VMs may cost when they start, for a tool that holds them to it."""
+    found = [(g, limited.of(g)) for g in limited.plan.groups if g.market is Market.ON_DEMAND]
+    parts = [(f"{format_usd(limit.usd_per_hour)} $/h", g) for g, limit in found if limit is not None]
+    if not parts:
+        return ()
+    # Each kind is a request of its own, with a limit of its own.
+    named = ", ".join(f"{most} for {g.count} x {g.instance_type}" for most, g in parts)
+    most = parts[0][0] if len(parts) == 1 else named
+    return (f"on-demand VMs start only while all of them together cost at most {most}",)
+
+
+def _enough(plan: Plan, limits: PriceLimits, zones: Sequence[ZonePrice]) -> str:
+    needed = limits.needed_for(max(z.usd_per_hour for z in zones), plan.training.spot_count)
+    return f"--max-price {amount(needed)}"
+
+
+def _names(plan: Plan) -> str:
+    return ", ".join(map(str, plan.training.zones))
 
 
 def amount(usd: Decimal) -> str:
@@ -96,9 +119,9 @@ def _limit(limits: PriceLimits, options: ExportOptions, budget: Decimal | None) 
     text = f"limit: {format_usd(limits.usd_per_hour)} $/h for all VMs"
     if options.max_price is not None:
         return text
-    text += (
-        f", the plan's {format_usd(limits.plan_usd_per_hour)} $/h + {HEADROOM * 100:.0f} %; --max-price sets another"
-    )
+    price = f"{format_usd(limits.plan_usd_per_hour)} $/h"
+    costs = f"the {price} that it costs in {limits.dear_zone}" if limits.dear_zone else f"the plan's {price}"
+    text += f", {costs} + {HEADROOM * 100:.0f} %; --max-price sets another"
     if budget is not None and limits.plan_usd_per_hour <= budget < limits.usd_per_hour:
         text += f", such as the {amount(budget)} $/h that the plan was asked for"
     return text

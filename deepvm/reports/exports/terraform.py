@@ -15,12 +15,14 @@ from typing import Any, ClassVar
 
 from deepvm.core.instances import Market, ZonePrice
 from deepvm.core.plan import MEMORY, Plan, PlannedGroup, PlannedVms
+from deepvm.errors import RequestError
 from deepvm.reports.exports.base import (
     Export,
     Exporter,
     ExportFile,
     ExportOptions,
     header,
+    offers_note,
     places,
     plan_tags,
     refuse_memory_options,
@@ -45,12 +47,21 @@ class Terraform(Exporter):
 
         Raises:
             RequestError: a subnet in an unknown zone, an image for memory nodes that the plan does not have, or a price
-                limit below what the plan costs.
+                limit below what the plan costs or without a spot VM to hold to it.
         """
         refuse_memory_options(plan, options, "memory_image")
-        limited = within_limit(plan, options, "on-demand prices are fixed, and Terraform has no limit for them")
+        limited = _limited(plan, options)
         text = json.dumps(_configuration(limited, options), indent=2, ensure_ascii=False) + "\n"
         return Export((ExportFile("main.tf.json", text),), _notes(limited, options))
+
+
+def _limited(plan: Plan, options: ExportOptions) -> Limited:
+    if plan.training.spot_count:
+        return within_limit(plan, options)
+    if options.max_price is not None:
+        allowed = f"nothing: {plan} has no spot VMs, and Terraform has no limit for others; --to ec2-fleet has"
+        raise RequestError("max_price", f"{options.max_price:f}", allowed)
+    return Limited(plan, None, ())
 
 
 def literal(text: str) -> str:
@@ -219,8 +230,10 @@ def _notes(limited: Limited, options: ExportOptions) -> tuple[str, ...]:
     notes = ["start: terraform init && terraform apply; stop: terraform destroy"]
     if asked:
         notes.append(f"Terraform asks for {', '.join(asked)}; put them into terraform.tfvars to be asked no more")
-    # Without spot VMs there is nothing that could hold the cluster to the limit, which is the first note.
-    notes += limited.notes if plan.training.spot_count else limited.notes[1:] or limited.notes
+    notes += limited.notes
+    if any(g.market is Market.ON_DEMAND for g in plan.groups):
+        notes.append("on-demand prices are fixed, and Terraform has no limit for them")
+    notes += offers_note(plan, options)
     if len(_locations(plan, options)) > 1 and not options.subnets:
         notes.append(spread_note(plan))
     return tuple(notes)
