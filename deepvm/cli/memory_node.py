@@ -129,14 +129,14 @@ def status(
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if output == "json" else _table(found))
 
 
-@app.command("token")
+@app.command("token", short_help="Print a token that is good for one job alone.")
 def job_token(
     job: Annotated[str, typer.Option("--job", metavar="NAME", help="The job whose versions it is good for.")],
     token_file: Annotated[
         str, typer.Option("--token-file", metavar="FILE", help="The node's.  [default: the file in DEEPVM_TOKEN_FILE]")
     ] = "",
 ) -> None:
-    """Print a token that is good for the versions of one job alone, made of the node's; its trainers get this one.
+    """Print a token that is good for the versions of one job alone, derived from the node's; give it to that job's trainers.
 
     Example: (umask 077; deepvm memory-node token --job resnet-7 --token-file token > resnet-7.token)
     """
