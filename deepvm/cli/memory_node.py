@@ -136,7 +136,7 @@ def job_token(
         str, typer.Option("--token-file", metavar="FILE", help="The node's.  [default: the file in DEEPVM_TOKEN_FILE]")
     ] = "",
 ) -> None:
-    """Print a token that is good for the versions of one job alone, derived from the node's; give it to that job's trainers.
+    """Print a token that is good for the versions of one job alone, derived from the node's; its trainers get this one.
 
     Example: (umask 077; deepvm memory-node token --job resnet-7 --token-file token > resnet-7.token)
     """

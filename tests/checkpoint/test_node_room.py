@@ -27,7 +27,7 @@ from deepvm.checkpoint.node import shelf, watcher
 from deepvm.checkpoint.node.client import Link
 from deepvm.checkpoint.node.slots import machine_memory
 from deepvm.checkpoint.protocol import Kind
-from deepvm.checkpoint.tiers.base import Level
+from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.errors import CheckpointError, TierBusyError
 
 # --- promises ----------------------------------------------------------------------------------------------------
@@ -97,6 +97,19 @@ def test_who_waits_is_told_at_once() -> None:
             assert time.monotonic() - begin < 3
         for one in tiers:
             one.close()
+
+
+def test_a_callback_that_fails_is_logged_and_costs_no_other_version(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(level: Level) -> None:
+        raise ValueError("of the trainer")
+
+    layout = make_layout(50_000)
+    with running() as node:
+        one = tier(node)
+        one.put(Shard("job", 1, 0, layout, make_image(layout, 1)), fails)
+        assert until(lambda: "version 1: a callback failed" in caplog.text and "of the trainer" in caplog.text)
+        assert put(one, 2, layout, make_image(layout, 2)).wait(Level.REMOTE)
+        one.close()
 
 
 # --- room --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,8 +170,8 @@ class Watcher:
             awaited = sorted(self._pending, key=lambda p: p.version)
         for pending in (p for p in awaited if p in asked):
             done = False
-            # A callback that fails is the trainer's affair, and must not cost the other versions their word.
-            with contextlib.suppress(Exception):
+            # A callback that fails must not cost the other versions their word.
+            with _logged(pending):
                 if pending.version in durable:
                     done = pending.reached(Level.DURABLE)
                 elif pending.version in complete:
@@ -195,6 +195,15 @@ class Watcher:
     def _give_up(self, pending: Pending, why: str) -> None:
         """Await it no longer, and say so."""
         _LOG.warning("version %d: %s", pending.version, why)
-        with contextlib.suppress(Exception):
+        with _logged(pending):
             pending.lost(CheckpointError(f"version {pending.version}: {why}"))
         self.discard(pending)
+
+
+@contextlib.contextmanager
+def _logged(pending: Pending) -> Iterator[None]:
+    """Log what a trainer's callback raises, and go on."""
+    try:
+        yield
+    except Exception:
+        _LOG.exception("version %d: a callback failed", pending.version)
