@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+# Nothing is imported here, not even typing: this file runs before the command line can hear Ctrl-C.
+TYPE_CHECKING = False
 
 __version__ = "0.1.0"
 
@@ -57,6 +57,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from deepvm.catalog.measured import load_tables
     from deepvm.catalog.store import load_catalog
     from deepvm.core.cluster import Cluster, NodeGroup, Recommendation, Rejection
@@ -73,6 +75,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'deepvm' has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(_HOMES[name]), name)
 
 

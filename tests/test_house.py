@@ -28,6 +28,7 @@ FLOORS = {
     "lab": 4,
     "reports": 5,
     "cli": 6,
+    "__main__": 7,
 }
 PLACES = {
     # library: the only places (files or folders below deepvm/) that may import it
@@ -107,6 +108,14 @@ def place_is_wrong(source: Path, name: str) -> bool:
 def test_every_room_has_a_floor() -> None:
     rooms = {room(p.relative_to(PACKAGE).parts) for p in modules()} - {"__init__"}
     assert rooms <= set(FLOORS)
+
+
+def test_the_front_door_imports_nothing_by_itself() -> None:
+    """Until the command line hears Ctrl-C, it is a traceback."""
+    first = [PACKAGE / "__init__.py", PACKAGE / "cli" / "__init__.py", PACKAGE / "cli" / "main.py"]
+    found = {n for p in [*first, PACKAGE / "cli" / "interrupts.py"] for n, at_top in imports(p) if at_top}
+    ours = {n for n in found if n.startswith("deepvm.cli.interrupts.")}
+    assert found - ours <= {"__future__.annotations", "atexit", "os", "sys"}
 
 
 def test_imports_run_downward() -> None:

@@ -1,62 +1,37 @@
-"""The command ``deepvm``: the commands, and the only place that prints errors.
+"""The command ``deepvm``: its entry, its exit codes, and the only place that prints errors.
 
 Exit codes: 0 done; 1 something unforeseen; 2 wrong usage; 3 nothing feasible; 4 data missing or unreadable; 5 cloud or
 network; 130 interrupted; 141 the reader of a pipe went away.
+
+All that takes time to load is imported inside the functions: until :func:`main` runs, Ctrl-C is a traceback.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Annotated
 
-import typer
+from deepvm.cli.interrupts import INTERRUPTED, Interrupts
 
-from deepvm.cli.commands import LazyGroup
-from deepvm.cli.flags import option_name
-from deepvm.errors import DeepVMError, RequestError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-INTERRUPTED, PIPE_CLOSED = 130, 141
+    from deepvm.errors import DeepVMError
 
-app = typer.Typer(
-    name="deepvm",
-    cls=LazyGroup,
-    no_args_is_help=True,
-    # Plain help: rich's boxes are unreadable in a pipe, and loading them takes longer than everything else.
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Which cluster of spot and on-demand VMs trains my model fastest for this much money an hour?",
-    epilog="Exit codes: 0 done, 1 unforeseen, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, "
-    "5 cloud or network, 130 interrupted, 141 the reader of a pipe went away.",
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from deepvm import __version__
-
-        typer.echo(f"deepvm {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _globals(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show a traceback when something fails; works anywhere.")
-    ] = False,
-) -> None:
-    """Options that stand before the command."""
+PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and leave with its exit code.
+
+    Args:
+        arguments: the words behind ``deepvm``; None for those of this process, which then is the command's own: its
+            answer to SIGINT is set, too.
+    """
+    interrupts = Interrupts()
+    if arguments is None:
+        interrupts.take()
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Taken out by hand, so that it also works behind the command, where people add it after a failure.
     debug = "--debug" in words
@@ -65,57 +40,71 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if sys.stderr is not None:
             sys.stderr.write("Error: standard output is closed; open it, or send it to a file or to /dev/null\n")
         sys.exit(1)
+    _leave(_ended(words, debug, interrupts))
+
+
+def _ended(words: list[str], debug: bool, interrupts: Interrupts) -> int:
+    """The exit code of a command; what went wrong has been said."""
     try:
-        code = _run(words)
-    except KeyboardInterrupt:
-        code = _interrupted()
-    except BrokenPipeError:
-        code = PIPE_CLOSED
-    except DeepVMError as error:
+        with interrupts:
+            code = _run(words)
+    except BaseException as error:
+        if interrupts.heard or isinstance(error, KeyboardInterrupt):
+            return _interrupted()
+        if isinstance(error, BrokenPipeError):
+            return PIPE_CLOSED
         if debug:
-            raise
-        # Notes are from deepvm.cli.configured: who set the value that was refused.
-        code = _fail("\n".join([_message(error), *getattr(error, "__notes__", ())]), error.exit_code)
-    except OSError as error:
-        if debug:
-            raise
-        code = _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
-    except Exception as error:
-        if debug:
-            raise
-        code = _fail(
-            f"internal error: {type(error).__name__}: {error}\n"
-            "This is a bug. Run the command again with --debug and report what it prints.",
-            1,
-        )
-    _leave(code)
+            from traceback import print_exc
+
+            print_exc()
+        return _said(error)
+    # A command that was interrupted may also end so; nothing has been said yet.
+    return _interrupted() if interrupts.heard or code == INTERRUPTED else code
 
 
 def _run(words: list[str]) -> int:
-    command = typer.main.get_command(app)
+    import typer
+
+    from deepvm.cli.app import app
+
     try:
-        code = command.main(words, prog_name="deepvm", standalone_mode=False)
+        code = typer.main.get_command(app).main(words, prog_name="deepvm", standalone_mode=False)
         sys.stdout.flush()
     except typer.Abort:
-        return _interrupted()
+        return INTERRUPTED
     except SystemExit as end:
         # The option parser leaves by itself after shell completion, and when the reader of a pipe went away; then it
         # has put a wrapper of that name in the place of stdout.
         return PIPE_CLOSED if type(sys.stdout).__name__ == "PacifyFlushWrapper" else int(end.code or 0)
-    except Exception as error:
-        # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
-        show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
-        if show is None or not isinstance(exit_code, int):
-            raise
+    return code if isinstance(code, int) else 0
+
+
+def _said(error: BaseException) -> int:
+    """Say what went wrong; the exit code that belongs to it."""
+    from deepvm.errors import DeepVMError
+
+    if isinstance(error, DeepVMError):
+        # Notes are from deepvm.cli.configured: who set the value that was refused.
+        return _fail("\n".join([_message(error), *getattr(error, "__notes__", ())]), error.exit_code)
+    # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
+    show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
+    if show is not None and isinstance(exit_code, int):
         show(sys.stderr)
         return exit_code
-    if code == INTERRUPTED:  # so ends a command that was interrupted; nothing has been said yet
-        return _interrupted()
-    return code if isinstance(code, int) else 0
+    if isinstance(error, OSError):
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
+    return _fail(
+        f"internal error: {type(error).__name__}: {error}\n"
+        "This is a bug. Run the command again with --debug and report what it prints.",
+        1,
+    )
 
 
 def _message(error: DeepVMError) -> str:
     """The text for a person; arguments are called by their option's name."""
+    from deepvm.cli.flags import option_name
+    from deepvm.errors import RequestError
+
     if not isinstance(error, RequestError):
         return str(error)
     # A name in capitals is an argument, as it stands in the usage line, or a variable of the environment.
@@ -124,6 +113,9 @@ def _message(error: DeepVMError) -> str:
 
 
 def _interrupted() -> int:
+    import signal
+    from contextlib import suppress
+
     # Who holds the keys down has been heard; the interpreter, on its way out, would show where it is.
     with suppress(ValueError):  # only the main thread may say what signals do
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -160,7 +160,9 @@ def _serve(node: Node) -> None:
         told.append(number)
         end.set()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    # Behind `&` in a script SIGINT is ignored: there the keys are meant for somebody else.
+    heard = [n for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, on_signal) for number in heard}
     try:
         sys.stdout.write(f"listening on {node.start()}\n")
         sys.stdout.flush()
