@@ -33,6 +33,7 @@ from deepvm.core.instances import (
     ZonePrice,
 )
 from deepvm.core.prices import PriceBasis, PricePoint, price_over_time
+from deepvm.core.spelling import one_of
 from deepvm.errors import MissingDataError, RequestError
 
 _ORIGINS = {"live": "live", "cache": "cache", "expired": "expired", "snapshot": "embedded"}
@@ -118,7 +119,9 @@ def assemble(
             instances.append(instance)
     if not instances and zone:
         sold = sorted({z for zones in _data(signals, OFFERINGS).values() for z in zones} - {zone})
-        raise RequestError("zone", choice.zone, f"a zone in which something is offered: {', '.join(sold)}")
+        raise RequestError(
+            "zone", choice.zone, f"a zone in which something is offered: {one_of(choice.zone, sold, ', ')}"
+        )
     if not instances:
         which = "; ".join([f"no type has a price in region {region}", *sifted.notes])
         raise SignalMissingError(which, _PRICES, _renew(region))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepvm.catalog.credentials import redact
+from deepvm.core.spelling import nearest
 from deepvm.errors import CloudError
 
 MOST_SKEW_S = 300.0
@@ -256,8 +257,6 @@ def _enable(region: str) -> str:
 
 
 def _other_region(region: str, regions: Collection[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(region, sorted(regions), 3, 0.6)
+    near = nearest(region, sorted(regions), 3)
     names = f"; near: {', '.join(near)}" if near else ""
     return f"check --region and AWS_REGION{names}"

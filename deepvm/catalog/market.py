@@ -6,7 +6,6 @@ cache, or without credentials, boto3 stays out.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from deepvm.catalog.signal_words import listed
 from deepvm.catalog.snapshot import snapshot, snapshot_regions
 from deepvm.core.instances import Catalog, InstanceType, Market
 from deepvm.core.prices import PriceBasis
+from deepvm.core.spelling import did_you_mean
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
 if TYPE_CHECKING:
@@ -348,5 +348,5 @@ def _explained(error: SignalMissingError, region: str, failures: Mapping[str, Cl
     from deepvm.catalog.aws import known_regions
 
     regions = known_regions()
-    near = [] if region in regions else difflib.get_close_matches(region, regions, 1)
-    return MissingDataError(f"{error}; did you mean {near[0]}?") if near else error
+    meant = "" if region in regions else did_you_mean(region, sorted(regions))
+    return MissingDataError(f"{error}; {meant}") if meant else error

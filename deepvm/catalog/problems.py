@@ -6,7 +6,6 @@ that are curves). The second pass leaves out what the first has refused, so one 
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from deepvm.catalog import schema
 from deepvm.catalog.document import build_curve, build_saturation
 from deepvm.catalog.json_file import RepeatedKeys
+from deepvm.core.spelling import nearest
 from deepvm.errors import Problem, RequestError
 
 Path = tuple[str | int, ...]
@@ -131,7 +131,7 @@ def shown(value: object) -> str:
 
 def unknown_name(name: str, allowed: Sequence[str]) -> str:
     """A did-you-mean for a misspelt name, empty when nothing is near."""
-    near = difflib.get_close_matches(name[:100].lower(), allowed, 1, 0.6)
+    near = nearest(name, allowed)
     alias = _ALIASES.get(name.lower(), "")
     return alias if alias in allowed else next(iter(near), "")
 

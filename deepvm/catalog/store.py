@@ -16,6 +16,7 @@ from deepvm.catalog.document import build_catalog, build_quotas, document_of
 from deepvm.catalog.files import data_folder, read_text, write_bytes
 from deepvm.catalog.json_file import format_document, load_exact, parse_json
 from deepvm.core.instances import Catalog, Quota
+from deepvm.core.spelling import did_you_mean
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, Problem, RequestError
 
 if TYPE_CHECKING:
@@ -224,7 +225,5 @@ def _why_not(name: str) -> str:
         return "this is a folder"
     if os.path.basename(name) != name or os.path.exists(name):
         return "this file ends neither in .json nor in .csv"
-    import difflib
-
-    near = difflib.get_close_matches(name.lower(), ("aws", *catalog_names()), 1, 0.5)
-    return f"no embedded catalogue has this name{f' (did you mean {near[0]}?)' if near else ''}"
+    meant = did_you_mean(name, ("aws", *catalog_names()))
+    return f"no embedded catalogue has this name{f' ({meant})' if meant else ''}"

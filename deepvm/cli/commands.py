@@ -41,6 +41,7 @@ COMMANDS = (
     Entry("traces", "Show histories of spot machines, fit their lives, replay saves.", "traces", "app"),
     Entry("config", "Show the settings from the environment and from files.", "config", "app"),
     Entry("doctor", "Check what live prices need: credentials, permissions, quotas.", "doctor", "doctor", True),
+    Entry("help", "Show the help of a command.", "help", "help_of"),
 )
 """In the order of ``deepvm --help``; a new command is one line here."""
 

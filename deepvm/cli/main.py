@@ -57,7 +57,7 @@ def _ended(words: list[str], debug: bool, interrupts: Interrupts) -> int:
             from traceback import print_exc
 
             print_exc()
-        return _said(error)
+        return _said(error, words)
     # A command that was interrupted may also end so; nothing has been said yet.
     return _interrupted() if interrupts.heard or code == INTERRUPTED else code
 
@@ -79,17 +79,23 @@ def _run(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _said(error: BaseException) -> int:
+def _said(error: BaseException, words: list[str]) -> int:
     """Say what went wrong; the exit code that belongs to it."""
     from deepvm.errors import DeepVMError
 
     if isinstance(error, DeepVMError):
         # Notes are from deepvm.cli.configured: who set the value that was refused.
-        return _fail("\n".join([_message(error), *getattr(error, "__notes__", ())]), error.exit_code)
+        lines = [_message(error), *getattr(error, "__notes__", ()), *_misread(words)]
+        return _fail("\n".join(lines), error.exit_code)
     # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
     show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
     if show is not None and isinstance(exit_code, int):
+        from deepvm.cli.usage import explain
+
+        explain(error, words)
         show(sys.stderr)
+        if type(error).__name__ != "NoSuchOption":  # which has said so
+            sys.stderr.writelines(f"{line}\n" for line in _misread(words))
         return exit_code
     if isinstance(error, OSError):
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
@@ -98,6 +104,18 @@ def _said(error: BaseException) -> int:
         "This is a bug. Run the command again with --debug and report what it prints.",
         1,
     )
+
+
+def _misread(words: list[str]) -> list[str]:
+    """What the option parser understood otherwise than it was meant."""
+    import typer
+
+    from deepvm.cli.app import app
+    from deepvm.cli.usage import command_of, single_dashes
+
+    if not any(len(w) > 2 and w[0] == "-" and w[1] != "-" for w in words):
+        return []
+    return list(single_dashes(command_of(typer.main.get_command(app), words), words))
 
 
 def _message(error: DeepVMError) -> str:

@@ -358,12 +358,33 @@ def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | No
         return ()
     from deepvm.catalog.store import load_quotas
 
+    if _looks_like_vcpus(name):
+        raise _no_file_of_quotas(name, catalog)
     quotas = load_quotas(name)
     families = sorted({i.quota_family for i in catalog})
     for family in dict.fromkeys(q.family for q in quotas):
         if family not in families:
             note(f"{name}: no type of catalogue {catalog.name} counts against {family!r}, only {', '.join(families)}")
     return quotas
+
+
+def _looks_like_vcpus(name: str) -> bool:
+    import os
+
+    return any(c.isdigit() for c in name) and not any(c in name for c in "./\\") and not os.path.exists(name)
+
+
+def _no_file_of_quotas(name: str, catalog: "Catalog") -> Exception:
+    """Limits are of a family and a market each; a number alone says neither."""
+    import json
+
+    from deepvm.errors import RequestError
+
+    vcpus = int(name) if name.isascii() and name.isdigit() and len(name) < 9 else 64
+    family = next((i.quota_family for i in catalog if i.gpu is not None), "G and VT")
+    row = {"family": family, "market": "spot", "vcpus": vcpus}
+    example = json.dumps({"schema_version": "deepvm.quotas/1", "quotas": [row]})
+    return RequestError("quota", name, f"none, or a JSON file of limits for each family and market, such as {example}")
 
 
 def say(text: str) -> None:

@@ -12,6 +12,7 @@ import typer
 from deepvm.cli.ending import cleaning_up
 from deepvm.cli.options import say
 from deepvm.cli.profile_save import ForceSpread, InstanceType, Save, check_save, entry_from, put
+from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"
+_OR_OWN = ", or module:function for a model of your own"
 
 
 def _complete_model(incomplete: str) -> list[str]:
@@ -125,7 +127,7 @@ def models_of(names: list[str]) -> tuple[str, ...]:
     """Each model that is named, once; deepvm's own for ``all``. Raises RequestError."""
     for name in names:
         if name not in (*MODELS, ALL) and not is_own(name):
-            raise RequestError("model", name, f"{', '.join(MODELS)}, {ALL}, or module:function for a model of your own")
+            raise RequestError("model", name, one_of(name, (*MODELS, ALL), ", ", also=_OR_OWN))
     return tuple(dict.fromkeys(m for name in names for m in (MODELS if name == ALL else (name,))))
 
 

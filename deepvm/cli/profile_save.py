@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepvm.cli.options import note, say
+from deepvm.core.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured_entries import Entry, Tables
@@ -239,13 +240,10 @@ def every_type() -> Catalog:
 
 def warn_of_types(types: Iterable[str], catalog: Catalog | None = None) -> None:
     """Name those that are in no catalogue: a mistyped type would never be used and never be missed."""
-    from difflib import get_close_matches
-
     known = (catalog or every_type()).by_name
     for name in sorted(set(types) - set(known)):
-        near = get_close_matches(name, known, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        note(f"no catalogue that comes with deepvm has a type {name}{meant}")
+        meant = did_you_mean(name, known)
+        note(f"no catalogue that comes with deepvm has a type {name}{f'; {meant}' if meant else ''}")
 
 
 def _say_which_are_used(new: Sequence[Entry], tables: Tables, known: Catalog) -> None:

@@ -23,6 +23,7 @@ from deepvm.cli.profile_hosts import (
     hosts_of,
 )
 from deepvm.cli.profile_save import ForceLocal, InstanceType, Save, check_save, entry_from, put
+from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def scaling(
 
     check_timeouts(start_timeout, timeout)
     if model not in MODELS and not is_own(model):
-        raise RequestError("model", model, f"{', '.join(MODELS)}, or module:function that the hosts can import")
+        own = ", or module:function that the hosts can import"
+        raise RequestError("model", model, one_of(model, MODELS, ", ", also=own))
     where = scaling_hosts(hosts, hosts_file, local)
     there = Launcher.parse("local" if local else launcher, python, workdir)
     if save:

@@ -124,6 +124,7 @@ def status(
 def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
     from deepvm.catalog.market import KINDS
     from deepvm.catalog.provider import HISTORY
+    from deepvm.core.spelling import one_of
     from deepvm.errors import RequestError
 
     if days and not (re.fullmatch(r"[0-9]{1,3}", days, re.ASCII) and 1 <= int(days) <= MOST_DAYS):
@@ -131,7 +132,7 @@ def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
     history = f"{HISTORY}:{int(days)}" if days else ""
     for name in only:
         if name not in (*KINDS, HISTORY):
-            raise RequestError("only", name, " or ".join((*KINDS, HISTORY)))
+            raise RequestError("only", name, one_of(name, (*KINDS, HISTORY)))
         if name == HISTORY and not history:
             raise RequestError("only", name, f"{HISTORY} together with --days N")
     if only and history and HISTORY not in only:

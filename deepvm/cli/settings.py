@@ -17,6 +17,7 @@ from typing import Any, get_args, get_origin
 
 from deepvm.catalog.folders import user_folder
 from deepvm.cli.options import PlanFlags, RankFlags
+from deepvm.core.spelling import did_you_mean, nearest
 from deepvm.errors import DataError, RequestError
 
 FOLDER_FILE = "deepvm.toml"
@@ -258,11 +259,8 @@ def _refuse_secrets(path: Path, key: str, value: Any) -> None:
 
 
 def _unknown(key: str, value: Any, text: str) -> str:
-    from difflib import get_close_matches
-
     keys = [key_of(n) for n in names()]
-    near = get_close_matches(key.lower().replace("_", "-"), keys, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(keys)}"
+    hint = did_you_mean(key.replace("_", "-"), keys) or f"allowed: {', '.join(keys)}"
     if isinstance(value, Mapping):
         hint = "there are no sections: write the settings one below the other, without [...] lines and dots"
     return f"{shortened(key)!r}{_line(text, key)} is not a setting; {hint}"
@@ -321,9 +319,8 @@ def _misspelt(environ: Mapping[str, str]) -> Mapping[str, str]:
     unknown = [v for v in environ if v.startswith("DEEPVM_") and v not in known]
     if not unknown:
         return {}
-    from difflib import get_close_matches
-
-    near = {v: get_close_matches(v, known, n=1, cutoff=0.85) for v in sorted(unknown)}
+    # All begin alike, and others may have variables that begin so, too.
+    near = {v: nearest(v, known, share=0.15) for v in sorted(unknown)}
     return {v: matches[0] for v, matches in near.items() if matches}
 
 

@@ -10,6 +10,7 @@ import typer
 
 from deepvm.cli.options import note, say
 from deepvm.cli.profile_save import ForceSpread
+from deepvm.core.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -238,14 +239,12 @@ def _called(names: Sequence[str]) -> tuple[Entry, ...]:
 
 
 def _known(name: str, tables: Tables) -> str:
-    from difflib import get_close_matches
-
     if not tables:
         return "a measurement: none, because nothing was measured yet"
     words = {word for e in tables for word in (e.name, e.instance_type, e.sender_type, e.receiver_type) if word}
-    near = get_close_matches(name, sorted(words), n=1)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    return f"a measurement, the beginning of its name or a glob: {', '.join([e.name for e in tables][:8])}{meant}"
+    meant = did_you_mean(name, sorted(words))
+    some = ", ".join([e.name for e in tables][:8])
+    return f"a measurement, the beginning of its name or a glob: {some}{f'; {meant}' if meant else ''}"
 
 
 def _reasons(tables: Tables, catalog: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from deepvm.core.intervals import either, most
+from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy
         RequestError: there is none, naming ``option``.
     """
     if text not in DEADLINE_POLICIES:
-        raise RequestError(option, text, f"one of {', '.join(DEADLINE_POLICIES)}")
+        raise RequestError(option, text, f"one of {one_of(text, DEADLINE_POLICIES, ', ')}")
     return DEADLINE_POLICIES[text]()
 
 

@@ -33,6 +33,7 @@ from deepvm.core.intervals import (
     thesis_s,
     young_s,
 )
+from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
@@ -355,7 +356,9 @@ def parse_policy(text: str, option: str = "policy") -> SavePolicy:
     except RequestError:
         pass
     allowed = f"{', '.join(POLICIES)}, static:STEPS with steps from 1, or every:TIME such as every:10min"
-    raise RequestError(option, text, allowed)
+    forms = (*POLICIES, "static", "every")
+    meant = "" if name in forms else did_you_mean(name, forms)
+    raise RequestError(option, text, f"{allowed}; {meant}" if meant else allowed)
 
 
 def policy_name(policy: SavePolicy) -> str:

@@ -11,6 +11,7 @@ import re
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 
+from deepvm.core.spelling import nearest
 from deepvm.errors import RequestError
 
 MICRO_USD = 1_000_000
@@ -33,6 +34,7 @@ _BYTE_UNITS = {"": 1, "B": 1} | {
     for infix, base in (("", 1000), ("I", 1024))
     for power, prefix in enumerate("KMGT")
 }
+_BYTE_WORDS = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*")
 
 
@@ -52,7 +54,9 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
     text = str(value).strip()
     # Decimal() alone would also read "1_000" and digits of other scripts.
     if isinstance(value, bool) or not (isinstance(value, Decimal) or _NUMBER.fullmatch(text)):
-        raise RequestError(option, value, allowed)
+        bare = re.sub(r"\s*(\$|usd|/\s*h)\s*", "", text, flags=re.IGNORECASE)
+        hint = f"; did you mean {bare}?" if bare != text and _NUMBER.fullmatch(bare) else ""
+        raise RequestError(option, value, allowed + hint)
     number = value if isinstance(value, Decimal) else Decimal(text)
     if not number.is_finite() or not 0 <= number <= MOST_USD or (number == 0 and not zero):
         raise RequestError(option, value, allowed)
@@ -89,6 +93,7 @@ def format_usd(amount: Decimal | int) -> str:
 
 _TIME = re.compile(r"\s*\+?((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(s|min|m|h|d)?\s*", re.ASCII | re.IGNORECASE)
 _TIME_UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME_WORDS = {"seconds": "s", "secs": "s", "minutes": "min", "mins": "min", "hours": "h", "hrs": "h", "days": "d"}
 MOST_SECONDS = 10**10
 """Three hundred years; whoever writes more made a slip."""
 
@@ -113,13 +118,20 @@ def parse_seconds(
     if isinstance(value, str):
         match = _TIME.fullmatch(value)
         if match is None or (match[2] is None and not bare):
-            raise RequestError(option, value, allowed)
+            raise RequestError(option, value, allowed + _meant_time(value))
         seconds = float(match[1]) * _TIME_UNITS[(match[2] or "s").lower()]
     else:
         seconds = value
     if isinstance(value, bool) or not 0 <= seconds <= MOST_SECONDS or (seconds == 0 and not zero):
         raise RequestError(option, value, allowed)
     return seconds
+
+
+def _meant_time(value: str) -> str:
+    """A hint for who spelt the unit out: ``12 hours``."""
+    number, unit = re.fullmatch(r"\s*([0-9.]*)\s*(.*?)\s*", value, re.DOTALL).groups()  # type: ignore[union-attr]
+    near = nearest(unit, _TIME_WORDS) if number else []
+    return f"; did you mean {number}{_TIME_WORDS[near[0]]}?" if near else ""
 
 
 def parse_hours(value: str | float, option: str) -> float:
@@ -137,7 +149,8 @@ def parse_hours(value: str | float, option: str) -> float:
             raise TypeError
         return parse_seconds(float(value) * 3600.0 if bare else value, option, allowed=allowed)
     except (RequestError, TypeError, OverflowError):
-        raise RequestError(option, value, allowed) from None
+        hint = _meant_time(value) if isinstance(value, str) and not bare else ""
+        raise RequestError(option, value, allowed + hint) from None
 
 
 def format_seconds(seconds: float, *, up: bool = False) -> str:
@@ -171,7 +184,8 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     allowed = "a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 300MB"
     match = None if isinstance(size, bool) else _SIZE.fullmatch(str(size))
     if match is None or match[2].upper() not in _BYTE_UNITS:
-        raise RequestError(option, size, allowed)
+        near = nearest(match[2], _BYTE_WORDS) if match else []
+        raise RequestError(option, size, f"{allowed}; did you mean {match[1]}{near[0]}?" if match and near else allowed)
     if isinstance(size, str) and not match[2] and Fraction(match[1]) < 1_000_000:
         raise RequestError(option, size, allowed)
     exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]

@@ -10,6 +10,7 @@ import numpy as np
 
 from deepvm.core.cluster import Recommendation, Rejection
 from deepvm.core.instances import Catalog, InstanceType
+from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.binding import binding
@@ -63,12 +64,9 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     """
     known = catalog.by_name
     if name not in known:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, known, n=3) or list(known)[:8]
         absence = why_absent(catalog, name)
-        allowed = f"a type of catalogue {catalog.name}, such as {', '.join(near)}"
-        raise RequestError("explain", name, f"{allowed} ({absence})" if absence else allowed)
+        allowed = f"a type of catalogue {catalog.name}{f' ({absence})' if absence else ''}{examples(name, known)}"
+        raise RequestError("explain", name, allowed)
     budget, architectures = request.budget_micro_usd, architectures_of(request)
     candidates = gather(catalog, request, architectures)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from deepvm.core.cluster import Rejection
 from deepvm.core.instances import Catalog, InstanceType, Market, Quota, find_quota, quota_limit
 from deepvm.core.memory_nodes import MemoryNodeRule
+from deepvm.core.spelling import examples
 from deepvm.core.units import GIB, format_bytes
 from deepvm.errors import RequestError
 from deepvm.planner.request import Generation, PlanRequest, Range
@@ -63,12 +64,9 @@ def refuse_idle_globs(request: PlanRequest, catalog: Catalog) -> None:
         fold = str.casefold if option == "gpu" else str
         for glob in globs:
             if not any(matches(fold(n), (fold(glob),)) for n in names):
-                from difflib import get_close_matches  # slow to load, and only an error needs it
-
-                near = get_close_matches(glob, names, n=3) or names[:8]
-                allowed = f"a name or glob that matches a type, such as {', '.join(near)}"
                 why = "" if option == "gpu" else why_absent(catalog, glob, training=option == "instance_type")
-                raise RequestError(option, glob, f"{allowed} ({why})" if why else allowed)
+                allowed = f"a name or glob that matches a type{f' ({why})' if why else ''}{examples(glob, names)}"
+                raise RequestError(option, glob, allowed)
 
 
 def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:

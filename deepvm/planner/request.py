@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar
 
 from deepvm.core.instances import Catalog, Quota, refuse_twice
+from deepvm.core.spelling import one_of
 from deepvm.core.units import Money, budget_micro_usd, parse_bytes, to_decimal
 from deepvm.errors import RequestError
 
@@ -248,7 +249,7 @@ class PlanRequest:
         names = _words(architecture)
         for name in names:
             if name not in REGISTRY:
-                raise RequestError("architecture", name, " or ".join(REGISTRY))
+                raise RequestError("architecture", name, one_of(name, REGISTRY))
         limit = float(to_decimal(time_limit_s, "time_limit_s", unit="seconds"))
         limits = None if quotas is None else tuple(quotas)
         refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in limits or ()))
@@ -393,4 +394,4 @@ def _choice(option: str, value: str, kinds: type[_Choice]) -> _Choice:
     try:
         return kinds(value)
     except ValueError:
-        raise RequestError(option, value, " or ".join(str(k.value) for k in kinds)) from None
+        raise RequestError(option, value, one_of(value, (str(k.value) for k in kinds))) from None

@@ -35,6 +35,7 @@ from deepvm.core.instances import InstanceType, Market
 from deepvm.core.interruptions import BAND_SHARES, mean_life_s
 from deepvm.core.job import Job, Span
 from deepvm.core.savepolicy import SavePolicy, parse_policy
+from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 
@@ -159,11 +160,8 @@ class Work:
             )
         found = next((i for i in known if i.name == self.measured_on and i.eflops), None)
         if found is None:
-            names = [i.name for i in known if i.eflops]
-            from difflib import get_close_matches
-
-            near = get_close_matches(self.measured_on, names, n=3) or names[:8]
-            raise RequestError("measured_on", self.measured_on, f"a type with known eFLOPS, such as {', '.join(near)}")
+            which = examples(self.measured_on, (i.name for i in known if i.eflops))
+            raise RequestError("measured_on", self.measured_on, f"a type with known eFLOPS{which}")
         return found
 
     def life_s(self, instance: InstanceType) -> float:

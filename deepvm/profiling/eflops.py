@@ -15,6 +15,7 @@ from typing import Any
 
 from deepvm.catalog.measured_entries import DOCUMENT_VERSIONS
 from deepvm.checkpoint.machine import cores
+from deepvm.core.spelling import one_of
 from deepvm.errors import MissingExtraError, RequestError
 from deepvm.profiling.machine import Machine
 from deepvm.profiling.windows import Window, median_speed, spread
@@ -159,7 +160,7 @@ def measure_eflops(
     check_numbers(batch, resolution, windows, seconds, timeout_s)
     for option, name, names in (("dtype", dtype, _DTYPES), ("optimizer", optimizer, _OPTIMIZERS)):
         if name not in names:
-            raise RequestError(option, name, ", ".join(names))
+            raise RequestError(option, name, one_of(name, names, ", "))
     device, count = _devices(device, processes)
     task = Task(
         workload=Workload(model, resolution, batch, dtype, optimizer),

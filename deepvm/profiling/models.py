@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from deepvm.checkpoint.bench.models import resnet
+from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
 
 CLASSES = 10
@@ -145,7 +146,7 @@ def build(name: str, classes: int = CLASSES) -> nn.Module:
         made: nn.Module = getattr(import_module(module), function)()
         return made
     if name not in MODELS:
-        raise RequestError("model", name, ", ".join(MODELS))
+        raise RequestError("model", name, one_of(name, MODELS, ", "))
     return MODELS[name](classes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -15,6 +14,7 @@ import yaml
 from deepvm.catalog.files import read_text
 from deepvm.core.instances import Market
 from deepvm.core.job import Job, Span
+from deepvm.core.spelling import did_you_mean, one_of
 from deepvm.core.units import MOST_SECONDS
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.simulator.lives import LAWS, SHAPES, Drawn
@@ -192,10 +192,7 @@ def parse_job(text: str, place: str) -> Job:
 def _read(name: str, node: yaml.Node, seen: Collection[str], found: dict[str, Any]) -> None:
     known = _KEYS.get(name)
     if known is None:
-        near = difflib.get_close_matches(name, _KEYS, 1)
-        raise _Wrong(
-            "there is no such key" + (f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_KEYS)}")
-        )
+        raise _Wrong(f"there is no such key; {did_you_mean(name, _KEYS) or 'there are ' + ', '.join(_KEYS)}")
     if name in seen:
         raise _Wrong("stands there twice")
     value = _value(node)
@@ -278,7 +275,7 @@ def preset(name: str) -> Job:
         RequestError: there is none of this name.
     """
     if name not in _PRESETS:
-        raise RequestError("preset", name, " or ".join(_PRESETS))
+        raise RequestError("preset", name, one_of(name, _PRESETS))
     return parse_job(_PRESETS[name], name)
 
 

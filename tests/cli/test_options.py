@@ -249,7 +249,7 @@ def test_help_and_one_command_load_nothing_of_the_others() -> None:
         found = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
         return {m.removeprefix("deepvm.cli.") for m in found.stdout.splitlines()[-1].split()}
 
-    assert loaded("--help") == {"main", "commands", "flags"}
+    assert loaded("--help") == {"main", "interrupts", "app", "commands"}
     assert not loaded("catalog", "list") & {"recommend", "sweep", "config", "doctor"}
     assert "recommend" not in loaded("sweep", "--help")
 

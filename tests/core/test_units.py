@@ -190,3 +190,31 @@ def test_times_as_programs_write_them(text: str, seconds: float) -> None:
 def test_what_is_no_such_time(text: str) -> None:
     with pytest.raises(RequestError):
         parse_seconds(text, "save", bare=True)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "meant"),
+    [
+        (parse_bytes, "300MBB", "300MB"),
+        (parse_bytes, "5 Gibs", "5GiB"),
+        (lambda v: parse_seconds(v, "deadline"), "12 hours", "12h"),
+        (lambda v: parse_seconds(v, "deadline"), "90mins", "90min"),
+        (lambda v: parse_hours(v, "work"), "90 minutes", "90min"),
+        (lambda v: to_decimal(v, "pw"), "3$", "3"),
+        (lambda v: to_decimal(v, "pw"), "$3.50/h", "3.50"),
+        (lambda v: to_decimal(v, "pw"), "3 USD", "3"),
+    ],
+)
+def test_a_unit_that_is_nearly_right_is_named(read: Any, text: str, meant: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read(text)
+    assert str(caught.value).endswith(f"; did you mean {meant}?")
+    assert read(meant)
+
+
+@pytest.mark.parametrize("text", ["3", "x hours", "12 parsecs", "hours", "1.5.3\n q"])
+def test_no_unit_is_made_up(text: str) -> None:
+    for read in (parse_bytes, lambda v: parse_seconds(v, "deadline")):
+        with pytest.raises(RequestError) as caught:
+            read(text)
+        assert "did you mean" not in str(caught.value)

@@ -20,6 +20,7 @@ from deepvm.checkpoint.bench.methods import METHODS, REFERENCE, Method, Place, T
 from deepvm.checkpoint.bench.models import MODELS
 from deepvm.checkpoint.bench.training import Training
 from deepvm.checkpoint.machine import cores, processor
+from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, RequestError
 
 BENCH_VERSION = "deepvm.ckpt-bench/1"
@@ -134,7 +135,7 @@ def run_bench(
         CheckpointError: a method failed, or there is no room for its files.
     """
     if model not in MODELS:
-        raise RequestError("model", model, ", ".join(MODELS))
+        raise RequestError("model", model, one_of(model, MODELS, ", "))
     for option, value in (("reps", reps), ("steps", steps)):
         if isinstance(value, bool) or value < 1:
             raise RequestError(option, value, "a whole number from 1")
@@ -173,7 +174,7 @@ def _chosen(methods: Sequence[str]) -> tuple[str, ...]:
     possible = available()
     for name in methods:
         if name not in possible:
-            raise RequestError("methods", name, ", ".join(possible))
+            raise RequestError("methods", name, one_of(name, possible, ", "))
     return tuple(m for m in possible if not methods or m in methods or m == REFERENCE)
 
 

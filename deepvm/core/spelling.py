@@ -1,0 +1,82 @@
+"""Which name somebody meant who made a typing error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_SHARE = 0.4
+_LONGEST = 100
+
+
+def edits(left: str, right: str, most: int) -> int:
+    """How many typing errors lie between two words: letters too many, missing, wrong, or two that changed places.
+
+    The optimal string alignment distance, Damerau and Levenshtein's with each letter touched once. A distance above
+    ``most`` is ``most`` + 1, which is found sooner.
+    """
+    if abs(len(left) - len(right)) > most:
+        return most + 1
+    before, row = [0] * (len(right) + 1), list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        older, before, row = before, row, [i]
+        for j, b in enumerate(right, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+        if min(row) > most and min(before) > most:
+            return most + 1
+    return min(row[-1], most + 1)
+
+
+def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = _SHARE) -> list[str]:
+    """The names that are most probably meant, the best first; none when nothing is near.
+
+    Capitals do not count. Behind names with few typing errors come those that begin as what was typed.
+
+    Args:
+        name: what was typed.
+        known: the names that there are.
+        most: how many to return at most.
+        share: of a name's letters that may be wrong; one may be in any case.
+    """
+    typed = name[:_LONGEST].casefold()
+    if len(typed) < 2:
+        return []
+    found: list[tuple[float, int, str]] = []
+    for place, one in enumerate(dict.fromkeys(known)):
+        folded = one.casefold()
+        allowed = max(1, int(share * max(len(typed), len(folded))))
+        distance = edits(typed, folded, allowed)
+        if distance <= allowed:
+            found.append((distance, place, one))
+        elif folded.startswith(typed):
+            found.append((_LONGEST + len(folded), place, one))
+    return [one for _, _, one in sorted(found)[:most]]
+
+
+def did_you_mean(name: str, known: Iterable[str], *, share: float = _SHARE) -> str:
+    """``did you mean us-east-1?``, empty when nothing is near; see :func:`nearest`."""
+    near = nearest(name, known, share=share)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def one_of(name: object, known: Iterable[str], between: str = " or ", *, also: str = "") -> str:
+    """What an error about a name says is allowed: ``tiering or single-anchor; did you mean tiering?``.
+
+    Args:
+        name: what was given.
+        known: all names.
+        between: what stands between them.
+        also: what is allowed beside the names, in words.
+    """
+    names = list(known)
+    meant = did_you_mean(name, names) if isinstance(name, str) else ""
+    return between.join(names) + also + (f"; {meant}" if meant else "")
+
+
+def examples(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about names of which there are many: what was probably meant, else the first eight."""
+    names = list(known)
+    near = nearest(name, names, 3)
+    return f"; did you mean {' or '.join(near)}?" if near else f", such as {', '.join(names[:8])}"

@@ -1,0 +1,100 @@
+"""What people type who mean something else: each is told what, with exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from cli.command import Run
+
+from deepvm.cli.commands import COMMANDS
+
+PAPER = ["--catalog", "paper"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["recommend", "-pw", "3"], "No such option: -pw; did you mean --pw 3?"),
+        (["recommend", "-pw=3"], "No such option: -pw=3; did you mean --pw=3?"),
+        (["recommend", "--pw", "3", "-catalog", "paper"], "No such option: -catalog; did you mean --catalog paper?"),
+        (["recommend", "-pw"], "No such option: -pw; did you mean --pw?"),
+        (["recommend", "-p", "3"], "No such option: -p\n"),
+        (["recommend", "--PW", "3"], "No such option: --PW; did you mean --pw?"),
+        (["recommend", "--pw", "3", "--cataolg", "paper"], "No such option: --cataolg; did you mean --catalog?"),
+        (["recommend", "--pw", "3", *PAPER, "-output", "json"], "-output is read as -o utput; did you mean --output?"),
+        (["recommend", "--pw", "3", "-region", "us-east-1"], "-region is read as -r egion; did you mean --region?"),
+        (["recommend", "--pw", "3", *PAPER, "--policy", "depvm"], "'performance-first'; did you mean deepvm?"),
+        (["recommend", "--pw=3$", *PAPER], "--pw: '3$' cannot be used"),
+        (["recommend", "--pw", "$3", *PAPER], "; did you mean 3?"),
+        (["recommend", "--pw", "3", *PAPER, "--architecture", "teiring"], "or tiering; did you mean tiering?"),
+        (["recommend", "--pw", "3", *PAPER, "--gpu", "T5"], "a name or glob that matches a type; did you mean T4?"),
+        (["explain", "g5.xlrage", "--pw", "3", *PAPER], "; did you mean g5.xlarge"),
+        (["recommend", "--pw", "3", "--instance-type", "g4nd.xlarge", *PAPER], "; did you mean g4dn.xlarge"),
+        (["recommend", "--pw", "3", *PAPER, "--work", "3", "--measured-on", "g4nd.xlarge"], "did you mean g4dn.xlarge"),
+        (["simulate", "--preset", "gpt-117"], "did you mean gpt-117m?"),
+        (["simulate", "--preset", "gpt-117m", "--policy", "adaptvie"], "did you mean adaptive?"),
+        (["profile", "eflops", "--model", "resent50"], "did you mean resnet50?"),
+        (["catalog", "refresh", "--only", "sopt"], "did you mean spot?"),
+        (["recomend", "--pw", "3"], "No such command 'recomend'. Did you mean 'recommend'?"),
+        (["catalog", "lsit"], "No such command 'lsit'. Did you mean 'list'?"),
+        (["version"], "No such command 'version'. Did you mean '--version'?"),
+        (["--vresion"], "No such option: --vresion; did you mean --version?"),
+        (["help", "recomend"], "No such command 'recomend'. Did you mean 'recommend'?"),
+        (["help", "catalog", "lsit"], "No such command 'lsit'. Did you mean 'list'?"),
+        (["help", "recommend", "list"], "Got unexpected extra argument(s) (list)"),
+        (["help", "-x"], "No such option: -x"),
+    ],
+    ids=lambda w: " ".join(w) if isinstance(w, list) else "",
+)
+def test_what_was_meant(words: list[str], said: str, run: Run) -> None:
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("did you mean") + err.count("Did you mean") <= 1
+
+
+def test_a_mistyped_region_is_not_one_on_the_other_coast(run: Run) -> None:
+    code, _, err = run("recommend", "--pw", "3", "--region", "us-esat-1", "--offline")
+    assert code == 4 and err.rstrip().endswith("did you mean us-east-1?")
+
+
+@pytest.mark.parametrize("name", ["64", "64vcpus", "0", "1e3"])
+def test_a_number_is_no_file_of_quotas(name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("recommend", "--pw", "3", *PAPER, "--quota", name)
+    assert (code, out) == (2, "")
+    assert f"--quota: '{name}' cannot be used; allowed: none, or a JSON file of limits" in err
+    # The example is one: what it shows can be read back, and has the number that was meant.
+    example = err[err.index('{"schema') :]
+    assert json.loads(example)["quotas"][0]["vcpus"] == (int(name) if name.isdigit() else 64)
+    Path("mine.json").write_text(example)
+    code, _, err = run("recommend", "--pw", "3", *PAPER, "--quota", "mine.json")
+    assert code in (0, 3) and "no type of catalogue" not in err
+
+
+def test_a_file_whose_name_is_a_number_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"family": "G and VT", "market": "spot", "vcpus": 64}
+    Path("64").write_text(json.dumps({"schema_version": "deepvm.quotas/1", "quotas": [row]}))
+    assert run("recommend", "--pw", "3", *PAPER, "--quota", "64")[0] == 0
+
+
+def test_help_is_a_command(run: Run) -> None:
+    assert run("help") == run("--help")
+    for entry in COMMANDS:
+        code, out, err = run("help", entry.name)
+        assert (code, out, err) == run(entry.name, "--help") and code == 0 and err == ""
+    assert run("help", "catalog", "show") == run("catalog", "show", "-h")
+    assert run("-h") == run("--help")
+    assert "help" in run("--help")[1]
+
+
+def test_a_value_that_looks_like_an_option_stays_one(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short option with its value behind it is no mistake."""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("recommend", "--pw", "3", *PAPER, "-ojson")
+    assert code == 0 and json.loads(out) and "did you mean" not in err
+    assert os.listdir(tmp_path) == []
