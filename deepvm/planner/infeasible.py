@@ -153,21 +153,28 @@ def _no_gpu(candidates: Candidates, catalog: Catalog, request: PlanRequest) -> I
         return Infeasible("max-nodes", reason, advice)
     if len(architectures_of(request)) < len(REGISTRY) and any(r in reasons for r in _LACKS_FOR_ARCHITECTURE):
         return Infeasible("types", reason, "allow another architecture, or give these types what is missing")
-    cures = [cure for why, cure in _CURES.items() if why in reasons]
+    guessed = "unprofiled" in reasons and any(_has_estimate(catalog[r.instance_type]) for r in candidates.rejections)
+    cures = [_ESTIMATES] if guessed and not request.estimates else []
+    cures += [cure for why, cure in _CURES.items() if why in reasons]
     return Infeasible("types", reason, ", or ".join(cures) or "use a catalogue that has GPU types")
 
 
+def _has_estimate(instance: InstanceType) -> bool:
+    return instance.eflops is not None and bool(instance.eflops_basis)
+
+
 _LACKS_FOR_ARCHITECTURE = ("no-on-demand-price", "network-unknown")
+_ESTIMATES = "allow the estimates of these types with --estimates"
+# What a user can do alone comes first; what he has left out on purpose comes last.
 _CURES = {
-    "excluded": "allow more types",
-    "unprofiled": "measure the eFLOPS of these types, or allow estimates where there are any",
+    "unprofiled": "measure their eFLOPS on such VMs with 'deepvm profile eflops --save'",
     "no-curve": "give these types a speed-up curve of this kind ('speedups' in the catalogue), or ask for another kind",
     "no-spot-price": "give these types a spot price",
     "no-on-demand-price": "give these types an on-demand price",
     "network-unknown": "give these types their network_gbps",
+    "excluded": "allow more types",
 }
 _PHRASES = {
-    "excluded": "left out by your options",
     "unprofiled": "without measured eFLOPS",
     "unusable": "of a kind that cannot train",
     "burstable": "burstable",
@@ -179,7 +186,10 @@ _PHRASES = {
     "network-unknown": "without a known network bandwidth",
     "not-scaling": "not scaling at all up to this number of nodes",
     "memory": "with too little memory",
+    "excluded": "left out by your options",
 }
+_ORDER = ("quota", "not-scaling", *(why for why in _CURES if why != "excluded"), "other", "excluded")
+"""Of the reasons in a sentence."""
 
 
 def _no_memory_node(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> Infeasible:
@@ -253,7 +263,7 @@ def _grouped(candidates: Candidates, catalog: Catalog, *, gpu: bool) -> str:
     """Rejections of GPU or CPU types, one phrase for each reason, and of a quota one with the smallest type of it."""
     groups: dict[str, list[InstanceType]] = {}
     details: dict[str, str] = {}
-    for r in candidates.rejections:
+    for r in sorted(candidates.rejections, key=lambda r: _ORDER.index(r.reason if r.reason in _ORDER else "other")):
         instance = catalog[r.instance_type]
         if (instance.gpu is not None) == gpu:
             key = instance.quota_family if r.reason == "quota" else _PHRASES.get(r.reason, r.detail)
@@ -262,6 +272,13 @@ def _grouped(candidates: Candidates, catalog: Catalog, *, gpu: bool) -> str:
                 details[key] = r.detail if r.reason == "quota" else key
             group.append(instance)
     return "; ".join(
-        f"{details[key]}: {', '.join(i.name for i in group[:5])}{' ...' * (len(group) > 5)}"
+        f"{details[key]}{_models(group) if key == _PHRASES['unprofiled'] else ''}: "
+        f"{', '.join(i.name for i in group[:5])}{' ...' * (len(group) > 5)}"
         for key, group in groups.items()
     )
+
+
+def _models(instances: Sequence[InstanceType]) -> str:
+    """The GPUs of types that nobody has measured: it is these that are to be measured."""
+    names = sorted({i.gpu.name for i in instances if i.gpu})
+    return f" ({', '.join(names[:5])}{' ...' * (len(names) > 5)})"

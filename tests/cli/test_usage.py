@@ -98,3 +98,14 @@ def test_a_value_that_looks_like_an_option_stays_one(run: Run, tmp_path: Path, m
     code, out, err = run("recommend", "--pw", "3", *PAPER, "-ojson")
     assert code == 0 and json.loads(out) and "did you mean" not in err
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_an_unmeasured_gpu_leads_to_its_estimate(output: str, run: Run) -> None:
+    words = ["recommend", "--pw", "3", "--gpu", "H100", "--prices", "snapshot", "-o", output]
+    code, out, err = run(*words)
+    assert code == 3
+    said = json.loads(out)["reason"] if output == "json" else next(t for t in err.splitlines() if "GPU" in t)
+    assert said.lower().startswith("no gpu type can be used: without measured eflops (h100): p5.48xlarge")
+    assert "To change that: allow the estimates of these types with --estimates, or measure their eFLOPS" in err
+    assert run(*words, "--estimates")[0] == 0

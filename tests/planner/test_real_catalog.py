@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import catalog, cpu_type, gpu_type
 
+from deepvm.catalog.store import load_catalog
 from deepvm.core.instances import Catalog, Gpu
 from deepvm.core.speedup import RingSpeedup
 from deepvm.planner.formulation import SolveStatus
@@ -57,3 +59,36 @@ def test_solvers_agree(real: Catalog, budget: str, objective: str) -> None:
     assert by_ilp.status is SolveStatus.OPTIMAL  # anything else would mean that they disagreed
     assert [(r.cluster, r.usd_per_hour) for r in by_ilp] == [(r.cluster, r.usd_per_hour) for r in by_enumeration]
     assert len(by_ilp) == 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gpu": "H100"},
+        {"gpu": ["L4", "B200"]},
+        {"instance_type": "p5.*"},
+        {"gpus_min": 8},
+        {"gpu_memory_min": "80GB"},
+        {"gpu": "h100", "gpus_max": 4, "generation": "current"},
+    ],
+    ids=str,
+)
+def test_unprofiled_gpus_are_named_before_what_was_left_out_and_the_first_cure_works(options: dict[str, Any]) -> None:
+    market = load_catalog("aws-us-east-1", prices="snapshot")
+    why = recommend(market, 1000, **options).infeasible
+    assert why is not None and why.constraint == "types"
+    reason, advice = why.reason, why.advice
+    assert reason.startswith("no GPU type can be used: without measured eFLOPS (")
+    assert reason.index("without measured") < reason.index("left out by your options")
+    cures = [advice.index(c) for c in ("--estimates", "'deepvm profile eflops --save'", "allow more types")]
+    assert cures == sorted(cures)
+    assert recommend(market, 1000, **options, estimates=True)
+
+
+def test_only_cures_that_help_are_named() -> None:
+    market = load_catalog("aws-us-east-1", prices="snapshot")
+    alone = recommend(market, 3, exclude="*").infeasible
+    assert alone is not None and alone.advice == "allow more types" and "eFLOPS" not in alone.reason
+    # A share of a GPU has no estimate either: nothing is promised.
+    never = recommend(catalog(gpu_type(eflops=None), cpu_type()), 3).infeasible
+    assert never is not None and "--estimates" not in never.advice and "profile eflops --save" in never.advice

@@ -151,7 +151,7 @@ def test_missing_curves_name_the_cure() -> None:
     [
         ([cpu_type()], {}, "types", "catalogue that has GPU types"),
         ([gpu_type(), cpu_type()], {"exclude": "gpu*"}, "types", "allow more types"),
-        ([gpu_type(eflops=None), cpu_type()], {}, "types", "measure the eFLOPS"),
+        ([gpu_type(eflops=None), cpu_type()], {}, "types", "measure their eFLOPS on such VMs"),
         ([gpu_type(spot_usd_per_hour=None), cpu_type()], {}, "types", "spot price"),
         (
             [gpu_type(on_demand_usd_per_hour=None), cpu_type()],
