@@ -156,7 +156,10 @@ def resolve_regions(
         notes[group[0].wish.region].append("; ".join(p for p in parts if p))
     missed = _missed(outcomes, instead)
     if missed and not_asked:
-        notes[missed[0].region].append(f"{not_asked}; {_used(missed, instead, now)}")
+        used = _used(missed, instead, now)
+        # Where several things stand in, each is said with its signals; one alone would be read as if for all of them.
+        which = "" if used.startswith(_SEVERAL) else f"{_which(missed)}: "
+        notes[missed[0].region].append(f"{which}{not_asked}; {used}")
     # What went wrong with the cache concerns no region of its own.
     notes[next((r for r in regions if r not in failed), regions[0])].extend(cache.take_notes())
     return {
@@ -201,6 +204,9 @@ def _missed(outcomes: Sequence[Outcome], instead: Mapping[Wish, Signal | None]) 
     return [w for w in instead if w not in asked and (instead[w] is not None or w.kind in _ALWAYS_NEEDED)]
 
 
+_SEVERAL = "used instead"
+
+
 def _used(wishes: Sequence[Wish], instead: Mapping[Wish, Signal | None], now: datetime) -> str:
     """What stands in for signals that could not be fetched: ``the cache of 2 h ago is used``."""
     groups: dict[str, list[Wish]] = {}
@@ -218,7 +224,7 @@ def _used(wishes: Sequence[Wish], instead: Mapping[Wish, Signal | None], now: da
         return "going on without them" if words == "nothing" else f"{words} is used"
     parts = [f"{words} for {_which(ws)}" for words, ws in groups.items() if words != "nothing"]
     lost = f"; going on without {_which(groups['nothing'])}" if "nothing" in groups else ""
-    return f"used instead: {', '.join(parts)}{lost}"
+    return f"{_SEVERAL}: {', '.join(parts)}{lost}"
 
 
 def _which(wishes: Sequence[Wish]) -> str:

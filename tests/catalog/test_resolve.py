@@ -129,7 +129,24 @@ def test_nobody_to_ask(cache):
     (note,) = get(cache, None, snapshot={}, not_asked="offline", kinds=["specs", "spot", "quotas"]).notes
     assert note.endswith("; going on without specifications of us-east-1")
     (note,) = get(cache, None, snapshot={}, not_asked="offline", kinds=["specs", "quotas"]).notes
-    assert note == "offline; going on without them"
+    assert note == "specifications of us-east-1: offline; going on without them"
+
+
+def test_each_note_names_its_signals(cache):
+    """The prices are from the cache; 'offline; the snapshot is used' beside that would be about what?"""
+    for kind in ("specs", "on-demand", "spot"):
+        cache.write(signal(kind), NOW)
+    rates = {"advisor": signal("advisor", observed_at=after(days=-100), origin="snapshot")}
+    (note,) = get(cache, None, snapshot=rates, not_asked="offline").notes
+    assert note == "interruption rates of us-east-1: offline; the snapshot of 2026-08-13 is used"
+    found = several(
+        cache, None, [REGION, "eu-west-1"], kinds=["spot", "quotas"], now=after(hours=9), not_asked="offline"
+    )
+    notes = [n for r in found.values() for n in r.notes]
+    assert notes == [
+        "offline; used instead: the cache of 9 h ago for spot prices of us-east-1; "
+        "going on without spot prices of eu-west-1"
+    ]
 
 
 def test_a_kind_without_a_provider_is_not_asked_for(cache):
