@@ -17,8 +17,9 @@ from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
-from deepvm.catalog.aws_errors import Circumstances, Question, cloud_error, error_code, too_slow, unusable
+from deepvm.catalog.aws_errors import Circumstances, Question, cloud_error, error_code, too_busy, too_slow, unusable
 from deepvm.catalog.aws_signals import HistoryProvider, PlacementProvider, aws_providers
+from deepvm.catalog.aws_wire import Busy, give_words
 from deepvm.catalog.credentials import DEFAULT_REGION, profile_names, secrets_of
 from deepvm.errors import CloudError
 
@@ -31,6 +32,10 @@ _Result = TypeVar("_Result")
 _SECRET_ATTRIBUTES = ("access_key", "secret_key", "token", "_access_key", "_secret_key", "_token")
 
 
+_LOOK_S = 0.25
+"""How often to look whether AWS only refuses."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long to wait for AWS.
@@ -39,12 +44,14 @@ class Patience:
         connect_s, read_s: seconds for a connection, and between two pieces of an answer.
         attempts: how often each request is made at most.
         total_s: seconds for one answer with all its pages. A peer that sends a byte now and then resets the others.
+        busy_s: seconds during which AWS, or a proxy, answers nothing but that it is asked too much.
     """
 
     connect_s: float = 5
     read_s: float = 30
     attempts: int = 6
     total_s: float = 180
+    busy_s: float = 6
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,7 @@ class Aws:
         self._patience, self._at_once = patience or Patience(), at_once
         self._given = dict(clients or {})
         self._made: dict[tuple[str, str], Any] = {}
+        self._busy: dict[tuple[str, str], Busy] = {}
         self._session: Any = None
         self._credentials: Any = None
         self._searched = False
@@ -163,7 +171,7 @@ class Aws:
         """What ``ask`` gives or raises, or that it took too long; then its thread is left behind.
 
         Raises:
-            CloudError: no answer within ``Patience.total_s``.
+            CloudError: no answer within ``Patience.total_s``, or nothing but refusals for ``Patience.busy_s``.
         """
         answers: SimpleQueue[_Answer] = SimpleQueue()
 
@@ -174,10 +182,18 @@ class Aws:
                 answers.put(_Answer(0, error=error))
 
         threading.Thread(target=serve, name=f"aws-{question.operation}", daemon=True).start()
-        try:
-            answer = answers.get(timeout=self._patience.total_s)
-        except Empty:
-            raise too_slow(question, self._patience.total_s) from None
+        start, busy = time.monotonic(), self._busy_of(question.service, question.region)
+        answer = None
+        while answer is None:
+            left = start + self._patience.total_s - time.monotonic()
+            try:
+                answer = answers.get(timeout=max(0.0, min(left, _LOOK_S)))
+            except Empty:
+                # boto3 tries again, ever more slowly, for a minute; a few seconds tell as much.
+                if busy.for_s(start) >= self._patience.busy_s:
+                    raise too_busy(question, self._patience.busy_s) from None
+                if left <= 0:
+                    raise too_slow(question, self._patience.total_s) from None
         if answer.error is not None:
             raise answer.error
         return cast("_Result", answer.result)
@@ -229,7 +245,8 @@ class Aws:
             CloudError: no answer, or a refusal.
         """
         question = Question("ec2", "DescribeRegions", self._region or DEFAULT_REGION)
-        names = sorted(row["RegionName"] for row in self.call(question).get("Regions") or ())
+        rows = self.call(question).get("Regions") or ()
+        names = sorted(row["RegionName"] for row in rows if row.get("RegionName"))
         if not names:
             raise unusable(question, "the answer holds no region")
         return tuple(names)
@@ -266,7 +283,13 @@ class Aws:
             read_timeout=self._patience.read_s,
             user_agent_extra=f"deepvm/{__version__}",
         )
-        return self._session.client(service, region_name=region, config=config)
+        client = self._session.client(service, region_name=region, config=config)
+        client.meta.events.register("before-parse", give_words)
+        client.meta.events.register("response-received", self._busy_of(service, region).hear)
+        return client
+
+    def _busy_of(self, service: str, region: str) -> Busy:
+        return self._busy.setdefault((service, region), Busy())
 
     def _failure(self, error: Exception, question: Question) -> CloudError:
         kept = vars(self._credentials) if self._credentials is not None else {}

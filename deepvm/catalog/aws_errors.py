@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deepvm.catalog.aws_wire import NO_WORDS, THROTTLED
 from deepvm.catalog.credentials import redact
 from deepvm.core.spelling import nearest
 from deepvm.errors import CloudError
@@ -43,21 +44,6 @@ _WRONG_KEY = {
     "UnrecognizedClientException",
 }
 _REGION_OFF = {"OptInRequired", "RegionDisabledException", "SubscriptionRequiredException"}
-_THROTTLED = {
-    "BandwidthLimitExceeded",
-    "EC2ThrottledException",
-    "LimitExceededException",
-    "MaxConfigLimitExceeded",
-    "PriorRequestNotComplete",
-    "RequestLimitExceeded",
-    "RequestThrottled",
-    "RequestThrottledException",
-    "SlowDown",
-    "Throttling",
-    "ThrottlingException",
-    "ThrottledException",
-    "TooManyRequestsException",
-}
 
 _LOGIN = {
     "LoginError",
@@ -88,11 +74,16 @@ _NO_REGION = {
     "UnknownRegionError",
 }
 
+_UNREADABLE = {"ResponseParserError", "PaginationError", "UnicodeDecodeError", "JSONDecodeError"}
+# boto3 takes what comes for what AWS sends; a list or a string in the place of an object breaks it anywhere.
+_ANOTHER_FORM = {"AttributeError", "LookupError", "RecursionError", "TypeError", "ValueError"}
+
 _SIGN_IN = "sign in again ('aws sso login', 'aws login', or new temporary keys)"
 _CHECK_KEYS = "check which keys are used with 'aws sts get-caller-identity', or set them with 'aws configure'"
 _GIVE_KEYS = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _SET_CLOCK = "set the clock of this machine, for example with 'sudo timedatectl set-ntp true'"
 _WAIT = "wait a minute and try again"
+_LATER = "wait a minute, then 'deepvm catalog refresh' asks again"
 _CHECK_NETWORK = "check the network, the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL, then try again"
 
 _NOT_AWS = "see that AWS itself answers: check the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL"
@@ -163,6 +154,11 @@ def too_slow(question: Question, seconds: float) -> CloudError:
     return CloudError(question.what, "timeout", f"the answer was not complete after {seconds:.0f} s", _WAIT)
 
 
+def too_busy(question: Question, seconds: float) -> CloudError:
+    """The error for a service that does nothing but ask for fewer requests."""
+    return CloudError(question.what, "throttled", f"every request was refused as too many for {seconds:.0f} s", _LATER)
+
+
 def unusable(question: Question, detail: str) -> CloudError:
     """The error for an answer that came and cannot be used."""
     return CloudError(question.what, "reply", detail, "check --region, then try again later")
@@ -200,9 +196,10 @@ def _of_refusal(error: BaseException, question: Question, around: Circumstances)
     if name in _WRONG_KEY:
         return "credentials", said, _CHECK_KEYS
     status = _status(error)
-    if name in _THROTTLED or status == 429:
+    if name in THROTTLED or status == 429 or (status == 503 and code.isdigit()):
         limited = "placement scores may be asked for few configurations a day; ask for the same ones, or tomorrow"
-        return "throttled", said, limited if name == "MaxConfigLimitExceeded" else _WAIT
+        wordless = f"the answer was an HTTP error, {status}" if message == NO_WORDS else said
+        return "throttled", wordless, limited if name == "MaxConfigLimitExceeded" else _LATER
     if status >= 500:
         return "reply", said, _WAIT
     if code.isdigit():
@@ -239,8 +236,10 @@ def _of_exception(error: BaseException, question: Question, around: Circumstance
         return "network", str(error) or type(error).__name__, _CHECK_NETWORK
     if isinstance(error, ValueError) and "endpoint" in str(error).lower():
         return "network", str(error), "give AWS_ENDPOINT_URL as https://host[:port], or unset it"
-    if kinds & {"ResponseParserError", "PaginationError", "UnicodeDecodeError", "JSONDecodeError"}:
+    if kinds & _UNREADABLE:
         return "reply", f"the answer cannot be read ({type(error).__name__})", _NOT_AWS
+    if kinds & _ANOTHER_FORM:
+        return "reply", "the answer does not have the form of AWS's", _NOT_AWS
     return "reply", f"{type(error).__name__}: {error}", "try again; if it stays, report it with this line"
 
 

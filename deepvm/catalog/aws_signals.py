@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -205,8 +206,10 @@ class QuotasProvider(AwsProvider):
             reply = self._aws.call_or_code(question, (_NO_QUOTA,), ServiceCode="ec2", QuotaCode=code)
             if isinstance(reply, str):
                 continue
-            value = (reply.get("Quota") or {}).get("Value")
-            if value is None:  # the page of a proxy, or a value that AWS could not find out: the default may be far off
+            quota = reply.get("Quota")
+            value = quota.get("Value") if isinstance(quota, Mapping) else None
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                # The page of a proxy, or a value that AWS could not find out: the default may be far off.
                 raise unusable(question, f"the answer holds no value of quota {code}")
             if value >= 0:
                 return float(value)

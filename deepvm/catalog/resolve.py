@@ -21,7 +21,7 @@ _PRICES = frozenset({ON_DEMAND, SPOT, HISTORY})
 _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
 # Reasons that befall many signals in the same way: one line for all of them, with the first one's details.
 _ALIKE = CREDENTIAL_REASONS | {"network", "timeout", "throttled"}
-_ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region"}
+_ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region", "throttled"}
 
 
 PATIENCE_S = 60.0

@@ -11,10 +11,15 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import botocore.session
 import pytest
 from aws_account import NOW, REGION
+from botocore.parsers import create_parser
+from botocore.retries.standard import ThrottledRetryableChecker
 
 from deepvm.catalog.aws import Aws, HistoryProvider, Patience, PlacementProvider, aws_providers
+from deepvm.catalog.aws_wire import Busy, give_words
+from deepvm.catalog.fetching import Wish, _fetched
 from deepvm.catalog.provider import OFFERINGS, QUOTAS, SPECS, ZONES
 from deepvm.errors import CloudError
 
@@ -420,3 +425,128 @@ class TestEach:
         start = time.monotonic()
         subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
         assert time.monotonic() - start < 15
+
+
+CALM = Patience(connect_s=10, read_s=20, attempts=1, busy_s=60)  # no second try, and time for a busy machine
+BUSY_BODIES = [
+    *("", "<html><body>Too many requests</body></html>", "slow down", "<a/>"),
+    *("[]", "null", '"busy"', '{"a": 1}'),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "kind"), [(429, "", OFFERINGS), (503, BUSY_BODIES[1], QUOTAS)])
+def test_too_many_requests_without_awss_words(monkeypatch, status, body, kind):
+    with serving(monkeypatch, lambda handler, n: say(handler, body, status)):
+        found = failure(Aws(patience=CALM), kind)
+    assert (found.why, found.detail) == ("throttled", f"the answer was an HTTP error, {status}")
+    assert "'deepvm catalog refresh' asks again" in found.advice
+
+
+@pytest.mark.parametrize("body", BUSY_BODIES, ids=repr)
+@pytest.mark.parametrize(("service", "operation"), [("ec2", "DescribeRegions"), ("pricing", "GetProducts")])
+def test_boto3_reads_the_words_that_were_given(service, operation, body):
+    """Its own parser is the judge: every body becomes a refusal with a code that it tries again."""
+    session = botocore.session.get_session()
+    model = session.get_service_model(service).operation_model(operation)
+    for status in (429, 503):
+        reply = {"status_code": status, "headers": {}, "body": body.encode()}
+        give_words(model, reply)
+        read = create_parser(model.service_model.protocol).parse(reply, model.output_shape)
+        assert read["Error"]["Code"] in ThrottledRetryableChecker._THROTTLED_ERROR_CODES
+        again = dict(reply)
+        give_words(model, again)
+        assert again == reply  # words that are there stay
+    fine = {"status_code": 200, "headers": {}, "body": body.encode()}
+    give_words(model, fine)
+    assert fine["body"] == body.encode()
+
+
+def test_too_many_requests_without_words_are_tried_again(monkeypatch):
+    def answer(handler, number):
+        if number == 1:
+            say(handler, "<html>Too many requests</html>", 429)
+        else:
+            say(handler, zone_page())
+
+    with serving(monkeypatch, answer) as count:
+        patient = Aws(patience=Patience(connect_s=1, read_s=1, attempts=3))
+        assert aws_providers(patient)[OFFERINGS].fetch(REGION, NOW).data
+    assert count[0] == 2
+
+
+@pytest.mark.parametrize("body", ["", refusal("RequestLimitExceeded", "x")], ids=["no words", "AWS's words"])
+def test_a_service_that_only_refuses_is_given_up_soon(monkeypatch, body):
+    """By itself boto3 would try for a minute: six times, each time later."""
+    with serving(monkeypatch, lambda handler, n: say(handler, body, 503)) as count:
+        found = failure(Aws(patience=Patience(connect_s=1, read_s=1, attempts=20, total_s=600, busy_s=0.5)))
+        assert count[0] < 20
+    assert found.why == "throttled" and "for 0 s" in found.detail.replace("0.5", "0")
+
+
+def test_what_was_busy_before_is_asked_anew_and_for_its_whole_time(monkeypatch):
+    """The clock of refusals starts with each question; an answer of any other kind ends them."""
+    busy = Busy()
+    busy.hear({"ResponseMetadata": {"HTTPStatusCode": 429}})
+    start = time.monotonic()
+    assert busy.for_s(start) <= time.monotonic() - start
+    busy.hear(None)
+    assert busy.for_s(0) > 0
+    busy.hear({"ResponseMetadata": {"HTTPStatusCode": 200}})
+    assert busy.for_s(0) == 0
+    for code in ("RequestLimitExceeded", "ThrottlingException"):
+        busy.hear({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}})
+        assert busy.for_s(0) > 0
+        busy.hear({"Error": {"Code": "InternalError"}, "ResponseMetadata": {"HTTPStatusCode": 503}})
+        assert busy.for_s(0) == 0
+
+
+def test_words_of_awss_stay_as_they_are(monkeypatch):
+    with serving(monkeypatch, lambda handler, n: say(handler, refusal("Unavailable", "back soon"), 503)):
+        found = failure(Aws(patience=QUICK))
+    assert (found.why, found.detail) == ("reply", "AWS says Unavailable: back soon")
+
+
+# Whatever a proxy, or a mistake of AWS, puts in the place of an answer
+
+SHAPES = [
+    *("[]", "[1, 2]", "null", "true", "17", '"text"', "{}", "<html><p>Sign in</p></html>", "", "\x00\xff"),
+    *('{"Quota": []}', '{"Quota": "x"}', '{"Quota": {"Value": []}}', '{"Quota": {"Value": "many"}}'),
+    *(
+        '{"Quota": {"Value": NaN}}',
+        '{"Quota": {"Value": true}}',
+        '{"Quota": {"Value": 1',
+        '{"Quota": {"Value": 1e999}}',
+    ),
+    *('{"PriceList": {}}', '{"PriceList": [17, null]}', '{"PriceList": ["[]", "{"]}'),
+    '{"PriceList": ["null"], "NextToken": 3}',
+    *(f"{XML}<a/>", "<a><b></a>", f"{XML}<Response><zoneSet/></Response>"),
+    *(zone_page()[:-90], zone_page().replace("i", "j")),
+    f"{XML}<R><availabilityZoneInfo><item/></availabilityZoneInfo><regionInfo><item/></regionInfo></R>",
+    f"{XML}<R><instanceTypeSet><item><vCpuInfo>x</vCpuInfo></item><item/></instanceTypeSet></R>",
+    f"{XML}<R><instanceTypeSet><item><vCpuInfo><defaultVCpus>x</defaultVCpus></vCpuInfo></item></instanceTypeSet></R>",
+    f"{XML}<R><spotPriceHistorySet><item/><item><spotPrice>x</spotPrice></item></spotPriceHistorySet></R>",
+    f"{XML}<R><reservationSet><item><instancesSet><item/></instancesSet></item></reservationSet></R>",
+    f"{XML}<R><spotPlacementScoreSet><item/></spotPlacementScoreSet></R>",
+    f"{XML}<R>text<instanceTypeOfferingSet>text</instanceTypeOfferingSet></R>",
+]
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_answers_of_any_shape_are_named_errors(monkeypatch, status):
+    said, answered = [""], 0
+    with serving(monkeypatch, lambda handler, n: say(handler, said[0], status)):
+        aws = Aws(patience=CALM)
+        others = [HistoryProvider(aws, 3, ["a"]), PlacementProvider(aws, ["a"], 1)]
+        wishes = {Wish(REGION, one.kind): one for one in [*aws_providers(aws).values(), *others]}
+        for said[0] in SHAPES:
+            for wish, provider in wishes.items():
+                outcome = _fetched(wish, provider, NOW)
+                answered += outcome.error is None
+                text = str(outcome.error)
+                assert "Attribute" not in text and "internal error" not in text, (said, wish)
+                assert outcome.error is None or (outcome.error.why in ("reply", "network") and outcome.error.advice)
+            with pytest.raises(CloudError) as caught:
+                aws.regions()
+            assert "object has no attribute" not in str(caught.value)
+    # One of them is an answer, and one is history that has no price; everything else has to be refused.
+    assert answered <= (4 if status == 200 else 0)
