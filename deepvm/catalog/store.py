@@ -174,7 +174,7 @@ def _catalog_of_json(text: str, path: Path) -> Catalog:
 
     document = parse_json(text, path)
     _refuse(path, _guarded(path, lambda: catalog_findings(document)), json_place(document))
-    catalog = _guarded(path, lambda: build_catalog(document, name=path.stem))  # type: ignore[arg-type]  # valid: an object
+    catalog = _guarded(path, lambda: build_catalog(document, name=_named(path)))  # type: ignore[arg-type]  # valid: an object
     return _doubted(catalog, path, json_place(document))
 
 
@@ -184,7 +184,7 @@ def _catalog_of_csv(text: str, path: Path) -> Catalog:
 
     sheet = parse_csv(text, path)
     _refuse(path, catalog_findings(sheet.document), sheet.place, sheet.problems)
-    return _doubted(_guarded(path, lambda: build_catalog(sheet.document, name=path.stem)), path, sheet.place)
+    return _doubted(_guarded(path, lambda: build_catalog(sheet.document, name=_named(path))), path, sheet.place)
 
 
 def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...]], str]) -> Catalog:
@@ -197,6 +197,11 @@ def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...
     more = [f"{path}: {len(found) - _MOST_DOUBTS} more prices like these"] if len(found) > _MOST_DOUBTS else []
     doubts = (*catalog.provenance.doubts, *found[:_MOST_DOUBTS], *more)
     return replace(catalog, provenance=replace(catalog.provenance, doubts=doubts))
+
+
+def _named(path: Path) -> str:
+    """What a catalogue without a name is called; bytes of a file name that are no text are escaped."""
+    return path.stem.encode(errors="backslashreplace").decode()
 
 
 def _refuse(

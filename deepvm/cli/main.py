@@ -40,7 +40,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if sys.stderr is not None:
             sys.stderr.write("Error: standard output is closed; open it, or send it to a file or to /dev/null\n")
         sys.exit(1)
+    if arguments is None:
+        _write_anything()
     _leave(_ended(words, debug, interrupts))
+
+
+def _write_anything() -> None:
+    """Escape what a stream cannot take: bytes in file names that are no text, and in some locales all but ASCII."""
+    import codecs
+
+    def escape(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        # As JSON writes them, so that a document stays one, and gives the same name when it is read.
+        pairs = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+        return "".join(f"\\u{high:02x}{low:02x}" for high, low in zip(pairs[::2], pairs[1::2], strict=True)), error.end
+
+    codecs.register_error("deepvm", escape)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="deepvm")  # type: ignore[union-attr]  # nobody has put another one in its place yet
 
 
 def _ended(words: list[str], debug: bool, interrupts: Interrupts) -> int:

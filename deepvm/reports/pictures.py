@@ -346,6 +346,6 @@ def own_settings() -> Iterator[None]:
 
 
 def short(text: str, most: int = 40) -> str:
-    """One line of at most ``most`` characters."""
-    line = " ".join(text.split())
+    """One line of at most ``most`` characters; bytes of a file name that are no text, which no font has, escaped."""
+    line = " ".join(text.encode(errors="backslashreplace").decode().split())
     return line if len(line) <= most else line[: most - 3] + "..."
