@@ -257,13 +257,13 @@ class InstanceDocument(_Object):
     eflops: Eflops | None = _unknown(
         "measured operations per second in the catalogue's eflops_unit", MAX_EFLOPS, "when nobody has profiled it"
     )
-    eflops_basis: Text = _text("how eflops was estimated, empty when it was measured")
+    eflops_basis: Text = _text("how eflops was estimated, which needs --estimates; empty when it was measured")
     eflops_source: Text = _text("who measured eflops, where it was not the catalogue's own source")
     speedups: list[Curve] = _rows("speed-up curves", most=100, default=[])
     default_speedup: Literal["", "hybrid", "ring", "measured"] = Field(
         "", description="kind of curve to use for this type: hybrid, ring or measured, empty for the catalogue's"
     )
-    speedup_basis: Text = _text("whose curves these are where they are another type's, empty when its own")
+    speedup_basis: Text = _text("whose curves these are, which is said as a doubt; empty when its own")
     cpu_architecture: Literal["", "x86_64", "arm64"] = Field(
         "", description="processors: x86_64 or arm64, empty when unknown"
     )

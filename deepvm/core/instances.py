@@ -86,12 +86,14 @@ class InstanceType:
         spot_usd_per_hour: $/h, None where it has no spot market.
         gpu: its GPUs, None for a CPU type.
         eflops: operations per second in the catalogue's unit, None when nobody knows.
-        eflops_basis: how ``eflops`` was estimated, in words; empty when it was measured.
+        eflops_basis: how ``eflops`` was estimated, in words; empty when it was measured. Such a type is considered only
+            where estimates are allowed.
         eflops_source: who measured ``eflops``, in words, where it was not the catalogue's own source.
         speedups: its speed-up curves, at most one general one of each kind.
         default_speedup: the kind of curve to use for this type unless the user says otherwise; empty for the
             catalogue's.
-        speedup_basis: whose curves these are, in words, where they are another type's; empty when its own.
+        speedup_basis: whose curves these are, in words, where they are another type's; empty when its own. Such a type
+            is considered as any other, and a warning says so.
         quota_family: the provider's quota that its vCPUs count against.
         cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
         burstable: whether it runs at full speed only while it has credits.

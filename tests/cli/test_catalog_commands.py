@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cli.command import Run
 from typer.testing import CliRunner
 
 from deepvm.catalog.store import format_catalog, load_catalog
@@ -169,3 +170,26 @@ def test_exit_codes_of_the_program(arguments, code):
     out = subprocess.run(program, capture_output=True, text=True, cwd=ROOT)
     assert out.returncode == code, out.stderr
     assert bool(out.stdout) == (code == 0) and "Traceback" not in out.stderr
+
+
+@pytest.mark.parametrize("basis", ["eflops_basis", "speedup_basis"])
+def test_what_needs_estimates_is_what_the_texts_say(basis: str, run: Run, tmp_path: Path) -> None:
+    """An estimated speed is a guess that has to be allowed; a curve of the same GPU is only doubted."""
+    document = json.loads(run("catalog", "show", "paper", "-o", "json")[1])
+    for row in document["instances"]:
+        if "gpu" in row:
+            row[basis] = "those of its brother"
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(document))
+    words = ["recommend", "--pw", "3", "--catalog", file]
+    code, out, err = run(*words)
+    needed = basis == "eflops_basis"
+    assert code == (3 if needed else 0)
+    assert ("--estimates" in err) == needed
+    assert ("Doubt: " in out and "those of its brother" in out) != needed
+    code, out, _ = run(*words, "--estimates")
+    assert code == 0 and "Doubt: " in out and "those of its brother" in out
+    # The README and the schema say the same.
+    (row,) = [r for r in (ROOT / "README.md").read_text().splitlines() if r.startswith(f"| `{basis}`")]
+    fields = json.loads(run("catalog", "schema")[1])["$defs"]["InstanceDocument"]["properties"]
+    assert ("--estimates" in row) == ("--estimates" in fields[basis]["description"]) == needed
