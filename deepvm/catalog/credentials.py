@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from deepvm.core.spelling import did_you_mean
 from deepvm.errors import RequestError
 
 DEFAULT_REGION = "us-east-1"
@@ -83,6 +84,11 @@ def check_region(name: str, option: str = "region") -> str:
         allowed = "an AWS region in small letters, such as us-east-1 or ap-northeast-2"
         if _REGION.fullmatch(name[:-1]) and name[-1:].isalpha():
             allowed += f"; {name} is a zone, its region is {name[:-1]}"
+        else:
+            from deepvm.catalog.aws import known_regions  # slow to load, and only an error needs it
+
+            meant = did_you_mean(name.replace("_", "-"), sorted(known_regions()))
+            allowed += f"; {meant}" if meant else ""
         raise RequestError(option, name, allowed)
     return name
 

@@ -61,6 +61,12 @@ def test_a_mistyped_region_is_not_one_on_the_other_coast(run: Run) -> None:
     assert code == 4 and err.rstrip().endswith("did you mean us-east-1?")
 
 
+@pytest.mark.parametrize("name", ["us-east1", "useast1", "US-EAST-1", "us_east_1"])
+def test_a_region_of_another_form(name: str, run: Run) -> None:
+    code, _, err = run("recommend", "--pw", "3", "--offline", "--region", name)
+    assert code == 2 and err.rstrip().endswith("; did you mean us-east-1?")
+
+
 @pytest.mark.parametrize("name", ["64", "64vcpus", "0", "1e3"])
 def test_a_number_is_no_file_of_quotas(name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
