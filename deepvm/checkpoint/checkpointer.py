@@ -240,7 +240,7 @@ class Checkpointer:
         )
         self._stepping = False
         self._unseen.reset()
-        self._versions.forget()
+        self._versions.forget(self._version)
         self._requests.reset(self._version)
         self._journal("restored", version=self._version)
         return self._version

@@ -48,7 +48,8 @@ class Versions:
         last: handle of the version that was begun last. begun: the version that is not sent yet.
         handles: of the newest versions.
         bytes: the storages of the last version. disagreements: replicas that were found to differ.
-        last_step, last_s: what was begun last, also if it was skipped, and when. plan_s: its share for a new layout.
+        last_step, last_s: what was begun last, also if it was skipped, or restored since, and when.
+        plan_s: its share for a new layout.
         stall_s: seconds for which training stood still for all of this.
     """
 
@@ -106,9 +107,10 @@ class Versions:
         if self.last is not None:
             self.last.stall_s += waited
 
-    def forget(self) -> None:
-        """The state is another one now: what was saved last says nothing about it."""
+    def forget(self, version: int) -> None:
+        """The state is another one now, that of a version: what was saved last says nothing about it."""
         self.last = self._print = None
+        self.last_step, self.last_s, self.plan_s = version, time.monotonic(), 0.0
         self.bytes.forget()
 
     def lay_out(self, version: int) -> None:

@@ -85,7 +85,8 @@ class SaveContext:
 
     Attributes:
         step: optimizer steps done. now_s: the time.
-        last_step: steps in the newest version. last_s: when it was taken, or training began.
+        last_step: steps in the newest version, or in the restored one.
+        last_s: when that was taken or restored, or training began.
         facts: what is known of costs and preemptions.
     """
 
@@ -148,7 +149,7 @@ class EverySteps:
 
 @dataclass(frozen=True)
 class EverySeconds:
-    """As soon as so much time has passed."""
+    """As soon as the training has worked so long since the end of the last save."""
 
     seconds: float
 
@@ -175,7 +176,7 @@ class EverySeconds:
 
     def due(self, context: SaveContext) -> bool:
         """See :class:`SavePolicy`."""
-        return context.now_s - context.last_s >= self.seconds
+        return _have_passed(self, context)
 
 
 class _Weighing:
@@ -194,12 +195,10 @@ class _Weighing:
         return False
 
     def due(self, context: SaveContext) -> bool:
-        """See :class:`SavePolicy`; a step takes what those since the last version took on average."""
-        facts, done = context.facts, context.step - context.last_step
-        if not context.last_step and not facts.save_s:
+        """See :class:`SavePolicy`."""
+        if not context.last_step and not context.facts.save_s:
             return True  # the first version shows what one costs
-        worked_s = max(context.now_s - context.last_s - float(facts.save_s), 0.0)
-        return done > 0 and bool(done >= whole_steps(self, replace(facts, step_s=worked_s / done)))
+        return _have_passed(self, context)
 
 
 @dataclass(frozen=True)
@@ -337,6 +336,13 @@ def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
     steps = over(policy.interval_s(facts), facts.step_s)
     least = over(policy.least_s(facts), facts.step_s)
     return most(rounded_down(steps), rounded_up(least), 1.0)
+
+
+def _have_passed(policy: IntervalPolicy, context: SaveContext) -> bool:
+    """Whether the :func:`whole_steps` since the end of the last save are done, each as long as they are on average."""
+    done = max(context.step - context.last_step, 1)  # whoever went back to an older step counts by the time
+    worked_s = max(context.now_s - context.last_s - float(context.facts.save_s), 0.0)
+    return bool(done >= whole_steps(policy, replace(context.facts, step_s=worked_s / done)))
 
 
 def parse_policy(text: str, option: str = "policy") -> SavePolicy:

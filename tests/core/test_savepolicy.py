@@ -50,6 +50,12 @@ def test_steps_and_time() -> None:
     assert steps_saved(EverySeconds(0.1), 3, 1) == [1, 2, 3]
 
 
+def test_a_time_counts_from_the_end_of_a_save() -> None:
+    """As in the simulator: between two saves the training gets the time that the user asks for, in full."""
+    assert steps_saved(EverySeconds(30), 10, 10, stall_s=10) == [3, 6, 9]
+    assert steps_saved(EverySeconds(30), 10, 10, stall_s=3000) == [3, 6, 9]
+
+
 @pytest.mark.parametrize("text", [*POLICIES, "static:51", "every:600", "every:0.1", "every:123456.789012345"])
 def test_names_of_policies(text: str) -> None:
     assert policy_name(parse_policy(text)) == text
@@ -172,10 +178,25 @@ def test_a_running_job_saves_after_as_many_steps_as_are_simulated(
     expected = float(whole_steps(policy, replace(facts, step_s=step_s)))
     steps, now = 7, 1e5
     begun = now
-    now += 0.0 if isinstance(policy, EverySeconds) else stall_s  # that time is counted from save to save
+    now += stall_s
     while True:
         steps, now = steps + 1, now + step_s
         if policy.due(SaveContext(steps, now, 7, begun, facts)) or steps - 7 > expected:
             break
     # Just short of a whole number of steps the clock's last digit decides.
     assert steps - 7 == expected or abs(policy.interval_s(facts) / step_s % 1 - 0.5) > 0.499999
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "none"] + ["every:30"])
+@pytest.mark.parametrize("step", [1, 49, 50])
+def test_a_job_whose_last_version_is_ahead_of_it_saves_again(name: str, step: int) -> None:
+    """Whoever counts steps back: time passes all the same."""
+    policy = parse_policy(name)
+    facts = SaveFacts(save_s=1.0, mttp_s=1000.0)
+    assert not policy.due(SaveContext(step, 1002.0, 50, 1000.0, facts))
+    assert policy.due(SaveContext(step, 1500.0, 50, 1000.0, facts))
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "none"])
+def test_the_first_version_behind_a_restore_shows_what_one_costs(name: str) -> None:
+    assert parse_policy(name).due(SaveContext(51, 1000.1, 50, 1000.0, SaveFacts(mttp_s=1000.0)))
