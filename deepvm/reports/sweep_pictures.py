@@ -49,8 +49,8 @@ def draw_outlooks(rows: Sequence[SweepRow], work: Work, path: Path, *, catalog_n
 def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) -> Figure:
     """Expected time above, expected bill below, over the budget; a step line for each policy.
 
-    The band holds 5 to 95 % of the simulated runs, where there were any. Budgets for which nothing is feasible, or on
-    whose cluster the job does not end, are gaps. Limits of the job are thin lines.
+    Bands and bars hold 5 to 95 % of the simulated runs, where there were any. Budgets for which nothing is feasible, or
+    on whose cluster the job does not end, are gaps. Limits of the job are thin lines.
 
     Args:
         rows: from :func:`deepvm.planner.sweep.sweep` with a job, in any order.
@@ -103,8 +103,7 @@ def _panel(
         x, outlooks = [float(r.budget) for r in own], [_outlook(r) for r in own]
         y, low, high = zip(*(_NOTHING if o is None else figures(o) for o in outlooks), strict=True)
         step_line(axes, x, y, POLICY_LABELS[policy], style, place=place, places=len(policies))
-        if any(map(math.isfinite, low)):
-            axes.fill_between(x, low, high, step="post", color=style.color, alpha=0.16, linewidth=0)
+        _ranges(axes, x, low, high, style.color, share=1 - place / len(policies))
         _mark_doubtful(axes, x, y, outlooks, style)
         seen += [v for v in (*y, *low, *high) if math.isfinite(v)]
     if seen and min(seen) > 0 and max(seen) > _WIDE * min(seen):
@@ -115,6 +114,22 @@ def _panel(
     if most is not None:
         _limit(axes, most, name)
     frame(axes)
+
+
+def _ranges(
+    axes: Axes, x: Sequence[float], low: Sequence[float], high: Sequence[float], color: str, *, share: float
+) -> None:
+    """The simulated runs: a band, and a bar at each budget, for it has no width at the last and at one before a gap."""
+    at = [i for i, value in enumerate(low) if math.isfinite(value)]
+    if at:
+        axes.fill_between(x, low, high, step="post", color=color, alpha=0.16, linewidth=0)
+        # Each policy's are narrower than those below, which stay in sight; those of many budgets do not touch.
+        width = share * min(_BAR, _BARS / len(x))
+        axes.vlines([x[i] for i in at], [low[i] for i in at], [high[i] for i in at], color, linewidth=width, alpha=0.5)
+
+
+_BAR, _BARS = 8.0, 200.0
+"""Points that the widest bar takes, and the widest of all budgets together; the axis has twice as many."""
 
 
 def _outlook(row: SweepRow) -> Outlook | None:

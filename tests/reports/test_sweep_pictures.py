@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from builders import paper
+from matplotlib.collections import LineCollection, PolyCollection
 
 from deepvm.core.cluster import Outlook, Spread
 from deepvm.planner.sweep import SweepRow, parse_budgets, sweep
@@ -83,12 +85,49 @@ def test_what_never_ends_is_left_open_too(rows: list[SweepRow]) -> None:
     assert "no line: nothing is feasible, or the job does not end" in figure.axes[0].get_title()
 
 
+def bars_of(axes: Any) -> list[tuple[float, float, float]]:
+    """Budget, lower and upper end of each vertical bar."""
+    found = [s for c in axes.collections if isinstance(c, LineCollection) for s in c.get_segments()]
+    assert all(s[0][0] == s[1][0] for s in found)
+    return [(float(s[0][0]), float(s[0][1]), float(s[1][1])) for s in found]
+
+
+@pytest.mark.parametrize("budgets", ["3", "0,1", "1,2,3"])
+def test_each_simulated_budget_shows_its_range(budgets: str) -> None:
+    """The last one too, one before a gap, and one alone: there the band has no width."""
+    found = [spread_out(r) for r in sweep(paper(), parse_budgets(budgets), ["deepvm"], work=100, mttp="12h")]
+    gap = Outlook(math.inf, math.inf, 1e9, sound=False)
+    if budgets == "1,2,3":
+        assert found[1].recommendation is not None
+        found[1] = replace(found[1], recommendation=replace(found[1].recommendation, outlook=gap))
+    outlooks = [(float(r.budget), r.recommendation.outlook) for r in found if r.recommendation is not None]
+    drawn = [(budget, o.spread) for budget, o in outlooks if o is not None and o.spread is not None]
+    time, bill = figure_of(found).axes
+    assert drawn and bars_of(time) == [pytest.approx((b, s.p5_s / 3600, s.p95_s / 3600)) for b, s in drawn]
+    assert bars_of(bill) == [pytest.approx((b, s.p5_usd, s.p95_usd)) for b, s in drawn]
+
+
+def test_bars_do_not_hide_each_other(rows: list[SweepRow]) -> None:
+    """Policies that buy the same cluster: the wider bars are below, and those of a hundred budgets do not touch."""
+    axes = figure_of([spread_out(r) for r in rows]).axes[0]
+    bars = [c for c in axes.collections if isinstance(c, LineCollection)]
+    widths = [c.get_linewidth()[0] for c in bars]
+    assert len(bars) == 2 and widths[0] > widths[1] > 0 and bars[0].get_zorder() == bars[1].get_zorder()
+    assert not bars_of(figure_of(rows).axes[0])
+    many = [replace(spread_out(rows[-2]), budget=Decimal(n)) for n in range(100)]
+    figure = figure_of(many)
+    render(figure)
+    (thin,) = (c for c in figure.axes[0].collections if isinstance(c, LineCollection))
+    apart = figure.axes[0].transData.transform([(0, 0), (1, 0)])[:, 0]
+    assert 0 < thin.get_linewidth()[0] * figure.dpi / 72 < apart[1] - apart[0]
+
+
 def test_the_band_is_that_of_the_simulated_runs(rows: list[SweepRow]) -> None:
     plain, simulated = figure_of(rows), figure_of([spread_out(r) for r in rows])
     assert not any(axes.collections for axes in plain.axes)
     assert "200 simulated runs" in simulated.axes[0].get_title() and "closed form" in plain.axes[0].get_title()
     for axes, low, high in zip(simulated.axes, (0.9, 0.8), (1.2, 1.3), strict=True):
-        bands = axes.collections
+        bands = [c for c in axes.collections if isinstance(c, PolyCollection)]
         assert len(bands) == 2
         value = lines_of(axes)["DeepVM"].get_ydata()[-1]
         corners = bands[0].get_paths()[0].vertices
