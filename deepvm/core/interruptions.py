@@ -43,7 +43,9 @@ def cluster_share(share: float, vms: int) -> float:
 
 def hits(share: float, vms: int) -> str:
     """What a monthly share of single VMs means for several, as the end of a sentence; empty for one."""
-    return f", which takes one or more of {vms} in {cluster_share(share, vms):.0%} of the months" if vms > 1 else ""
+    if vms == 1:
+        return ""
+    return f", which takes one or more of {vms} in {100 * cluster_share(share, vms):.0f} % of the months"
 
 
 @dataclass(frozen=True)

@@ -127,15 +127,16 @@ def _table(
 
 
 _WIDE = (
-    Column("speed-up", "right", drop=10),
-    Column("K(n)", "right", drop=11),
-    Column("FLOPP spot (op/$)", "right", drop=13),
-    Column("Z", "right", drop=15),
-    Column("$/h per eFLOPS", "right", drop=12),
-    Column("curve", drop=14),
-    Column("zone", drop=9),
-    Column("VM interrupted a month", drop=8),
-    Column("cluster interrupted a month", drop=8),
+    Column("speed-up", "right", drop=11),
+    Column("K(n)", "right", drop=12),
+    Column("FLOPP spot (op/$)", "right", drop=14),
+    Column("Z", "right", drop=16),
+    Column("$/h per eFLOPS", "right", drop=13),
+    Column("curve", drop=15),
+    Column("zone", drop=10),
+    # The share of one VM goes first: alone it reads as if it were the cluster's, which is a multiple of it.
+    Column("VM interrupted a month", drop=9),
+    Column("cluster interrupted a month", drop=8, wrap=False),
 )
 
 
@@ -209,7 +210,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
     if source and band is not None:
         lines.append(
             f"Doubt: {INTERRUPTION_BANDS[band]} a month is of all zones and hours together, counted as "
-            f"{BAND_SHARES[band]:.1%} gone after a month{hits(BAND_SHARES[band], first.cluster.spot_count)}; "
+            f"{100 * BAND_SHARES[band]:g} % gone after a month{hits(BAND_SHARES[band], first.cluster.spot_count)}; "
             f"at a busy hour a {gpu.name} may live for hours. "
             "'--mttp' counts with your own figure."
         )
@@ -218,7 +219,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
         lines.append(
             f"Of {s.runs} simulated runs, half end within {format_seconds(s.p50_s)} and {s.p50_usd:.2f} $, 95 % within "
             f"{format_seconds(s.p95_s)} and {s.p95_usd:.2f} $"
-            + ("." if s.late is None else f"; {s.late:.1%} miss the deadline.")
+            + ("." if s.late is None else f"; {100 * s.late:.1f} % miss the deadline.")
         )
     elif work.deadline_s is not None and outlook.total_s > CLOSE * work.deadline_s:
         lines.append("Doubt: expected means on average; about every second run is late ('--simulate 500' counts them).")

@@ -31,7 +31,9 @@ def share_words(risk: ClusterRisk) -> str:
 
 
 def cluster_sentence(risk: ClusterRisk) -> str:
-    """What AWS's band means for the whole cluster, and on what assumption."""
+    """What AWS's band means for the whole cluster, and on what assumption; empty for one VM."""
+    if risk.vms == 1:
+        return ""
     least, most = risk.losses_per_month
     losses = _between(_digits(least) if least else "", None if most is None else _digits(most, up=True), "")
     shortest, longest = (s / _DAY_S for s in risk.between_s)

@@ -185,7 +185,7 @@ def risk_lines(best: Recommendation, catalog: Catalog) -> list[str]:
         when = f", as of {origin.observed_at.astimezone(timezone.utc).date()}" if origin else ""
         share = INTERRUPTION_BANDS[gpu.interruption_band]
         lines.append(f"Risk: {share} of {gpu.name} spot VMs are taken away in a month (AWS's Spot Advisor{when}).")
-        lines += [cluster_sentence(risk)] if risk.vms > 1 else []
+        lines += filter(None, [cluster_sentence(risk)])
     return lines
 
 

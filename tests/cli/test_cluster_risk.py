@@ -50,5 +50,5 @@ def test_one_vm_is_its_own_cluster(run: Run) -> None:
 def test_a_job_names_the_cluster_too(run: Run) -> None:
     out = run(*ASK, "--work", "100")[1]
     doubt = next(line for line in out.splitlines() if line.startswith("Doubt: 15 to 20 % a month is of all zones"))
-    assert "counted as 17.5% gone after a month, which takes one or more of 9 in 82% of the months; " in doubt
+    assert "counted as 17.5 % gone after a month, which takes one or more of 9 in 82 % of the months; " in doubt
     assert "\nRisk of the cluster: if each of the " in out

@@ -91,6 +91,50 @@ def test_a_table_stays_a_table(name: str, run: Run, files: Path) -> None:
     assert "Left out" not in whole and "Left out" not in narrow(400, run, COMMANDS[name])
 
 
+SIMULATED = ["sweep", "--pw", "3", *WORK[2:], "--simulate", "20", "--policy", "deepvm"]
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "then"),
+    [
+        (["recommend", "--pw", "3", "--prices", "snapshot", "-o", "wide"], "VM interrupted", "cluster interrupted"),
+        (SIMULATED, "gpu type", "gpu count"),
+        (COMMANDS["sweep-work"], "gpu type", "gpu count"),
+        (COMMANDS["sweep"], "gpu type", "gpu count"),
+        (SIMULATED, "time 95 %", "gpu count"),
+        (SIMULATED, "cost 95 %", "$/h"),
+    ],
+)
+def test_what_is_misread_alone_is_never_shown_alone(
+    words: list[str], first: str, then: str, run: Run, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share of one VM without that of the cluster, a type without the number of VMs ..., whatever the width."""
+    from deepvm.reports import tables
+
+    asked: list[tuple[list[tables.Column], list[list[str]]]] = []
+    real = tables.fitting
+
+    def fitting(columns: list[tables.Column], rows: list[list[str]], width: int) -> list[int] | None:
+        asked.append((columns, rows))
+        return real(columns, rows, width)
+
+    monkeypatch.setattr(tables, "fitting", fitting)
+    narrow(80, run, words)
+    (columns, rows), seen = asked[0], set()
+    for width in range(40, 201):
+        kept = real(columns, rows, width)
+        assert kept is not None
+        heads = [columns[i].header for i in kept]
+        alone, other = (next((h for h in heads if h.startswith(name)), "") for name in (first, then))
+        assert other or not alone, (width, heads)
+        seen.add(bool(alone))
+        if other.startswith("cluster"):
+            place = next(i for i, c in enumerate(columns) if c.header == other)
+            widths = tables._widths([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], width)
+            assert widths is not None and widths[kept.index(place)] >= max(len(row[place]) for row in rows)
+    assert seen == {True, False}
+
+
 def test_at_80_columns(run: Run, files: Path) -> None:
     """``WRITE_GOLDEN=1`` writes it anew."""
     shown = [

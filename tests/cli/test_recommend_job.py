@@ -253,7 +253,7 @@ def test_runs_that_miss_the_deadline_are_counted(run: Run) -> None:
     late = json.loads(run(*words, "--simulate", "200", "-o", "json")[1])["configurations"][0]["expected"]["late_share"]
     assert 0.2 < late < 0.8
     out = run(*words, "--simulate", "200")[1]
-    assert f"; {late:.1%} miss the deadline.\n" in out and "every second" not in out
+    assert f"; {100 * late:.1f} % miss the deadline.\n" in out and "every second" not in out
     assert "every second" not in run(*WORK, "--pw", "3", "--measured-on", "g4dn.xlarge", "--deadline", "60h")[1]
 
 

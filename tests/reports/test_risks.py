@@ -44,6 +44,12 @@ def test_sentences() -> None:
     )
 
 
+@pytest.mark.parametrize("band", range(5))
+def test_one_vm_needs_no_sentence_of_its_cluster(band: int) -> None:
+    """It would read "each of the 1", and say what was said of the VM."""
+    assert cluster_sentence(ClusterRisk.of_band(band, 1)) == ""
+
+
 @given(st.integers(0, 4), st.integers(1, 400))
 def test_what_is_said_holds(band: int, vms: int) -> None:
     risk, said = ClusterRisk.of_band(band, vms), share_words(ClusterRisk.of_band(band, vms))
