@@ -22,17 +22,9 @@ from deepvm.catalog.provider import (
     Signal,
 )
 from deepvm.catalog.quota_codes import FAMILIES, quota_family
-from deepvm.core.instances import (
-    Catalog,
-    Gpu,
-    InstanceType,
-    Market,
-    Origin,
-    Provenance,
-    Quota,
-    ZonePrice,
-)
+from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.prices import PriceBasis, PricePoint, price_over_time
+from deepvm.core.provenance import Origin, Provenance
 from deepvm.core.spelling import one_of
 from deepvm.errors import MissingDataError, RequestError
 
@@ -181,8 +173,7 @@ def _instance(name: str, spec: Mapping[str, Any], facts: _Facts) -> InstanceType
         eflops_basis=known.eflops_basis,
         speedup_basis=known.speedup_basis,
         cpu_architecture=spec.get("arch", ""),
-        # AWS's BurstablePerformanceSupported is of T2 and what came after it.
-        burstable=spec.get("burstable", False) or name.partition(".")[0] == "t1",
+        burstable=spec.get("burstable", False),
         current_generation=spec.get("current", True),
         interruption_band=facts.bands.get(name),
         spot_zones=zones if zones and zones[0].zone else (),

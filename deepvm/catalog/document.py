@@ -12,8 +12,9 @@ from decimal import Decimal
 from typing import Any
 
 from deepvm.catalog.quota_codes import FAMILIES, quota_family
-from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, Quota, ZonePrice
+from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.memory_nodes import REAL_NODES, RULES
+from deepvm.core.provenance import Provenance
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.core.units import to_decimal
@@ -82,7 +83,7 @@ def build_instance(raw: Document) -> InstanceType:
         cpu_architecture=raw.get("cpu_architecture", ""),
         burstable=raw.get("burstable", False),
         current_generation=raw.get("current_generation", True),
-        interruption_band=raw.get("interruption_band"),
+        interruption_band=None if (band := raw.get("interruption_band")) is None else int(band),
         spot_zones=tuple(
             ZonePrice(z["zone"], to_decimal(z["usd_per_hour"], "usd_per_hour", unit="$/h"), z.get("name", ""))
             for z in raw.get("spot_zones", ())

@@ -12,7 +12,8 @@ from deepvm.catalog.measured_curves import choose_curves, curve_doubts, with_cur
 from deepvm.catalog.measured_eflops import choose_workload, measured_speeds, usable_speeds
 from deepvm.catalog.measured_entries import Entry, Tables, Told
 from deepvm.catalog.measured_pairs import measured_pairs
-from deepvm.core.instances import Catalog, Measurement
+from deepvm.core.instances import Catalog
+from deepvm.core.provenance import Measurement
 from deepvm.errors import RequestError
 
 

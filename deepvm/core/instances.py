@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 
 from deepvm.core.memory_nodes import REAL_NODES, MemoryNodeRule
+from deepvm.core.provenance import Provenance
 from deepvm.core.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.speedup import SpeedupCurve
-from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd
+from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd, to_positive, to_whole
 from deepvm.errors import MissingDataError, RequestError
 
 INTERRUPTION_BANDS = ("below 5 %", "5 to 10 %", "10 to 15 %", "15 to 20 %", "above 20 %")
@@ -40,13 +40,15 @@ class Gpu:
     manufacturer: str = "NVIDIA"
 
     def __post_init__(self) -> None:
-        """Refuse fractional or absent GPUs.
+        """Keep Python's own numbers and refuse fractional or absent GPUs.
 
         Raises:
-            RequestError: count below 1.
+            RequestError: count not whole or below 1, memory not above 0.
         """
-        if not 1 <= self.count < float("inf") or self.count != int(self.count):
-            raise RequestError("gpu.count", self.count, "a whole number of GPUs >= 1")
+        count = to_whole(self.count, "gpu.count", "a whole number of GPUs >= 1", least=1)
+        object.__setattr__(self, "count", count)
+        if self.memory_gib is not None:
+            object.__setattr__(self, "memory_gib", to_positive(self.memory_gib, "gpu.memory_gib"))
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,15 @@ class ZonePrice:
     usd_per_hour: Decimal
     name: str = ""
     since: str = ""
+
+    def __post_init__(self) -> None:
+        """Make the price exact.
+
+        Raises:
+            RequestError: no price above 0 in whole micro-dollars.
+        """
+        object.__setattr__(self, "usd_per_hour", to_decimal(self.usd_per_hour, "usd_per_hour", unit="$/h"))
+        to_micro_usd(self.usd_per_hour)
 
     def __str__(self) -> str:
         """``use1-az4 (us-east-1a)``."""
@@ -96,11 +107,12 @@ class InstanceType:
             is considered as any other, and a warning says so.
         quota_family: the provider's quota that its vCPUs count against.
         cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
-        burstable: whether it runs at full speed only while it has credits.
+        burstable: whether it runs at full speed only while it has credits; AWS's T1 always.
         current_generation: whether the provider calls it current.
         interruption_band: how often it is taken away: 0-4 for below 5, 5-10, 10-15, 15-20, above 20 % a month.
-        spot_zones: its spot prices by zone, cheapest first; the first is ``spot_usd_per_hour``'s. Empty when unknown.
-            Of a type in a cluster the first is the cluster's zone (see :meth:`in_zone`).
+        spot_zones: its spot prices by zone: the one whose price is ``spot_usd_per_hour``, then the others, which are
+            put cheapest first. Empty when unknown. Of a type in a catalogue the first is the cheapest, of one in a
+            cluster the cluster's zone (see :meth:`in_zone`).
         zones: ids of the zones that offer it; empty when unknown.
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
         note: anything a person should know.
@@ -138,20 +150,26 @@ class InstanceType:
         """
         if not self.name or self.name != self.name.strip():
             raise RequestError("name", self.name, "a name without surrounding blanks")
-        if not 1 <= self.vcpus < float("inf") or self.vcpus != int(self.vcpus):
-            raise RequestError("vcpus", self.vcpus, "a whole number >= 1")
+        object.__setattr__(self, "vcpus", to_whole(self.vcpus, "vcpus", "a whole number >= 1", least=1))
         for option in ("memory_gib", "network_gbps", "network_baseline_gbps", "eflops"):
-            value = getattr(self, option)
-            if value is not None and not 0 < value < float("inf"):
-                raise RequestError(option, value, "a finite number > 0, or None when unknown")
-        if self.interruption_band is not None and self.interruption_band not in range(len(INTERRUPTION_BANDS)):
-            raise RequestError("interruption_band", self.interruption_band, "0 to 4, or None when unknown")
+            if (value := getattr(self, option)) is not None:
+                object.__setattr__(self, option, to_positive(value, option))
+        if self.interruption_band is not None:
+            last = len(INTERRUPTION_BANDS) - 1
+            band = to_whole(
+                self.interruption_band, "interruption_band", "0 to 4, or None when unknown", least=0, most=last
+            )
+            object.__setattr__(self, "interruption_band", band)
+        if self.name.startswith("t1."):  # AWS's BurstablePerformanceSupported is of T2 and what came after it
+            object.__setattr__(self, "burstable", True)
         for option in ("on_demand_usd_per_hour", "spot_usd_per_hour"):
             price: Money | None = getattr(self, option)
             if price is not None:
                 exact = to_decimal(price, option, unit="$/h")
                 to_micro_usd(exact)
                 object.__setattr__(self, option, exact)
+        if self.spot_zones:
+            object.__setattr__(self, "spot_zones", _in_order(self.spot_zones, self.spot_usd_per_hour))
 
     @property
     def memory_bytes(self) -> int | None:
@@ -171,8 +189,12 @@ class InstanceType:
         """The type as it is sold in one of its zones: at that zone's spot price, with the other zones behind it."""
         if zone == self.spot_zones[0]:
             return self
-        others = (z for z in self.spot_zones if z != zone)
+        others = (z for z in self.spot_zones if z.zone != zone.zone)
         return replace(self, spot_usd_per_hour=zone.usd_per_hour, spot_zones=(zone, *others))
+
+    def in_cheapest_zone(self) -> InstanceType:
+        """The type as it is sold in its cheapest zone; itself where spot prices are not known by zone."""
+        return self.in_zone(min(self.spot_zones, key=lambda z: z.usd_per_hour)) if self.spot_zones else self
 
     def curve(self, kind: str) -> SpeedupCurve | None:
         """The general curve of this kind (the one that is not tied to a workload), or None."""
@@ -208,9 +230,8 @@ class Quota:
         except ValueError:
             raise RequestError("market", self.market, " or ".join(m.value for m in Market)) from None
         for option in ("vcpus", "in_use"):
-            value = getattr(self, option)
-            if not 0 <= value < float("inf") or value != int(value):
-                raise RequestError(option, value, "a whole number >= 0")
+            value = to_whole(getattr(self, option), option, "a whole number >= 0", least=0)
+            object.__setattr__(self, option, value)
 
     @property
     def left(self) -> int:
@@ -221,71 +242,6 @@ class Quota:
     def label(self) -> str:
         """What to search for in the provider's console: its name and code; the family where these are unknown."""
         return f"{self.title} ({self.code})" if self.code and self.title else self.family
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where one kind of figure comes from.
-
-    Attributes:
-        signal: ``specs``, ``on-demand``, ``spot`` ... kind: ``live``, ``cache``, ``expired`` or ``embedded``.
-        observed_at: when it was true. source: who said so, in words.
-        refused: rows of it that could not be trusted, counted by reason.
-    """
-
-    signal: str
-    kind: str
-    observed_at: datetime
-    source: str = ""
-    refused: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A figure of a catalogue that was measured on the user's own machines.
-
-    Attributes:
-        kind: ``eflops``, ``scaling`` (a speed-up curve) or ``saturation`` (n_sat of a bandwidth).
-        subject: the type, or ``sender to receiver``. workload: what was trained, empty for ``saturation``.
-        measured_at: when, UTC. value: the result, in words.
-    """
-
-    kind: str
-    subject: str
-    workload: str
-    measured_at: datetime
-    value: str
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where a catalogue's figures come from.
-
-    Attributes:
-        kind: ``embedded``, ``file``, ``live``, ``cache``; ``mixed`` where prices come from several.
-        prices_as_of: the day the oldest prices were true, None when the catalogue is invented.
-        source: the publication or service, in words.
-        origins: the same for each kind of figure, where they differ.
-        basis: which spot price is meant, in words, where it is not the current one: ``p95 of 30 days``.
-        notes: what went wrong on the way, one sentence each.
-        measured: figures that were measured on the user's own machines and are used.
-        measured_file: the file that they are of, empty for the user's own tables.
-        doubts: what these figures do not allow to say, and prices that can hardly be true, one sentence each.
-    """
-
-    kind: str = "file"
-    prices_as_of: date | None = None
-    source: str = ""
-    origins: tuple[Origin, ...] = ()
-    basis: str = ""
-    notes: tuple[str, ...] = ()
-    measured: tuple[Measurement, ...] = ()
-    measured_file: str = ""
-    doubts: tuple[str, ...] = ()
-
-    def origin(self, signal: str) -> Origin | None:
-        """Where one kind of figure comes from, None when that is not told apart."""
-        return next((o for o in self.origins if o.signal == signal), None)
 
 
 @dataclass(frozen=True)
@@ -316,7 +272,7 @@ class Catalog:
     memory_nodes: MemoryNodeRule = REAL_NODES
 
     def __post_init__(self) -> None:
-        """Refuse an empty catalogue and names or quotas that stand twice.
+        """Sell each type in its cheapest zone; refuse an empty catalogue and names or quotas that stand twice.
 
         Raises:
             RequestError: naming the duplicates.
@@ -325,6 +281,7 @@ class Catalog:
             raise RequestError("instances", (), "at least one instance type")
         refuse_twice("instances", (i.name for i in self.instances))
         refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in self.quotas))
+        object.__setattr__(self, "instances", tuple(i.in_cheapest_zone() for i in self.instances))
 
     def sustained(self) -> Catalog:
         """The same catalogue counting with what networks sustain; unknown where only the peak is known.
@@ -360,6 +317,15 @@ class Catalog:
         if name in self.by_name:
             return self.by_name[name]
         raise MissingDataError(f"catalogue {self.name} has no instance type {name!r}")
+
+
+def _in_order(zones: Sequence[ZonePrice], price: Decimal | None) -> tuple[ZonePrice, ...]:
+    """The first zone, which has the type's price, and the others, cheapest first."""
+    first, *others = zones
+    if first.usd_per_hour != price:
+        raise RequestError("spot_zones", first.usd_per_hour, f"spot_usd_per_hour, {price}, as the first zone's price")
+    refuse_twice("spot_zones", (z.zone for z in zones))
+    return (first, *sorted(others, key=lambda z: z.usd_per_hour))
 
 
 def refuse_twice(option: str, names: Iterable[str]) -> None:

@@ -27,7 +27,7 @@ class SaturationTable:
     n_sat: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a table that the planner's algebra does not hold for.
+        """Keep Python's own numbers and refuse a table that the planner's algebra does not hold for.
 
         Raises:
             RequestError: empty, unequal lengths, bandwidths not increasing, n_sat not whole, below 1, or decreasing.
@@ -40,6 +40,8 @@ class SaturationTable:
         whole = all(1 <= n < float("inf") and n == int(n) for n in n_sat)
         if not whole or any(a > b for a, b in zip(n_sat, n_sat[1:], strict=False)):
             raise RequestError("n_sat", n_sat, "whole numbers >= 1 that never decrease with bandwidth")
+        object.__setattr__(self, "network_gbps", tuple(float(g) for g in gbps))
+        object.__setattr__(self, "n_sat", tuple(int(n) for n in n_sat))
 
     @classmethod
     def from_rows(cls, rows: Sequence[tuple[float, int]]) -> SaturationTable:

@@ -10,6 +10,8 @@ import math
 import re
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
+from numbers import Real
+from typing import TypeGuard
 
 from deepvm.core.spelling import nearest
 from deepvm.errors import RequestError
@@ -61,6 +63,33 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
     if not number.is_finite() or not 0 <= number <= MOST_USD or (number == 0 and not zero):
         raise RequestError(option, value, allowed)
     return number
+
+
+def to_whole(value: object, option: str, allowed: str, *, least: int, most: float = math.inf) -> int:
+    """A whole number within bounds as Python's own int: 4.0, Decimal(4) and numpy's 4 count, text and booleans do not.
+
+    Raises:
+        RequestError: naming the option, the value and ``allowed``.
+    """
+    if _is_number(value) and math.isfinite(value) and least <= value <= most and value == int(value):
+        return int(value)
+    raise RequestError(option, value, allowed)
+
+
+def to_positive(value: object, option: str) -> float:
+    """A finite number above 0, of any numeric type, as Python's own float.
+
+    Raises:
+        RequestError: anything else, naming the option and the value.
+    """
+    if _is_number(value) and 0 < value < math.inf:
+        return float(value)
+    raise RequestError(option, value, "a finite number > 0, or None when unknown")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Of any numeric type; text and truth values are none."""
+    return isinstance(value, (Real, Decimal)) and not isinstance(value, bool)
 
 
 def to_micro_usd(price: Decimal) -> int:

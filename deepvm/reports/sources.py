@@ -11,7 +11,8 @@ import numpy as np
 from deepvm.catalog.quota_codes import FAMILIES
 from deepvm.catalog.signal_words import age
 from deepvm.core.cluster import Cluster, Recommendation
-from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market, Measurement, Origin, Quota, find_quota
+from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
+from deepvm.core.provenance import Measurement, Origin
 from deepvm.core.units import format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.reports.risks import cluster_sentence, risk_of

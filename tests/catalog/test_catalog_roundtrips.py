@@ -18,8 +18,9 @@ from deepvm.catalog.json_file import format_document, load_exact
 from deepvm.catalog.problems import catalog_findings
 from deepvm.catalog.schema import CatalogDocument, InstanceDocument, MeasuredDocument
 from deepvm.catalog.store import format_catalog, load_catalog, load_quotas
-from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Provenance, ZonePrice
+from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, ZonePrice
 from deepvm.core.memory_nodes import RULES
+from deepvm.core.provenance import Provenance
 from deepvm.core.saturation import SaturationTable
 from deepvm.core.speedup import HybridSpeedup, LogisticSpeedup, MeasuredSpeedup, RingSpeedup
 from deepvm.errors import DataError, RequestError

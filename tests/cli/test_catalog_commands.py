@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.cli.catalog import app
+from deepvm.cli.main import app as main_app
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, DataError, RequestError
 
 ROOT = Path(__file__).parents[2]
@@ -193,3 +194,44 @@ def test_what_needs_estimates_is_what_the_texts_say(basis: str, run: Run, tmp_pa
     (row,) = [r for r in (ROOT / "README.md").read_text().splitlines() if r.startswith(f"| `{basis}`")]
     fields = json.loads(run("catalog", "schema")[1])["$defs"]["InstanceDocument"]["properties"]
     assert ("--estimates" in row) == ("--estimates" in fields[basis]["description"]) == needed
+
+
+OF_THE_SOURCE = ("Risk: above", "Quotas:", "Prices:")
+
+
+def without_sources(value):
+    """A document without what says where and of when its figures are."""
+    if isinstance(value, list):
+        return [without_sources(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    about = {"kind", "source", "observed_at", "signals", "notes", "quotas", "prices_as_of"}
+    return {key: without_sources(v) for key, v in value.items() if key not in about}
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """AWS's snapshot as the files that ``convert`` makes of it."""
+    folder = tmp_path_factory.mktemp("converted")
+    for ending in ("json", "csv"):
+        good("convert", "aws-us-east-1", folder / f"x.{ending}", "--prices", "snapshot")
+    return folder
+
+
+@pytest.mark.parametrize("form", ["table", "wide", "json", "yaml", "csv"])
+@pytest.mark.parametrize("ending", ["json", "csv"])
+def test_a_converted_snapshot_recommends_what_the_snapshot_does(converted, ending, form):
+    """All but where the figures come from, of which a file says less than the market."""
+    answers = []
+    for source in ("aws-us-east-1", str(converted / f"x.{ending}")):
+        result = CliRunner().invoke(main_app, ["recommend", "--pw", "3", "--catalog", source, "-o", form])
+        assert result.exit_code == 0, result.output + repr(result.exception)
+        answers.append(result.stdout)
+    if form == "csv":
+        assert answers[0] == answers[1]
+    elif form in ("json", "yaml"):
+        ours, files = (json.loads(a) if form == "json" else yaml.safe_load(a) for a in answers)
+        assert without_sources(ours) == without_sources(files)
+    else:
+        ours, files = ([line for line in a.splitlines() if not line.startswith(OF_THE_SOURCE)] for a in answers)
+        assert ours == files and len(ours) > 8

@@ -1,0 +1,71 @@
+"""Where the figures of a catalogue come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one kind of figure comes from.
+
+    Attributes:
+        signal: ``specs``, ``on-demand``, ``spot`` ... kind: ``live``, ``cache``, ``expired`` or ``embedded``.
+        observed_at: when it was true. source: who said so, in words.
+        refused: rows of it that could not be trusted, counted by reason.
+    """
+
+    signal: str
+    kind: str
+    observed_at: datetime
+    source: str = ""
+    refused: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A figure of a catalogue that was measured on the user's own machines.
+
+    Attributes:
+        kind: ``eflops``, ``scaling`` (a speed-up curve) or ``saturation`` (n_sat of a bandwidth).
+        subject: the type, or ``sender to receiver``. workload: what was trained, empty for ``saturation``.
+        measured_at: when, UTC. value: the result, in words.
+    """
+
+    kind: str
+    subject: str
+    workload: str
+    measured_at: datetime
+    value: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a catalogue's figures come from.
+
+    Attributes:
+        kind: ``embedded``, ``file``, ``live``, ``cache``; ``mixed`` where prices come from several.
+        prices_as_of: the day the oldest prices were true, None when the catalogue is invented.
+        source: the publication or service, in words.
+        origins: the same for each kind of figure, where they differ.
+        basis: which spot price is meant, in words, where it is not the current one: ``p95 of 30 days``.
+        notes: what went wrong on the way, one sentence each.
+        measured: figures that were measured on the user's own machines and are used.
+        measured_file: the file that they are of, empty for the user's own tables.
+        doubts: what these figures do not allow to say, and prices that can hardly be true, one sentence each.
+    """
+
+    kind: str = "file"
+    prices_as_of: date | None = None
+    source: str = ""
+    origins: tuple[Origin, ...] = ()
+    basis: str = ""
+    notes: tuple[str, ...] = ()
+    measured: tuple[Measurement, ...] = ()
+    measured_file: str = ""
+    doubts: tuple[str, ...] = ()
+
+    def origin(self, signal: str) -> Origin | None:
+        """Where one kind of figure comes from, None when that is not told apart."""
+        return next((o for o in self.origins if o.signal == signal), None)
