@@ -74,7 +74,7 @@ def file_doubts(catalog: Catalog) -> Iterator[tuple[Path, Doubt]]:
             found.append((("on_demand_usd_per_hour",), judged.on_demand(instance.name, on_demand)))
         if spot is not None:
             found.append((("spot_usd_per_hour",), judged.spot(instance.name, spot)))
-        for n, zone in enumerate(instance.spot_zones):
+        for n, zone in enumerate(instance.spot_zones[1:], 1):  # the first has the type's price
             found.append((("spot_zones", n, "usd_per_hour"), judged.spot(instance.name, zone.usd_per_hour)))
         for place, doubt in found:
             if doubt is not None:
@@ -82,15 +82,13 @@ def file_doubts(catalog: Catalog) -> Iterator[tuple[Path, Doubt]]:
 
 
 def _priced(signals: Mapping[str, Signal]) -> dict[str, PricedType]:
-    """What is compared of each type; of several spot prices the one in the middle, where none on demand is known."""
+    """What is compared of each type; of several spot prices the one in the middle."""
     on_demand = signals[ON_DEMAND].data if ON_DEMAND in signals else {}
     spot: dict[str, list[Decimal]] = {}
     for kind, signal in signals.items():
         base = kind.partition(":")[0]
         if base in (SPOT, HISTORY):
             for name, zones in signal.data.items():
-                if name in on_demand:
-                    continue
                 rows = zones.values() if base == SPOT else [(c[1],) for z in zones.values() for c in z]
                 spot.setdefault(name, []).extend(Decimal(row[0]) for row in rows)
     return {

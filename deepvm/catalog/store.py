@@ -41,7 +41,7 @@ class MarketOptions(TypedDict, total=False):
     network: str | None
 
 
-_MOST_DOUBTS = 20
+_MOST_DOUBTS = 4
 _Built = TypeVar("_Built")
 
 

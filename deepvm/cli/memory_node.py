@@ -19,8 +19,6 @@ app = typer.Typer(
     help="Keep checkpoints in the memory of a machine that stays, and write them to disk behind it.",
 )
 _LOOK_S = 0.25
-_MOST_SHARE = 0.8
-"""Share of a small machine's memory above which there is a warning; a large one has more to give, as plans know."""
 _OTHER_FILES = 64
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _UNITS |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -209,13 +207,15 @@ def _memory(text: str) -> int:
         raise RequestError(
             "memory", text, f"at most {format_bytes(most)}, all that this machine or its control group has"
         )
-    if most is not None and size > max(_MOST_SHARE * most, room_of_system(most)):
+    if most is not None and size > (room := room_of_system(most)):  # what plans count on
+        advice = f"some as well; leave it at most {format_bytes(room)}" if room else "all of it; take a larger one"
         logging.getLogger(__name__).warning(
             "--memory %s is %.0f %% of the %s that this machine or its control group has; the node and the system need "
-            "some as well",
+            "%s",
             text,
             100 * size / most,
             format_bytes(most),
+            advice,
         )
     return size
 

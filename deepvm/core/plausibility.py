@@ -64,11 +64,15 @@ class PricedType:
 
 @dataclass(frozen=True)
 class _Peers:
-    """A median price for each vCPU of comparable VMs, and how far a single on-demand price may be from it."""
+    """What comparable VMs with as many vCPUs cost, $/h, and how far a single on-demand price may be from it."""
 
-    median: Decimal
+    usual: Decimal
     spread: Decimal
     words: str
+
+    def distance(self, price: Decimal) -> Decimal:
+        """How many times a price is above or below the usual one."""
+        return max(price / self.usual, self.usual / price)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Plausibility:
 
     def on_demand(self, name: str, price: Decimal) -> Doubt | None:
         """Why a type's on-demand price cannot be true, None when it can."""
-        return self._by_peers(name, price, Decimal(1), Decimal(1))
+        return self._by_peers(name, price, Decimal(1), Decimal(1)) or self._by_spot(name, price)
 
     def spot(self, name: str, price: Decimal) -> Doubt | None:
         """Why a spot price of a type cannot be true, None when it can."""
@@ -117,19 +121,31 @@ class Plausibility:
         peers = self._peers(name)
         if peers is None:
             return None
-        usual, spread = peers.median * self.types[name].vcpus, peers.spread
-        told = f"{peers.words} for {self.types[name].vcpus} vCPUs, {usual:.4f} $/h"
-        if price < usual * least / spread:
-            return Doubt(price, f"below 1/{spread / least:.0f} of {told}")
-        return Doubt(price, f"above {spread * most:.0f} times {told}") if price > usual * most * spread else None
+        if price < peers.usual * least / peers.spread:
+            return Doubt(price, f"below 1/{peers.spread / least:.0f} of {peers.words}")
+        if price > peers.usual * most * peers.spread:
+            return Doubt(price, f"above {peers.spread * most:.0f} times {peers.words}")
+        return None
+
+    def _by_spot(self, name: str, price: Decimal) -> Doubt | None:
+        """Of an on-demand and a spot price that cannot both be true, the one further from its peers is wrong."""
+        spot, peers = self.types[name].spot_usd_per_hour, self._peers(name)
+        if spot is None or _outside(spot) or peers is None or peers.distance(price) <= peers.distance(spot):
+            return None
+        if LEAST_SPOT_SHARE * price <= spot <= MOST_SPOT_SHARE * price:
+            return None
+        far = f"below 1/{MOST_SPOT_SHARE} of" if price < spot else f"above {1 / LEAST_SPOT_SHARE:.0f} times"
+        return Doubt(price, f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {peers.words}")
 
     def _peers(self, name: str) -> _Peers | None:
-        own = self._families.get(family(name), [])
-        if len(own) >= FEWEST_PEERS:
-            return _Peers(own[len(own) // 2], FAMILY_SPREAD, f"the median of family {family(name)}")
-        if len(self._all) >= FEWEST_PEERS:
-            return _Peers(self._all[len(self._all) // 2], CATALOG_SPREAD, "the median of all types")
-        return None
+        own, vcpus = self._families.get(family(name), []), self.types[name].vcpus
+        group, spread, whose = own, FAMILY_SPREAD, f"family {family(name)}"
+        if len(own) < FEWEST_PEERS:
+            group, spread, whose = self._all, CATALOG_SPREAD, "all types"
+        if len(group) < FEWEST_PEERS:
+            return None
+        usual = group[len(group) // 2] * vcpus
+        return _Peers(usual, spread, f"the median of {whose} for {vcpus} vCPUs, {usual:.4f} $/h")
 
 
 def family(name: str) -> str:

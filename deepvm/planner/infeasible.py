@@ -215,11 +215,11 @@ def _no_memory_node(catalog: Catalog, request: PlanRequest, candidates: Candidat
     return Infeasible("memory", f"no type can be a memory node: {found}", advice)
 
 
-_ALLOWED_BY = {
-    "burstable": "--burstable",
-    "previous-generation": "--generation any",
-    "vcpus": "--memory-node with its name",
-}
+BY_NAME = "--memory-node NAME"
+"""The option that takes a memory node whatever it is."""
+
+ALLOWED_BY = {"burstable": "--burstable", "previous-generation": "--generation any", "vcpus": BY_NAME}
+"""Options that allow memory nodes which are not taken by default, by the reason that left them out."""
 
 
 def _opt_in(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> str:
@@ -230,7 +230,7 @@ def _opt_in(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> s
         for r in candidates.rejections
         if rule.room_bytes(catalog[r.instance_type].memory_bytes or 0) >= request.memory_needed_bytes
     ]
-    return "".join(f", or allow more types with {option}" for why, option in _ALLOWED_BY.items() if why in roomy)
+    return "".join(f", or allow more types with {option}" for why, option in ALLOWED_BY.items() if why in roomy)
 
 
 def _possible(architecture: Architecture, candidates: Candidates) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deepvm.core.cluster import Recommendation, Rejection
 from deepvm.core.instances import INTERRUPTION_BANDS, Catalog, Market
 from deepvm.core.units import format_bytes, format_seconds, format_usd
-from deepvm.planner.infeasible import Infeasible
+from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME, Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
@@ -331,6 +331,9 @@ def _left_out(answer: Recommendations) -> list[str]:
         lines.append(f"Not considered ({reason}): {shown}.")
         if reason == "unprofiled":
             lines.append(_profiling(rejections, answer))
+        elif reason in ALLOWED_BY:
+            ways = ", or ".join(f"'{way}'" for way in dict.fromkeys((ALLOWED_BY[reason], BY_NAME)))
+            lines.append(f"To consider them: {ways}.")
     return lines
 
 

@@ -201,4 +201,25 @@ def test_many_doubts_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "many.json"
     path.write_text(json.dumps({"schema_version": "deepvm.catalog/1", "instances": types}))
     doubts = load_catalog(path).provenance.doubts
-    assert len(doubts) == 21 and doubts[-1] == f"{path}: 10 more prices like these"
+    assert len(doubts) == 5 and doubts[-1] == f"{path}: 26 more prices like these"
+
+
+def test_the_first_zone_has_the_type_s_price_and_is_not_doubted_again(tmp_path: Path) -> None:
+    zones = [{"zone": "a", "usd_per_hour": 0.000001}, {"zone": "b", "usd_per_hour": 0.000002}]
+    path = written(tmp_path, ".json", spot_usd_per_hour=0.000001, spot_zones=zones)
+    doubts = load_catalog(path).provenance.doubts
+    assert [d.split(": ")[1].rpartition(".g4dn")[2] for d in doubts] == [
+        "instances[1] (g4dn.xlarge).spot_usd_per_hour",
+        "instances[1] (g4dn.xlarge).spot_zones[1].usd_per_hour",
+    ]
+
+
+@pytest.mark.parametrize("name", ["g4dn.xlarge", "g5.xlarge"])
+def test_of_two_prices_that_disagree_the_one_that_is_like_its_peers_stays(name: str) -> None:
+    """The on-demand price is within the bounds of its peers, but a tenth of what the market asks on spot."""
+    spot = {name: {"use1-az1": ["0.21", ""], "use1-az2": ["0.19", ""], "use1-az3": ["9000", ""]}}
+    catalog = joined(signals(spot=spot, on_demand=ON_DEMAND | {name: "0.018"}))
+    assert catalog[name].on_demand_usd_per_hour is None
+    assert [z.usd_per_hour for z in catalog[name].spot_zones] == [Decimal("0.19"), Decimal("0.21")]
+    assert refused(catalog, "on-demand") == 1 and refused(catalog, "spot") == 1
+    assert f"{name} on demand at 0.0180 $/h is below 1/10 of its spot price, 0.2100 $/h" in catalog.provenance.notes[0]

@@ -121,12 +121,16 @@ def test_more_memory_than_the_machine_has(
     words = ["serve", "--token-file", str(token), "--listen", "127.0.0.1:0", "--memory"]
     code, out, err = run(*words, "900TiB")
     assert (code, out) == (2, "") and "--memory" in err and "all that this machine or its control group has" in err
-    monkeypatch.setattr(slots, "machine_memory", lambda: 2**30)
     monkeypatch.setattr(memory_node, "_serve", lambda node: None)
-    for size, warned in (("1024MiB", True), ("900MiB", True), ("800MiB", False)):
+    # The system and the node need as much of a small machine: of 4 GiB less the kernel's, a plan counts on 2.76 GB.
+    monkeypatch.setattr(slots, "machine_memory", lambda: 3_780_000_000)
+    for size, warned in (("2800MB", False), ("2803MB", True), ("3GB", True)):
         caplog.clear()
         assert run(*words, size)[0] == 0
         assert (f"--memory {size} is" in caplog.text) == warned
+    assert "leave it at most 2.8 GB" in caplog.text
+    monkeypatch.setattr(slots, "machine_memory", lambda: 2**29)  # has no room at all
+    assert run(*words, "16MiB")[0] == 0 and "the node and the system need all of it" in caplog.text
     # A large one has more to give, and a plan of this size knows it: 57.5 of 68.7 GB, of which 65.9 are its system's.
     monkeypatch.setattr(slots, "machine_memory", lambda: 65_869_537_280)
     for size, warned in (("57.5GB", False), ("60GB", True)):

@@ -85,6 +85,45 @@ def test_a_spot_price_is_compared_with_the_on_demand_price(on_demand: str | None
     assert (doubt and doubt.why) == why
 
 
+@pytest.mark.parametrize(
+    ("on_demand", "spot", "wrong", "why"),
+    [
+        ("0.02", "0.21", "on-demand", "below 1/10 of its spot price, 0.2100 $/h, which is nearer to the median"),
+        ("9", "0.15", "on-demand", "above 50 times its spot price, 0.1500 $/h, which is nearer to the median"),
+        ("0.526", "5.5", "spot", "above 10 times its on-demand price, 0.5260 $/h"),
+        ("0.526", "0.01", "spot", "below 2 % of its on-demand price, 0.5260 $/h"),
+        ("0.526", "0.15", "", ""),
+        ("0.05", "0.5", "", ""),  # far from each other, and not too far
+    ],
+)
+def test_of_two_prices_that_disagree_the_one_further_from_the_peers_is_wrong(
+    on_demand: str, spot: str, wrong: str, why: str
+) -> None:
+    rows = market().types | {"g4dn.xlarge": PricedType(4, Decimal(on_demand), Decimal(spot))}
+    judged = Plausibility(rows)
+    doubts = {
+        "on-demand": judged.on_demand("g4dn.xlarge", Decimal(on_demand)),
+        "spot": judged.spot("g4dn.xlarge", Decimal(spot)),
+    }
+    assert [market for market, doubt in doubts.items() if doubt] == ([wrong] if wrong else [])
+    assert not wrong or (doubt := doubts[wrong]) is not None and doubt.why.startswith(why)
+
+
+@given(st.decimals("0.0005", "10000", places=6), st.decimals("0.0005", "10000", places=6))
+def test_prices_that_disagree_are_never_both_kept_nor_both_refused_for_it(on_demand: Decimal, spot: Decimal) -> None:
+    judged = Plausibility(market().types | {"g4dn.xlarge": PricedType(4, on_demand, spot)})
+    first, second = judged.on_demand("g4dn.xlarge", on_demand), judged.spot("g4dn.xlarge", spot)
+    if not LEAST_SPOT_SHARE * on_demand <= spot <= MOST_SPOT_SHARE * on_demand:
+        assert first or second
+    if first and "spot price" in first.why:
+        assert second is None
+
+
+def test_without_peers_the_spot_price_is_the_one_that_goes() -> None:
+    judged = Plausibility({"x": PricedType(4, Decimal("0.02"), Decimal("0.21"))})
+    assert judged.on_demand("x", Decimal("0.02")) is None and judged.spot("x", Decimal("0.21"))
+
+
 def test_the_bounds_are_part_of_what_is_plausible() -> None:
     lonely = Plausibility({"x": PricedType(1)})
     assert lonely.spot("x", LEAST_USD_PER_HOUR) is None and lonely.spot("x", MOST_USD_PER_HOUR) is None
@@ -150,6 +189,7 @@ def test_no_real_price_is_doubted() -> None:
             known = on_demand.get(place, {})
             region = Plausibility({t: PricedType(vcpus[t], known.get(t), p) for t, p in prices.items()})
             wrong += [(t, str(d)) for t, p in prices.items() if (d := region.spot(t, p))]
+            wrong += [(t, str(d)) for t in prices if t in known and (d := region.on_demand(t, known[t]))]
             judged += len(prices)
     assert wrong == [] and judged > 5000
 

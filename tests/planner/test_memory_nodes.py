@@ -18,6 +18,8 @@ from deepvm.core.memory_nodes import PAPER_NODES, REAL_NODES
 from deepvm.core.units import GIB
 from deepvm.planner.explain import explain
 from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.planner.regions import compare
+from deepvm.reports.recommendations import print_report
 from deepvm.reports.sources import doubts
 
 NOW = datetime(2026, 11, 23, tzinfo=timezone.utc)
@@ -146,6 +148,22 @@ def test_what_is_left_out_for_what_it_is(name: str, reason: str, cure: dict[str,
         assert not any(r.instance_type == name for r in nine(shop, **cure).rejections)
     assert best(shop, memory_node=name)[1] == name
     assert why(nine(shop, memory_node=[f"{name[:-1]}?", "m7g.*"]), name).reason == reason, "a glob names nobody"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("t3.large", "(burstable): t3.large.\nTo consider them: '--burstable', or '--memory-node NAME'.\n"),
+        (
+            "a1.large",
+            "(previous-generation): a1.large.\nTo consider them: '--generation any', or '--memory-node NAME'.\n",
+        ),
+        ("m6g.medium", "(vcpus): m6g.medium.\nTo consider them: '--memory-node NAME'.\n"),
+    ],
+)
+def test_the_report_says_how_to_have_them(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(compare([nine(aws(name, "m7g.xlarge"))]), None, None, NOW, wide=False)
+    assert f"Not considered {said}" in capsys.readouterr().out
 
 
 def test_a_named_type_must_have_room_all_the_same() -> None:
