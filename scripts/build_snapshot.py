@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Make data/aws/us-east-1.json, the embedded snapshot, from a table of types and prices.
 
-The table is a CSV file with the columns of CURATED below, one line for each type; on-demand and spot prices may be of
-different days, so both are given. Run it again with a newer table to bring the snapshot up to date:
+The table is a CSV file with the columns of CURATED below, one line for each type; current_generation is what AWS's
+DescribeInstanceTypes says (CurrentGeneration), whatever the numbers in the names suggest: in 2026 c5 and r7g are not
+current, c5n and m7g are. On-demand and spot prices may be of different days, so both are given. Run it again with a
+newer table to bring the snapshot up to date:
 
     python scripts/build_snapshot.py curated_us-east-1.csv --on-demand-of 2026-07-20 --spot-of 2026-08-10
 """

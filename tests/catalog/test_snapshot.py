@@ -94,6 +94,21 @@ def test_every_type_equals_the_table(catalog: Catalog) -> None:
         assert (i.gpu.count if i.gpu else 0) == int(row["gpu_count"])
 
 
+def test_previous_generations_are_those_that_aws_calls_so(catalog: Catalog) -> None:
+    """Names do not tell (c5 and r7g are previous, c5n and m7g are not); moto holds AWS's own replies for all types.
+
+    Time only goes one way: what was current when the snapshot was made may be previous in moto's newer replies.
+    """
+    from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+    current = {i.name for i in catalog if i.current_generation}
+    aws = {name: reply["CurrentGeneration"] for name, reply in INSTANCE_TYPES.items()}
+    assert len(catalog.by_name.keys() & aws.keys()) > 140
+    assert [i.name for i in catalog if not i.current_generation and aws.get(i.name)] == []
+    assert {"g4dn.xlarge", "c5n.large", "m7g.large", "c6i.large", "p3dn.24xlarge"} <= current
+    assert not {"g5.xlarge", "c5.large", "m5.large", "m6i.large", "r6i.large", "r7g.large", "c6gn.large"} & current
+
+
 @needs_table
 def test_the_script_makes_the_embedded_file(tmp_path: Path) -> None:
     made = tmp_path / "made.json"
