@@ -14,6 +14,8 @@ from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from deepvm.catalog.document import document_of
+from deepvm.catalog.problems import catalog_findings
 from deepvm.core.instances import Catalog, InstanceType, Quota, ZonePrice
 from deepvm.core.speedup import RingSpeedup
 from deepvm.planner.candidates import gather
@@ -43,6 +45,20 @@ def zoned(*more: InstanceType) -> Catalog:
         *more,
         default_speedup="ring",
     )
+
+
+@given(st.permutations([("z1", "0.30"), ("z2", "0.20"), ("z3", "0.25"), ("z4", "0.25")]))
+@settings(max_examples=examples(24), deadline=None)
+def test_the_order_in_which_zones_are_given_says_nothing(rows: list[tuple[str, str]]) -> None:
+    zones = tuple(ZonePrice(zone, Decimal(price)) for zone, price in rows)
+    gpu = gpu_type("g", speedups=PERFECT, spot_usd_per_hour=rows[0][1], spot_zones=zones)
+    shop = catalog(gpu, cpu_type("m", on_demand_usd_per_hour="0.1"), default_speedup="ring")
+    found = recommend(shop, 3)[0]
+    assert (found.cluster.gpu_count, found.usd_per_hour) == (14, Decimal("2.9"))
+    assert found.cluster.zone == ZonePrice("z2", Decimal("0.20"))
+    next_best = found.cluster.zones[1]
+    assert next_best.usd_per_hour == Decimal("0.25") and found.cluster.usd_per_hour_in(next_best) == Decimal("3.6")
+    assert not catalog_findings(document_of(shop)), "a file of it can be read again"
 
 
 def best(answer: Recommendations) -> tuple[str, int, str, str]:
