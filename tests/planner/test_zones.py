@@ -56,8 +56,8 @@ def test_the_order_in_which_zones_are_given_says_nothing(rows: list[tuple[str, s
     found = recommend(shop, 3)[0]
     assert (found.cluster.gpu_count, found.usd_per_hour) == (14, Decimal("2.9"))
     assert found.cluster.zone == ZonePrice("z2", Decimal("0.20"))
-    next_best = found.cluster.zones[1]
-    assert next_best.usd_per_hour == Decimal("0.25") and found.cluster.usd_per_hour_in(next_best) == Decimal("3.6")
+    assert found.next_zone is not None and found.next_zone.zone is not None
+    assert (found.next_zone.zone.usd_per_hour, found.next_zone.usd_per_hour) == (Decimal("0.25"), Decimal("3.6"))
     assert not catalog_findings(document_of(shop)), "a file of it can be read again"
 
 
