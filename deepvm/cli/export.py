@@ -78,7 +78,7 @@ def export(
     from deepvm.reports.exports.writing import write_export
 
     subnets = tuple(_subnet(text) for text in subnet)
-    plan = _placed(_read(file, rank), zone, to, subnets)
+    plan = _placed(_read(file, rank), zone, subnets, limited=max_price is not None)
     found = render(
         plan,
         to,
@@ -118,10 +118,16 @@ def _read(file: str, rank: str) -> Plan:
     return decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), int(rank))
 
 
-def _placed(plan: Plan, zones: list[str], to: str, subnets: tuple[Subnet, ...]) -> Plan:
-    """The plan in the zones where it may start, but for those that a price limit leaves out (`--max-price`)."""
+def _placed(plan: Plan, zones: list[str], subnets: tuple[Subnet, ...], *, limited: bool) -> Plan:
+    """The plan in the zones where it may start.
+
+    Args:
+        plan: what to start.
+        zones: those that the user names, empty for all that are within what the plan was asked for.
+        subnets: where its VMs would be; one in a zone that is left out is refused.
+        limited: whether a price limit, and not what was asked for, says which zones are too dear.
+    """
     from deepvm.core.units import format_usd
-    from deepvm.reports.exports import REGISTRY
 
     if zones:
         chosen = plan.in_zones(zones)
@@ -132,12 +138,13 @@ def _placed(plan: Plan, zones: list[str], to: str, subnets: tuple[Subnet, ...]) 
         why = f"{plan.memory.instance_type} is not offered"
         lost = _lost(plan, sound, subnets, f"{why} in {{zones}}")
         o.note(f"left out: {lost}, because {why} there")
-    if "max_price" in REGISTRY[to].options or sound.budget is None:
+    if limited or sound.budget is None:
         return sound
-    cheap = sound.within_budget()  # nothing else keeps it within what was asked for
+    cheap = sound.within_budget()
     if cheap != sound:
-        why = f"there it would cost more than the {format_usd(sound.budget)} $/h that was asked for"
-        o.note(f"left out: {_lost(sound, cheap, (), '')}, because {why}; --zone takes one all the same")
+        asked = f"the {format_usd(sound.budget)} $/h that was asked for"
+        lost = _lost(sound, cheap, subnets, f"it would cost more than {asked} in {{zones}}; --max-price takes more")
+        o.note(f"left out: {lost}, because there it would cost more than {asked}; --zone takes one all the same")
     return cheap
 
 

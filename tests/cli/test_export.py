@@ -180,17 +180,21 @@ def exported_zones(*words: object, given: str) -> tuple[list[str], str]:
     return [z["zone_id"] for z in data["aws_availability_zone"].values()], result.stderr
 
 
-def test_the_price_limit_and_nothing_else_decides_which_zones_are_too_dear() -> None:
-    """What was asked for when the plan was made is not asked again: --max-price is what may be paid now."""
+def test_what_is_too_dear_is_said_by_the_price_limit_or_else_by_what_was_asked_for() -> None:
+    """Whoever names no limit asked for at most 2 $/h: no VM may start where the cluster costs more than that today."""
     given = dear_zones()
     zones, notes = exported_zones("--max-price", 3, given=given)
     assert zones == ["use1-az2", "use1-az3"] and "too dear" not in notes
     assert "left out: use1-az1, because c5.xlarge is not offered there" in notes
     good("export", "-", "--to", "terraform", "--max-price", 3, "--subnet", "use1-az3=subnet-1", given=given)
     zones, notes = exported_zones(given=given)
+    assert zones == ["use1-az2"]
+    assert "left out: use1-az3, because there it would cost more than the 2.0000 $/h that was asked for" in notes
+    assert exported_zones(given=given.replace("0.26", "0.225"))[0] == ["use1-az2", "use1-az3"]  # 2.00 $/h
+    zones, notes = exported_zones("--max-price", 2.2, given=given)
     assert zones == ["use1-az2"] and "too dear for the limit: use1-az3 at 0.2600 $/h" in notes
-    cheaper = given.replace("0.26", "0.25")  # 2.2 $/h: more than was asked for, but within the limit of 2.256
-    assert exported_zones(given=cheaper)[0] == ["use1-az2", "use1-az3"]
+    error = refused("export", "-", "--to", "terraform", "--subnet", "use1-az3=subnet-1", given=given)
+    assert "more than the 2.0000 $/h that was asked for in use1-az3; --max-price takes more" in str(error)
     error = refused("export", "-", "--to", "terraform", "--subnet", "use1-az1=subnet-1", given=given)
     assert "use1-az2, use1-az3: c5.xlarge is not offered in use1-az1" in str(error)
 
