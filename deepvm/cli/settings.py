@@ -29,7 +29,8 @@ OTHER_VARIABLES = frozenset(
     {
         *(CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_DATA_DIR", "DEEPVM_ADVISOR_URL"),
         # of training jobs and memory nodes, which import the checkpointing alone
-        *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_TLS_CA", "DEEPVM_CHECKPOINT_KILL_AT"),
+        *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN", "DEEPVM_TLS_CA"),
+        "DEEPVM_CHECKPOINT_KILL_AT",
     }
 )
 """Variables of other parts, which are no options."""

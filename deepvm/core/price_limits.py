@@ -54,8 +54,8 @@ class PriceLimits:
 
     def needed_for(self, vm_usd_per_hour: Decimal, count: int) -> Decimal:
         """The lowest limit of the whole cluster, $/h, with which its ``count`` spot VMs may each cost this much."""
-        share = self.plan_usd_per_hour / self.spot_usd_per_hour
-        return _ceil(count * vm_usd_per_hour * share)
+        # Multiplied before it is divided: the quotient of two prices is rounded, and would ask a micro-dollar too much.
+        return _ceil(count * vm_usd_per_hour * self.plan_usd_per_hour / self.spot_usd_per_hour)
 
 
 def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:

@@ -200,6 +200,7 @@ def save(place: Place, *versions: int, job: str = "job") -> None:
     with place.open() as tiers, saver_of(tiers, job) as saver:
         for version in versions:
             saver._version = version
+            saver.wait()  # it is changed by hand
             with torch.no_grad():
                 saver._state.model.weight.fill_(version)
             assert saver.save(block=True).durable.result(30) == version

@@ -99,16 +99,19 @@ def test_who_waits_is_told_at_once() -> None:
             one.close()
 
 
-def test_a_callback_that_fails_is_logged_and_costs_no_other_version(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_fails_is_logged_and_costs_no_other_version(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     def fails(level: Level) -> None:
-        raise ValueError("of the trainer")
+        if level is Level.DURABLE:
+            raise ValueError("of the trainer")
 
     layout = make_layout(50_000)
-    with running() as node:
+    with running(2 * MIB, tmp_path) as node:
         one = tier(node)
         one.put(Shard("job", 1, 0, layout, make_image(layout, 1)), fails)
         assert until(lambda: "version 1: a callback failed" in caplog.text and "of the trainer" in caplog.text)
-        assert put(one, 2, layout, make_image(layout, 2)).wait(Level.REMOTE)
+        assert put(one, 2, layout, make_image(layout, 2)).wait(Level.DURABLE)
         one.close()
 
 

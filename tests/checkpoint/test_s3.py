@@ -372,8 +372,9 @@ class TestTheSameNumberAgain:
             write(once, NEW)
             assert there(once, tmp_path) == NEW
             assert store.keys() == [NAME, NAME + SUFFIX]
-        assert len(found) == 10  # two parts; and start, list, record, upcoming, end, record, removal; and none
-        assert found == [old] * 7 + [new] * 3
+        # Uploads; two parts; and start, list, record, upcoming, end, record, removal; and none.
+        assert len(found) == 11
+        assert found == [old] * 8 + [new] * 3
 
     def test_a_writer_that_was_killed_and_one_that_fails_after_it(
         self, store: Store, once: S3Tier, tmp_path: Path

@@ -13,8 +13,8 @@ from cli.command import Run
 from typer.testing import CliRunner
 
 from deepvm.catalog.store import format_catalog, load_catalog
+from deepvm.cli.app import app as main_app
 from deepvm.cli.catalog import app
-from deepvm.cli.main import app as main_app
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, DataError, RequestError
 
 ROOT = Path(__file__).parents[2]

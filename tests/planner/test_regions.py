@@ -16,7 +16,7 @@ from deepvm.core.instances import Catalog
 from deepvm.planner.recommend import plan, recommend
 from deepvm.planner.regions import compare
 from deepvm.planner.request import PolicyName
-from planner.strategies import cases
+from planner.strategies import cases, repriced
 
 
 def region(name: str, spot: str, **changes: object) -> Catalog:
@@ -53,13 +53,10 @@ def test_equal_clusters_are_ordered_by_region() -> None:
 def test_it_is_the_brute_force_over_all_regions(case: object, cheaper: int) -> None:
     here, request = case.catalog, case.request  # type: ignore[attr-defined]
 
-    def moved(price: Decimal | None) -> Decimal | None:
-        return None if price is None else price + Decimal(cheaper) / 100
-
     there = replace(
         here,
         region="there-1",
-        instances=tuple(replace(i, spot_usd_per_hour=moved(i.spot_usd_per_hour)) for i in here),
+        instances=tuple(repriced(i, lambda price: price + Decimal(cheaper) / 100) for i in here),
     )
     here = replace(here, region="here-1")
     answers = [plan(c, request) for c in (there, here)]
