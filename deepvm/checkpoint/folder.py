@@ -277,8 +277,6 @@ class VersionFolder:
         try:
             status = path.lstat()
             size, problem = status.st_size, not_a_file(status)
-            if problem and not os.path.lexists(record_of(path)):  # nobody ever called it a version
-                return None
             manifest = None if problem else read_manifest(path)
         except FileNotFoundError:
             if os.path.lexists(path):

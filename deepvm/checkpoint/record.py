@@ -110,7 +110,8 @@ def not_a_file(status: os.stat_result) -> str:
     if stat.S_ISREG(status.st_mode):
         return ""
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
-    return f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device or socket')} in place of a file"
+    advice = "; put the file that it leads to in its place" if stat.S_ISLNK(status.st_mode) else ""
+    return f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device or socket')} in place of a file{advice}"
 
 
 def _open(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import TYPE_CHECKING
 
 from deepvm.cli.options import note
@@ -11,6 +12,10 @@ from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
     from deepvm.core.instances import Catalog, Quota
+
+
+_VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)
+"""What people write who mean a number of vCPUs, or nothing."""
 
 
 def open_quotas(name: str | None, catalog: Catalog) -> tuple[Quota, ...] | None:
@@ -32,7 +37,7 @@ def open_quotas(name: str | None, catalog: Catalog) -> tuple[Quota, ...] | None:
 
 
 def _looks_like_vcpus(name: str) -> bool:
-    return any(c.isdigit() for c in name) and not any(c in name for c in "./\\") and not os.path.exists(name)
+    return bool(_VCPUS.fullmatch(name.strip())) and not os.path.exists(name)
 
 
 def _no_file_of_quotas(name: str, catalog: Catalog) -> Exception:

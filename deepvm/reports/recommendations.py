@@ -46,7 +46,9 @@ def print_report(
     lines = [
         *_reasons(best),
         *_others(found),
-        *risk_lines(best[0], best.catalog),
+        *risk_lines(
+            best[0], best.catalog, known=best.request.work is not None and best.request.work.mttp_s is not None
+        ),
         *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
         *quota_lines(best, now),

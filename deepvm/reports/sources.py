@@ -178,8 +178,14 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
     return rows
 
 
-def risk_lines(best: Recommendation, catalog: Catalog) -> list[str]:
-    """How often the VMs of a cluster are taken away, and it with them."""
+def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -> list[str]:
+    """How often the VMs of a cluster are taken away, and it with them.
+
+    Args:
+        best: the cluster.
+        catalog: that it is of.
+        known: whether the user has said how long a VM lives, so that the times and bills above count with that.
+    """
     gpu, lines, risk = best.cluster.gpu, [], risk_of(best.cluster)
     if risk is not None and gpu.interruption_band is not None:
         origin = catalog.provenance.origin("advisor")
@@ -187,6 +193,10 @@ def risk_lines(best: Recommendation, catalog: Catalog) -> list[str]:
         share = INTERRUPTION_BANDS[gpu.interruption_band]
         lines.append(f"Risk: {share} of {gpu.name} spot VMs are taken away in a month (AWS's Spot Advisor{when}).")
         lines += filter(None, [cluster_sentence(risk)])
+        if known:
+            lines.append(
+                "Times and bills above count with the mean time to preemption that was given, not with this risk."
+            )
     return lines
 
 

@@ -218,10 +218,19 @@ def test_strangers_are_no_versions(tmp_path: Path) -> None:
         ".x.tmp",
     ):
         (tmp_path / name).write_bytes(b"")
-    (tmp_path / "b-000000000001.pt").mkdir()
-    os.mkfifo(tmp_path / "c-000000000001.pt")
     assert folder.found() == ()
     assert folder.sweep() == 0  # .x.tmp is not ours
+
+
+def test_what_claims_a_version_and_is_no_file_is_damaged(tmp_path: Path) -> None:
+    """With or without a commit record: a link whose record is gone is no reason to begin at 0."""
+    folder = VersionFolder(tmp_path)
+    (tmp_path / "a-000000000001.pt").mkdir()
+    os.mkfifo(tmp_path / "a-000000000002.pt")
+    (tmp_path / "a-000000000003.pt").symlink_to(tmp_path / "elsewhere.pt")
+    found = {f.version: f.problem for f in folder.found("a")}
+    assert "a folder in place" in found[1] and "a pipe in place" in found[2] and "a symbolic link in place" in found[3]
+    assert [d.version for d in folder.damaged("a")] == [3, 2, 1]
 
 
 def test_versions_that_are_not_complete_say_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

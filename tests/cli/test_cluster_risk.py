@@ -52,3 +52,10 @@ def test_a_job_names_the_cluster_too(run: Run) -> None:
     doubt = next(line for line in out.splitlines() if line.startswith("Doubt: 15 to 20 % a month is of all zones"))
     assert "counted as 17.5 % gone after a month, which takes one or more of 9 in 82 % of the months; " in doubt
     assert "\nRisk of the cluster: if each of the " in out
+
+
+def test_a_given_mean_time_is_not_taken_for_aws_s(run: Run) -> None:
+    """Two losses a month beside 31 in two days read like a contradiction."""
+    given = "Times and bills above count with the mean time to preemption that was given, not with this risk."
+    assert given in run(*ASK, "--work", "100", "--mttp", "12h")[1]
+    assert given not in run(*ASK, "--work", "100")[1]

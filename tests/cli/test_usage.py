@@ -67,6 +67,16 @@ def test_a_region_of_another_form(name: str, run: Run) -> None:
     assert code == 2 and err.rstrip().endswith("; did you mean us-east-1?")
 
 
+def test_a_file_of_quotas_that_is_missing_is_no_number(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("recommend", "--pw", "3", *PAPER, "--quota", "quotas2024")
+    assert code == 4 and "quotas2024: file: does not exist" in err
+    code, _, err = run("recommend", "--pw", "3", *PAPER, "--quota", "")
+    assert code == 2 and "--quota: not given or empty" in err
+
+
 @pytest.mark.parametrize("name", ["64", "64vcpus", "0", "1e3"])
 def test_a_number_is_no_file_of_quotas(name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

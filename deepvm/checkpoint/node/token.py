@@ -101,14 +101,14 @@ def token_from_environment(environment: Mapping[str, str] | None = None) -> Toke
     """
     path = (os.environ if environment is None else environment).get(TOKEN_VARIABLE, "")
     if not path:
-        raise _NoTokenError(TOKEN_VARIABLE, path, _TOKEN_ADVICE)
+        raise TokenMissingError(TOKEN_VARIABLE, path, _TOKEN_ADVICE)
     try:
         return read_token(path, TOKEN_VARIABLE)
     except RequestError as error:
         raise RequestError(TOKEN_VARIABLE, path, f"{error.allowed}; {_TOKEN_ADVICE}") from None
 
 
-class _NoTokenError(RequestError):
+class TokenMissingError(RequestError):
     """Nothing was given: there is no value that could be shown."""
 
     def __str__(self) -> str:
