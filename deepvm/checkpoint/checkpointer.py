@@ -219,7 +219,7 @@ class Checkpointer:
         self._versions.bytes.forget()
 
     def restore_latest(self, *, allow_fresh: bool = False) -> int:
-        """Restore the newest complete and undamaged version of all tiers.
+        """Restore the newest complete and undamaged version of all tiers, those under way included: it waits for them.
 
         Args:
             allow_fresh: begin anew at 0 where versions are there and all of them are damaged; what is left of them gets
@@ -230,9 +230,10 @@ class Checkpointer:
 
         Raises:
             CheckpointError: no tier answers, what was found is of another model, or versions are there and none of them
-                can be had, now or at all.
+                can be had, now or at all; or those under way do not come to an end.
         """
         self._before_load()
+        self._versions.settle()
         if self._layers.updates is not None:
             self._layers.updates.reset()
         self._version = restore_newest(

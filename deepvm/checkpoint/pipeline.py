@@ -187,6 +187,7 @@ class Pipeline:
                 return
         with self._change:
             self._under_way -= 1
+            self._change.notify_all()
         self._conclude(handle, shard, state)
         self.give_back(slot)
 
@@ -239,6 +240,16 @@ class Pipeline:
             thread.start()
             self._threads.append(thread)
 
+    def settle(self, limit_s: float) -> bool:
+        """Wait for what is under way, as :meth:`close` does; returns whether all of it was done in that time."""
+        deadline = time.monotonic() + limit_s
+        with self._change:
+            sent = self._change.wait_for(lambda: not self._under_way, limit_s)
+        return sent and self._settled(deadline)
+
+    def _settled(self, deadline: float) -> bool:
+        return all([tier.settle(max(deadline - time.monotonic(), 0.0)) for tier in self.tiers])
+
     def close(self, timeout_s: float) -> bool:
         """Finish what is under way, then end; returns whether all of it was done in that time, one for all tiers."""
         deadline = time.monotonic() + timeout_s
@@ -257,8 +268,8 @@ class Pipeline:
             free, self._free = self._free, []
         for slot in free:
             slot.release()
+        done = self._settled(deadline) and done
         for tier in self.tiers:
-            done = tier.settle(max(deadline - time.monotonic(), 0.0)) and done
             tier.close()
         for handle in self._sent:
             handle.failed(CheckpointError(f"version {handle.version}: no tier has promised that"))

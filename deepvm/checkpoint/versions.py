@@ -35,6 +35,8 @@ COMPARE_EVERY = 10
 """Versions of several ranks of which one is compared with that of a neighbour."""
 WAIT_S = 600.0
 """Seconds after which whoever waits for a copy is told that something is wrong."""
+SETTLE_ROUNDS = 10
+"""Parts of that time after which ranks that wait for tiers meet: one that waits alone is cut off by its group."""
 RENEW_S = 5.0
 """Seconds that a version of a new layout waits for a slot: its own of the old layout becomes free at once."""
 
@@ -106,6 +108,18 @@ class Versions:
         self.stall_s += waited
         if self.last is not None:
             self.last.stall_s += waited
+
+    def settle(self) -> None:
+        """Wait until the tiers have what was sent: it must not come there behind a restore. Collective.
+
+        Raises:
+            CheckpointError: they do not have it in time; on all ranks.
+        """
+        for _ in range(SETTLE_ROUNDS):
+            if self._ranks.least([self._pipeline.settle(WAIT_S / SETTLE_ROUNDS)])[0]:
+                return
+        late = ", ".join(str(handle.version) for handle in self.handles.now if not handle.done) or "of other ranks"
+        raise CheckpointError(f"versions {late} are under way after {WAIT_S:.0f} s; nothing was restored: try again")
 
     def forget(self, version: int) -> None:
         """The state is another one now, that of a version: what was saved last says nothing about it."""

@@ -26,6 +26,7 @@ from deepvm.checkpoint.folder import VersionFolder  # noqa: E402
 from deepvm.checkpoint.manifest import Manifest  # noqa: E402
 from deepvm.checkpoint.schedule import parse_every  # noqa: E402
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
+from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.core.savepolicy import EverySeconds, EverySteps, parse_policy  # noqa: E402
 from deepvm.errors import CheckpointError, DamagedError, RequestError  # noqa: E402
 
@@ -436,6 +437,49 @@ def test_the_simulators_policies_schedule_a_job(name: str, tmp_path: Path, monke
     with pytest.raises(RequestError, match="DEEPVM_MTBF"):
         Job(tmp_path, every=name)
     Job(tmp_path, every=100).saver.close()
+
+
+class Held(FileTier):
+    """A folder that writes nothing before it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, keep=1000)
+        self.go = threading.Event()
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        assert self.go.wait(30)
+        super().put(shard, acknowledged)
+
+
+def test_a_training_that_goes_back_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    """After a NaN: else it begins at 0, and the version comes to the folder behind its back."""
+    tier = Held(tmp_path)
+    optimizer, saver = simple(tier, every=2, job="job")
+    for _ in range(5):
+        optimizer.step()
+    assert [(handle.version, handle.done) for handle in saver.handles] == [(2, False), (4, False)]
+    threading.Timer(0.3, tier.go.set).start()
+    assert saver.restore_latest() == 4 == saver.version
+    assert numbers_in(optimizer.param_groups[0]["params"]) == {4.0}
+    assert all(handle.done for handle in saver.handles)
+    assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [4, 2]
+    saver.close()
+    assert sorted(contents(tmp_path)) == [2, 4]
+
+
+def test_a_training_that_goes_back_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = Held(tmp_path)
+    optimizer, saver = simple(tier, every=2, job="job")
+    for _ in range(5):
+        optimizer.step()
+    monkeypatch.setattr(versions, "WAIT_S", 0.2)
+    with pytest.raises(CheckpointError, match="versions 2, 4 are under way"):
+        saver.restore_latest()
+    assert saver.version == 5 and numbers_in(optimizer.param_groups[0]["params"]) == {5.0}
+    tier.go.set()
+    monkeypatch.undo()
+    assert saver.restore_latest() == 4
+    saver.close()
 
 
 @pytest.mark.parametrize("every", ["0.05s", "auto", "adaptive", "hazard"])
