@@ -241,14 +241,12 @@ class Pipeline:
             self._threads.append(thread)
 
     def settle(self, limit_s: float) -> bool:
-        """Wait for what is under way, as :meth:`close` does; returns whether all of it was done in that time."""
-        deadline = time.monotonic() + limit_s
-        with self._change:
-            sent = self._change.wait_for(lambda: not self._under_way, limit_s)
-        return sent and self._settled(deadline)
+        """Wait until every version has been copied and sent; returns whether all were in that time.
 
-    def _settled(self, deadline: float) -> bool:
-        return all([tier.settle(max(deadline - time.monotonic(), 0.0)) for tier in self.tiers])
+        Then a restore finds them. What a node still writes to its disk is not waited for: it is in its memory.
+        """
+        with self._change:
+            return self._change.wait_for(lambda: not self._under_way, limit_s)
 
     def close(self, timeout_s: float) -> bool:
         """Finish what is under way, then end; returns whether all of it was done in that time, one for all tiers."""
@@ -268,7 +266,7 @@ class Pipeline:
             free, self._free = self._free, []
         for slot in free:
             slot.release()
-        done = self._settled(deadline) and done
+        done = all([tier.settle(max(deadline - time.monotonic(), 0.0)) for tier in self.tiers]) and done
         for tier in self.tiers:
             tier.close()
         for handle in self._sent:
