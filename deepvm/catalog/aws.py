@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 from deepvm.catalog.aws_errors import Circumstances, Question, cloud_error, error_code, too_busy, too_slow, unusable
 from deepvm.catalog.aws_signals import HistoryProvider, PlacementProvider, aws_providers
-from deepvm.catalog.aws_wire import Busy, give_words
+from deepvm.catalog.aws_wire import Busy, Refusals, give_words
 from deepvm.catalog.credentials import DEFAULT_REGION, profile_names, secrets_of
 from deepvm.errors import CloudError
 
@@ -174,15 +174,17 @@ class Aws:
             CloudError: no answer within ``Patience.total_s``, or nothing but refusals for ``Patience.busy_s``.
         """
         answers: SimpleQueue[_Answer] = SimpleQueue()
+        busy, call = self._busy_of(question.service, question.region), Refusals()
 
         def serve() -> None:
+            busy.start(call)
             try:
                 answers.put(_Answer(0, ask()))
             except BaseException as error:
                 answers.put(_Answer(0, error=error))
 
         threading.Thread(target=serve, name=f"aws-{question.operation}", daemon=True).start()
-        start, busy = time.monotonic(), self._busy_of(question.service, question.region)
+        start = time.monotonic()
         answer = None
         while answer is None:
             left = start + self._patience.total_s - time.monotonic()
@@ -190,7 +192,7 @@ class Aws:
                 answer = answers.get(timeout=max(0.0, min(left, _LOOK_S)))
             except Empty:
                 # boto3 tries again, ever more slowly, for a minute; a few seconds tell as much.
-                if busy.for_s(start) >= self._patience.busy_s:
+                if busy.for_s(call) >= self._patience.busy_s:
                     raise too_busy(question, self._patience.busy_s) from None
                 if left <= 0:
                     raise too_slow(question, self._patience.total_s) from None
@@ -285,7 +287,10 @@ class Aws:
         )
         client = self._session.client(service, region_name=region, config=config)
         client.meta.events.register("before-parse", give_words)
-        client.meta.events.register("response-received", self._busy_of(service, region).hear)
+        busy = self._busy_of(service, region)
+        # Last: before that, boto3 may hold the request back, which is no waiting for an answer.
+        client.meta.events.register_last("before-send", busy.send)
+        client.meta.events.register("response-received", busy.hear)
         return client
 
     def _busy_of(self, service: str, region: str) -> Busy:

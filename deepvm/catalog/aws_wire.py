@@ -1,10 +1,13 @@
-"""AWS's answers as they come over the network, before boto3 reads them, and since when they only say "too much"."""
+"""AWS's answers as they come over the network, before boto3 reads them, and for how long they only say "too much"."""
 
 from __future__ import annotations
 
 import json
+import math
+import threading
 import time
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
@@ -29,6 +32,9 @@ THROTTLED = frozenset(
     }
 )
 """AWS's codes for it."""
+
+_QUOTAS = frozenset({"LimitExceededException", "MaxConfigLimitExceeded"})
+"""Those of them that are about what was asked in all, not how fast: they do not say that AWS is busy."""
 
 NO_WORDS = "no words of AWS's"
 """The message of a refusal that came without one."""
@@ -68,25 +74,67 @@ def _is_xml(body: Any) -> bool:
         return False
 
 
+@dataclass
+class Refusals:
+    """What one call has heard so far.
+
+    Attributes:
+        since: when its requests began to be refused, by the monotonic clock; None where the last one was not.
+        waits: whether a request is under way, which may still be answered.
+    """
+
+    since: float | None = None
+    waits: bool = False
+
+
+class _Here(threading.local):
+    """The call that this thread makes: boto3 calls the handlers of its events in the thread that asks."""
+
+    def __init__(self) -> None:
+        self.call = Refusals()
+
+
 class Busy:
-    """Since when one client has heard nothing but that it asks too much. May be used by several threads at once."""
+    """For how long each call of one client has heard nothing but that it asks too much. For several threads at once."""
 
     def __init__(self) -> None:
         """Nothing was heard yet."""
-        self._since: float | None = None
+        self._here, self._lock = _Here(), threading.Lock()
+        self._answered = -math.inf
+
+    def start(self, call: Refusals) -> None:
+        """From now on, this thread makes ``call``."""
+        self._here.call = call
+
+    def send(self, **_: object) -> None:
+        """Take notice that a request is sent, as boto3's event ``before-send`` has it."""
+        with self._lock:
+            self._here.call.waits = True
 
     def hear(self, parsed_response: Mapping[str, Any] | None = None, **_: object) -> None:
         """Take notice of an answer, as boto3's event ``response-received`` has it; None is no answer at all."""
-        if parsed_response is None:
-            return
-        status = (parsed_response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
-        code = (parsed_response.get("Error") or {}).get("Code")
-        if status == 429 or code in THROTTLED or (status == 503 and str(code).isdigit()):
-            self._since = self._since or time.monotonic()
-        else:
-            self._since = None
+        with self._lock:
+            now, call = time.monotonic(), self._here.call
+            call.waits = False
+            if parsed_response is not None and _refused(parsed_response):
+                call.since = now if call.since is None else call.since
+                return
+            call.since = None
+            if parsed_response is not None:
+                self._answered = now
 
-    def for_s(self, start: float) -> float:
-        """For how many seconds that has been so, counted from ``start`` at the earliest, by the monotonic clock."""
-        since = self._since
-        return 0.0 if since is None else time.monotonic() - max(since, start)
+    def for_s(self, call: Refusals) -> float:
+        """For how many seconds ``call`` was refused and nothing else was answered; 0 while a request is under way."""
+        with self._lock:
+            if call.since is None or call.waits:
+                return 0.0
+            # After one refusal boto3 holds back all requests of a client, long enough to be mistaken for silence.
+            return time.monotonic() - max(call.since, self._answered)
+
+
+def _refused(parsed_response: Mapping[str, Any]) -> bool:
+    status = (parsed_response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
+    code = (parsed_response.get("Error") or {}).get("Code")
+    if code in _QUOTAS:
+        return False
+    return status == 429 or code in THROTTLED or (status == 503 and str(code).isdigit())

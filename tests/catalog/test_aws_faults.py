@@ -18,7 +18,7 @@ from botocore.parsers import create_parser
 from botocore.retries.standard import ThrottledRetryableChecker
 
 from deepvm.catalog.aws import Aws, HistoryProvider, Patience, PlacementProvider, aws_providers
-from deepvm.catalog.aws_wire import Busy, give_words
+from deepvm.catalog.aws_wire import Busy, Refusals, give_words
 from deepvm.catalog.fetching import Wish, _fetched
 from deepvm.catalog.provider import OFFERINGS, QUOTAS, SPECS, ZONES
 from deepvm.errors import CloudError
@@ -483,21 +483,120 @@ def test_a_service_that_only_refuses_is_given_up_soon(monkeypatch, body):
     assert found.why == "throttled" and "for 0 s" in found.detail.replace("0.5", "0")
 
 
-def test_what_was_busy_before_is_asked_anew_and_for_its_whole_time(monkeypatch):
-    """The clock of refusals starts with each question; an answer of any other kind ends them."""
-    busy = Busy()
-    busy.hear({"ResponseMetadata": {"HTTPStatusCode": 429}})
-    start = time.monotonic()
-    assert busy.for_s(start) <= time.monotonic() - start
-    busy.hear(None)
-    assert busy.for_s(0) > 0
-    busy.hear({"ResponseMetadata": {"HTTPStatusCode": 200}})
-    assert busy.for_s(0) == 0
+def slowly(handler: BaseHTTPRequestHandler, body: str) -> None:
+    """An answer that takes longer than the patience with refusals in these tests."""
+    time.sleep(1.2)
+    with contextlib.suppress(OSError):  # nobody may wait for it any more
+        say(handler, body)
+
+
+SOON = Patience(connect_s=10, read_s=20, attempts=6, busy_s=0.4)
+
+
+@pytest.mark.parametrize("refused", [1, 2], ids=["the first page", "a later page"])
+def test_waiting_for_an_answer_is_no_refusal(monkeypatch, refused):
+    """One refusal, then an answer that only takes its time: the back-off is the only time that counts."""
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.05)
+    monkeypatch.setattr("botocore.retries.bucket.TokenBucket.acquire", lambda *_: True)  # it waits up to 2 s
+
+    def answer(handler, number):
+        if number == refused:
+            say(handler, "", 429)
+        elif number < 3:
+            slowly(handler, zone_page("use1-az1", "more"))
+        else:
+            slowly(handler, zone_page("use1-az2"))
+
+    with serving(monkeypatch, answer) as count:
+        data = aws_providers(Aws(patience=SOON))[OFFERINGS].fetch(REGION, NOW).data
+    assert data == {"g4dn.xlarge": ["use1-az1", "use1-az2"]}
+    assert count[0] == 3
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, "MaxConfigLimitExceeded"), (429, "RequestLimitExceeded")])
+def test_a_refusal_of_one_call_says_nothing_about_the_next(monkeypatch, status, code):
+    def answer(handler, number):
+        if number == 1:
+            say(handler, refusal(code, "x"), status)
+        else:
+            slowly(handler, zone_page())
+
+    with serving(monkeypatch, answer):
+        aws = Aws(patience=Patience(connect_s=10, read_s=20, attempts=1, busy_s=0.4))
+        assert failure(aws).why == "throttled"
+        assert aws_providers(aws)[OFFERINGS].fetch(REGION, NOW).data
+
+
+def test_a_refusal_of_one_thread_says_nothing_about_another(monkeypatch):
+    """While one call is answered slowly, another of the same client is only refused."""
+
+    def answer(handler, number):
+        if number == 1:
+            slowly(handler, zone_page())
+        else:
+            with contextlib.suppress(OSError):
+                say(handler, "", 429)
+
+    with serving(monkeypatch, answer) as count:
+        aws, found = Aws(patience=SOON), []
+        slow = threading.Thread(target=lambda: found.append(aws_providers(aws)[OFFERINGS].fetch(REGION, NOW).data))
+        slow.start()
+        while not count[0]:
+            time.sleep(0.01)
+        assert failure(aws).why == "throttled"
+        slow.join()
+    assert found == [{"g4dn.xlarge": ["use1-az4"]}]
+
+
+def heard(status: int, code: str = "") -> dict[str, object]:
+    return {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+def test_how_long_a_call_is_refused(monkeypatch):
+    """From its first refusal on, without the time in which an answer is waited for, until any other answer."""
+    now = [100.0]
+    monkeypatch.setattr("deepvm.catalog.aws_wire.time.monotonic", lambda: now[0])
+    busy, call = Busy(), Refusals()
+
+    def after(seconds):
+        now[0] += seconds
+        return busy.for_s(call)
+
+    busy.hear(heard(429))  # of a call before
+    busy.start(call)
+    assert after(9) == 0
+    busy.send()
+    assert after(1) == 0
+    busy.hear(heard(429))
+    assert after(2) == 2
+    busy.send()
+    assert after(5) == 0  # it may still be answered
+    busy.hear(heard(429))
+    assert after(1) == 8  # it was not
+    for other in (None, heard(200), heard(503, "InternalError"), heard(400, "MaxConfigLimitExceeded")):
+        busy.hear(heard(400, "ThrottlingException"))
+        assert after(1) > 0
+        busy.hear(other)
+        assert after(1) == 0
     for code in ("RequestLimitExceeded", "ThrottlingException"):
-        busy.hear({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}})
-        assert busy.for_s(0) > 0
-        busy.hear({"Error": {"Code": "InternalError"}, "ResponseMetadata": {"HTTPStatusCode": 503}})
-        assert busy.for_s(0) == 0
+        busy.hear(heard(400, code))
+        assert after(1) > 0
+    busy.hear(heard(400, "LimitExceededException"))
+    assert after(1) == 0
+
+
+def test_an_answer_to_another_call_shows_that_not_everything_is_refused(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("deepvm.catalog.aws_wire.time.monotonic", lambda: now[0])
+    busy, call = Busy(), Refusals()
+    busy.start(call)
+    busy.hear(heard(429))
+    now[0] += 5
+    other = threading.Thread(target=lambda: busy.hear(heard(200)))
+    other.start()
+    other.join()
+    now[0] += 1
+    assert busy.for_s(call) == 1
 
 
 def test_words_of_awss_stay_as_they_are(monkeypatch):
