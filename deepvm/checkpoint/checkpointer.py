@@ -121,7 +121,8 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
-        self._unseen = Unseen(first, self._ranks.rank)
+        named_others = dict(zip(self._state.stepper_names()[1:], others, strict=True))
+        self._unseen = Unseen(first, named_others, tells=not (self._ranks.rank or isinstance(self._schedule, Never)))
         self._hooks: list[Any] = [
             first.register_step_pre_hook(StepHook(self._before_step)),
             first.register_step_post_hook(StepHook(self._after_step)),
@@ -260,7 +261,7 @@ class Checkpointer:
             return
         self._closed = True
         try:
-            unseen = self._unseen.look() and self._unseen.training
+            self._unseen.look()
             self._versions.finish()
         finally:
             self._unseen.close()
@@ -273,8 +274,8 @@ class Checkpointer:
             self._journal.closed(self.metrics)
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
-        if unseen and not self._pipeline.counts["saved"] and not isinstance(self._schedule, Never):
-            raise CheckpointError(f"no version was saved: {self._unseen}")
+        if not self._pipeline.counts["saved"] and not isinstance(self._schedule, Never):
+            self._unseen.end()
 
     def __repr__(self) -> str:
         """Whose versions go where, and when; without secrets."""
@@ -384,6 +385,7 @@ class Checkpointer:
     def _before_forward(self) -> None:
         if not self._state.model.training:  # validation, perhaps with other weights
             return
+        self._unseen.forwarded()
         try:
             self._versions.finish()
         except Exception as error:  # in a transformation, or with tensors that are none: before the next step then

@@ -85,8 +85,12 @@ class TrainingState:
         Raises:
             RequestError: one of them cannot be.
         """
-        names = ["optimizer", *(f"extra[{n!r}]" for n, v in self.extra.items() if isinstance(v, torch.optim.Optimizer))]
-        return tuple(stepper(found, name) for found, name in zip(self.optimizers, names, strict=True))
+        return tuple(stepper(found, name) for found, name in zip(self.optimizers, self.stepper_names(), strict=True))
+
+    def stepper_names(self) -> list[str]:
+        """The arguments that :meth:`steppers` were given as."""
+        extra = (f"extra[{name!r}]" for name, v in self.extra.items() if isinstance(v, torch.optim.Optimizer))
+        return ["optimizer", *extra]
 
     def early(self) -> dict[str, Any]:
         """What must be taken as soon as a step is done, copied: random states, samplers and loaders.

@@ -95,11 +95,11 @@ def test_it_takes_a_few_backwards(tmp_path: Path) -> None:
     step = another(run)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(3):
+        for _ in range(7):
             run.backward()
             step()
     with pytest.warns(RuntimeWarning, match=SAID):
-        for _ in range(5):
+        for _ in range(9):
             run.backward()
             step()
     with pytest.raises(CheckpointError):
@@ -125,8 +125,9 @@ def test_what_is_saved_by_hand_is_never_an_older_state(tmp_path: Path) -> None:
     run = Run(tmp_path, every=None)
     step = fused(run)
     run.saver.save(block=True)
-    with pytest.warns(RuntimeWarning, match=SAID):
-        for _ in range(10):
+    with warnings.catch_warnings():  # no schedule asks for versions, so none are missing
+        warnings.simplefilter("error")
+        for _ in range(20):
             run.backward()
             step()
     now = {k: v.clone() for k, v in run.model.state_dict().items()}
@@ -206,7 +207,37 @@ def restored(run: Run) -> None:
     run.backward(40)
 
 
-@pytest.mark.parametrize("training", [accumulated, evaluated, prepared, moved, announced, critic, restored])
+def perturbed(run: Run) -> None:
+    """FGM: backward a second time with other weights, which are put back; and gradients are accumulated."""
+    weight = run.model[0].weight
+    for _ in range(2):
+        for _ in range(4):
+            run.backward()
+            kept = weight.data.clone()
+            weight.data.add_(0.01)
+            run.backward()
+            weight.data.copy_(kept)
+        run.optimizer.step()
+
+
+def reptile(run: Run) -> None:
+    """An inner optimizer, and a step from where it began."""
+    for _ in range(3):
+        kept = [p.detach().clone() for p in run.model.parameters()]
+        inner = torch.optim.SGD(run.model.parameters(), lr=0.1)
+        for _ in range(10):
+            run.backward()
+            inner.step()
+        with torch.no_grad():
+            for p, was in zip(run.model.parameters(), kept, strict=True):
+                p.copy_(was)
+        run.optimizer.step()
+
+
+QUIET = [accumulated, evaluated, prepared, moved, announced, critic, restored, perturbed, reptile]
+
+
+@pytest.mark.parametrize("training", QUIET)
 def test_no_false_alarm(
     training: Callable[[Run], None], tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: Any
 ) -> None:
@@ -232,3 +263,101 @@ def test_it_leaves_no_hook_behind(tmp_path: Path) -> None:
     for p in run.model.parameters():
         assert not p._post_accumulate_grad_hooks
     copy.deepcopy(run.model)
+
+
+def test_a_last_parameter_without_gradients(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.call = run.model[0]  # the head is not used
+    step = another(run)
+    with pytest.warns(RuntimeWarning, match=SAID):
+        for _ in range(20):
+            run.backward()
+            step()
+    with pytest.raises(CheckpointError, match="no version was saved"):
+        run.saver.close()
+
+
+def test_parameters_that_are_frozen_at_first(tmp_path: Path) -> None:
+    model = torch.nn.Linear(8, 1).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    saver = Checkpointer(model=model, optimizer=optimizer, tiers=[tmp_path.as_uri()], every=1)
+    model.requires_grad_(True)
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(RuntimeWarning, match=SAID):
+        for _ in range(40):
+            model(X).mean().backward()
+            other.step()
+    with pytest.raises(CheckpointError, match="no version was saved"):
+        saver.close()
+
+
+def test_parameters_of_a_later_group(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8).requires_grad_(False), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    saver = Checkpointer(model=model, optimizer=optimizer, tiers=[tmp_path.as_uri()], every=1)
+    optimizer.add_param_group({"params": list(model[1].parameters())})
+    other = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with pytest.warns(RuntimeWarning, match=SAID):
+        for _ in range(40):
+            model(X).mean().backward()
+            other.step()
+    with pytest.raises(CheckpointError, match="no version was saved"):
+        saver.close()
+
+
+def staged(folder: Path, shared: bool) -> tuple[Any, Callable[[], None]]:
+    """Only the optimizer in ``extra`` steps."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
+    first = torch.optim.SGD(model[0].parameters(), lr=0.01)
+    head = torch.optim.SGD(model[not shared].parameters(), lr=0.01)
+    saver = Checkpointer(model=model, optimizer=first, extra={"head": head}, tiers=[folder.as_uri()], every=2)
+
+    def step() -> None:
+        model(X).square().mean().backward()
+        head.step()
+        model.zero_grad()
+
+    return saver, step
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_steps_of_another_optimizer_only(shared: bool, tmp_path: Path, recwarn: Any) -> None:
+    saver, step = staged(tmp_path, shared)
+    for _ in range(100):  # a critic may have so many
+        step()
+    assert not recwarn
+    with pytest.warns(
+        RuntimeWarning, match=r"extra\['head'\] steps, the optimizer given as optimizer= does not"
+    ) as told:
+        for _ in range(200):
+            step()
+        saver.close()
+    assert len(told) == 1
+
+
+def test_it_is_told_at_the_end_at_the_latest(tmp_path: Path) -> None:
+    saver, step = staged(tmp_path, shared=False)
+    for _ in range(4):
+        step()
+    with pytest.warns(RuntimeWarning, match=r"extra\['head'\] steps"):
+        saver.close()
+
+
+def test_changes_without_backward_are_told_at_the_end(tmp_path: Path) -> None:
+    """Evolution strategies have no gradients."""
+    run = Run(tmp_path)
+    with torch.no_grad():
+        for p in run.model.parameters():
+            p.add_(1.0)
+    with pytest.warns(RuntimeWarning, match=SAID):
+        run.saver.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_another_optimizer_changed_is_saved_when_asked(shared: bool, tmp_path: Path) -> None:
+    saver, step = staged(tmp_path, shared)
+    handle = saver.save(block=True)
+    for _ in range(3):
+        step()
+        assert saver.save(block=True) is not handle
+    saver.close()
