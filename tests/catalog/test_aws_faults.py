@@ -160,10 +160,15 @@ def test_an_endpoint_that_is_no_address(monkeypatch, endpoint):
     assert failure(Aws(patience=QUICK)).why in ("network", "reply")
 
 
-def test_throttling_is_waited_out(monkeypatch):
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(503, refusal("RequestLimitExceeded", "Request limit exceeded.")), (429, "<html>Too many requests</html>")],
+    ids=["AWS's words", "a proxy's page"],
+)
+def test_throttling_is_waited_out(monkeypatch, status, body):
     def answer(handler, n):
         if n == 1:
-            say(handler, refusal("RequestLimitExceeded", "Request limit exceeded."), 503)
+            say(handler, body, status)
         else:
             say(handler, zone_page())
 
@@ -459,19 +464,6 @@ def test_boto3_reads_the_words_that_were_given(service, operation, body):
     fine = {"status_code": 200, "headers": {}, "body": body.encode()}
     give_words(model, fine)
     assert fine["body"] == body.encode()
-
-
-def test_too_many_requests_without_words_are_tried_again(monkeypatch):
-    def answer(handler, number):
-        if number == 1:
-            say(handler, "<html>Too many requests</html>", 429)
-        else:
-            say(handler, zone_page())
-
-    with serving(monkeypatch, answer) as count:
-        patient = Aws(patience=Patience(connect_s=1, read_s=1, attempts=3))
-        assert aws_providers(patient)[OFFERINGS].fetch(REGION, NOW).data
-    assert count[0] == 2
 
 
 @pytest.mark.parametrize("body", ["", refusal("RequestLimitExceeded", "x")], ids=["no words", "AWS's words"])
