@@ -11,24 +11,24 @@ TYPE_CHECKING = False
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Catalog": "deepvm.core.instances",
-    "Cluster": "deepvm.core.cluster",
+    "Catalog": "deepvm.core.cluster.instances",
+    "Cluster": "deepvm.core.cluster.cluster",
     "DeepVMError": "deepvm.errors",
-    "Gpu": "deepvm.core.instances",
-    "HybridSpeedup": "deepvm.core.speedup",
-    "InstanceType": "deepvm.core.instances",
-    "Market": "deepvm.core.instances",
-    "MeasuredSpeedup": "deepvm.core.speedup",
-    "NodeGroup": "deepvm.core.cluster",
-    "Quota": "deepvm.core.instances",
-    "Recommendation": "deepvm.core.cluster",
+    "Gpu": "deepvm.core.cluster.instances",
+    "HybridSpeedup": "deepvm.core.cluster.speedup",
+    "InstanceType": "deepvm.core.cluster.instances",
+    "Market": "deepvm.core.cluster.instances",
+    "MeasuredSpeedup": "deepvm.core.cluster.speedup",
+    "NodeGroup": "deepvm.core.cluster.cluster",
+    "Quota": "deepvm.core.cluster.instances",
+    "Recommendation": "deepvm.core.cluster.cluster",
     "Recommendations": "deepvm.planner.recommend",
-    "Rejection": "deepvm.core.cluster",
-    "RingSpeedup": "deepvm.core.speedup",
-    "SaturationTable": "deepvm.core.saturation",
+    "Rejection": "deepvm.core.cluster.cluster",
+    "RingSpeedup": "deepvm.core.cluster.speedup",
+    "SaturationTable": "deepvm.core.cluster.saturation",
     "explain": "deepvm.planner.explain",
     "load_catalog": "deepvm.catalog.store",
-    "load_tables": "deepvm.catalog.measured",
+    "load_tables": "deepvm.catalog.measured.tables",
     "recommend": "deepvm.planner.recommend",
     "sweep": "deepvm.planner.sweep",
 }
@@ -59,12 +59,12 @@ __all__ = [
 if TYPE_CHECKING:
     from typing import Any
 
-    from deepvm.catalog.measured import load_tables
+    from deepvm.catalog.measured.tables import load_tables
     from deepvm.catalog.store import load_catalog
-    from deepvm.core.cluster import Cluster, NodeGroup, Recommendation, Rejection
-    from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota
-    from deepvm.core.saturation import SaturationTable
-    from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
+    from deepvm.core.cluster.cluster import Cluster, NodeGroup, Recommendation, Rejection
+    from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota
+    from deepvm.core.cluster.saturation import SaturationTable
+    from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
     from deepvm.errors import DeepVMError
     from deepvm.planner.explain import explain
     from deepvm.planner.recommend import Recommendations, recommend

@@ -33,13 +33,13 @@ from typing import Any
 
 import numpy as np
 
-from deepvm.catalog.cache import Cache
-from deepvm.catalog.credentials import account_tag
-from deepvm.catalog.provider import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Signal
-from deepvm.catalog.snapshot import snapshot
+from deepvm.catalog.clouds.aws.credentials import account_tag
+from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Signal
+from deepvm.catalog.signals.snapshot import snapshot
 from deepvm.catalog.store import save_catalog
-from deepvm.core.instances import Catalog, Gpu, InstanceType
-from deepvm.core.speedup import RingSpeedup
+from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
+from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.planner.recommend import plan
 from deepvm.planner.request import PlanRequest
 from deepvm.reports.tables import Column, print_table

@@ -18,8 +18,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.files import write_bytes
-from deepvm.catalog.json_file import format_document
+from deepvm.catalog.documents.json_file import format_document
+from deepvm.io.files import write_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 CURATED = (

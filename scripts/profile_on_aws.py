@@ -53,13 +53,13 @@ try:
     from profile_on_aws_shells import Runner, Step, say
 
     from deepvm import __version__
-    from deepvm.catalog.files import write_bytes
-    from deepvm.catalog.measured import load_tables, own_folder, read_tables
+    from deepvm.catalog.measured.tables import load_tables, own_folder, read_tables
     from deepvm.cli.main import main as deepvm
-    from deepvm.cli.profile_save import USELESS_SPREAD, warn_of_types
+    from deepvm.cli.profile.profile_save import USELESS_SPREAD, warn_of_types
     from deepvm.core.units import counted, parse_bytes
     from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
-    from deepvm.profiling.hosts import Host, parse_hosts, read_hosts
+    from deepvm.io.files import write_bytes
+    from deepvm.profiling.hosts.hosts import Host, parse_hosts, read_hosts
 except ImportError as missing:
     sys.exit(
         f"Error: {sys.executable} has no deepvm ({missing}); 'make recommend' in {ROOT} installs it, then: "
@@ -158,8 +158,8 @@ class Job:
         self.python = order.python or f"~/{HOME}/venv/bin/python"
 
     def _sizes(self, text: str) -> tuple[int, ...]:
-        from deepvm.cli.profile_scaling import sizes_of
-        from deepvm.profiling.scaling import Task
+        from deepvm.cli.profile.profile_scaling import sizes_of
+        from deepvm.profiling.scaling.measure_scaling import Task
 
         return Task("resnet50", sizes=sizes_of(text)).sizes_for(len(self.trainers))
 

@@ -8,8 +8,9 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from effort import examples
 from hypothesis import settings
+from support.effort import examples
+from support.places import TESTS
 
 # Nothing of the machine's own reaches a test: no credentials, no settings, no cache; processes that tests start inherit
 # this. The folder is empty and goes with the process.
@@ -24,6 +25,8 @@ os.environ |= {
     "DEEPVM_DATA_DIR": f"{_nowhere.name}/data",
     "XDG_DATA_HOME": f"{_nowhere.name}/own",
     "XDG_CONFIG_HOME": f"{_nowhere.name}/config",
+    # Programs in tests/support/ find one another as the tests do.
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
 }
 
 # Times differ between machines, so no deadline; in CI the examples are the same in every run, so that a red build

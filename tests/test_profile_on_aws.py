@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import marked, until
+from support.places import GOLDEN_FOLDER, ROOT
+from support.processes import marked, until
 
 from deepvm.errors import RequestError
 
-ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "profile_on_aws.py"
-GOLDEN = Path(__file__).parent / "golden" / "profile_on_aws.txt"
+GOLDEN = GOLDEN_FOLDER / "profile_on_aws.txt"
 SSH = """#!/bin/sh
 while [ "$1" = -o ]; do shift 2; done
 host="${1#*@}"; shift

@@ -13,8 +13,8 @@ from decimal import Decimal
 
 import numpy as np
 
-from deepvm.core.instances import Catalog, Gpu, InstanceType, Market
-from deepvm.core.speedup import SpeedupCurve
+from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market
+from deepvm.core.cluster.speedup import SpeedupCurve
 
 Plain = str | int | float | bool | None
 """A figure as it can be printed: complex ones in words."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deepvm.catalog.aws import Aws, clock_skew_s
-from deepvm.catalog.aws_errors import MOST_SKEW_S, Question
-from deepvm.catalog.aws_signals import PRICING_REGION, QuotasProvider
-from deepvm.catalog.feeds import AdvisorProvider
-from deepvm.catalog.files import data_folder
-from deepvm.catalog.provider import Signal
-from deepvm.catalog.quota_codes import FAMILIES
-from deepvm.core.instances import Market
+from deepvm.catalog.clouds.aws.client import Aws, clock_skew_s
+from deepvm.catalog.clouds.aws.errors import MOST_SKEW_S, Question
+from deepvm.catalog.clouds.aws.providers import PRICING_REGION, QuotasProvider
+from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
+from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
+from deepvm.catalog.signals.signal import Signal
+from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError, DeepVMError
+from deepvm.io.files import data_folder
 
 WARNING_SKEW_S = 60.0
 """A clock that is off by so much soon will be off by too much."""

@@ -12,17 +12,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
-from deepvm.catalog.document import build_catalog, build_quotas, document_of
-from deepvm.catalog.files import data_folder, read_text, write_bytes
-from deepvm.catalog.json_file import format_document, load_exact, parse_json
-from deepvm.core.instances import Catalog, Quota
+from deepvm.catalog.documents.json_file import format_document, load_exact, parse_json
+from deepvm.catalog.documents.serialization import build_catalog, build_quotas, document_of
+from deepvm.core.cluster.instances import Catalog, Quota
 from deepvm.core.spelling import did_you_mean
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, Problem, RequestError
+from deepvm.io.files import data_folder, read_text, write_bytes
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from deepvm.catalog.problems import Finding
+    from deepvm.catalog.documents.validation import Finding
 
 DEFAULT_CATALOG = "aws"
 ENDINGS = (".json", ".csv")
@@ -76,7 +76,7 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
     """
     name = os.fspath(name_or_path)
     if may_be_aws(name):
-        from deepvm.catalog.market import MarketRequest, open_market, region_in
+        from deepvm.catalog.market.live import MarketRequest, open_market, region_in
 
         region = region_in(name)
         if region is not None:
@@ -86,7 +86,7 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
         raise RequestError("network", network, "peak or baseline")
     catalog, zone = _load(name), market.get("zone")
     if zone:
-        from deepvm.core.one_zone import within_zone
+        from deepvm.core.cluster.one_zone import within_zone
 
         catalog = within_zone(catalog, zone)
     return catalog.sustained() if network == "baseline" else catalog
@@ -113,7 +113,7 @@ def _load(name: str) -> Catalog:
 
 def catalog_names() -> tuple[str, ...]:
     """The catalogues that can be loaded without network: the embedded ones and AWS's snapshots, sorted."""
-    from deepvm.catalog.snapshot import snapshot_regions
+    from deepvm.catalog.signals.snapshot import snapshot_regions
 
     return tuple(sorted((*embedded_names(), *(f"aws-{r}" for r in snapshot_regions()))))
 
@@ -124,7 +124,7 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
     Raises:
         CatalogFormatError: the file is missing, cannot be read, or is not valid; lists every problem with its place.
     """
-    from deepvm.catalog.problems import json_place, quota_findings
+    from deepvm.catalog.documents.validation import json_place, quota_findings
 
     file = Path(path)
     try:
@@ -144,7 +144,7 @@ def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]
         ending: ``.json``, which carries everything, or ``.csv``.
     """
     if ending == ".csv":
-        from deepvm.catalog.csv_file import format_csv
+        from deepvm.catalog.documents.csv_file import format_csv
 
         return format_csv(catalog)
     return format_document(document_of(catalog)), ()
@@ -170,7 +170,7 @@ def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, .
 
 
 def _catalog_of_json(text: str, path: Path) -> Catalog:
-    from deepvm.catalog.problems import catalog_findings, json_place
+    from deepvm.catalog.documents.validation import catalog_findings, json_place
 
     document = parse_json(text, path)
     _refuse(path, _guarded(path, lambda: catalog_findings(document)), json_place(document))
@@ -179,8 +179,8 @@ def _catalog_of_json(text: str, path: Path) -> Catalog:
 
 
 def _catalog_of_csv(text: str, path: Path) -> Catalog:
-    from deepvm.catalog.csv_file import parse_csv
-    from deepvm.catalog.problems import catalog_findings
+    from deepvm.catalog.documents.csv_file import parse_csv
+    from deepvm.catalog.documents.validation import catalog_findings
 
     sheet = parse_csv(text, path)
     _refuse(path, catalog_findings(sheet.document), sheet.place, sheet.problems)
@@ -189,7 +189,7 @@ def _catalog_of_csv(text: str, path: Path) -> Catalog:
 
 def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...]], str]) -> Catalog:
     """The catalogue of a user's file, which says of which of its prices nobody knows how they could be true."""
-    from deepvm.catalog.plausible import file_doubts
+    from deepvm.catalog.market.price_filter import file_doubts
 
     found = [f"{path}: {place(where)}: {doubt}" for where, doubt in file_doubts(catalog)]
     if not found:

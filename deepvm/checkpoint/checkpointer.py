@@ -14,26 +14,26 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.ahead import Layers
-from deepvm.checkpoint.arguments import check, name_of, open_all, warn_of_no_name
-from deepvm.checkpoint.exits import close_at_exit
-from deepvm.checkpoint.handle import Handle
-from deepvm.checkpoint.hooks import Hook, StepHook, aside, nested_step
-from deepvm.checkpoint.journal import Journal
-from deepvm.checkpoint.pipeline import Pipeline
-from deepvm.checkpoint.ranks import Ranks
-from deepvm.checkpoint.requests import Requests
+from deepvm.checkpoint.format.flatten import take_apart
 from deepvm.checkpoint.restore import restore_newest
-from deepvm.checkpoint.schedule import mtbf_of, parse_every
-from deepvm.checkpoint.snapshot import Copying
-from deepvm.checkpoint.state import Stateful, TrainingState
-from deepvm.checkpoint.strategies import choose
-from deepvm.checkpoint.telling import shown
+from deepvm.checkpoint.snapshot.choose import choose
+from deepvm.checkpoint.snapshot.layer_slots import Layers
+from deepvm.checkpoint.snapshot.pipeline import Pipeline
+from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Versions
+from deepvm.checkpoint.snapshot.strategies import Copying
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.tree import take_apart
-from deepvm.checkpoint.unseen import Unseen
-from deepvm.checkpoint.versions import COMPARE_EVERY, WAIT_S, Versions
-from deepvm.core.savepolicy import EverySteps, Never, SaveContext, SaveFacts
+from deepvm.checkpoint.training.announce import shown
+from deepvm.checkpoint.training.arguments import check, name_of, open_all, warn_of_no_name
+from deepvm.checkpoint.training.exits import close_at_exit
+from deepvm.checkpoint.training.hooks import Hook, StepHook, aside, nested_step
+from deepvm.checkpoint.training.journal import Journal
+from deepvm.checkpoint.training.ranks import Ranks
+from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.checkpoint.training.save_requests import Requests
+from deepvm.checkpoint.training.save_schedule import mtbf_of, parse_every
+from deepvm.checkpoint.training.state import Stateful, TrainingState
+from deepvm.checkpoint.training.unseen_steps import Unseen
+from deepvm.core.preemption.savepolicy import EverySteps, Never, SaveContext, SaveFacts
 from deepvm.errors import CheckpointError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -78,8 +78,8 @@ class Checkpointer:
             tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (or several nodes that share each version:
                 ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``, or a path.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays, for at most 3 % of the time (see
-                :class:`deepvm.core.savepolicy.Auto`); or another policy of 'deepvm simulate' by its name, such as
-                "exact" or "hazard", without that limit; None: only when :meth:`save` is called.
+                :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by its name,
+                such as "exact" or "hazard", without that limit; None: only when :meth:`save` is called.
             job: whose versions these are; ``DEEPVM_JOB``, else ``job``, with a warning where others may save as well.
             keep: how many of the newest versions a folder or bucket keeps; a memory node decides that itself.
             keep_every: for each so many steps it keeps one more; 0 for none.
@@ -88,8 +88,8 @@ class Checkpointer:
             strategy: how a version leaves the training's memory (LightCheck III-A): ``C`` into memory of this machine;
                 ``G`` into a copy on the device first; ``D`` straight into a file of the first ``file://`` tier, for one
                 rank, worth having where that lies in memory or on persistent memory, not on a disk; ``layerwise``: each
-                layer is updated during backward, and copied at once. See :mod:`deepvm.checkpoint.snapshot` and, for
-                what it needs of the training, :mod:`deepvm.checkpoint.layerwise`.
+                layer is updated during backward, and copied at once. See :mod:`deepvm.checkpoint.snapshot.strategies`
+                and, for what it needs of the training, :mod:`deepvm.checkpoint.training.layerwise`.
 
         Raises:
             RequestError: an argument cannot be used.

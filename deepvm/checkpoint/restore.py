@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from deepvm.checkpoint.manifest import Manifest
-from deepvm.checkpoint.ranks import Ranks
-from deepvm.checkpoint.state import TrainingState
-from deepvm.checkpoint.telling import tell_fresh, tell_resumed
+from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.training.announce import tell_fresh, tell_resumed
+from deepvm.checkpoint.training.ranks import Ranks
+from deepvm.checkpoint.training.state import TrainingState
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _MOST_SHOWN, _LONGEST = 4, 300

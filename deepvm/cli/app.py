@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from deepvm.cli.commands import LazyGroup
+from deepvm.cli.lazy_group import LazyGroup
 
 app = typer.Typer(
     name="deepvm",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from deepvm.cli import settings
-from deepvm.cli.options import note, say
+from deepvm.cli.plan.options import note, say
 
 SCHEMA_VERSION = "deepvm.config/1"
 
@@ -37,7 +37,7 @@ def show(
     The strongest first: an option on the command line, a variable such as DEEPVM_CHECKPOINT_SIZE, deepvm.toml in the
     current folder, the user's own file (DEEPVM_CONFIG names another one), the default.
     """
-    from deepvm.catalog.credentials import secrets_of
+    from deepvm.catalog.clouds.aws.credentials import secrets_of
     from deepvm.reports.documents import to_json
 
     found = settings.read_settings(os.environ)

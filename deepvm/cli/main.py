@@ -138,7 +138,7 @@ def _misread(words: list[str]) -> list[str]:
 
 def _message(error: DeepVMError) -> str:
     """The text for a person; arguments are called by their option's name."""
-    from deepvm.cli.flags import option_name
+    from deepvm.cli.option_dataclass import option_name
     from deepvm.errors import RequestError
 
     if not isinstance(error, RequestError):

@@ -15,10 +15,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from deepvm.catalog.folders import user_folder
-from deepvm.cli.options import PlanFlags, RankFlags
+from deepvm.cli.plan.options import PlanFlags, RankFlags
 from deepvm.core.spelling import did_you_mean, nearest
 from deepvm.errors import DataError, RequestError
+from deepvm.io.user_dirs import user_folder
 
 FOLDER_FILE = "deepvm.toml"
 CONFIG_VARIABLE = "DEEPVM_CONFIG"
@@ -53,7 +53,7 @@ class Setting:
     """A value that was set outside of the command line.
 
     Attributes:
-        name: of the field of :class:`~deepvm.cli.options.PlanFlags`. value: as given.
+        name: of the field of :class:`~deepvm.cli.plan.options.PlanFlags`. value: as given.
         kind: ``environment`` or ``file``. source: the variable, or the path of the file.
     """
 
@@ -94,7 +94,7 @@ class Settings:
 
 
 def names() -> tuple[str, ...]:
-    """The options that may be set, as fields of :class:`~deepvm.cli.options.RankFlags`, which has all of them."""
+    """The options that may be set, as fields of :class:`~deepvm.cli.plan.options.RankFlags`, which has all of them."""
     return tuple(f.name for f in fields(RankFlags))
 
 
@@ -110,7 +110,7 @@ def variable_of(name: str) -> str:
 
 def forms_of(name: str) -> Collection[type]:
     """What the option takes, in one command or another: text, a list, or true and false."""
-    from deepvm.cli.sweep import SweepFlags  # only where something is set
+    from deepvm.cli.plan.sweep import SweepFlags  # only where something is set
 
     return {_form(f.type) for flags in (RankFlags, SweepFlags) for f in fields(flags) if f.name == name}
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.cluster import Rejection
-from deepvm.core.instances import Catalog, InstanceType, Market, Quota
-from deepvm.core.speedup import ScalingFactor, SpeedupCurve, scaling_factor
+from deepvm.core.cluster.cluster import Rejection
+from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
+from deepvm.core.cluster.speedup import ScalingFactor, SpeedupCurve, scaling_factor
 from deepvm.core.units import MICRO_USD
 from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.rejections import (
@@ -27,7 +27,7 @@ from deepvm.planner.zones import Offers, places_of
 
 if TYPE_CHECKING:
     from deepvm.planner.architectures.base import Architecture
-    from deepvm.planner.work import Work
+    from deepvm.planner.job_forecast import Work
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -66,8 +66,8 @@ class Sizes:
         n_sat: n_sat of the type's own network. clamped, extrapolated: see :class:`ScalingFactor`.
         offers: the memory nodes that are sold where it stands, a column of :attr:`MemoryTier.offered`.
         quotas: the account limits that the planner counts with.
-        total_s, preemptions, sound: what the user's job is expected to take, see :mod:`deepvm.planner.work`; 0 without
-            a job.
+        total_s, preemptions, sound: what the user's job is expected to take, see :mod:`deepvm.planner.job_forecast`; 0
+            without a job.
         billed_s: for how much time its whole cluster is paid: longer where replacements overlap with what they replace.
         most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepvm.core.cluster import Recommendation, Rejection
-from deepvm.core.instances import Catalog, InstanceType
+from deepvm.core.cluster.cluster import Recommendation, Rejection
+from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
-from deepvm.planner.binding import binding
-from deepvm.planner.build import blocks_of, describe, improvement, with_next_zone
+from deepvm.planner.binding_constraints import binding
 from deepvm.planner.candidates import Candidates, gather
-from deepvm.planner.frontier import Block, Choice, Frontier
+from deepvm.planner.describe import blocks_of, describe, improvement, with_next_zone
 from deepvm.planner.infeasible import infeasible
-from deepvm.planner.policies import Scoring, architectures_of, tie_floor
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
+from deepvm.planner.scoring import Scoring, architectures_of, tie_floor
+from deepvm.planner.search.frontier import Block, Choice, Frontier
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -35,8 +35,8 @@ class WhyNot:
     Attributes:
         verdict: one sentence.
         best: the best cluster with this type within the budget, None when there is none.
-        gap: how far it lies below the winner, as a share (see :func:`deepvm.planner.build.improvement`); None without
-            ``best``, or where the winner's throughput is 0.
+        gap: how far it lies below the winner, as a share (see :func:`deepvm.planner.describe.improvement`); None
+            without ``best``, or where the winner's throughput is 0.
         matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
         rejection: why the type is in no feasible cluster at all, None when it is.
         reference: the type that the job's step is measured on, None without a job or without ``best``.

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepvm.core.cluster import NodeGroup
-from deepvm.core.instances import Catalog, InstanceType, Market
+from deepvm.core.cluster.cluster import NodeGroup
+from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.units import MICRO_USD, MOST_USD, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.build import blocks_of
 from deepvm.planner.candidates import Candidates, missing_for
-from deepvm.planner.frontier import Choice, Frontier
-from deepvm.planner.policies import architectures_of
+from deepvm.planner.describe import blocks_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
+from deepvm.planner.scoring import architectures_of
+from deepvm.planner.search.frontier import Choice, Frontier
 from deepvm.planner.zones import zone_ids
 
 if TYPE_CHECKING:
-    from deepvm.planner.work import Work
+    from deepvm.planner.job_forecast import Work
 
 _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 

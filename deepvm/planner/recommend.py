@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from deepvm.core.cluster import Recommendation, Rejection
-from deepvm.core.instances import Catalog, InstanceType
+from deepvm.core.cluster.cluster import Recommendation, Rejection
+from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
-from deepvm.planner.binding import binding
-from deepvm.planner.build import block_of, blocks_of, describe, improvement, with_next_zone
+from deepvm.planner.binding_constraints import binding
 from deepvm.planner.candidates import Candidates, gather
-from deepvm.planner.formulation import SolveStatus
-from deepvm.planner.frontier import Block, Choice, Frontier, rank
+from deepvm.planner.describe import block_of, blocks_of, describe, improvement, with_next_zone
 from deepvm.planner.infeasible import Infeasible, infeasible
-from deepvm.planner.policies import architectures_of, scoring
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
+from deepvm.planner.scoring import architectures_of, scoring
+from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.frontier import Block, Choice, Frontier, rank
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from deepvm.planner.ilp import IlpResult
     from deepvm.planner.request import MeasuredTables, PlanOptions
+    from deepvm.planner.search.ilp import IlpResult
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class NextChange:
     Attributes:
         budget: the next budget, $/h, at which the best cluster is a better one.
         recommendation: that cluster.
-        gain: by how much it is better, as a share (see :func:`deepvm.planner.build.improvement`); None if nothing is
+        gain: by how much it is better, as a share (see :func:`deepvm.planner.describe.improvement`); None if nothing is
             feasible now.
     """
 
@@ -211,7 +211,7 @@ def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Reco
 
 def _by_integer_program(blocks: Sequence[Block], request: PlanRequest) -> IlpResult:
     """Solve each architecture (DeepVM step 3), then compare them (step 4)."""
-    from deepvm.planner import ilp  # loads PuLP and HiGHS, which the enumeration does without
+    from deepvm.planner.search import ilp  # loads PuLP and HiGHS, which the enumeration does without
 
     deadline = time.monotonic() + request.time_limit_s
     choices: list[Choice] = []
@@ -300,7 +300,7 @@ def _on_demand(candidates: Candidates, request: PlanRequest) -> Recommendation |
     """The best cluster that nobody takes away, and that need not be saved for it."""
     if candidates.work is None:
         return None
-    from deepvm.core.savepolicy import Never
+    from deepvm.core.preemption.savepolicy import Never
     from deepvm.planner.architectures.on_demand import OnDemand
 
     candidates = replace(candidates, work=replace(candidates.work, policy=Never()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from deepvm.core.cluster import Recommendation
-from deepvm.planner.policies import TIE
+from deepvm.core.cluster.cluster import Recommendation
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
+from deepvm.planner.scoring import TIE
 
 
 @dataclass(frozen=True)

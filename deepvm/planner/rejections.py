@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from deepvm.core.cluster import Rejection
-from deepvm.core.instances import Catalog, InstanceType, Market, Quota, find_quota, quota_limit
-from deepvm.core.memory_nodes import MemoryNodeRule
+from deepvm.core.cluster.cluster import Rejection
+from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota, find_quota, quota_limit
+from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.spelling import examples
 from deepvm.core.units import GIB, format_bytes
 from deepvm.errors import RequestError

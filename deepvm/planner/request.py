@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar
 
-from deepvm.core.instances import Catalog, Quota, refuse_twice
+from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
 from deepvm.core.spelling import one_of
 from deepvm.core.units import Money, budget_micro_usd, parse_bytes, to_decimal
 from deepvm.errors import RequestError
@@ -17,8 +17,8 @@ from deepvm.errors import RequestError
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from deepvm.core.job import Job
-    from deepvm.planner.work import Work
+    from deepvm.core.preemption.job import Job
+    from deepvm.planner.job_forecast import Work
 
 
 class Objective(str, Enum):
@@ -49,7 +49,7 @@ class PolicyName(str, Enum):
 
 
 class SpeedupKind(str, Enum):
-    """Which speed-up curve to use; see :mod:`deepvm.core.speedup`."""
+    """Which speed-up curve to use; see :mod:`deepvm.core.cluster.speedup`."""
 
     HYBRID = "hybrid"
     RING = "ring"
@@ -256,7 +256,7 @@ class PlanRequest:
         wanted = Objective.THROUGHPUT if objective is None else _choice("objective", objective, Objective)
         checkpoint_bytes, trained = parse_bytes(checkpoint_size), None
         if any(value not in (None, "") for value in work.values()):
-            from deepvm.planner.work import Work  # loads what only jobs need
+            from deepvm.planner.job_forecast import Work  # loads what only jobs need
 
             trained = Work.parse(**work, checkpoint_bytes=checkpoint_bytes)
             wanted = Objective.MAKESPAN if objective is None else wanted
@@ -317,7 +317,7 @@ def with_tables(catalog: Catalog, tables: MeasuredTables | None) -> Catalog:
 
 
 class WorkOptions(TypedDict, total=False):
-    """What is to be trained, as people write it; see :mod:`deepvm.planner.work`.
+    """What is to be trained, as people write it; see :mod:`deepvm.planner.job_forecast`.
 
     ``job``: a job, whose ``step_s`` is that of one VM. ``work``: in its place, hours on one VM. ``measured_on``: the
     type of that VM; the cheapest that may train unless given. ``mttp``: mean time to preemption of a VM, ``"3h"`` or

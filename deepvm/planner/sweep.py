@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from deepvm.core.cluster import Recommendation
-from deepvm.core.instances import Catalog, InstanceType
+from deepvm.core.cluster.cluster import Recommendation
+from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import Money, budget_micro_usd, to_decimal
 from deepvm.errors import RequestError
-from deepvm.planner.build import blocks_of, describe
 from deepvm.planner.candidates import gather
-from deepvm.planner.frontier import Frontier
-from deepvm.planner.policies import architectures_of
+from deepvm.planner.describe import blocks_of, describe
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
+from deepvm.planner.scoring import architectures_of
+from deepvm.planner.search.frontier import Frontier
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.cluster import Cluster, NodeGroup
-from deepvm.core.instances import InstanceType, Market
+from deepvm.core.cluster.cluster import Cluster, NodeGroup
+from deepvm.core.cluster.instances import InstanceType, Market
 
 if TYPE_CHECKING:
     from deepvm.planner.candidates import MemoryTier

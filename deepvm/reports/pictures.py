@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from deepvm.catalog.files import write_bytes
-from deepvm.core.speedup import SpeedupCurve
+from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.errors import MissingExtraError, RequestError
+from deepvm.io.files import write_bytes
 from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import SweepRow
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from deepvm.checkpoint.bench.run import Bench
+    from deepvm.profiling.checkpoint.bench import Bench
 
 Format = Literal["png", "svg"]
 
@@ -252,7 +252,7 @@ def bench_figure(bench: Bench) -> Figure:
     """Bars of what a checkpoint costs with each method, over torch.save with fsync: the stall, and until it is safe.
 
     Args:
-        bench: from :func:`deepvm.checkpoint.bench.run.run_bench`.
+        bench: from :func:`deepvm.profiling.checkpoint.bench.run_bench`.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from deepvm.catalog.files import read_text
-from deepvm.core.instances import Market
-from deepvm.core.job import Job, Span
+from deepvm.core.cluster.instances import Market
+from deepvm.core.preemption.job import Job, Span
 from deepvm.core.spelling import did_you_mean, one_of
 from deepvm.core.units import MOST_SECONDS
 from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.simulator.lives import LAWS, SHAPES, Drawn
+from deepvm.io.files import read_text
+from deepvm.simulator.engine.lifetimes import LAWS, SHAPES, Drawn
 
 _LARGEST = 1_000_000
 """Characters that a job file may have; more is another file."""

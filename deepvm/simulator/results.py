@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.deadlines import deadline_policy_name
-from deepvm.core.job import Job
+from deepvm.core.preemption.deadlines import deadline_policy_name
+from deepvm.core.preemption.job import Job
+from deepvm.simulator.engine.markets import Deadline
+from deepvm.simulator.engine.state import PARTS, Outcome
 from deepvm.simulator.jobfile import job_document
-from deepvm.simulator.markets import Deadline
-from deepvm.simulator.state import PARTS, Outcome
 
 SCHEMA = "deepvm.simulate/1"
 Array = npt.NDArray[np.float64]

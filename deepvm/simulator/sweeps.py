@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from deepvm.core.job import Job, Span
-from deepvm.core.savepolicy import SavePolicy
+from deepvm.core.preemption.job import Job, Span
+from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 from deepvm.simulator.jobfile import MOST_VMS

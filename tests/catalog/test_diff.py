@@ -11,17 +11,18 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from builders import catalog, cpu_type, gpu_type, paper, simulated
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import catalog, cpu_type, gpu_type, paper, simulated
 
 from deepvm.catalog.diff import CatalogDiff, FigureChange, PriceChange, diff_catalogs
-from deepvm.core.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
-from deepvm.core.memory_nodes import REAL_NODES
-from deepvm.core.provenance import Provenance
-from deepvm.core.saturation import SaturationTable
-from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
-from deepvm.reports import diffs, documents
+from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
+from deepvm.core.cluster.memory_nodes import REAL_NODES
+from deepvm.core.cluster.provenance import Provenance
+from deepvm.core.cluster.saturation import SaturationTable
+from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
+from deepvm.reports import documents
+from deepvm.reports.prices import diffs
 
 PRICES = st.decimals("0.000001", "100000", places=6, allow_nan=False)
 ZONES = st.dictionaries(st.sampled_from(["use1-az1", "use1-az2", "use1-az4"]), PRICES, max_size=3)

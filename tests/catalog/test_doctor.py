@@ -7,14 +7,14 @@ from dataclasses import replace
 from email.utils import format_datetime
 
 import pytest
-from aws_account import FOLDER, NOW, REGION, Step, account
+from support.aws_account import FOLDER, NOW, REGION, Step, account
 
 from deepvm.catalog import doctor
-from deepvm.catalog.aws import Aws
+from deepvm.catalog.clouds.aws.client import Aws
+from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
+from deepvm.catalog.clouds.aws.spot_advisor import URL_VARIABLE
 from deepvm.catalog.doctor import Check, check_aws, iam_actions, iam_policy
-from deepvm.catalog.feeds import URL_VARIABLE
-from deepvm.catalog.quota_codes import FAMILIES
-from deepvm.core.instances import Market
+from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError
 
 DRY = {"DryRun": True}
@@ -217,7 +217,7 @@ class TestWithoutAnAccount:
 
 class TestFeed:
     def test_a_copy(self, monkeypatch):
-        from test_feeds import FILE, say, serving
+        from support.spot_advisor import FILE, say, serving
 
         with serving(say(FILE)) as url:
             monkeypatch.setenv(URL_VARIABLE, url)

@@ -6,20 +6,20 @@ import subprocess
 import sys
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
+from support.places import ROOT
 
-from deepvm.catalog.csv_file import format_csv
-from deepvm.catalog.document import build_catalog, document_of
-from deepvm.catalog.json_file import format_document, load_exact
-from deepvm.catalog.problems import catalog_findings
-from deepvm.catalog.schema import json_schema
+from deepvm.catalog.documents.csv_file import format_csv
+from deepvm.catalog.documents.json_file import format_document, load_exact
+from deepvm.catalog.documents.schema import json_schema
+from deepvm.catalog.documents.serialization import build_catalog, document_of
+from deepvm.catalog.documents.validation import catalog_findings
 from deepvm.catalog.store import DEFAULT_CATALOG, embedded_names, load_catalog
-from deepvm.core.instances import Market, quota_limit
-from deepvm.core.memory_nodes import PAPER_NODES, REAL_NODES
+from deepvm.core.cluster.instances import Market, quota_limit
+from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = ROOT / "data"
 
 # Table II: on-demand $/h, spot $/h, vCPU, GiB, Gbit/s (c3, c4 as in the authors' code; p2.xlarge unknown).
 # g4dn.xlarge: the spot price of the experiments, not the printed 0.1941.

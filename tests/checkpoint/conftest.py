@@ -7,26 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checkpoint.memory_nodes import WAYS, NodeDisk
+from support.checkpoint.memory_nodes import WAYS, NodeDisk
 
-from deepvm.checkpoint import disk
+from deepvm.checkpoint.files import durable_write
 
-_VOLATILE = disk.Medium.volatile
+_VOLATILE = durable_write.Medium.volatile
 
 
 @pytest.fixture(autouse=True)
 def temporary_folders_count_as_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where /tmp lies in memory, nothing written there is durable, which most tests ask for."""
-    if disk.medium(Path(tempfile.gettempdir())).volatile:
-        monkeypatch.setattr(disk.Medium, "volatile", False)
+    if durable_write.medium(Path(tempfile.gettempdir())).volatile:
+        monkeypatch.setattr(durable_write.Medium, "volatile", False)
 
 
 @pytest.fixture
 def memory_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in memory (tmpfs), known as one."""
-    if disk.medium(Path("/dev/shm")).kind != "tmpfs":
+    if durable_write.medium(Path("/dev/shm")).kind != "tmpfs":
         pytest.skip("no tmpfs here")
-    monkeypatch.setattr(disk.Medium, "volatile", _VOLATILE)
+    monkeypatch.setattr(durable_write.Medium, "volatile", _VOLATILE)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder)
 
@@ -34,10 +34,10 @@ def memory_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def mappable(tmp_path: Path) -> Iterator[Path]:
     """A folder whose files can be mapped and filled (strategy D): not on the overlay of a container."""
-    if disk.medium(tmp_path).mappable:
+    if durable_write.medium(tmp_path).mappable:
         yield tmp_path
         return
-    if not disk.medium(Path("/dev/shm")).mappable:
+    if not durable_write.medium(Path("/dev/shm")).mappable:
         pytest.skip("no folder here on ext4 or tmpfs")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -14,78 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
-from checkpoint.slow_copies import slow_copy
+from support.checkpoint.slow_copies import slow_copy
 
 torch = pytest.importorskip("torch")
 
-from deepvm.checkpoint import Checkpointer, versions  # noqa: E402
-from deepvm.checkpoint.arena import Slot  # noqa: E402
-from deepvm.checkpoint.folder import VersionFolder  # noqa: E402
-from deepvm.checkpoint.manifest import Manifest  # noqa: E402
-from deepvm.checkpoint.schedule import parse_every  # noqa: E402
-from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
+from support.checkpoint.trainings import Fill, Job, Slow, contents, fill_and_save, model_of, numbers_in, simple  # noqa: E402
+
+from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
+from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
+from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
+from deepvm.checkpoint.tiers.base import Level, Shard  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
-from deepvm.core.savepolicy import EverySeconds, EverySteps, parse_policy  # noqa: E402
-from deepvm.errors import CheckpointError, DamagedError, RequestError  # noqa: E402
-
-
-class Fill(torch.optim.Optimizer):
-    """Writes the step's number into every parameter and state tensor."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {})
-        for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p]["m"] = torch.zeros_like(p)
-        self.n = 0
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        self.n += 1
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.fill_(self.n)
-                self.state[p]["m"].fill_(self.n)
-
-
-def model_of(count: int = 12, width: int = 256) -> torch.nn.Module:
-    return torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(count)])
-
-
-def numbers_in(tree: Any) -> set[float]:
-    if isinstance(tree, torch.Tensor):
-        return set(tree.unique().tolist()) if tree.numel() > 1000 else set()
-    if isinstance(tree, dict):
-        return set().union(*map(numbers_in, tree.values()))
-    return set().union(*map(numbers_in, tree)) if isinstance(tree, (list, tuple)) else set()
-
-
-def contents(folder: Path) -> dict[int, set[float]]:
-    found = {}
-    for path in folder.glob("*.pt"):
-        tree = torch.load(path, weights_only=True)
-        assert set(tree) == {"model", "optimizer", "extra", "version"}
-        found[tree["version"]] = numbers_in(tree["model"]) | numbers_in(tree["optimizer"])
-    return found
-
-
-def fill_and_save(
-    folder: Path, steps: int, every: int, *, pause: bool = False, **options: Any
-) -> dict[int, set[float]]:
-    """``pause``: half way, until a version is complete; a busy machine may still be getting memory for the first."""
-    model = model_of()
-    optimizer = Fill(model.parameters())
-    with Checkpointer(
-        model=model, optimizer=optimizer, tiers=[folder.as_uri()], every=every, keep=1000, **options
-    ) as saver:
-        for step in range(1, steps + 1):
-            optimizer.step()
-            if pause and 2 * step == steps:
-                saver.save(block=True)
-        saver.save(block=True)
-    return contents(folder)
+from deepvm.checkpoint.training.save_schedule import parse_every  # noqa: E402
+from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, parse_policy  # noqa: E402
+from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 
 @pytest.mark.parametrize(("every", "slots"), [(1, 2), (7, 2), (3, 1)])
@@ -103,44 +46,9 @@ def test_without_the_gate_that_test_fails(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Checkpointer, "_before_step", Checkpointer._before_forward)
     refused = fill_and_save(tmp_path / "refused", 40, 5)
     assert all(values == {version} for version, values in refused.items()) and len(refused) < 8
-    monkeypatch.setattr(versions, "changed_since", lambda seen: set())  # else they are not made, see the line before
+    monkeypatch.setattr(snapshotter, "changed_since", lambda seen: set())  # else they are not made, see the line before
     found = fill_and_save(tmp_path / "none", 40, 5)
     assert any(values != {version} for version, values in found.items())
-
-
-class Job:
-    """A small training with everything that has a state: dropout, momentum, a scheduler, Python's random numbers."""
-
-    def __init__(self, folder: Path, every: int | str | None = 1, **options: Any) -> None:
-        torch.manual_seed(0)
-        random.seed(0)
-        numpy.random.seed(0)
-        self.model = torch.nn.Sequential(
-            torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1)
-        )
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
-        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=50)
-        self.saver = Checkpointer(
-            model=self.model,
-            optimizer=self.optimizer,
-            extra={"scheduler": self.scheduler},
-            tiers=[folder.as_uri()],
-            every=every,
-            **options,
-        )
-
-    def train(self, until: int) -> None:
-        while self.saver.version < until:
-            x = torch.randn(4, 8) * random.random() * numpy.random.random()
-            self.optimizer.zero_grad()
-            self.model(x).square().mean().backward()
-            self.optimizer.step()
-            self.scheduler.step()
-
-    def bits(self) -> list[bytes]:
-        tensors = [*self.model.state_dict().values()]
-        tensors += [t for s in self.optimizer.state_dict()["state"].values() for t in s.values()]
-        return [bytes(t.contiguous().untyped_storage()) for t in tensors]
 
 
 @pytest.mark.parametrize("end", ["by hand", "by the schedule", "killed in the next step"])
@@ -230,32 +138,6 @@ def test_steps_of_another_optimizer_are_noticed(tmp_path: Path, caplog: pytest.L
     saver.close()
 
 
-class Slow(Tier):
-    """A place that takes what it is given when it is told to."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.go, self.taken, self.error = threading.Event(), [], error
-
-    @property
-    def url(self) -> str:
-        return "slow://"
-
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        assert self.go.wait(30)
-        if self.error:
-            raise self.error
-        self.taken.append(shard.version)
-        acknowledged(Level.REMOTE)
-
-    def versions(self, job: str) -> tuple[Manifest, ...]:
-        if self.error:
-            raise self.error
-        return ()
-
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
-        raise DamagedError("nothing here")
-
-
 def test_where_nobody_answers_a_run_does_not_begin_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A new machine's disk is empty; the versions are on the node, which is not up yet."""
     silent = Slow(CheckpointError("slow:// does not answer"))
@@ -269,12 +151,6 @@ def test_where_nobody_answers_a_run_does_not_begin_anew(tmp_path: Path, caplog: 
         saver.save(block=True)
         assert saver.restore_latest() == 1  # better than nothing, and the log says so
         assert "a newer version may exist where nobody answers" in caplog.text
-
-
-def simple(tier: Tier, **options: Any) -> tuple[Any, Checkpointer]:
-    model = model_of(2, 32)
-    optimizer = Fill(model.parameters())
-    return optimizer, Checkpointer(model=model, optimizer=optimizer, tiers=[tier], **options)
 
 
 def test_training_does_not_wait_for_a_slow_tier_but_skips() -> None:
@@ -472,7 +348,7 @@ def test_a_training_that_goes_back_does_not_wait_for_ever(tmp_path: Path, monkey
     optimizer, saver = simple(tier, every=2, job="job")
     for _ in range(5):
         optimizer.step()
-    monkeypatch.setattr(versions, "WAIT_S", 0.2)
+    monkeypatch.setattr(snapshotter, "WAIT_S", 0.2)
     with pytest.raises(CheckpointError, match="versions 2, 4 are under way"):
         saver.restore_latest()
     assert saver.version == 5 and numbers_in(optimizer.param_groups[0]["params"]) == {5.0}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-from pathlib import Path
 
 import pytest
+from support.places import ROOT
 
 pytest.importorskip("torch")
 
-from checkpoint.images import FOLDER_LABELS
-from checkpoint.killing import (  # noqa: E402
+from support.checkpoint.images import FOLDER_LABELS
+from support.checkpoint.killing import (  # noqa: E402
     JOINT,
     NODE,
     READER,
@@ -38,7 +38,7 @@ def run(arena: Arena, *cases: Case) -> None:  # noqa: F811
 
 
 def test_every_label_in_the_code_is_in_the_campaigns() -> None:
-    package = Path(__file__).parents[2] / "deepvm" / "checkpoint"
+    package = ROOT / "deepvm" / "checkpoint"
     found: set[str] = set()
     for path in package.rglob("*.py"):
         for label in re.findall(r'(?:point\(|label=)f?"([^"]+)"', path.read_text()):

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from checkpoint.memory_nodes import TOKEN, Process
+from support.checkpoint.memory_nodes import TOKEN, Process
 
 pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from checkpoint.killing import Arena, Broken, Case, arena  # noqa: E402, F401  arena is a fixture
+from support.checkpoint.killing import Arena, Broken, Case, arena  # noqa: E402, F401  arena is a fixture
 
 SEEN = {
     "no_gate": (

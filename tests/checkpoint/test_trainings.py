@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint.slow_copies import slow_copy
+from support.checkpoint.slow_copies import slow_copy
 
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.arena import Slot  # noqa: E402
-from deepvm.checkpoint.begun import Begun  # noqa: E402
-from deepvm.checkpoint.folder import VersionFolder  # noqa: E402
-from deepvm.checkpoint.handle import Handle  # noqa: E402
-from deepvm.checkpoint.tree import take_apart  # noqa: E402
+from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
+from deepvm.checkpoint.format.flatten import take_apart  # noqa: E402
+from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
+from deepvm.checkpoint.snapshot.pending_snapshot import Begun  # noqa: E402
+from deepvm.checkpoint.training.save_handle import Handle  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 

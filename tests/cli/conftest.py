@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cli.command import Run
+from support.command import Run
 
 from deepvm.cli.main import main
 

@@ -14,18 +14,18 @@ from typing import Any, get_args, get_origin
 
 import pytest
 import typer
-from cli.command import Run
-from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.command import Run
+from support.effort import examples
 
 from deepvm.cli import settings as configuration
 from deepvm.cli.configured import ConfiguredCommand
-from deepvm.cli.flags import takes_flags
 from deepvm.cli.main import main
-from deepvm.cli.options import PlanFlags, RankFlags
+from deepvm.cli.option_dataclass import takes_flags
+from deepvm.cli.plan.options import PlanFlags, RankFlags
+from deepvm.cli.plan.sweep import SweepFlags
 from deepvm.cli.settings import key_of, names, read_settings, variable_of
-from deepvm.cli.sweep import SweepFlags
 from deepvm.errors import DataError, RequestError
 
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"

@@ -55,7 +55,7 @@ def test_every_error_has_its_exit_code_also_with_debug(
         def fail(*_: object, error: DeepVMError = made(kind)) -> None:  # noqa: B008
             raise error
 
-        monkeypatch.setattr("deepvm.cli.markets.open_catalogs", fail)
+        monkeypatch.setattr("deepvm.cli.plan.open_catalogs.open_catalogs", fail)
         with pytest.raises(SystemExit) as end:
             main(words)
         out, err = capsys.readouterr()
@@ -121,8 +121,8 @@ sys.meta_path.insert(0, Finder())
 IN_COMMAND = """
 def planned(*_):
     {body}
-import deepvm.cli.markets
-deepvm.cli.markets.open_catalogs = planned
+import deepvm.cli.plan.open_catalogs
+deepvm.cli.plan.open_catalogs.open_catalogs = planned
 """
 
 
@@ -135,8 +135,15 @@ def ended(setup: str, words: list[str] = QUICK, **how: object) -> subprocess.Com
 @pytest.mark.parametrize(
     "name",
     [
-        *("typer", "typer.core", "deepvm.cli.app", "deepvm.cli.commands", "deepvm.cli.recommend", "deepvm.errors"),
-        *("numpy", "deepvm.catalog.store", "deepvm.planner.recommend", "pulp", "deepvm.reports.recommendations"),
+        *(
+            "typer",
+            "typer.core",
+            "deepvm.cli.app",
+            "deepvm.cli.lazy_group",
+            "deepvm.cli.plan.recommend",
+            "deepvm.errors",
+        ),
+        *("numpy", "deepvm.catalog.store", "deepvm.planner.recommend", "pulp", "deepvm.reports.plans.recommendations"),
     ],
 )
 def test_ctrl_c_while_anything_is_loaded(name: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_aws import FakeAws, serving
+from support.fake_aws import FakeAws, serving
 
 KEY, SECRET, TOKEN = (
     "AKIAIOSFODNN7EXAMPLE",

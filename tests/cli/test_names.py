@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.places import ROOT
 
 from deepvm.catalog.store import load_catalog
 from deepvm.simulator.jobfile import _PRESETS
@@ -54,7 +55,7 @@ def deepvm(folder: Path, locale: str, *words: str) -> tuple[int, str, str]:
         [os.fsencode(sys.executable), b"-m", b"deepvm", *given],
         capture_output=True,
         cwd=folder,
-        env=kept | LOCALES[locale] | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        env=kept | LOCALES[locale] | {"PYTHONPATH": str(ROOT)},
         timeout=120,
     )
     out, err = done.stdout.decode(), done.stderr.decode()

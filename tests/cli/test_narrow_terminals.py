@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.command import Run
-from simulator.trace_files import write
+from support.command import Run
+from support.places import GOLDEN_FOLDER
+from support.simulator.trace_files import write
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = GOLDEN_FOLDER
 JOB = """
 name: calm
 steps: 400

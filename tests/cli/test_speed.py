@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.places import ROOT
 
-BENCH = Path(__file__).parents[2] / "scripts" / "bench.py"
+BENCH = ROOT / "scripts" / "bench.py"
 FLOOR = "import typer, rich.table, numpy, pulp, highspy"
 
 

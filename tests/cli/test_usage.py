@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from cli.command import Run
+from support.command import Run
 
-from deepvm.cli.commands import COMMANDS
+from deepvm.cli.lazy_group import COMMANDS
 
 PAPER = ["--catalog", "paper"]
 

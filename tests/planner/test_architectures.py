@@ -7,20 +7,20 @@ from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
-import oracle
 import pytest
-from builders import catalog, cpu_type, gpu_type, paper
-from effort import examples
 from hypothesis import given, settings
+from support import oracle
+from support.builders import catalog, cpu_type, gpu_type, paper
+from support.effort import examples
+from support.planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp, summary
+from support.planner.strategies import Case, cases
 
-from deepvm.core.instances import Catalog, Market, Quota, ZonePrice
+from deepvm.core.cluster.instances import Catalog, Market, Quota, ZonePrice
 from deepvm.planner.architectures import REGISTRY, base
-from deepvm.planner.formulation import SolveStatus
-from deepvm.planner.frontier import Block
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.solver import IntegerProgram
-from planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp, summary
-from planner.strategies import Case, cases
+from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.frontier import Block
+from deepvm.planner.search.solver import IntegerProgram
 
 UNDER_CONTRACT = {
     # name: (spot, on-demand) of 5 training VMs, markets, whether memory nodes stand beside them

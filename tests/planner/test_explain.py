@@ -6,22 +6,22 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-import oracle
 import pytest
-from builders import PAPER_CPUS, catalog, cpu_type, gpu_type, paper
-from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support import oracle
+from support.builders import PAPER_CPUS, catalog, cpu_type, gpu_type, paper
+from support.effort import examples
+from support.planner.strategies import Case, cases, usd
 
-from deepvm.core.instances import Catalog, Market, Quota
-from deepvm.core.saturation import SaturationTable
-from deepvm.core.speedup import HybridSpeedup, RingSpeedup
+from deepvm.core.cluster.instances import Catalog, Market, Quota
+from deepvm.core.cluster.saturation import SaturationTable
+from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.planner.explain import WhyNot, why_not
-from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.recommend import Recommendations, plan, recommend
 from deepvm.planner.request import PlanRequest, PolicyName, SolverName
-from planner.strategies import Case, cases, usd
+from deepvm.planner.search.formulation import SolveStatus
 
 SCALING = (RingSpeedup(0.0, 0.0),)
 CPUS = set(PAPER_CPUS)

@@ -7,17 +7,17 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-import oracle
 import pytest
-from builders import paper, simulated
+from support import oracle
+from support.builders import paper, simulated
+from support.planner.agreement import assert_agree, blocks_for, by_ilp
 
-from deepvm.core.instances import Catalog
-from deepvm.planner.formulation import SolveStatus
-from deepvm.planner.frontier import Frontier
+from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.recommend import Recommendations, recommend
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName
+from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.frontier import Frontier
 from deepvm.planner.sweep import parse_budgets, sweep
-from planner.agreement import assert_agree, blocks_for, by_ilp
 
 both_solvers = pytest.mark.parametrize("solver", [s.value for s in SolverName])
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from builders import catalog, cpu_type, gpu_type
+from support.builders import catalog, cpu_type, gpu_type
 
-from deepvm.core.instances import Catalog, Gpu, Market, Quota
+from deepvm.core.cluster.instances import Catalog, Gpu, Market, Quota
 from deepvm.errors import RequestError
 from deepvm.planner.explain import explain
 from deepvm.planner.recommend import recommend

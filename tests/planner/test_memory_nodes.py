@@ -7,20 +7,20 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from builders import catalog, cpu_type, gpu_type
+from support.builders import catalog, cpu_type, gpu_type
 
-from deepvm.catalog.assemble import SpotChoice, assemble
-from deepvm.catalog.provider import Signal
+from deepvm.catalog.market.build_catalog import SpotChoice, assemble
+from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import load_catalog
-from deepvm.core.cluster import Rejection
-from deepvm.core.instances import Catalog
-from deepvm.core.memory_nodes import PAPER_NODES, REAL_NODES
+from deepvm.core.cluster.cluster import Rejection
+from deepvm.core.cluster.instances import Catalog
+from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES
 from deepvm.core.units import GIB
 from deepvm.planner.explain import explain
 from deepvm.planner.recommend import Recommendations, recommend
 from deepvm.planner.regions import compare
-from deepvm.reports.recommendations import print_report
-from deepvm.reports.sources import doubts
+from deepvm.reports.plans.recommendations import print_report
+from deepvm.reports.plans.sources import doubts
 
 NOW = datetime(2026, 11, 23, tzinfo=timezone.utc)
 # vCPUs, GiB, sustained and peak Gbit/s, current, burstable, $/h in us-east-1 (shared data of July 2026).

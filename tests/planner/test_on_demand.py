@@ -7,14 +7,14 @@ from decimal import Decimal
 from itertools import product
 
 import pytest
-from builders import catalog, cpu_type, gpu_type
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.builders import catalog, cpu_type, gpu_type
+from support.effort import examples
 
-from deepvm.core.instances import Catalog, Market, Quota
-from deepvm.core.job import Job, Span
-from deepvm.core.speedup import RingSpeedup
+from deepvm.core.cluster.instances import Catalog, Market, Quota
+from deepvm.core.cluster.speedup import RingSpeedup
+from deepvm.core.preemption.job import Job, Span
 from deepvm.planner.recommend import recommend
 
 JOB = Job(20_000, Span(2.0, 2.2), save_s=Span.of(5.0), allocation_s=Span(60, 200), preparation_s=Span(40, 60))

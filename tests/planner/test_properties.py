@@ -9,21 +9,21 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
-import oracle
-from builders import paper, simulated
-from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support import oracle
+from support.builders import paper, simulated
+from support.effort import examples
+from support.planner.agreement import blocks_for, by_frontier
+from support.planner.strategies import Case, cases, repriced, usd
 
-from deepvm.core.cluster import Cluster, Recommendation
-from deepvm.core.instances import Catalog, Market
-from deepvm.planner.formulation import SolveStatus
-from deepvm.planner.frontier import Frontier
+from deepvm.core.cluster.cluster import Cluster, Recommendation
+from deepvm.core.cluster.instances import Catalog, Market
 from deepvm.planner.recommend import Recommendations, plan
 from deepvm.planner.request import Objective, PlanOptions, PlanRequest, PolicyName, SolverName
+from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.frontier import Frontier
 from deepvm.planner.sweep import parse_budgets, sweep
-from planner.agreement import blocks_for, by_frontier
-from planner.strategies import Case, cases, repriced, usd
 
 
 def by_enumeration(case: Case, **changes: object) -> Recommendations:

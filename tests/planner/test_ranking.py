@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-import oracle
 import pytest
-from builders import catalog, cpu_type, gpu_type, hybrid, paper, simulated
+from support import oracle
+from support.builders import catalog, cpu_type, gpu_type, hybrid, paper, simulated
+from support.planner.agreement import assert_agree, blocks_for, by_ilp
 
 import deepvm
-from deepvm.core.instances import Market, Quota
-from deepvm.core.speedup import HybridSpeedup, MeasuredSpeedup
-from deepvm.planner.formulation import SolveStatus
-from deepvm.planner.frontier import Frontier
+from deepvm.core.cluster.instances import Market, Quota
+from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup
 from deepvm.planner.recommend import recommend
 from deepvm.planner.request import PlanRequest
-from planner.agreement import assert_agree, blocks_for, by_ilp
+from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.frontier import Frontier
 
 
 def test_it_is_a_sequence() -> None:

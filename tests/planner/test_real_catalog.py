@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import catalog, cpu_type, gpu_type
+from support.builders import catalog, cpu_type, gpu_type
+from support.places import SHARED
 
 from deepvm.catalog.store import load_catalog
-from deepvm.core.instances import Catalog, Gpu
-from deepvm.core.speedup import RingSpeedup
-from deepvm.planner.formulation import SolveStatus
+from deepvm.core.cluster.instances import Catalog, Gpu
+from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.planner.recommend import recommend
+from deepvm.planner.search.formulation import SolveStatus
 
-SOURCE = Path(__file__).parents[3] / "shared" / "data" / "aws" / "catalog_us-east-1.csv"
+SOURCE = SHARED / "data" / "aws" / "catalog_us-east-1.csv"
 # Invented ratios, good enough to make types differ; the measured ones are T4 377 and A10G 696.
 EFLOPS = {"T4": 377, "A10G": 696, "T4g": 377, "L4": 353, "L40S": 1006, "V100": 1048, "A100": 1811, "H100": 3902}
 

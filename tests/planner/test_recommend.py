@@ -6,14 +6,14 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from builders import catalog, cpu_type, gpu_type, hybrid, paper
+from support.builders import catalog, cpu_type, gpu_type, hybrid, paper
 
 from deepvm import explain, recommend, sweep
-from deepvm.core.instances import Quota
-from deepvm.core.speedup import MeasuredSpeedup, RingSpeedup
+from deepvm.core.cluster.instances import Quota
+from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup
 from deepvm.errors import MissingDataError, RequestError
-from deepvm.planner.formulation import SolveStatus
 from deepvm.planner.request import PolicyName
+from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.sweep import parse_budgets
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
-import oracle
 import pytest
-from builders import catalog, cpu_type, gpu_type
-from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support import oracle
+from support.builders import catalog, cpu_type, gpu_type
+from support.effort import examples
+from support.planner.strategies import cases, repriced
 
-from deepvm.core.instances import Catalog
+from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.recommend import plan, recommend
 from deepvm.planner.regions import compare
 from deepvm.planner.request import PolicyName
-from planner.strategies import cases, repriced
 
 
 def region(name: str, spot: str, **changes: object) -> Catalog:

@@ -4,10 +4,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from builders import catalog, cpu_type, gpu_type, hybrid, paper
+from support.builders import catalog, cpu_type, gpu_type, hybrid, paper
 
-from deepvm.core.instances import Gpu, Market, Quota
-from deepvm.core.speedup import HybridSpeedup, RingSpeedup
+from deepvm.core.cluster.instances import Gpu, Market, Quota
+from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.recommend import recommend
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName, SpeedupKind

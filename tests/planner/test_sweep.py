@@ -3,9 +3,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from builders import paper, simulated
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import paper, simulated
 
 from deepvm.errors import RequestError
 from deepvm.planner.recommend import recommend

@@ -7,25 +7,25 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-import oracle
 import pytest
-from builders import catalog, cpu_type, gpu_type
-from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support import oracle
+from support.builders import catalog, cpu_type, gpu_type
+from support.effort import examples
+from support.planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp
+from support.planner.strategies import usd
 
-from deepvm.catalog.document import document_of
-from deepvm.catalog.problems import catalog_findings
-from deepvm.core.instances import Catalog, InstanceType, Quota, ZonePrice
-from deepvm.core.speedup import RingSpeedup
+from deepvm.catalog.documents.serialization import document_of
+from deepvm.catalog.documents.validation import catalog_findings
+from deepvm.core.cluster.instances import Catalog, InstanceType, Quota, ZonePrice
+from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.planner.candidates import gather
 from deepvm.planner.explain import explain
 from deepvm.planner.infeasible import Infeasible
-from deepvm.planner.policies import architectures_of
 from deepvm.planner.recommend import Recommendations, plan, recommend
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName
-from planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp
-from planner.strategies import usd
+from deepvm.planner.scoring import architectures_of
 
 PERFECT = (RingSpeedup(0.0, 0.0),)
 

@@ -17,9 +17,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from builders import catalog, cpu_type, gpu_type, paper
+from support.builders import catalog, cpu_type, gpu_type, paper
 
-from deepvm.core.speedup import HybridSpeedup, RingSpeedup
+from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import DataError, MissingExtraError, RequestError
 from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import SweepRow, parse_budgets, sweep

@@ -10,12 +10,12 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import examples
 
-from deepvm.core.instances import Market
-from deepvm.core.job import Job, Span
+from deepvm.core.cluster.instances import Market
+from deepvm.core.preemption.job import Job, Span
 from deepvm.errors import DataError, DeepVMError, JobFormatError, RequestError
 from deepvm.simulator.jobfile import _KEYS, PRESETS, job_document, parse_job, preset, read_job
-from tests.effort import examples
 
 FULL = """
 name: a b

@@ -6,15 +6,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from deepvm.checkpoint.manifest import Manifest
-from deepvm.checkpoint.names import check_job, whole_job
-from deepvm.checkpoint.node.answers import Busy, Ticket
-from deepvm.checkpoint.node.refusals import Refusals
-from deepvm.checkpoint.node.shelf import Shelf
-from deepvm.checkpoint.node.store import Store
-from deepvm.checkpoint.node.sums import Atom, total
-from deepvm.checkpoint.points import point
-from deepvm.checkpoint.protocol import (
+from deepvm.checkpoint.files.failpoints import point
+from deepvm.checkpoint.files.file_names import check_job, whole_job
+from deepvm.checkpoint.format.crc_combine import Atom, total
+from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.network.protocol import (
     FRAME_S,
     MOST_BODY,
     BrokenError,
@@ -24,6 +20,10 @@ from deepvm.checkpoint.protocol import (
     Refused,
     admit,
 )
+from deepvm.checkpoint.node.refusals import Refusals
+from deepvm.checkpoint.node.responses import Busy, Ticket
+from deepvm.checkpoint.node.store import Store
+from deepvm.checkpoint.node.version_registry import Shelf
 from deepvm.errors import CheckpointError, RequestError
 
 _LOG = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Complete versions, oldest first, from memory to a folder or bucket; and what is kept there.
 
-While none waits, a large one is written as it arrives, see :mod:`deepvm.checkpoint.node.arriving`.
+While none waits, a large one is written as it arrives, see :mod:`deepvm.checkpoint.node.partial_version`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from deepvm.checkpoint.manifest import Manifest
-from deepvm.checkpoint.node.arriving import LEAST_BYTES, Arriving, GivenUpError
-from deepvm.checkpoint.node.room import Room
+from deepvm.checkpoint.files.retention import kept_of, outdated
+from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.node.eviction import Room
+from deepvm.checkpoint.node.partial_version import LEAST_BYTES, Arriving, GivenUpError
 from deepvm.checkpoint.node.store import Store
 from deepvm.checkpoint.node.versions import State, Version
-from deepvm.checkpoint.retention import kept_of, outdated
 from deepvm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)

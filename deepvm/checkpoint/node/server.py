@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deepvm.checkpoint.files.retention import kept
+from deepvm.checkpoint.network.endpoint import Door, Place
+from deepvm.checkpoint.network.protocol import PROOF_S, Channel, Refused, tune
 from deepvm.checkpoint.node.connection import Connection
 from deepvm.checkpoint.node.flusher import Flusher
-from deepvm.checkpoint.node.place import Door, Place
 from deepvm.checkpoint.node.refusals import Refusals
-from deepvm.checkpoint.node.shelf import Shelf
 from deepvm.checkpoint.node.store import open_store
-from deepvm.checkpoint.protocol import PROOF_S, Channel, Refused, tune
-from deepvm.checkpoint.retention import kept
+from deepvm.checkpoint.node.version_registry import Shelf
 from deepvm.errors import RequestError
 
 _LOG = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class NodeSettings:
     Attributes:
         listen: where; port 0 picks one. token: what its peers must know.
         memory_bytes: for all versions together. persist: URL of the place for complete versions, empty for memory only.
-        keep, keep_every: versions of each job that stay there, see :func:`deepvm.checkpoint.retention.kept`.
+        keep, keep_every: versions of each job that stay there, see :func:`deepvm.checkpoint.files.retention.kept`.
         connections: the most at a time, and as many again that have not proved the token yet; with more of those, the
             oldest is ended, so that silent ones cannot keep others out.
         drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.

@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
-from deepvm.checkpoint.protocol import Refused
+from deepvm.checkpoint.network.protocol import Refused
 
 LEAST_SLOTS = 2
 """The newest complete version stays while the next one arrives."""

@@ -7,11 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from deepvm.checkpoint import aside, disk
-from deepvm.checkpoint.folder import YOUNG_S, VersionFolder, read_manifest
-from deepvm.checkpoint.manifest import Damage, Manifest
-from deepvm.checkpoint.places import Bucket, parse_place
-from deepvm.checkpoint.presence import NODE, FileLock
+from deepvm.checkpoint.files import durable_write
+from deepvm.checkpoint.files import set_aside as aside
+from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder, read_manifest
+from deepvm.checkpoint.files.writer_lock import NODE, FileLock
+from deepvm.checkpoint.format.manifest import Damage, Manifest
+from deepvm.checkpoint.tiers.storage_url import Bucket, parse_place
 from deepvm.errors import CheckpointError, DamagedError
 
 _READ_BYTES = 2**20
@@ -45,7 +46,7 @@ class Store(ABC):
     def write_filling(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
     ) -> None:
-        """:meth:`write` in the manner of :meth:`~deepvm.checkpoint.folder.VersionFolder.write_filling`."""
+        """:meth:`write` in the manner of :meth:`~deepvm.checkpoint.files.version_dir.VersionFolder.write_filling`."""
         raise NotImplementedError("only of stores that stream")
 
     @abstractmethod
@@ -95,14 +96,14 @@ class FolderStore(Store):
         """
         self._folder, self._shared = VersionFolder(folder, direct=direct), shared
         self.url = f"file://{folder}"
-        self.volatile = disk.medium(folder).volatile
+        self.volatile = durable_write.medium(folder).volatile
         self._lock = FileLock(folder / NODE)
 
     def take(self) -> None:
         """See :class:`Store`."""
         path = self._folder.path
         try:
-            disk.make_folder(path)
+            durable_write.make_folder(path)
             if not self._lock.take(shared=self._shared):
                 raise CheckpointError(
                     f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"

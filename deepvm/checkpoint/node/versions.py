@@ -1,4 +1,4 @@
-"""What the node knows of a version and of a job; the rules are in :mod:`deepvm.checkpoint.node.shelf`."""
+"""What the node knows of a version and of a job; the rules are in :mod:`deepvm.checkpoint.node.version_registry`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from deepvm.checkpoint.layout import Layout, Segment
-from deepvm.checkpoint.manifest import Manifest
-from deepvm.checkpoint.node.ranges import Ranges, runs
+from deepvm.checkpoint.format.crc_combine import Atom, Cuts
+from deepvm.checkpoint.format.interval_set import Ranges, runs
+from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.node.slots import Slot
-from deepvm.checkpoint.node.sums import Atom, Cuts
 
 REMEMBERED = 256
 """Version numbers of a session whose fate is remembered after their slot was used again."""

@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
-from deepvm.checkpoint.layout import Layout
-from deepvm.checkpoint.manifest import Damage, Manifest
+from deepvm.checkpoint.format.layout import Layout
+from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.errors import CheckpointError
 
 

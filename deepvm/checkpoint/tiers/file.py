@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from deepvm.checkpoint import aside, disk
-from deepvm.checkpoint.folder import VersionFolder, verify
-from deepvm.checkpoint.image import seal
-from deepvm.checkpoint.joint import put_part
-from deepvm.checkpoint.manifest import Damage, Manifest
-from deepvm.checkpoint.points import point
-from deepvm.checkpoint.retention import kept, kept_of, outdated
+from deepvm.checkpoint.files import durable_write
+from deepvm.checkpoint.files import set_aside as aside
+from deepvm.checkpoint.files.failpoints import point
+from deepvm.checkpoint.files.retention import kept, kept_of, outdated
+from deepvm.checkpoint.files.shared_file_write import put_part
+from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.format.checksums import seal
+from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.errors import CheckpointError, RequestError
 
@@ -40,14 +41,14 @@ class FileTier(Tier):
         Args:
             folder: where.
             direct: write past the page cache where the file system can.
-            keep: how many versions stay, see :func:`deepvm.checkpoint.retention.kept`; 0 for all.
+            keep: how many versions stay, see :func:`deepvm.checkpoint.files.retention.kept`; 0 for all.
             every: see there.
             session: a random name of this run, the same on all ranks; for one rank not needed.
         """
         if keep or every:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
         self.folder = VersionFolder(folder, direct=direct)
-        medium = disk.medium(folder)
+        medium = durable_write.medium(folder)
         self.volatile = medium.volatile
         if self.volatile:
             log.warning("%s is %s", self.url, medium)
@@ -109,7 +110,7 @@ class FileTier(Tier):
             pass
         try:
             point("home.before-sync")
-            disk.sync_file(home)
+            durable_write.sync_file(home)
             point("home.after-sync")
         except OSError as error:
             raise CheckpointError(f"{home}: cannot be written: {error.strerror or error}") from error

@@ -4,9 +4,10 @@
 
     mpirun --with-ft ulfm -n 2 python train.py : -n 1 deepvm memory-node serve --listen mpi ...
 
-The messages are those of ``tcp://``, carried by MPI (:mod:`deepvm.checkpoint.mpi`). With ``--with-ft ulfm`` the
-node and the other trainers go on when a trainer is killed; without, Open MPI ends them all. The node ends when every
-trainer has. A trainer that torchrun has started is in no MPI world; ``torch.distributed`` can be had in one all the
+The messages are those of ``tcp://``, carried by MPI (:mod:`deepvm.checkpoint.network.mpi_streams`). With ``--with-ft
+ulfm`` the node and the other trainers go on when a trainer is killed; without, Open MPI ends them all. The node ends
+when every trainer has. A trainer that torchrun has started is in no MPI world; ``torch.distributed`` can be had in one
+all the
 same: set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the number of trainers, ``MASTER_ADDR`` and
 ``MASTER_PORT``, and use gloo.
 """
@@ -17,7 +18,7 @@ import re
 import socket
 from dataclasses import dataclass
 
-from deepvm.checkpoint.mpi import Carrier, carrier
+from deepvm.checkpoint.network.mpi_streams import Carrier, carrier
 from deepvm.errors import RequestError
 
 _URL = re.compile(r"mpi://([0-9]{0,6})/?", re.ASCII)
@@ -25,7 +26,7 @@ _URL = re.compile(r"mpi://([0-9]{0,6})/?", re.ASCII)
 
 @dataclass(frozen=True)
 class MpiPlace:
-    """A process of this ``mpirun``; see :class:`~deepvm.checkpoint.node.place.Place`."""
+    """A process of this ``mpirun``; see :class:`~deepvm.checkpoint.network.endpoint.Place`."""
 
     rank: int
 
@@ -57,15 +58,15 @@ class MpiPlace:
 
     @property
     def advice(self) -> str:
-        """See :class:`~deepvm.checkpoint.node.place.Place`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Place`."""
         return "is that rank of mpirun a 'deepvm memory-node serve --listen mpi', and alive?"
 
     def open(self, limit_s: float) -> socket.socket:
-        """See :class:`~deepvm.checkpoint.node.place.Place`; whether anybody serves there shows when it is used."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Place`; whether anybody serves shows when it is used."""
         return carrier().connect(self.rank)
 
     def listen(self, *, secure: bool = False) -> MpiDoor:
-        """See :class:`~deepvm.checkpoint.node.place.Place`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Place`."""
         if secure:
             raise RequestError("tls_cert", "a certificate", "none: there is no TLS over MPI")
         return MpiDoor(carrier())
@@ -76,7 +77,7 @@ class MpiPlace:
 
 
 class MpiDoor:
-    """Streams that other processes open; see :class:`~deepvm.checkpoint.node.place.Door`."""
+    """Streams that other processes open; see :class:`~deepvm.checkpoint.network.endpoint.Door`."""
 
     def __init__(self, streams: Carrier) -> None:
         """Let them."""
@@ -84,21 +85,21 @@ class MpiDoor:
         self._streams, self._queue = streams, streams.serve()
 
     def accept(self) -> tuple[socket.socket, str]:
-        """See :class:`~deepvm.checkpoint.node.place.Door`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Door`."""
         found = self._queue.get()
         if found is None:
             raise OSError("closed")
         return found[0], f"mpi rank {found[1]}"
 
     def deserted(self) -> bool:
-        """See :class:`~deepvm.checkpoint.node.place.Door`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Door`."""
         return self._streams.deserted()
 
     def shut(self) -> None:
-        """See :class:`~deepvm.checkpoint.node.place.Door`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Door`."""
         self._streams.unserve()
         self._queue.put(None)
 
     def close(self) -> None:
-        """See :class:`~deepvm.checkpoint.node.place.Door`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Door`."""
         self.shut()

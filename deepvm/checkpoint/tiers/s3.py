@@ -28,13 +28,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.aside import ending
-from deepvm.checkpoint.crc import crc32
-from deepvm.checkpoint.image import seal
-from deepvm.checkpoint.layout import CHUNK_BYTES
-from deepvm.checkpoint.manifest import SUFFIX, Damage, Manifest
-from deepvm.checkpoint.names import file_name
-from deepvm.checkpoint.retention import kept, kept_of, outdated
+from deepvm.checkpoint.files.file_names import file_name
+from deepvm.checkpoint.files.retention import kept, kept_of, outdated
+from deepvm.checkpoint.files.set_aside import ending
+from deepvm.checkpoint.format.checksums import seal
+from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
 from deepvm.checkpoint.tiers.bucket import Bucket, checksum
 from deepvm.checkpoint.tiers.objects import UPCOMING, Objects, submit
@@ -67,7 +67,7 @@ class S3Tier(Tier):
         Args:
             bucket: its name.
             prefix: what the names of all objects begin with, without a slash at its end.
-            keep: how many versions stay, see :func:`deepvm.checkpoint.retention.kept`; 0 for all.
+            keep: how many versions stay, see :func:`deepvm.checkpoint.files.retention.kept`; 0 for all.
             every: see there.
             threads: parts that are under way at once.
             attempts: how often a request is tried; botocore waits longer before each.

@@ -17,20 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.folder import VersionFolder, check_job, verify
-from deepvm.checkpoint.layout import CHUNK_BYTES
-from deepvm.checkpoint.machine import cores
-from deepvm.checkpoint.manifest import ChunkChecks, Damage, Manifest
-from deepvm.checkpoint.node.client import Address, Link, damage_in, manifest_in, pairs_in, unreachable
-from deepvm.checkpoint.node.place import Place
-from deepvm.checkpoint.node.ranges import Ranges, runs
-from deepvm.checkpoint.node.token import Token
-from deepvm.checkpoint.node.watcher import Pending, Watcher
-from deepvm.checkpoint.points import point
-from deepvm.checkpoint.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Kind
+from deepvm.checkpoint.files.failpoints import point
+from deepvm.checkpoint.files.version_dir import VersionFolder, check_job, verify
+from deepvm.checkpoint.format.interval_set import Ranges, runs
+from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
+from deepvm.checkpoint.network.ack_poller import Pending, Watcher
+from deepvm.checkpoint.network.client import Address, Link, damage_in, manifest_in, pairs_in, unreachable
+from deepvm.checkpoint.network.endpoint import Place
+from deepvm.checkpoint.network.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Kind
+from deepvm.checkpoint.network.token import Token
 from deepvm.checkpoint.tiers.base import Level, Shard, Tier
-from deepvm.checkpoint.tiers.step import Step
+from deepvm.checkpoint.tiers.commit_barrier import Step
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
+from deepvm.io.host_info import cores
 
 WIRE_BYTES = 2**20
 """Bytes of one message: small enough to be hashed while they are in the processor's cache."""
@@ -59,7 +59,7 @@ class TcpTier(Tier):
         Args:
             address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the authority's file.
             session: a random id, the same on all ranks of one training run, another for the next run.
-            token: what the node knows as well, see :func:`deepvm.checkpoint.node.token.token_from_environment`.
+            token: what the node knows as well, see :func:`deepvm.checkpoint.network.token.token_from_environment`.
             flows: connections for one part; two unless given, one to a node with which this process shares two cores.
             wire_bytes: bytes of one message.
             limit_s: the longest that ``put`` blocks beside the time for the bytes (see ``Shard.moving_s``), and that

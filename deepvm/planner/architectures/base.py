@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.instances import Market
+from deepvm.core.cluster.instances import Market
 
 if TYPE_CHECKING:
     from deepvm.planner.candidates import MemoryTier, Sizes
-    from deepvm.planner.formulation import Formulation, Pick
+    from deepvm.planner.search.formulation import Formulation, Pick
 
 IntArray = npt.NDArray[np.int64]
 

@@ -9,7 +9,14 @@ import numpy as np
 
 from deepvm.planner.architectures.base import Architecture, IntArray
 from deepvm.planner.candidates import MemoryTier, Sizes
-from deepvm.planner.formulation import Formulation, Pick, budget_row, choose_one_size, quota_rows, total_budget_row
+from deepvm.planner.search.formulation import (
+    Formulation,
+    Pick,
+    budget_row,
+    choose_one_size,
+    quota_rows,
+    total_budget_row,
+)
 
 
 class SingleAnchor(Architecture):

@@ -9,7 +9,7 @@ import numpy as np
 
 from deepvm.planner.architectures.base import Architecture, IntArray
 from deepvm.planner.candidates import MemoryTier, Sizes
-from deepvm.planner.formulation import (
+from deepvm.planner.search.formulation import (
     Constraint,
     Formulation,
     Pick,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deepvm.core.plan import Plan
+from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
 from deepvm.reports.exports.base import Export, Exporter, ExportFile, ExportOptions, Subnet
 from deepvm.reports.exports.ec2_fleet import Ec2Fleet

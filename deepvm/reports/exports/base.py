@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import ClassVar
 
-from deepvm.core.instances import Market, ZonePrice
-from deepvm.core.plan import Plan, PlannedGroup
+from deepvm.core.cluster.instances import Market, ZonePrice
+from deepvm.core.cluster.plan import Plan, PlannedGroup
 from deepvm.core.units import format_usd, to_decimal
 from deepvm.errors import RequestError
 

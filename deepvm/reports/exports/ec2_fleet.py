@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
-from deepvm.core.instances import Market
-from deepvm.core.plan import MEMORY, Plan, PlannedGroup
+from deepvm.core.cluster.instances import Market
+from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup
 from deepvm.errors import RequestError
 from deepvm.reports.exports.base import (
     Export,

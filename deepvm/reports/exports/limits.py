@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from deepvm.core.instances import Market, ZonePrice
-from deepvm.core.plan import TRAINING, Plan, PlannedGroup
-from deepvm.core.price_limits import HEADROOM, GroupLimit, PriceLimits, limit_prices
+from deepvm.core.cluster.instances import Market, ZonePrice
+from deepvm.core.cluster.plan import TRAINING, Plan, PlannedGroup
+from deepvm.core.cluster.price_limits import HEADROOM, GroupLimit, PriceLimits, limit_prices
 from deepvm.core.units import format_usd
 from deepvm.errors import RequestError
 from deepvm.reports.exports.base import ExportOptions, refuse_subnets_in

@@ -11,8 +11,8 @@ import re
 import shlex
 from typing import Any, ClassVar
 
-from deepvm.core.instances import Market
-from deepvm.core.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
+from deepvm.core.cluster.instances import Market
+from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
 from deepvm.reports.exports.base import (
     JOIN_TIMEOUT_S,
     RENDEZVOUS_PORT,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shlex
 from typing import ClassVar
 
-from deepvm.core.instances import Market
-from deepvm.core.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
+from deepvm.core.cluster.instances import Market
+from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
 from deepvm.reports.exports.base import (
     JOIN_TIMEOUT_S,
     RENDEZVOUS_PORT,

@@ -8,8 +8,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepvm.catalog.files import write_bytes
 from deepvm.errors import DataError, RequestError
+from deepvm.io.files import write_bytes
 from deepvm.reports.exports.base import Export, ExportFile
 
 

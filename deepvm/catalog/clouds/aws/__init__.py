@@ -1,0 +1,1 @@
+"""Amazon Web Services: clients, credentials, responses and errors."""

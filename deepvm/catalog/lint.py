@@ -1,0 +1,74 @@
+"""What should make a reader doubt a catalogue that is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from deepvm.core.cluster.instances import Catalog, InstanceType, Market
+from deepvm.core.cluster.speedup import SpeedupCurve, scaling_factor
+
+LARGEST_COUNT = 32
+"""Curves are examined for n = 1 to this many VMs, the largest cluster of the paper's experiments."""
+
+_NAMED = 5
+
+
+def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
+    """Warnings about a valid catalogue, one sentence each.
+
+    Curves that have to be clamped for n in 1..32, GPU types without eFLOPS, spot price or the default curve, CPU types
+    that can hold no checkpoints, and spot prices above on-demand prices.
+    """
+    gpus = [i for i in catalog if i.gpu is not None]
+    cpus = [i for i in catalog if i.gpu is None]
+    kind = catalog.default_speedup
+    groups = (
+        ("without eflops, never recommended", [i for i in gpus if i.eflops is None]),
+        ("without a spot price, never recommended", [i for i in gpus if i.spot_usd_per_hour is None]),
+        (f"without a general {kind} curve, the default", [i for i in gpus if i.curve(kind) is None]),
+        ("without memory, network or on-demand price, no memory nodes", [i for i in cpus if not _holds(i)]),
+        ("dearer on the spot market than on demand", [i for i in catalog if _spot_is_dearer(i)]),
+    )
+    named = [f"{_count(types)} {what}: {_names(types)}" for what, types in groups if types]
+    return tuple([*named, *(w for i in gpus for c in i.speedups for w in _clamped(i, c))])
+
+
+def _holds(instance: InstanceType) -> bool:
+    needed = (instance.memory_gib, instance.network_gbps, instance.on_demand_usd_per_hour)
+    return all(value is not None for value in needed)
+
+
+def _spot_is_dearer(instance: InstanceType) -> bool:
+    spot, on_demand = instance.micro_usd_per_hour(Market.SPOT), instance.micro_usd_per_hour(Market.ON_DEMAND)
+    return spot is not None and on_demand is not None and spot > on_demand
+
+
+def _clamped(instance: InstanceType, curve: SpeedupCurve) -> Iterator[str]:
+    n = np.arange(1.0, LARGEST_COUNT + 1)
+    factor = scaling_factor(curve, n)
+    which = f"{curve.kind} curve" + (f" of {curve.workload}" if curve.workload else "")
+    for limit, meaning in ((0.0, "negative, counted as 0"), (1.0, "above n, counted as n")):
+        sizes = n[factor.clamped & (factor.k == limit)]
+        if sizes.size:
+            yield f"{instance.name}: the {which} is {meaning} for n = {_ranges(sizes)}"
+
+
+def _ranges(sizes: Iterable[float]) -> str:
+    runs: list[list[int]] = []
+    for size in map(int, sizes):
+        if runs and runs[-1][-1] == size - 1:
+            runs[-1][1:] = [size]
+        else:
+            runs.append([size])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _count(types: list[InstanceType]) -> str:
+    return f"{len(types)} {'type' if len(types) == 1 else 'types'}"
+
+
+def _names(types: list[InstanceType]) -> str:
+    more = f" and {len(types) - _NAMED} more" if len(types) > _NAMED else ""
+    return ", ".join(i.name for i in types[:_NAMED]) + more

@@ -1,0 +1,273 @@
+"""Signals of a region joined into a catalogue, each figure with the source and the age of its signal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from deepvm.catalog.clouds.aws.quota_codes import FAMILIES, quota_family
+from deepvm.catalog.market.eflops_estimates import PerformanceTable, performance_table
+from deepvm.catalog.market.price_filter import sift
+from deepvm.catalog.signals.signal import (
+    ADVISOR,
+    HISTORY,
+    OFFERINGS,
+    ON_DEMAND,
+    QUOTAS,
+    SPECS,
+    SPOT,
+    ZONES,
+    Signal,
+)
+from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
+from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
+from deepvm.core.cluster.provenance import Origin, Provenance
+from deepvm.core.spelling import one_of
+from deepvm.errors import MissingDataError, RequestError
+
+_ORIGINS = {"live": "live", "cache": "cache", "expired": "expired", "snapshot": "embedded"}
+_PRICES = (ON_DEMAND, SPOT)
+
+
+class SignalMissingError(MissingDataError):
+    """Something that a catalogue needs is not at hand.
+
+    Attributes:
+        what: what is missing, in words. kinds: the signals that would tell.
+    """
+
+    def __init__(self, what: str, kinds: Sequence[str], advice: str) -> None:
+        """Keep the facts; the message is made from them."""
+        self.what, self.kinds = what, tuple(kinds)
+        super().__init__(f"{what}: {advice}")
+
+
+@dataclass(frozen=True)
+class SpotChoice:
+    """Which spot price of a type counts.
+
+    Attributes:
+        zone: id or name of the only zone to use; empty for the cheapest zone of each type.
+        basis: the price now, or one over time. days: how far back that looks.
+    """
+
+    zone: str = ""
+    basis: PriceBasis = PriceBasis.CURRENT
+    days: int = 30
+
+    @property
+    def history(self) -> str:
+        """The signal that the basis needs, empty when it needs none."""
+        return "" if self.basis is PriceBasis.CURRENT else f"{HISTORY}:{self.days}"
+
+
+def assemble(
+    region: str, signals: Mapping[str, Signal], choice: SpotChoice, now: datetime, notes: Sequence[str] = ()
+) -> Catalog:
+    """Join what is known of a region.
+
+    Prices that cannot be true are left out, counted and noted. Types without a price in any market are left out, and
+    why is kept in ``Catalog.absent``.
+
+    Args:
+        region: such as ``us-east-1``.
+        signals: what could be had, by kind; ``specs`` and a price signal at least.
+        choice: which spot price counts.
+        now: the end of a history's window, UTC.
+        notes: what went wrong on the way; kept in the provenance.
+
+    Raises:
+        SignalMissingError: no specifications, no prices at all, or what ``choice`` needs is not there.
+        RequestError: the region has no such zone.
+    """
+    if SPECS not in signals or not any(k in signals for k in _PRICES):
+        lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
+        raise SignalMissingError(f"no {lacks} of region {region}", kinds, _renew(region))
+    sifted = sift(signals)
+    signals = sifted.signals
+    zone = _zone_id(choice.zone, region, signals)
+    spot = _spot_prices(region, signals, choice, zone, now)
+    facts = _Facts(
+        on_demand=_data(signals, ON_DEMAND),
+        spot=spot,
+        offered={name: tuple(zones) for name, zones in _data(signals, OFFERINGS).items()},
+        bands=_data(signals, ADVISOR),
+        performance=performance_table(),
+    )
+    absent = dict(facts.performance.absent)
+    instances = []
+    for name, spec in sorted(signals[SPECS].data.items()):
+        if zone and facts.offered and zone not in facts.offered.get(name, ()):
+            absent[name] = f"{name} is not offered in zone {zone}"
+            continue
+        instance = _instance(name, spec, facts)
+        if instance is None:
+            doubt = sifted.doubts.get(name)
+            absent[name] = f"{name} has no price in {region}" + (f" that can be true: {doubt}" if doubt else "")
+        else:
+            instances.append(instance)
+    if not instances and zone:
+        sold = sorted({z for zones in _data(signals, OFFERINGS).values() for z in zones} - {zone})
+        raise RequestError(
+            "zone", choice.zone, f"a zone in which something is offered: {one_of(choice.zone, sold, ', ')}"
+        )
+    if not instances:
+        which = "; ".join([f"no type has a price in region {region}", *sifted.notes])
+        raise SignalMissingError(which, _PRICES, _renew(region))
+    return Catalog(
+        name=f"aws-{region}",
+        instances=tuple(instances),
+        region=region,
+        quotas=tuple(
+            Quota(
+                q["family"], q["market"], q["vcpus"], q["in_use"], q["code"], _title(q["family"], Market(q["market"]))
+            )
+            for q in _data(signals, QUOTAS, ())
+        ),
+        default_speedup="ring",
+        eflops_unit=facts.performance.eflops_unit,
+        description=f"AWS's types and prices in {region}",
+        provenance=_provenance(signals, choice, (*notes, *sifted.notes)),
+        absent=absent,
+    )
+
+
+@dataclass(frozen=True)
+class _Facts:
+    on_demand: Mapping[str, str]
+    spot: Mapping[str, tuple[ZonePrice, ...]]
+    offered: Mapping[str, tuple[str, ...]]
+    bands: Mapping[str, int]
+    performance: PerformanceTable
+
+
+def _data(signals: Mapping[str, Signal], kind: str, missing: Any = None) -> Any:
+    return signals[kind].data if kind in signals else ({} if missing is None else missing)
+
+
+def _instance(name: str, spec: Mapping[str, Any], facts: _Facts) -> InstanceType | None:
+    """One type, None when it has no price."""
+    on_demand = facts.on_demand.get(name) if spec.get("on_demand", True) else None
+    zones = facts.spot.get(name, ()) if spec.get("spot", True) else ()
+    if on_demand is None and not zones:
+        return None
+    raw = spec.get("gpu")
+    gpu = None if raw is None else Gpu(raw["name"], raw["count"], raw.get("memory_gib"), raw["manufacturer"])
+    baseline, peak = spec.get("baseline_gbps"), spec.get("peak_gbps")
+    known = facts.performance.of(name, gpu, baseline)
+    return InstanceType(
+        name=name,
+        vcpus=spec["vcpus"],
+        memory_gib=spec.get("memory_gib"),
+        network_gbps=peak if peak is not None else baseline,
+        on_demand_usd_per_hour=None if on_demand is None else Decimal(on_demand),
+        spot_usd_per_hour=zones[0].usd_per_hour if zones else None,
+        gpu=gpu,
+        eflops=known.eflops,
+        speedups=known.speedups,
+        quota_family=quota_family(name),
+        network_baseline_gbps=baseline,
+        eflops_basis=known.eflops_basis,
+        speedup_basis=known.speedup_basis,
+        cpu_architecture=spec.get("arch", ""),
+        burstable=spec.get("burstable", False),
+        current_generation=spec.get("current", True),
+        interruption_band=facts.bands.get(name),
+        spot_zones=zones if zones and zones[0].zone else (),
+        zones=facts.offered.get(name, ()),
+        unusable=spec.get("unusable", ""),
+    )
+
+
+def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
+    """The id of a zone that was asked for by id or by name.
+
+    Raises:
+        SignalMissingError: nothing is known of zones, as in the embedded snapshot.
+        RequestError: no such zone.
+    """
+    if not wanted:
+        return ""
+    names: Mapping[str, str] = _data(signals, ZONES)
+    ids = set(names) | {z for zones in _data(signals, SPOT).values() for z in zones if z}
+    if not ids:
+        what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
+        raise SignalMissingError(what, (ZONES, SPOT), _renew(region))
+    found = wanted if wanted in ids else next((i for i, name in names.items() if name == wanted), "")
+    if not found:
+        known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
+        raise RequestError("zone", wanted, f"a zone of {region}: {known}")
+    return found
+
+
+def _spot_prices(
+    region: str, signals: Mapping[str, Signal], choice: SpotChoice, zone: str, now: datetime
+) -> dict[str, tuple[ZonePrice, ...]]:
+    """Each type's spot price by zone, cheapest first."""
+    names: Mapping[str, str] = _data(signals, ZONES)
+    found: dict[str, dict[str, tuple[Decimal, str]]] = {}
+    if choice.history:
+        if choice.history not in signals:
+            raise SignalMissingError(
+                f"--price-basis {choice.basis.value} needs the spot prices of the last {_days(choice.days)} in "
+                f"{region}, which are not at hand",
+                (choice.history,),
+                _renew(region, choice.days),
+            )
+        end = int(now.timestamp())
+        start = int((now - timedelta(days=choice.days)).timestamp())
+        # Whoever has a price today has capacity; an old price of one that has none is no offer.
+        today = signals[SPOT].data if SPOT in signals and signals[SPOT].origin in ("live", "cache") else None
+        for name, zones in signals[choice.history].data.items():
+            for z, changes in zones.items():
+                if today is not None and z not in today.get(name, ()):
+                    continue
+                points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
+                price = price_over_time(points, start, end, choice.basis)
+                if price is not None:
+                    found.setdefault(name, {})[z] = (price, "")
+    else:
+        for name, zones in _data(signals, SPOT).items():
+            found[name] = {z: (Decimal(price), since) for z, (price, since) in zones.items()}
+    return {
+        name: tuple(
+            ZonePrice(z, price, names.get(z, ""), since)
+            for z, (price, since) in sorted(zones.items(), key=lambda item: (item[1][0], item[0]))
+            if not zone or z == zone
+        )
+        for name, zones in found.items()
+    }
+
+
+def _provenance(signals: Mapping[str, Signal], choice: SpotChoice, notes: Sequence[str]) -> Provenance:
+    used = [s for kind, s in signals.items() if not (kind == SPOT and choice.history)]
+    origins = tuple(
+        Origin(s.kind, _ORIGINS[s.origin], s.observed_at, s.source, tuple(sorted(s.refused.items()))) for s in used
+    )
+    prices = [o for o in origins if o.signal.partition(":")[0] in (*_PRICES, HISTORY)]
+    kinds = {o.kind for o in prices}
+    return Provenance(
+        kind=kinds.pop() if len(kinds) == 1 else "mixed",
+        prices_as_of=min(o.observed_at for o in prices).date(),
+        source="; ".join(dict.fromkeys(f"{o.signal}: {o.source}" for o in prices)),
+        origins=origins,
+        basis=f"{choice.basis.value} of {_days(choice.days)}" if choice.history else "",
+        notes=tuple(notes),
+    )
+
+
+def _days(count: int) -> str:
+    return "day" if count == 1 else f"{count} days"
+
+
+def _title(family: str, market: Market) -> str:
+    return FAMILIES[family].title(market) if family in FAMILIES else ""
+
+
+def _renew(region: str, days: int = 0) -> str:
+    history = f" --days {days}" if days else ""
+    command = f"deepvm catalog refresh --region {region}{history}"
+    return f"'{command}' fetches them from AWS ('deepvm doctor' says what that needs)"

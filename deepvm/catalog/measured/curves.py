@@ -1,0 +1,237 @@
+"""Speed-up curves that were measured: which of them count, where they go, and with what they do not compare.
+
+The throughput of a cluster is eFLOPS x S(n), so a curve meets two other figures: the eFLOPS of its type, and the curves
+of the types beside which it is ranked. Speed-ups of two workloads may differ several times at the same n. So:
+
+1. Only curves of one workload count: of the one that was asked for, else of the measured eFLOPS, else of the one that
+   was measured on the most types, else last. Where none is of the eFLOPS' workload, those of its model come first.
+   Others are kept as curves of their workloads, which no ranking uses.
+2. Types that nobody measured go by the catalogue's curves and eFLOPS. Nobody knows whether these are of the same
+   workload (the paper does not say what its eFLOPS are of), so each such meeting is a doubt that names what to measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from deepvm.catalog.measured.comparable_eflops import choose_workload, listed, smallest_of_each_gpu
+from deepvm.catalog.measured.entries import Entry, Told, same_workload
+from deepvm.catalog.measured.gpu_check import another_gpu, without_gpu
+from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
+from deepvm.core.units import counted
+
+FEWEST_SIZES = 3
+"""Sizes above 1 that a curve needs to become a type's own default: the ring beyond them has two parameters."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Measured curves, chosen.
+
+    Attributes:
+        workload: what they were measured with, empty without any.
+        general: those that count, by type.
+        by_type: all that could be used, by type.
+        notes: why others are not used. odd: what is strange about those that count.
+    """
+
+    workload: str
+    general: Mapping[str, Entry]
+    by_type: Mapping[str, Sequence[Entry]]
+    notes: tuple[Told, ...]
+    odd: tuple[str, ...]
+
+    @property
+    def defaults(self) -> list[str]:
+        """The types whose measured curve is what they go by, sorted."""
+        return sorted(name for name, entry in self.general.items() if _sizes(entry) >= FEWEST_SIZES)
+
+
+def choose_curves(catalog: Catalog, entries: Iterable[Entry], of_eflops: str) -> Curves:
+    """The curves that count, by rule 1.
+
+    Args:
+        catalog: all types that are compared.
+        entries: of kind ``scaling``.
+        of_eflops: the workload of the measured eFLOPS, empty without any.
+    """
+    usable, notes = _usable(catalog, entries)
+    wanted = _workload(usable, of_eflops, catalog)
+    by_type: dict[str, list[Entry]] = {}
+    for entry in usable:
+        by_type.setdefault(entry.instance_type, []).append(entry)
+    general = {}
+    for name, own in by_type.items():
+        fit = [e for e in own if same_workload(e.workload, wanted)]
+        if fit:
+            general[name] = max(fit, key=lambda e: (e.workload == wanted, e.measured_at))
+            continue
+        theirs = " and ".join(sorted({e.workload for e in own}))
+        why = (
+            f"the speed-up of {name} was measured with {theirs}, what counts here with {wanted}: they do not compare, "
+            "so it is not used; --workload chooses, or measure both with one workload"
+        )
+        notes.append(Told(why, tuple(e.name for e in own)))
+    odd = [text for n, e in general.items() if (gpu := catalog[n].gpu) is not None for text in another_gpu(e, gpu)]
+    return Curves(wanted, general, by_type, tuple(notes), tuple(odd))
+
+
+def _workload(entries: Sequence[Entry], of_eflops: str, catalog: Catalog) -> str:
+    if any(same_workload(e.workload, of_eflops) for e in entries):
+        return of_eflops
+    # A curve that is too short to go by has a say only among its like.
+    enough = [e for e in entries if _sizes(e) >= FEWEST_SIZES] or entries
+    alike = [e for e in enough if e.workload.partition("/")[0] == of_eflops.partition("/")[0]]
+    return choose_workload(alike or enough, catalog)
+
+
+def _usable(catalog: Catalog, entries: Iterable[Entry]) -> tuple[list[Entry], list[Told]]:
+    """The curves of types that train, and which of them are none of their GPUs, in words."""
+    usable, notes = [], []
+    for entry in entries:
+        instance = catalog.by_name.get(entry.instance_type)
+        if instance is None:
+            continue
+        if instance.gpu is None:
+            notes += without_gpu(entry)
+        elif entry.on_cpu:
+            why = (
+                f"the curve of {entry.instance_type} was measured on its processors, whose steps are longer than its "
+                f"GPUs', so it is not used; 'deepvm tables remove {entry.name}' removes it"
+            )
+            notes.append(Told(why, (entry.name,)))
+        else:
+            usable.append(entry)
+    return usable, notes
+
+
+def with_curves(instances: Iterable[InstanceType], curves: Curves, known: Catalog) -> tuple[InstanceType, ...]:
+    """Types with the measured curves in them; those that had a measured type's curves follow it.
+
+    Args:
+        instances: where they go.
+        curves: what counts.
+        known: all types that are compared, as they were before.
+    """
+    return tuple(
+        _with_own(i, curves.by_type[i.name], curves.general.get(i.name))
+        if i.name in curves.by_type
+        else _following(i, known, curves)
+        for i in instances
+    )
+
+
+def curve_doubts(
+    instances: Iterable[InstanceType], curves: Curves, of_eflops: str, speeds: Collection[str]
+) -> list[str]:
+    """With what the measured curves stand in one ranking although nobody knows whether they compare.
+
+    Args:
+        instances: all types, with everything measured in them.
+        curves: what counts.
+        of_eflops: the workload of the measured eFLOPS.
+        speeds: types with eFLOPS that were measured.
+    """
+    found = [*curves.odd]
+    for name, entry in curves.general.items():
+        if entry.local:
+            found.append(f"the curve of {name} was measured with processes of one machine, not with VMs")
+        if _sizes(entry) < FEWEST_SIZES:
+            found.append(
+                f"the curve of {name} was measured at {counted(_sizes(entry), 'size')} above 1, too few to go by: it "
+                "counts only with --speedup measured"
+            )
+        if name in speeds and not same_workload(entry.workload, of_eflops):
+            found.append(f"the curve of {name} was measured with {entry.workload}, its eFLOPS with {of_eflops}")
+    return [*found, *_beside_the_catalogue(list(instances), curves)]
+
+
+def _beside_the_catalogue(instances: Sequence[InstanceType], curves: Curves) -> list[str]:
+    """Rule 2. Types with estimated eFLOPS rank only with ``--estimates``, which says so itself."""
+    ranked = [i for i in instances if i.gpu is not None and i.eflops is not None and not i.eflops_basis]
+    own = sorted({i.name for i in ranked} & set(curves.defaults))
+    if not own:
+        return []
+    found, workload = [], curves.workload
+    rest = [i for i in ranked if not _is_measured(i)]
+    if rest:
+        to_measure = smallest_of_each_gpu(rest)
+        found.append(
+            f"the speed-up of {listed(own)} was measured here with {workload}, and {listed([i.name for i in rest])} "
+            f"{'goes' if len(rest) == 1 else 'go'} by the catalogue's, which may be of another workload: they compare "
+            f"only as far as both scale alike; run 'deepvm profile scaling' with {workload} on {listed(to_measure)} too"
+        )
+    borrowed = [i.name for i in ranked if i.name in own and not i.eflops_source.startswith(("measured", "after"))]
+    if borrowed:
+        found.append(
+            f"the eFLOPS of {listed(borrowed)} are the catalogue's, perhaps of another workload than {workload}, with "
+            "which the speed-up was measured here; run 'deepvm profile eflops' with that there too"
+        )
+    return found
+
+
+def _is_measured(instance: InstanceType) -> bool:
+    curve = instance.curve(MeasuredSpeedup.kind)
+    return instance.default_speedup == MeasuredSpeedup.kind and curve is not None and curve.source.startswith(_HERE)
+
+
+def _with_own(instance: InstanceType, entries: Sequence[Entry], general: Entry | None) -> InstanceType:
+    new: list[SpeedupCurve] = [*_general_curves(general), *(_curve(e, e.workload) for e in entries)]
+    replaced = {(c.kind, c.workload) for c in new}
+    if general is None or _sizes(general) < FEWEST_SIZES:
+        return replace(instance, speedups=(*_others(instance, replaced), *new))
+    # Curves that were another type's say less than its own.
+    kept = [c for c in instance.speedups if (c.kind, c.workload) not in replaced and not instance.speedup_basis]
+    return replace(instance, speedups=(*kept, *new), default_speedup=MeasuredSpeedup.kind, speedup_basis="")
+
+
+def _following(instance: InstanceType, known: Catalog, curves: Curves) -> InstanceType:
+    """A type that has the curves of another one with the same GPUs: it has the measured ones too."""
+    for name in curves.defaults:
+        other = known[name]
+        if other.gpu == instance.gpu and _shared(other) == _shared(instance):
+            new = _general_curves(curves.general[name])
+            return replace(
+                instance,
+                speedups=(*_others(instance, {(c.kind, None) for c in new}), *new),
+                default_speedup=MeasuredSpeedup.kind,
+                speedup_basis=f"those of {name}, the same GPU",
+            )
+    return instance
+
+
+def _shared(instance: InstanceType) -> set[SpeedupCurve]:
+    return {c for c in instance.speedups if c.workload is None}
+
+
+def _others(instance: InstanceType, replaced: Collection[tuple[str, str | None]]) -> list[SpeedupCurve]:
+    return [c for c in instance.speedups if (c.kind, c.workload) not in replaced]
+
+
+def _general_curves(entry: Entry | None) -> list[SpeedupCurve]:
+    """The measured curve and, where the points determine it, the ring through them."""
+    if entry is None:
+        return []
+    curve = _curve(entry, None)
+    if _sizes(entry) < FEWEST_SIZES or curve.beyond is None:
+        return [curve]
+    return [replace(curve.beyond, fitted_to=curve.points[-1][0], source=curve.source), curve]
+
+
+def _curve(entry: Entry, workload: str | None) -> MeasuredSpeedup:
+    points = entry.points
+    ring = RingSpeedup.fit([p for p in points if p[0] > 1])
+    return MeasuredSpeedup(points, ring, workload=workload, source=_said(entry))
+
+
+_HERE = "measured here, "
+
+
+def _said(entry: Entry) -> str:
+    return f"{_HERE}{entry.measured_at.date()} ({entry.workload})"
+
+
+def _sizes(entry: Entry) -> int:
+    return sum(1 for n, _ in entry.points if n > 1)

@@ -1,0 +1,250 @@
+"""What was measured on the user's own machines: entries of measured tables, and how they are told apart.
+
+An entry keeps the whole document of a ``deepvm profile`` command, so that nothing has to be measured again when more of
+it is used one day. Nothing here validates: files and documents pass :mod:`deepvm.catalog.measured.entry_schema` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from fnmatch import fnmatchcase
+from typing import Any
+
+from deepvm.catalog.signals.signal import format_time
+from deepvm.core.cluster.instances import Catalog
+
+TABLES_VERSION = "deepvm.tables/1"
+"""``schema_version`` of measured tables."""
+
+DOCUMENT_VERSIONS = {
+    "eflops": "deepvm.eflops/1",
+    "scaling": "deepvm.scaling/1",
+    "saturation": "deepvm.saturation/1",
+}
+"""The kinds of entries, and ``schema_version`` of the document of each."""
+
+FUTURE = timedelta(days=1)
+"""A measurement that seems to be further ahead is of a wrong clock; days without an hour and clocks differ by less."""
+
+_WORKLOAD = {"model": "{}", "resolution": "{}px", "batch": "b{}", "dtype": "{}", "optimizer": "{}"}
+
+
+@dataclass(frozen=True, eq=True)
+class Entry:
+    """One measurement.
+
+    Attributes:
+        kind: ``eflops``, ``scaling`` or ``saturation``.
+        measured_at: when, UTC, whole seconds.
+        document: what the profiling command printed.
+        instance_type: the type it was measured on; empty for ``saturation``.
+        sender_type, receiver_type: the types of both ends, for ``saturation`` only.
+    """
+
+    kind: str
+    measured_at: datetime
+    document: Mapping[str, Any] = field(hash=False)
+    instance_type: str = ""
+    sender_type: str = ""
+    receiver_type: str = ""
+
+    @property
+    def workload(self) -> str:
+        """What was trained; empty for ``saturation``."""
+        return workload_key(self.document["workload"]) if self.kind != "saturation" else ""
+
+    @property
+    def subject(self) -> str:
+        """The type, or ``sender to receiver``."""
+        return self.instance_type or f"{self.sender_type} to {self.receiver_type}"
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it; two measurements of one name are of the same thing."""
+        if self.kind == "saturation":
+            return f"{self.kind}:{self.sender_type}:{self.receiver_type}:{self.document['transport']}"
+        # What the processors of a GPU type do must never take the place of what its GPUs do.
+        return f"{self.kind}:{self.instance_type}:{self.workload}{':cpu' if self.on_cpu else ''}"
+
+    @property
+    def value(self) -> str:
+        """The result in words."""
+        if self.kind == "eflops":
+            spread = self.document.get("spread")
+            doubt = "" if spread is None else f" (spread {float(spread):.1%})"
+            return f"{float(self.document['eflops']):.4g} FLOP/s{doubt}"
+        if self.kind == "scaling":
+            points = self.points
+            local = ", on one machine" if self.local else ""
+            return f"S({points[-1][0]:g}) = {points[-1][1]:.4g} ({len(points)} sizes{local})"
+        senders, seen = self.senders
+        return f"n_sat {senders}" if seen else f"n_sat at least {senders} (no saturation seen)"
+
+    @property
+    def local(self) -> bool:
+        """Whether processes of one machine stood for VMs."""
+        return self.document.get("local") is True
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it was trained without a GPU, as far as the document says."""
+        if self.kind == "saturation":
+            return False
+        workload, machine = self.document["workload"], self.document.get("machine") or {}
+        device = self.document.get("device", workload.get("device", machine.get("device")))
+        return device == "cpu" or (device is None and machine.get("gpus", None) in ([], ()))
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """What the machine called its GPUs, empty where the document does not say."""
+        names = (self.document.get("machine") or {}).get("gpus")
+        return tuple(g for g in names if isinstance(g, str)) if isinstance(names, (list, tuple)) else ()
+
+    @property
+    def points(self) -> tuple[tuple[float, float], ...]:
+        """(n, S(n)) of a ``scaling`` entry, n increasing."""
+        return tuple(sorted((float(p["n"]), float(p["speedup"])) for p in self.document["points"]))
+
+    @property
+    def senders(self) -> tuple[int, bool]:
+        """n_sat of a ``saturation`` entry, and whether saturation was seen.
+
+        The knee, because on a plateau noise decides eq. 14. Where no knee was seen up to N senders, t(n) kept falling,
+        so n_sat is at least N.
+        """
+        knee = self.document.get("n_sat_knee")
+        if knee is not None:
+            return max(1, int(float(knee))), True
+        return max(int(row["n"]) for row in self.document["times"]), False
+
+    def as_document(self) -> dict[str, Any]:
+        """The entry as it stands in a file."""
+        if self.kind == "saturation":
+            about = {"sender_type": self.sender_type, "receiver_type": self.receiver_type}
+        else:
+            about = {"instance_type": self.instance_type}
+        return {
+            "kind": self.kind,
+            **about,
+            "measured_at": format_time(self.measured_at),
+            "document": dict(self.document),
+        }
+
+
+@dataclass(frozen=True)
+class Told:
+    """Something to say about measurements.
+
+    Attributes:
+        text: a sentence. unused: names of the entries that are not used for this reason.
+    """
+
+    text: str
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Measured tables: at most one entry of each name, sorted by name.
+
+    Attributes:
+        entries: what was measured. path: the file they were read from, empty when none.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    path: str = ""
+
+    def __len__(self) -> int:
+        """How many entries there are."""
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """In the order of their names."""
+        return iter(self.entries)
+
+    def called(self, name: str) -> tuple[Entry, ...]:
+        """The entries that a person means: by their name or a type, the beginning of it, or a glob."""
+
+        def is_meant(word: str) -> bool:
+            return word == name or word.startswith((f"{name}:", f"{name}/", f"{name}.")) or fnmatchcase(word, name)
+
+        return tuple(
+            e for e in self.entries if any(map(is_meant, (e.name, e.instance_type, e.sender_type, e.receiver_type)))
+        )
+
+    def merged(self, entries: Iterable[Entry]) -> Tables:
+        """With other entries; of two of the same name the later measurement stays, the one given of two at once."""
+        found = {e.name: e for e in self.entries}
+        for entry in entries:
+            old = found.get(entry.name)
+            if old is None or entry.measured_at >= old.measured_at:
+                found[entry.name] = entry
+        return Tables(tuple(found[name] for name in sorted(found)), self.path)
+
+    def apply(self, catalog: Catalog, workload: str = "") -> Catalog:
+        """The catalogue with these figures in it; see :func:`deepvm.catalog.measured.tables.apply`."""
+        from deepvm.catalog.measured.apply import apply
+
+        return apply(self, catalog, workload)
+
+    def as_document(self) -> dict[str, Any]:
+        """The tables as they stand in a file."""
+        from deepvm import __version__
+
+        entries = [e.as_document() for e in self.entries]
+        return {"schema_version": TABLES_VERSION, "deepvm": __version__, "entries": entries}
+
+
+def workload_key(workload: Mapping[str, Any]) -> str:
+    """What was trained, as one word: ``resnet50/224px/b64/float32/adam``.
+
+    Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold between workloads.
+    """
+    parts = ((form, workload.get(name)) for name, form in _WORKLOAD.items())
+    return "/".join(form.format(_word(value)) for form, value in parts if value not in (None, ""))
+
+
+def same_workload(one: str, other: str) -> bool:
+    """Whether nothing says that two workloads differ: one may name the model alone, as a CSV's does."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _word(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def build_tables(document: Mapping[str, Any], path: str = "") -> Tables:
+    """Make the tables that a valid document describes."""
+    return Tables((), path).merged(build_entry(raw) for raw in document["entries"])
+
+
+def build_entry(raw: Mapping[str, Any]) -> Entry:
+    """Make an entry from its valid object."""
+    return Entry(
+        kind=raw["kind"],
+        measured_at=parse_time(raw["measured_at"]),
+        document=raw["document"],
+        instance_type=raw.get("instance_type", ""),
+        sender_type=raw.get("sender_type", ""),
+        receiver_type=raw.get("receiver_type", ""),
+    )
+
+
+def parse_time(text: str) -> datetime:
+    """A moment in ISO 8601 with a zone, or a day (its midnight in UTC), in UTC and whole seconds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    # Python 3.10 reads no Z.
+    moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
+    if moment.tzinfo is None:
+        if len(text) > len("2026-01-31"):
+            raise ValueError("no time zone")
+        moment = moment.replace(tzinfo=timezone.utc)
+    try:
+        return moment.astimezone(timezone.utc).replace(microsecond=0)
+    except OverflowError:
+        raise ValueError("out of range") from None

@@ -1,0 +1,106 @@
+"""n_sat that was measured between two types, in a catalogue's table of n_sat by bandwidth (DeepVM Table V).
+
+The planner looks n_sat up by the bandwidth that the catalogue gives both types, min(sender, receiver), of the receiver
+what counts for a memory node; so there the row of a pair stands, whatever bandwidth was seen while it was measured: one
+stream of a 25 Gbit/s VM may reach 5, and a row at 5 would never count for the pair itself. Where the catalogue does not
+know an end, the document's bandwidth counts; a pair of two unknown types changes nothing.
+
+n_sat never falls as bandwidth grows. A knee that was measured replaces the published row of its bandwidth; rows of less
+bandwidth with a larger n_sat come down to it, rows of more bandwidth with a smaller one go. Of measured rows that
+contradict each other the smaller holds, for it only asks for more memory nodes. Where t(n) kept falling up to N senders
+n_sat is N or more, which contradicts only less than N: such a measurement lifts a row and never lowers one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from deepvm.catalog.measured.entries import Entry, Told
+from deepvm.core.cluster.instances import Catalog
+from deepvm.core.cluster.memory_nodes import MemoryNodeRule
+from deepvm.core.cluster.saturation import SaturationTable
+
+
+def measured_pairs(
+    catalog: Catalog, entries: Sequence[Entry], known: Catalog
+) -> tuple[SaturationTable, list[Entry], list[Told]]:
+    """The table with what was measured in it, the entries that made it, and what had to give way, in words.
+
+    Args:
+        catalog: whose table it is.
+        entries: of kind ``saturation``, of any types.
+        known: all types that are compared, in whatever region; they give the bandwidths.
+    """
+    notes: list[Told] = []
+    knees: dict[float, tuple[int, Entry]] = {}
+    bounds: list[tuple[float, int, Entry]] = []
+    for entry in entries:
+        if not {entry.sender_type, entry.receiver_type} & known.by_name.keys():
+            continue
+        gbps = _bandwidth(entry, known, catalog.memory_nodes)
+        if gbps is None:
+            why = f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair"
+            notes.append(Told(why, (entry.name,)))
+            continue
+        senders, seen = entry.senders
+        if not seen:
+            bounds.append((gbps, senders, entry))
+        elif gbps not in knees or senders < knees[gbps][0]:
+            knees[gbps] = (senders, entry)
+    least: float = math.inf
+    own: dict[float, int] = {}
+    for gbps in sorted(knees, reverse=True):
+        least = min(least, knees[gbps][0])
+        own[gbps] = int(least)
+    published = dict(zip(catalog.n_sat.network_gbps, map(int, catalog.n_sat.n_sat), strict=True))
+    table = _merged(published, own, notes)
+    used = [e for _, e in knees.values()]
+    for gbps, senders, entry in sorted(bounds, key=lambda b: (b[0], -b[1])):
+        now = int(SaturationTable.from_rows(list(table.items())).lookup(gbps))
+        lifted = min(senders, min((n for g, n in own.items() if g >= gbps), default=senders))
+        if lifted <= now:
+            why = (
+                f"n_sat of {entry.subject} stays {now}: no saturation was seen up to {senders} senders; measure with "
+                "more to know it"
+            )
+            notes.append(Told(why, (entry.name,)))
+            continue
+        own[gbps] = lifted
+        table = _merged(table, own, notes)
+        used.append(entry)
+    return SaturationTable.from_rows(list(table.items())), used, notes
+
+
+def _merged(published: Mapping[float, int], own: Mapping[float, int], notes: list[Told]) -> dict[float, int]:
+    """Published rows as far as measured ones leave them standing, and these."""
+    table = dict(own)
+    for gbps, n in published.items():
+        if gbps in own:
+            continue
+        below = max((m for g, m in own.items() if g < gbps), default=0)
+        above = min((m for g, m in own.items() if g > gbps), default=n)
+        if n < below:
+            notes.append(Told(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth"))
+        elif n > above:
+            lower = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}, measured here at more bandwidth"
+            notes.append(Told(lower))
+            table[gbps] = above
+        else:
+            table[gbps] = n
+    return table
+
+
+def _bandwidth(entry: Entry, known: Catalog, rule: MemoryNodeRule) -> float | None:
+    """Gbit/s of a pair, min(sender, receiver), None if unknown."""
+    ends: list[float] = []
+    sender, receiver = (known.by_name.get(name) for name in (entry.sender_type, entry.receiver_type))
+    for side, gbps in (
+        ("sender_gbps", None if sender is None else sender.network_gbps),
+        ("receiver_gbps", None if receiver is None else rule.network_gbps(receiver)),
+    ):
+        value = entry.document.get(side) if gbps is None else gbps
+        if value is None:
+            return None
+        ends.append(float(value))
+    return min(ends)

@@ -1,0 +1,346 @@
+"""The user's measured tables: one file that profiling writes and the planner reads.
+
+::
+
+    <folder>/measured.json             the tables
+    <folder>/measured.previous.json    what they were before the last change
+    <folder>/.measured.lock            held while a process changes them
+
+A change is a new file beside the old one, fsync, a second name for the old one, and a rename: whatever happens on the
+way, a whole ``measured.json`` remains. Two processes that save at once wait for each other, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, Entry, Tables, build_tables
+from deepvm.catalog.measured.location import CURRENT, absent, default_folder
+from deepvm.core.cluster.instances import Catalog
+from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
+from deepvm.io.files import MAX_BYTES, read_text, sync_folder, write_bytes
+
+PREVIOUS, LOCK = "measured.previous.json", ".measured.lock"
+_NEXT = ".measured.next.json"
+
+LOCK_WAIT_S = 30.0
+"""How long a save waits for another one; a save takes milliseconds."""
+
+_POLL_S = 0.02
+
+
+def own_folder() -> Path:
+    """The user's folder of measured tables.
+
+    Raises:
+        DataError: the system names none, and there is no ``DEEPVM_DATA_DIR``.
+    """
+    folder = default_folder(os.environ)
+    if folder is None:
+        raise DataError(
+            "there is no place for measured tables: no home folder, or XDG_DATA_HOME is not an absolute path; "
+            "DEEPVM_DATA_DIR names one"
+        )
+    return folder
+
+
+def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
+    """What was measured so far; empty tables where nothing was.
+
+    Args:
+        folder: where they are; the user's own unless given.
+
+    Raises:
+        CatalogFormatError: the file cannot be read, or is not what was written; names every problem with its place.
+    """
+    place = default_folder(os.environ) if folder is None else Path(folder)
+    # Most users have none: no more than a look at the folder, and pydantic stays out.
+    if place is None or absent(place / CURRENT):
+        return Tables()
+    try:
+        return read_tables(place / CURRENT)
+    except CatalogFormatError as error:
+        cure = "'deepvm tables restore' brings back the tables before the last change, '--tables paper' does without"
+        _add_note(error, f"These are your measured tables: {cure}.")
+        raise
+
+
+def open_tables(name: str) -> Tables | None:
+    """What ``--tables`` means: ``auto`` for the user's own, ``paper`` for none (None), or a file.
+
+    Raises:
+        RequestError: neither of the words nor the name of a JSON file.
+        CatalogFormatError: the file is missing or not valid; names every problem with its place.
+    """
+    if name == "paper":
+        return None
+    if name == "auto":
+        return load_tables()
+    if not name.lower().endswith(".json"):
+        raise RequestError("tables", name, "auto, paper, or a .json file that 'deepvm tables export' wrote")
+    return read_tables(Path(name))
+
+
+def read_tables(path: Path) -> Tables:
+    """Read measured tables from a file, validated.
+
+    Raises:
+        CatalogFormatError: missing, too large, not JSON, of another version, or with values that cannot be; names
+            every problem with its place.
+    """
+    from deepvm.catalog.measured.entry_schema import TABLES_EXPECTED, parse_document, refuse, tables_findings
+
+    document = parse_document(read_measured(path, TABLES_EXPECTED), path, TABLES_EXPECTED)
+    refuse(path, document, tables_findings(document))
+    return build_tables(document, str(path))
+
+
+def read_measured(path: Path, expected: str = "") -> str:
+    """The text of a file of measurements.
+
+    Args:
+        path: the file.
+        expected: what belongs there, for messages; tables or a document unless given.
+
+    Raises:
+        CatalogFormatError: missing, no regular file, too large, empty, or not UTF-8.
+    """
+    from deepvm.catalog.measured.entry_schema import EXPECTED
+
+    expected = expected or EXPECTED
+    try:
+        return read_text(path, expected)
+    except FileNotFoundError:
+        raise CatalogFormatError(path, [Problem("file", "does not exist", expected)]) from None
+
+
+def entry_of(
+    kind: str,
+    document: Mapping[str, Any],
+    *,
+    measured_at: datetime,
+    instance_type: str = "",
+    sender_type: str = "",
+    receiver_type: str = "",
+    name: str = "document",
+) -> Entry:
+    """Make an entry of what a profiling command found.
+
+    Args:
+        kind: ``eflops``, ``scaling`` or ``saturation``.
+        document: as the command prints it with ``-o json``.
+        measured_at: when, with a time zone.
+        instance_type: the type of the VM, for ``eflops`` and ``scaling``.
+        sender_type: the type that sends, for ``saturation``.
+        receiver_type: the type that receives, for ``saturation``.
+        name: what the document is called in errors.
+
+    Raises:
+        RequestError: an unknown kind, or a type is missing.
+        CatalogFormatError: the document is not valid; names every problem with its place.
+    """
+    from deepvm.catalog.measured.entry_schema import entry_findings, parse_document, refuse
+
+    if kind not in DOCUMENT_VERSIONS:
+        raise RequestError("kind", kind, " or ".join(DOCUMENT_VERSIONS))
+    if kind == "saturation":
+        needed = {"sender_type": sender_type, "receiver_type": receiver_type}
+    else:
+        needed = {"instance_type": instance_type}
+    for option, value in needed.items():
+        if not value:
+            raise RequestError(option, value, "the provider's name of the type that was measured, such as g4dn.xlarge")
+    # Through text and back: what is kept is what a file can hold, whoever made the document.
+    plain = parse_document(json.dumps(dict(document)), Path(name))
+    entry = Entry(kind, measured_at.replace(microsecond=0), plain, **needed)
+    refuse(name, plain, [_inside(f) for f in entry_findings(entry.as_document())])
+    return entry
+
+
+def _inside(finding: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(finding, path=finding.path[1:]) if finding.path[:1] == ("document",) else finding
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a change did to the tables.
+
+    Attributes:
+        old: before. new: after. path: the file that was written.
+    """
+
+    old: Tables
+    new: Tables
+    path: Path
+
+
+def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> Change:
+    """Put measurements into the tables of a folder; of two of the same thing the later one stays.
+
+    Raises:
+        DataError: the folder cannot be written, the disk is full, another process does not let go, or the tables that
+            are there cannot be read; whatever was there is unchanged.
+    """
+    added = tuple(entries)
+    return _change(Path(folder), lambda old: old.merged(added))
+
+
+def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Change:
+    """Take the entries with these names out of the tables of a folder.
+
+    Raises:
+        DataError: as for :func:`save_entries`.
+    """
+    gone = frozenset(names)
+    return _change(Path(folder), lambda old: Tables(tuple(e for e in old if e.name not in gone), old.path))
+
+
+def restore_previous(folder: str | os.PathLike[str]) -> Path:
+    """Swap the tables with what they were before the last change; a second call swaps them back.
+
+    Before the first change nothing was measured: then empty tables take the place of the file, whatever is in it.
+
+    Returns:
+        The file that was written.
+
+    Raises:
+        DataError: there is nothing to go back to, it cannot be read, or the folder cannot be written.
+    """
+    place = Path(folder)
+    with _locked(place):
+        before = place / PREVIOUS
+        if os.path.lexists(before):
+            try:
+                read_tables(before)
+            except CatalogFormatError as error:
+                _add_note(error, f"These are the tables before the last change: remove {before} to do without them.")
+                raise
+            _put(place, before.read_bytes())
+        elif os.path.lexists(place / CURRENT):
+            _put(place, encode_tables(Tables()))
+        else:
+            raise DataError(
+                f"{place / CURRENT}: nothing was measured yet, so there is no earlier version to go back to"
+            )
+    return place / CURRENT
+
+
+def previous_tables(folder: str | os.PathLike[str]) -> Tables:
+    """What the tables were before the last change; empty where that was the first one.
+
+    Raises:
+        CatalogFormatError: the file is not what was written.
+    """
+    before = Path(folder) / PREVIOUS
+    return read_tables(before) if os.path.lexists(before) else Tables()
+
+
+def encode_tables(tables: Tables) -> bytes:
+    """The bytes of a file."""
+    return (json.dumps(tables.as_document(), indent=1, allow_nan=False) + "\n").encode()
+
+
+def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
+    """A catalogue with measured figures in the place of its own; see :func:`deepvm.catalog.measured.apply.apply`."""
+    from deepvm.catalog.measured.apply import apply as put
+
+    return put(tables, catalog, workload, among=among)
+
+
+def _change(folder: Path, change: Callable[[Tables], Tables]) -> Change:
+    with _locked(folder):
+        old = load_tables(folder)
+        new = change(old)
+        if new.entries != old.entries:
+            data = encode_tables(new)
+            if len(data) > MAX_BYTES:
+                most = f"{MAX_BYTES // 2**20} MiB"
+                raise DataError(
+                    f"{folder / CURRENT}: would have {len(data) / 2**20:.0f} MiB, more than the {most} that are read; "
+                    "'deepvm tables remove' makes room"
+                )
+            _put(folder, data)
+    return Change(old, Tables(new.entries, str(folder / CURRENT)), folder / CURRENT)
+
+
+def _put(folder: Path, data: bytes) -> None:
+    """Replace the tables; the old ones become the previous ones. At every moment a whole file has the name."""
+    current, upcoming = folder / CURRENT, folder / _NEXT
+    try:
+        for left_over in folder.glob("*measured.*.tmp"):  # of a process that was killed; nobody else holds the lock
+            left_over.unlink(missing_ok=True)
+        # All that needs room on the disk comes first.
+        write_bytes(upcoming, data)
+        if os.path.lexists(current):
+            _second_name(current, folder / PREVIOUS)
+        os.replace(upcoming, current)
+        sync_folder(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            upcoming.unlink()
+        raise DataError(f"{current}: cannot be written: {error.strerror}; nothing was changed") from None
+
+
+def _second_name(current: Path, previous: Path) -> None:
+    spare = previous.with_name(f".{previous.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        os.link(current, spare)
+    except OSError:  # file systems without hard links
+        write_bytes(previous, current.read_bytes())
+        return
+    try:
+        os.replace(spare, previous)
+    finally:
+        # Two names of one file are renamed to each other by doing nothing at all (POSIX), and then the first remains.
+        spare.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder against other processes; the kernel lets go when this one ends, however it ends.
+
+    Raises:
+        DataError: it cannot be made or written, or somebody holds it for too long.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise DataError(
+            f"{error.filename or folder}: measured tables cannot be written: {why}; DEEPVM_DATA_DIR names another place"
+        ) from None
+    end = time.monotonic() + LOCK_WAIT_S
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    what = f"another deepvm has held {folder / LOCK} for {LOCK_WAIT_S:g} s"
+                    raise DataError(f"{what}; nothing was saved, try again") from None
+                time.sleep(_POLL_S)
+            except OSError as error:  # without a lock, two saves could lose each other's entries
+                raise DataError(
+                    f"{folder / LOCK}: cannot be locked: {error.strerror}; DEEPVM_DATA_DIR names another place"
+                ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _add_note(error: DataError, text: str) -> None:
+    # What BaseException.add_note does, which Python 3.10 lacks.
+    error.__notes__ = [*getattr(error, "__notes__", ()), text]

@@ -1,0 +1,346 @@
+"""torch.distributed.checkpoint (DCP) on our durable writing: its API and resharding, whole versions, verified bytes.
+
+::
+
+    dcp.save(state, storage_writer=DeepVMWriter(folder))      # or async_save
+    dcp.load(state, storage_reader=DeepVMReader(folder))      # on any number of ranks
+
+Each rank writes one data file, past the page cache where that works; then rank 0 writes ``.metadata``, which is the
+commit record. Data files get new names in each save, so one that is killed leaves the save before it readable.
+The layout is that of torch's own ``FileSystemWriter``, which can read these folders, too, without verifying anything:
+behind the pickled metadata, where it does not look, stand the checksums of every item and of the metadata itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import mmap
+import os
+import pickle
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from deepvm.checkpoint.dcp.dcp_record import Piece, seal, unseal
+from deepvm.checkpoint.files.durable_write import make_folder, sync_folder, write_file
+from deepvm.checkpoint.files.failpoints import point
+from deepvm.checkpoint.format.checksums import finish
+from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.torch_zip import ALIGNMENT, Image, plan_image
+from deepvm.errors import CheckpointError, DamagedError, RequestError
+
+METADATA = ".metadata"
+_NAME = re.compile(r"__(?P<rank>[0-9]+)_(?P<save>[0-9a-f]{16})\.distcp", re.ASCII)
+_VERSION = "1.0.0"
+"""Of the layout, as torch counts."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a rank is told by the coordinator: which one it is."""
+
+    rank: int
+
+
+class DeepVMWriter(StorageWriter):
+    """Writes one checkpoint into a folder that all ranks share, in place of the one that is there."""
+
+    def __init__(self, path: str | os.PathLike[str], *, direct: bool = True) -> None:
+        """Remember where; nothing is made before the first save.
+
+        A writer keeps the memory in which it lays out its rank's data file, and uses it again: before the next save
+        with the same writer wait until an ``async_save`` has ended.
+
+        Args:
+            path: the folder; ``checkpoint_id`` of a save replaces it.
+            direct: write past the page cache (O_DIRECT) where the file system can.
+        """
+        self._path, self._direct = Path(path), direct
+        self._save_id = ""
+        self._images: dict[tuple[torch.dtype, torch.Size], Image] = {}
+        self._memory: mmap.mmap | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """See :class:`StorageWriter`."""
+        if checkpoint_id:
+            self._path = Path(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """See :class:`StorageWriter`.
+
+        Raises:
+            RequestError: the ranks were told not to coordinate; then there is nobody to commit.
+        """
+        if not kwargs.get("use_collectives", True):
+            raise RequestError("use_collectives", False, "True: one commit record stands for all ranks")
+        self._save_id = secrets.token_hex(8)
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """See :class:`StorageWriter`."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """See :class:`StorageWriter`."""
+        return [replace(plan, storage_data=_Part(rank)) for rank, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's items into one file; it is on the disk when this returns.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        # Drawn here, because a planner may keep a plan for several saves.
+        name = f"__{plan.storage_data.rank}_{secrets.token_hex(8)}.distcp"
+        # What is not a tensor is small, and its size is known only when it is there.
+        texts = {i: _bytes_of(planner, item) for i, item in enumerate(plan.items) if item.type is WriteItemType.BYTE_IO}
+        images = {i: self._image(item) for i, item in enumerate(plan.items) if item.type is not WriteItemType.BYTE_IO}
+        offsets, size = [], 0
+        for number in range(len(plan.items)):
+            offsets.append(size)
+            length = images[number].size if number in images else len(texts[number])
+            size += -(-length // ALIGNMENT) * ALIGNMENT
+        found: list[WriteResult] = []
+
+        def fill(view: memoryview) -> Iterator[int]:
+            for number, (item, offset) in enumerate(zip(plan.items, offsets, strict=True)):
+                if number in images:
+                    image = images[number]
+                    part = view[offset : offset + image.size]
+                    _fill(part, image, planner.resolve_data(item), item)
+                else:
+                    part = view[offset : offset + len(texts[number])]
+                    part[:] = texts[number]
+                piece = Piece(name, offset, len(part), crc32(part))
+                found.append(WriteResult(item.index, len(part), piece))
+                yield offset + len(part)
+            yield size
+
+        if size:
+            view = self._room(size)
+            try:
+                make_folder(self._path)
+                self._place(self._path / name, view, fill(view), "dcp.data")
+            except OSError as error:
+                raise CheckpointError(f"{self._path / name}: cannot be written: {error.strerror or error}") from error
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(found)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Commit: write the metadata and the checksums, then remove what the save before this one left.
+
+        Raises:
+            CheckpointError: it could not be written, or a rank's file is not here.
+        """
+        pieces = {result.index: result.storage_data for rank in results for result in rank}
+        self._check_files(pieces.values())
+        metadata.storage_data = {i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()}
+        metadata.storage_meta = self.storage_meta()
+        if hasattr(metadata, "version"):
+            metadata.version = _VERSION
+        data = memoryview(seal(pickle.dumps(metadata), sorted(set(pieces.values()))))
+        try:
+            make_folder(self._path)
+            self._place(self._path / METADATA, data, (len(data),), "dcp.metadata")
+            self._sweep({p.name for p in pieces.values()})
+        except OSError as error:
+            raise CheckpointError(f"{self._path / METADATA}: cannot be written: {error.strerror or error}") from error
+
+    def storage_meta(self) -> StorageMeta | None:
+        """See :class:`StorageWriter`."""
+        return StorageMeta(checkpoint_id=str(self._path), save_id=self._save_id)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """See :class:`StorageWriter`; folders only."""
+        return "://" not in str(checkpoint_id)
+
+    def _image(self, item: WriteItem) -> Image:
+        """How torch saves a tensor like this; laid out once for each type and shape."""
+        if item.tensor_data is None:
+            raise CheckpointError(f"{item.index.fqn}: a tensor without a size")
+        key = item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes
+        if key not in self._images:
+            self._images[key] = plan_image(torch.empty(key[1], dtype=key[0], device="cpu"))
+        return self._images[key]
+
+    def _room(self, size: int) -> memoryview:
+        if self._memory is None or len(self._memory) < size:
+            # Whole pages, so that the file can be written past the page cache.
+            self._memory = mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        return memoryview(self._memory)[:size]
+
+    def _place(self, target: Path, data: memoryview, final: Any, what: str) -> None:
+        hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            write_file(hidden, data, final, direct=self._direct, what=what)
+            point(f"{what}.before-rename")
+            os.replace(hidden, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                hidden.unlink()
+            raise
+        point(f"{what}.before-folder-sync")
+        sync_folder(target.parent)
+        point(f"{what}.after-folder-sync")
+
+    def _check_files(self, pieces: Any) -> None:
+        ends: dict[str, int] = {}
+        for piece in pieces:
+            ends[piece.name] = max(ends.get(piece.name, 0), piece.offset + piece.length)
+        for name, end in ends.items():
+            path = self._path / name
+            if not path.is_file() or path.stat().st_size < end:
+                raise CheckpointError(f"{path}: the rank that wrote it has another folder; all ranks must share one")
+
+    def _sweep(self, used: set[str]) -> None:
+        """Remove data files of other saves, and what killed ones left, now that nothing refers to them."""
+        for path in self._path.iterdir():
+            left = path.name.endswith(".tmp") and path.name.startswith((".__", f".{METADATA}."))
+            if left or (_NAME.fullmatch(path.name) and path.name not in used):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+class DeepVMReader(StorageReader):
+    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks, each item verified before it is used."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Remember where; ``checkpoint_id`` of a load replaces it."""
+        self._path = Path(path)
+        self._places: Mapping[Any, _StorageInfo] = {}
+        self._crcs: Mapping[tuple[str, int, int], int] = {}
+        self._metadata: Metadata | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """See :class:`StorageReader`."""
+        if checkpoint_id:
+            self._path = Path(checkpoint_id)
+        self._places, self._crcs, self._metadata = {}, {}, None
+
+    def read_metadata(self, *args: Any, **_: Any) -> Metadata:
+        """See :class:`StorageReader`.
+
+        Raises:
+            DamagedError: the checkpoint was never completed, or its commit record is damaged.
+        """
+        path = self._path / METADATA
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise DamagedError(f"{self._path}: it has no {METADATA}: no save here was completed") from None
+        except OSError as error:
+            raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
+        self._metadata, self._crcs = unseal(data, path)
+        return self._metadata
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **_: Any) -> None:
+        """See :class:`StorageReader`; the metadata may come from another rank, the checksums are read here."""
+        self._places = metadata.storage_data
+        if metadata is not self._metadata:
+            self.read_metadata()
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """See :class:`StorageReader`."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """See :class:`StorageReader`."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read this rank's items.
+
+        Raises:
+            DamagedError: bytes are not those that were saved; names the file and the item.
+        """
+        by_place: dict[tuple[str, int, int], list[ReadItem]] = {}
+        for item in plan.items:
+            place = self._places[item.storage_index]
+            by_place.setdefault((place.relative_path, place.offset, place.length), []).append(item)
+        for (name, offset, length), items in sorted(by_place.items(), key=lambda pair: pair[0]):
+            data = self._read(name, offset, length, items[0].storage_index.fqn)
+            tensor: torch.Tensor | None = None
+            for item in items:  # several parts of one stored tensor, when the shards are cut otherwise now
+                if item.type is LoadItemType.BYTE_IO:
+                    planner.load_bytes(item, io.BytesIO(data))
+                    continue
+                if tensor is None:
+                    tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+                _put(planner, item, tensor)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """See :class:`StorageReader`; folders only."""
+        return "://" not in str(checkpoint_id)
+
+    def _read(self, name: str, offset: int, length: int, item: str) -> bytes:
+        path = self._path / name
+        crc = self._crcs.get((name, offset, length))
+        if crc is None or not _NAME.fullmatch(name):
+            raise DamagedError(f"{path}: item {item} has no checksum")
+        try:
+            with path.open("rb", buffering=0) as file:
+                file.seek(offset)
+                data = file.read(length)
+                while len(data) < length and (more := file.read(length - len(data))):
+                    data += more
+        except OSError as error:
+            raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
+        if len(data) != length or crc32(data) != crc:
+            raise DamagedError(f"{path}: item {item}, bytes {offset} to {offset + length - 1}, is damaged")
+        return data
+
+
+def _bytes_of(planner: SavePlanner, item: WriteItem) -> memoryview:
+    data = planner.resolve_data(item)
+    if not isinstance(data, io.BytesIO):
+        raise CheckpointError(f"{item.index.fqn}: the planner gives {type(data).__name__} in place of bytes")
+    return data.getbuffer()
+
+
+def _fill(part: memoryview, image: Image, data: Any, item: WriteItem) -> None:
+    """Lay a tensor out as torch.save would, checksums included."""
+    wanted = item.tensor_data
+    assert wanted is not None
+    if not isinstance(data, torch.Tensor) or data.dtype != wanted.properties.dtype or data.shape != wanted.chunk.sizes:
+        raise CheckpointError(f"{item.index.fqn}: the planner gives another tensor than it planned")
+    for offset, piece in image.pieces:
+        part[offset : offset + len(piece)] = piece
+    if data.numel():
+        target = torch.frombuffer(part, dtype=data.dtype, count=data.numel(), offset=image.storages[0])
+        target.view(data.shape).copy_(data.detach())
+    finish(part, image.layout())
+
+
+def _put(planner: LoadPlanner, item: ReadItem, tensor: torch.Tensor) -> None:
+    for dimension, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+        tensor = tensor.narrow(dimension, start, length)
+    target = planner.resolve_tensor(item).detach()
+    if target.shape != tensor.shape:
+        raise CheckpointError(f"{item.storage_index.fqn}: {tuple(tensor.shape)} does not fit {tuple(target.shape)}")
+    target.copy_(tensor)
+    planner.commit_tensor(item, target)

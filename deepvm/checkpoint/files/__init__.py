@@ -1,0 +1,1 @@
+"""Versions on a disk: durable writes, commit records, locks, retention."""

@@ -1,0 +1,176 @@
+"""Commit records on the disk: which one vouches for a file, and whether the file is what it says.
+
+The record of a version is written before its file gets its name, under a hidden name of its own: the *upcoming* record,
+which gets the usual name afterwards. A version that takes the place of one with the same number has two records in
+between. At each moment one of the two fits the file, so there is no moment without a complete version; which one it is,
+the file itself tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from deepvm.checkpoint.files import durable_write
+from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Manifest
+from deepvm.errors import DamagedError, RequestError
+
+UPCOMING = ".next"
+"""Added to the hidden name of a record whose file is about to get its name."""
+_MOST_RECORD = 64 * 2**20
+_MOST_NAMED = 10
+
+
+def record_of(path: Path) -> Path:
+    """Where the commit record of a version's file is."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def upcoming_of(path: Path) -> Path:
+    """Where the record is that is about to take its place."""
+    return path.with_name(f".{path.name}{SUFFIX}{UPCOMING}")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The commit record of a version's file.
+
+    Where a writer is replacing the version, or was killed while it did, it is the one that fits the file; the file is
+    then read.
+
+    Raises:
+        FileNotFoundError: there is none. DamagedError: it cannot be read.
+    """
+    try:
+        upcoming = _read(upcoming_of(path))
+    except (FileNotFoundError, DamagedError):
+        return _read(record_of(path))
+    with contextlib.suppress(FileNotFoundError, DamagedError):
+        found = _read(record_of(path))
+        _compare(path, found)
+        return found
+    try:
+        _compare(path, upcoming)
+    except DamagedError:
+        return _read(record_of(path))  # whoever asks finds the damage by himself
+    return upcoming
+
+
+def settle(path: Path) -> None:
+    """End a replacement that a writer did not: the record that fits the file stays, and has the usual name.
+
+    Raises:
+        OSError: it could not be done.
+    """
+    upcoming = upcoming_of(path)
+    if not os.path.lexists(upcoming):
+        return
+    try:
+        fits = read_manifest(path) == _read(upcoming)
+    except (FileNotFoundError, DamagedError):
+        fits = False
+    if fits:
+        os.replace(upcoming, record_of(path))
+    else:
+        upcoming.unlink()
+    durable_write.sync_folder(path.parent)
+
+
+def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
+    """Read a whole file and compare it with its commit record.
+
+    Args:
+        path: the file of a version.
+        manifest: its record; read from beside it unless given.
+
+    Raises:
+        DamagedError: it is not what its record says; names the bytes that are not.
+    """
+    try:
+        expected = read_manifest(path) if manifest is None else manifest
+    except FileNotFoundError:
+        raise DamagedError(f"{path}: {UNRECORDED} ({path.name}{SUFFIX})") from None
+    except OSError as error:
+        raise DamagedError(f"{path}: its commit record cannot be read: {error.strerror or error}") from None
+    if not expected.crcs:
+        raise DamagedError(f"{path}: nothing is known that its bytes could be compared with")
+    _compare(path, expected)
+    return expected
+
+
+def not_a_file(status: os.stat_result) -> str:
+    """What is there in place of a file, empty where it is one.
+
+    A link is none: what it leads to is kept, removed and synchronised by somebody else.
+    """
+    if stat.S_ISREG(status.st_mode):
+        return ""
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
+    advice = "; put the file that it leads to in its place" if stat.S_ISLNK(status.st_mode) else ""
+    return f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device or socket')} in place of a file{advice}"
+
+
+def _open(path: Path) -> int:
+    """Open a file for reading, without waiting for the other end of what turns out to be a pipe.
+
+    Raises:
+        FileNotFoundError: there is none. DamagedError: it is something else. OSError: it cannot be opened.
+    """
+    problem = not_a_file(path.lstat())
+    if problem:
+        raise DamagedError(f"{path}: {problem}")
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _read(record: Path) -> Manifest:
+    try:
+        with open(_open(record), "rb") as stream:
+            return Manifest.from_json(stream.read(_MOST_RECORD))
+    except RequestError as error:
+        raise DamagedError(f"{record}: {error}") from None
+
+
+def _compare(path: Path, expected: Manifest) -> None:
+    try:
+        with open(_open(path), "rb", buffering=0) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size != expected.size:
+                raise DamagedError(f"{path}: it has {size} bytes in place of {expected.size}")
+            damaged = list(_damaged(stream.fileno(), expected))
+    except OSError as error:
+        raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if damaged:
+        named = ", ".join(f"{start} to {end - 1}" for start, end in damaged[:_MOST_NAMED])
+        more = f" and {len(damaged) - _MOST_NAMED} more ranges" if len(damaged) > _MOST_NAMED else ""
+        raise DamagedError(f"{path}: bytes {named}{more} are damaged")
+
+
+def _damaged(descriptor: int, expected: Manifest) -> Iterator[tuple[int, int]]:
+    """The ranges that are not what the record says, neighbours joined."""
+    buffer = memoryview(bytearray(min(expected.chunk_bytes, expected.size)))
+    begin = -1
+    for number, crc in enumerate(expected.crcs):
+        start = number * expected.chunk_bytes
+        chunk = buffer[: min(expected.chunk_bytes, expected.size - start)]
+        _read_into(descriptor, chunk, start)
+        good = crc32(chunk) == crc
+        if not good and begin < 0:
+            begin = start
+        elif good and begin >= 0:
+            yield begin, start
+            begin = -1
+    if begin >= 0:
+        yield begin, expected.size
+
+
+def _read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(descriptor, [buffer[done:]], offset + done)
+        if not count:
+            raise OSError(errno.EIO, "the file became shorter while it was read")
+        done += count

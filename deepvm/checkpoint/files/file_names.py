@@ -1,0 +1,74 @@
+"""What files are called in a folder or bucket of versions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from deepvm.checkpoint.files.commit_record import UPCOMING, upcoming_of
+from deepvm.checkpoint.format.manifest import SUFFIX
+from deepvm.errors import RequestError
+
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_NAME = re.compile(rf"(?P<job>{_JOB.pattern})-(?P<version>[0-9]{{12,19}})\.pt", re.ASCII)
+_HIDDEN = re.compile(rf"\.({_NAME.pattern}({re.escape(SUFFIX)})?\.[0-9a-f]{{8}}|{_JOB.pattern}\.spare)\.tmp", re.ASCII)
+
+_PART = re.compile(r"(?P<job>.+)\.part-(?P<number>[1-9][0-9]?)-of-(?P<of>[1-9][0-9]?)", re.ASCII)
+MOST_PARTS = 64
+
+
+def check_job(name: str) -> str:
+    """Return the name if it can be that of a job: it becomes part of file names.
+
+    Raises:
+        RequestError: it cannot.
+    """
+    if not _JOB.fullmatch(name):
+        raise RequestError("job", name, "1 to 64 letters, digits, dots, hyphens and underscores, the first no mark")
+    return name
+
+
+def file_name(job: str, version: int) -> str:
+    """Name of a version's file."""
+    return f"{check_job(job)}-{version:012d}.pt"
+
+
+def parse_name(name: str) -> tuple[str, int] | None:
+    """Job and version of a file of this name, None when it is not that of a version."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    job, version = match["job"], int(match["version"])
+    # 0000000000001 would be a second file of version 1.
+    return (job, version) if file_name(job, version) == name else None
+
+
+def replaced(name: str) -> str:
+    """The version's file whose record a hidden file of this name was to become; empty when that is none."""
+    file = name.removeprefix(".").removesuffix(SUFFIX + UPCOMING)
+    return file if parse_name(file) is not None and upcoming_of(Path(file)).name == name else ""
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file of this name is no version, but on its way to one, or kept to be overwritten by one."""
+    return bool(_HIDDEN.fullmatch(name) or replaced(name))
+
+
+def part_job(job: str, number: int, of: int) -> str:
+    """The name under which a node keeps part ``number`` (from 1) of ``of``.
+
+    Raises:
+        RequestError: the job's name is too long to be added to, or none.
+    """
+    suffix = f".part-{number}-of-{of}"
+    if len(check_job(job)) + len(suffix) > 64:
+        raise RequestError("job", job, f"at most {64 - len(suffix)} characters: {suffix} is added on {of} memory nodes")
+    return job + suffix
+
+
+def whole_job(name: str) -> tuple[str, int, int] | None:
+    """Job, number and count of a name that :func:`part_job` made, None for others."""
+    match = _PART.fullmatch(name)
+    if match is None or not 1 <= int(match["number"]) <= int(match["of"]) <= MOST_PARTS:
+        return None  # a job that happens to be called so
+    return match["job"], int(match["number"]), int(match["of"])

@@ -1,0 +1,48 @@
+"""Damaged versions get out of the way of a training that begins anew, and stay for whoever wants to look at them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Collection
+
+from deepvm.checkpoint.files import durable_write
+from deepvm.checkpoint.files.commit_record import record_of, upcoming_of
+from deepvm.checkpoint.files.version_dir import VersionFolder
+from deepvm.errors import CheckpointError
+
+
+def ending() -> str:
+    """What is added to names, another text each time."""
+    return f".{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}.aside"
+
+
+def set_aside(folder: VersionFolder, job: str, versions: Collection[int]) -> None:
+    """Rename versions of a job, and all that are damaged, so that nobody takes them for versions any more.
+
+    Args:
+        folder: where.
+        job: whose they are.
+        versions: their numbers; nothing happens to those that are not there.
+
+    Raises:
+        CheckpointError: they could not all be renamed.
+    """
+    added = ending()
+    numbers = {*versions, *(d.version for d in folder.damaged(job))}
+    for version in sorted(numbers):
+        target = folder.file(job, version)
+        # The file last: without the others it is still known for what is left of a version.
+        for path in (upcoming_of(target), record_of(target), target):
+            try:
+                os.rename(path, path.with_name(path.name + added))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise CheckpointError(f"{path}: cannot be set aside: {error.strerror or error}") from error
+    try:
+        if numbers and folder.path.is_dir():
+            durable_write.sync_folder(folder.path)
+    except OSError as error:
+        raise CheckpointError(f"{folder.path}: cannot be written: {error.strerror or error}") from error

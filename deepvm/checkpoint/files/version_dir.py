@@ -1,0 +1,386 @@
+"""A folder of versions: written whole or not at all, listed by their commit records, verified before use.
+
+Every write goes: the bytes into a hidden file, fsync; its record into another one, the *upcoming* record, fsync, fsync
+of the folder; then the file gets its name, fsync of the folder, and only then the record. Whoever sees a commit record
+may rely on the bytes. Of a version that is there already, the old one or the new one is complete at each moment, see
+:mod:`deepvm.checkpoint.files.commit_record`.
+
+So no writer that fails or is killed leaves a file with its name and without a record: such a file has lost it, and is
+evidence of a version that was there (see :meth:`VersionFolder.damaged`), as is a record without its file. Hidden files
+alone are none: nobody was promised what they were to become. They are removed by the writer whose write fails, and by
+the next one that finds nobody else at work in the folder.
+
+A deleted version's file may be kept under a hidden name as a *spare*, which the next version overwrites in place, as
+LightCheck's two slots are: a disk finds no new blocks, and a full disk has room. See :func:`disk.is_unused`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from deepvm.checkpoint.files import durable_write
+from deepvm.checkpoint.files.commit_record import UPCOMING, not_a_file, record_of, settle, upcoming_of
+from deepvm.checkpoint.files.commit_record import (
+    read_manifest as read_manifest,  # who has a folder reads and verifies its versions
+)
+from deepvm.checkpoint.files.commit_record import verify as verify
+from deepvm.checkpoint.files.failpoints import point
+from deepvm.checkpoint.files.file_names import check_job as check_job
+from deepvm.checkpoint.files.file_names import file_name as file_name
+from deepvm.checkpoint.files.file_names import is_leftover, replaced
+from deepvm.checkpoint.files.file_names import parse_name as parse_name
+from deepvm.checkpoint.files.writer_lock import Presence
+from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Damage, Manifest
+from deepvm.errors import CheckpointError, DamagedError, RequestError
+
+YOUNG_S = 3600.0
+"""Seconds for which a file that nobody vouches for may belong to a writer at work."""
+
+log = logging.getLogger("deepvm.checkpoint")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file of a version.
+
+    Attributes:
+        path: the file. job, version: from its name. size: bytes.
+        manifest: its commit record, None when it has none that can be read.
+        problem: why it is not complete, empty when it is (its bytes are not verified).
+    """
+
+    path: Path
+    job: str
+    version: int
+    size: int
+    manifest: Manifest | None
+    problem: str = ""
+
+
+class VersionFolder:
+    """Versions in one folder of a local or mounted file system."""
+
+    def __init__(self, path: Path, *, direct: bool = True) -> None:
+        """Remember where; nothing is made before the first write.
+
+        Args:
+            path: the folder.
+            direct: write past the page cache (O_DIRECT) where the file system can.
+        """
+        self.path, self._direct = path, direct
+        self._told: set[tuple[Path, str]] = set()
+        self.presence = Presence(path)
+
+    def file(self, job: str, version: int) -> Path:
+        """Where a version is, or would be."""
+        return self.path / file_name(job, version)
+
+    def write(self, image: memoryview, manifest: Manifest) -> Path:
+        """Write a version and its commit record; when this returns, a crash of the machine cannot take it away.
+
+        Args:
+            image: the bytes of the file; best in memory that starts at a page.
+            manifest: what they are.
+
+        Raises:
+            CheckpointError: it could not be written; nothing of it is visible.
+        """
+        if len(image) != manifest.size:
+            raise RequestError("image", f"{len(image)} bytes", f"the {manifest.size} bytes of its manifest")
+        return self.write_filling(image, manifest.job, manifest.version, [len(image)], lambda: manifest)
+
+    def write_filling(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+    ) -> Path:
+        """Like :meth:`write`, while the image is still being filled in.
+
+        Args:
+            image: the bytes of the file; best in memory that starts at a page.
+            job: whose version it is.
+            version: its number.
+            final: yields how many bytes from the start will not change any more, in the end all.
+            manifest: asked when the last byte is written.
+
+        Raises:
+            CheckpointError: it could not be written; nothing of it is visible.
+        """
+        target = self.file(job, version)
+        try:
+            hidden = self.reserve(job, version)
+            self._publish(hidden, target, lambda: self._write(hidden, image.cast("B"), final, "data"), manifest)
+        except OSError as error:
+            raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
+        return target
+
+    def enter(self) -> None:
+        """Make the folder, and have it known that this process writes there, until ``presence.leave()``.
+
+        What killed writers have left is removed before, if nobody else is writing there.
+        """
+        durable_write.make_folder(self.path)
+        self.presence.enter(self._clear_up)
+
+    def _clear_up(self) -> None:
+        with contextlib.suppress(CheckpointError):  # who can write all the same should
+            self.sweep()
+
+    def reserve(self, job: str, version: int = 0) -> Path:
+        """Name of a hidden file for :meth:`adopt`; it is there if there was a spare that nobody reads, else not."""
+        self.enter()
+        hidden = self._hidden(self.file(job, version))
+        self._claim_spare(job, hidden)
+        return hidden
+
+    def adopt(self, hidden: Path, manifest: Manifest) -> Path:
+        """Make a version of a hidden file in this folder that is complete and on the disk already.
+
+        Args:
+            hidden: the file; it loses its name.
+            manifest: what its bytes are.
+
+        Raises:
+            CheckpointError: its record could not be written.
+        """
+        target = self.file(manifest.job, manifest.version)
+        try:
+            self._publish(hidden, target, lambda: None, lambda: manifest)
+        except OSError as error:
+            raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
+        return target
+
+    def _publish(self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], Manifest]) -> None:
+        """Write a hidden file, give it its name, and commit it; nothing of it stays when that fails."""
+        record, upcoming, ours = record_of(target), upcoming_of(target), [hidden]
+        try:
+            settle(target)
+            write()
+            replaces = os.path.lexists(record)  # it stays until the new one is there, for as long as its bytes do
+            ours.append(upcoming)  # one of before may be the only one that vouches for what is there
+            self._commit(upcoming, manifest())
+            self._rename(hidden, target, "data")
+        except BaseException:
+            for left in ours if os.path.lexists(hidden) else ():
+                with contextlib.suppress(OSError):
+                    left.unlink()
+            raise
+        try:
+            self._sync("data")
+            self._promote(upcoming, target, manifest)
+            self._sync("replaced")
+        except BaseException:
+            if not replaces:
+                self._take_back(target)
+            raise
+
+    def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], Manifest]) -> None:
+        """The upcoming record becomes the record."""
+        try:
+            self._rename(upcoming, record_of(target), "replaced")
+        except FileNotFoundError:  # another writer of this version took it for that of a killed one
+            try:
+                verify(target)  # it may have replaced our bytes as well, and vouched for its own
+            except DamagedError:
+                self._commit(record_of(target), manifest())
+
+    def _take_back(self, target: Path) -> None:
+        """What has its name may not last, and its writer is told that it is not there."""
+        for record in (upcoming_of(target), record_of(target)):
+            with contextlib.suppress(OSError):
+                self._withdraw(record)
+        with contextlib.suppress(OSError):
+            target.unlink()
+
+    def _commit(self, record: Path, manifest: Manifest) -> None:
+        data, hidden = memoryview(manifest.to_json()), self._hidden(record)
+        try:
+            self._write(hidden, data, [len(data)], "record")
+            self._rename(hidden, record, "record")
+            self._sync("record")
+        except BaseException:
+            # Its name may be there and not last; who asks next must not be told of what this caller was refused.
+            for name in (hidden, record):
+                with contextlib.suppress(OSError):
+                    self._withdraw(name)
+            raise
+
+    def _write(self, hidden: Path, data: memoryview, final: Iterable[int], what: str) -> None:
+        durable_write.write_file(hidden, data, final, direct=self._direct, what=what)
+
+    @staticmethod
+    def _rename(hidden: Path, target: Path, what: str) -> None:
+        point(f"{what}.before-rename")
+        os.replace(hidden, target)
+
+    def _sync(self, what: str) -> None:
+        point(f"{what}.before-folder-sync")
+        durable_write.sync_folder(self.path)
+        point(f"{what}.after-folder-sync")
+
+    def _withdraw(self, record: Path) -> None:
+        """Remove a record if it is there: one of an earlier run must not vouch for other bytes."""
+        try:
+            record.unlink()
+        except FileNotFoundError:
+            return
+        durable_write.sync_folder(self.path)
+
+    @staticmethod
+    def _hidden(target: Path) -> Path:
+        return target.with_name(f".{target.name.removeprefix('.').removesuffix(UPCOMING)}.{secrets.token_hex(4)}.tmp")
+
+    def _spare(self, job: str) -> Path:
+        return self.path / f".{check_job(job)}.spare.tmp"
+
+    @cached_property
+    def _reuses(self) -> bool:
+        return durable_write.can_reuse(self.path)
+
+    def _claim_spare(self, job: str, hidden: Path) -> None:
+        """Take the spare as the file to write into, if there is one that nobody reads; only one writer can get it."""
+        spare = self._spare(job)
+        try:
+            os.rename(spare, hidden)
+        except OSError:
+            return
+        if not (self._reuses and durable_write.is_unused(hidden)):
+            hidden.unlink()
+
+    def found(self, job: str = "") -> tuple[Found, ...]:
+        """Every file that is named like a version, complete or not, by job, then newest first; of one job or all."""
+        try:
+            names = sorted(os.listdir(self.path))
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        # A record without its file: somebody removed a version that was complete, or the file system lost it.
+        known = set(names)
+        names += [n for n in (name.removesuffix(SUFFIX) for name in names) if n not in known]
+        if job:  # the records of others need not be read
+            names = [n for n in names if n.startswith(f"{job}-")]
+        rows = [row for name in names if (row := self._look(name)) is not None and job in ("", row.job)]
+        return tuple(sorted(rows, key=lambda f: (f.job, -f.version)))
+
+    def _look(self, name: str) -> Found | None:
+        parsed = parse_name(name)
+        if parsed is None:
+            return None
+        path, (job, version) = self.path / name, parsed
+        manifest: Manifest | None = None
+        size, problem = 0, ""
+        try:
+            status = path.lstat()
+            size, problem = status.st_size, not_a_file(status)
+            manifest = None if problem else read_manifest(path)
+        except FileNotFoundError:
+            if os.path.lexists(path):
+                problem = UNRECORDED
+            elif os.path.lexists(record_of(path)):
+                problem = "its commit record is there and the file is not"
+            else:
+                return None
+        except DamagedError as error:
+            problem = str(error)
+        except OSError as error:
+            problem = f"it cannot be looked at: {error.strerror or error}"
+        if manifest is not None and (manifest.job, manifest.version) != (job, version):
+            problem = f"its commit record is that of {manifest.job}, version {manifest.version}"
+            manifest = None
+        elif manifest is not None and manifest.size != size:
+            problem = f"it has {size} bytes in place of {manifest.size}"
+        return Found(path, job, version, size, manifest, problem)
+
+    def manifests(self, job: str) -> tuple[Manifest, ...]:
+        """The complete versions of a job, newest first; their bytes are not verified. The log tells of others, once."""
+        rows = self.found(job)
+        for row in rows:
+            if row.problem and (row.path, row.problem) not in self._told:
+                self._told.add((row.path, row.problem))
+                log.warning("%s is not complete: %s", row.path, row.problem)
+        return tuple(f.manifest for f in rows if f.manifest is not None and not f.problem)
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """The versions of a job that were complete once and are not, newest first; bytes are not verified."""
+        return tuple(Damage(f.version, f"{f.path}: {f.problem}", f.size) for f in self.found(job) if f.problem)
+
+    def unrecorded(self, job: str) -> set[int]:
+        """The versions of a job whose file is alone."""
+        return {f.version for f in self.found(job) if f.problem == UNRECORDED}
+
+    def delete(self, job: str, version: int, *, spare: bool = False) -> None:
+        """Remove a version: first its record, so that half of it is never taken for a whole.
+
+        Args:
+            job: whose it is.
+            version: its number; nothing happens when it is not there.
+            spare: keep the file, hidden, for the next version to overwrite.
+
+        Raises:
+            CheckpointError: it cannot be removed.
+        """
+        target = self.file(job, version)
+        try:
+            self._withdraw(upcoming_of(target))
+            self._withdraw(record_of(target))
+            if spare and self._reuses:
+                os.replace(target, self._spare(job))
+            else:
+                target.unlink()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise CheckpointError(f"{target}: cannot be removed: {error.strerror or error}") from error
+
+    def drop_spare(self, job: str) -> None:
+        """Give the space of a spare back: nothing more will be written for this job."""
+        with contextlib.suppress(OSError):
+            self._spare(job).unlink()
+
+    def leftovers(self, older_than_s: float = 0) -> tuple[Path, ...]:
+        """Spares, and what killed writers left: hidden files, and records that were to become those of versions."""
+        try:
+            names = sorted(filter(is_leftover, os.listdir(self.path)))
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        return tuple(p for n in names if age_s(p := self.path / n) >= older_than_s)
+
+    def clear(self, left: Path) -> None:
+        """End what one of :meth:`leftovers` was for: a record is settled, another file removed. Raises OSError."""
+        name = replaced(left.name)
+        if name:
+            settle(self.path / name)
+        else:
+            left.unlink(missing_ok=True)
+
+    def sweep(self, older_than_s: float = 0) -> int:
+        """End what :meth:`leftovers` lists; returns how many. Without an age only where nobody writes now.
+
+        Raises:
+            CheckpointError: the folder cannot be read.
+        """
+        count = 0
+        for path in self.leftovers(older_than_s):
+            with contextlib.suppress(OSError):
+                self.clear(path)
+                count += 1
+        return count
+
+
+def age_s(path: Path) -> float:
+    """Seconds since a file was last written to or got its name; less than none when it is gone."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return -1
+    # Not the time of the last write alone: a copy has that of the original. A file from the future is a young one.
+    return max(0.0, time.time() - max(status.st_mtime, status.st_ctime))

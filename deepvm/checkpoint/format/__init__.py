@@ -1,0 +1,1 @@
+"""The file format: a zip archive that torch.load reads, its layout, checksums and manifest."""

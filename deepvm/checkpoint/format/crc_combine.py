@@ -1,0 +1,126 @@
+"""Checksums of a whole version from those of its pieces: each byte is hashed once, when it arrives.
+
+CRC-32s of neighbours combine without their bytes. Pieces are cut where a record or a chunk of the manifest begins or
+ends; what was verified on its way is then what the manifest vouches for. The result is that of
+:func:`deepvm.checkpoint.format.checksums.seal`, which is used where a layout is odd or no library combines checksums.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from deepvm.checkpoint.format.checksums import chunk_crcs, finish
+from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout
+
+_LEAST_PIECE = 1024
+"""Mean bytes between cuts; with less, hashing twice is cheaper than bookkeeping."""
+
+
+class Atom(NamedTuple):
+    """A verified range ``[start, end)`` without a cut inside, and its CRC-32."""
+
+    start: int
+    end: int
+    crc: int
+
+
+def _find_combine() -> Callable[[int, int, int], int] | None:
+    try:
+        found = getattr(importlib.import_module("isal.isal_zlib"), "crc32_combine", None)
+    except ImportError:
+        return None
+    return found if callable(found) else None
+
+
+_combine = _find_combine()
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Where the pieces of a layout are cut, sorted. ``usable``: whether checksums are to be combined at all."""
+
+    places: tuple[int, ...]
+    usable: bool
+
+    @classmethod
+    def of(cls, layout: Layout) -> Cuts:
+        """Find them."""
+        ranges = sorted({(f.offset, f.offset + f.length) for f in layout.fields})
+        apart = all(before[1] <= after[0] for before, after in pairwise(ranges))
+        few = len(ranges) * _LEAST_PIECE <= layout.size
+        if _combine is None or not apart or not few:
+            return cls((), False)
+        places = {p for r in ranges for p in r} | set(range(0, layout.size, CHUNK_BYTES))
+        return cls(tuple(sorted(places)), True)
+
+    def atoms(self, view: memoryview, start: int) -> tuple[Atom, ...]:
+        """Hash a piece of the file that stands at ``start``."""
+        end = start + len(view)
+        inner = self.places[bisect_right(self.places, start) : bisect_left(self.places, end)]
+        borders = (start, *inner, end)
+        return tuple(Atom(a, b, crc32(view[a - start : b - start])) for a, b in pairwise(borders))
+
+
+def total(atoms: Iterable[Atom]) -> int:
+    """CRC-32 of neighbours together."""
+    crc, first = 0, True
+    for start, end, part in atoms:
+        if first:
+            crc, first = part, False
+        else:
+            assert _combine is not None
+            crc = _combine(crc, part, end - start)
+    return crc
+
+
+def seal_by_parts(image: memoryview, layout: Layout, cuts: Cuts, pieces: Iterable[Atom]) -> tuple[int, ...]:
+    """Fill in a file's checksums, and make those of its chunks.
+
+    Args:
+        image: the whole file, writable.
+        layout: which checksums stand where.
+        cuts: of this layout.
+        pieces: what was verified, in any order.
+
+    Returns:
+        CRC-32 of each chunk of ``CHUNK_BYTES``.
+    """
+    atoms = sorted(pieces) if cuts.usable else []
+    if not _tile(atoms, len(image)):
+        finish(image, layout)
+        return chunk_crcs(image)
+    starts = [a.start for a in atoms]
+    known: dict[tuple[int, int], int] = {}
+    changed: set[int] = set()
+    for position, offset, length in layout.fields:
+        if (offset, length) not in known:
+            known[offset, length] = total(
+                atoms[bisect_left(starts, offset) : bisect_left(starts, offset + length)] if length else ()
+            )
+        struct.pack_into("<I", image, position, known[offset, length])
+        changed.update(range(bisect_right(starts, position) - 1, bisect_right(starts, position + 3)))
+    for number in changed:
+        start, end, _ = atoms[number]
+        atoms[number] = Atom(start, end, crc32(image[start:end]))
+    return tuple(total(chunk) for chunk in _by_chunk(atoms, starts, len(image)))
+
+
+def _tile(atoms: Sequence[Atom], size: int) -> bool:
+    at = 0
+    for atom in atoms:
+        if atom.start != at:
+            return False
+        at = atom.end
+    return at == size
+
+
+def _by_chunk(atoms: Sequence[Atom], starts: Sequence[int], size: int) -> Iterator[Sequence[Atom]]:
+    for start in range(0, size, CHUNK_BYTES):
+        yield atoms[bisect_left(starts, start) : bisect_left(starts, start + CHUNK_BYTES)]

@@ -1,0 +1,67 @@
+"""A version in the file formats of others."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deepvm.checkpoint.files.durable_write import sync_folder
+from deepvm.errors import CheckpointError, MissingExtraError
+
+
+def export_safetensors(source: Path, target: Path) -> int:
+    """Write a version's model, without optimizer and everything else, as safetensors; returns how many tensors.
+
+    Names are those of ``state_dict()``, levels of nested ones joined by dots. A tensor that stands under two names
+    (tied weights) is written twice, because the format knows no sharing.
+
+    Args:
+        source: the file of a version, verified.
+        target: the file to be written; it is there when it is whole, and replaces one of that name.
+
+    Raises:
+        MissingExtraError: torch or safetensors is not installed.
+        CheckpointError: the file holds no model, or the other cannot be written.
+    """
+    try:
+        import torch
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise MissingExtraError("format", error.name or "safetensors", "train") from None
+
+    try:
+        # Mapped: a version's optimizer is twice as large as its model, and is not needed.
+        tree = torch.load(source, map_location="cpu", mmap=True, weights_only=True)
+        version, model = tree["version"], tree["model"]
+    except Exception as error:  # torch has no error of its own for files that it cannot read
+        raise CheckpointError(f"{source}: holds no model that can be read: {type(error).__name__}: {error}") from None
+    found = ((name, value.detach().resolve_conj().resolve_neg()) for name, value in _tensors(model, torch.Tensor))
+    tensors = {name: value.clone().contiguous() for name, value in found}
+    if not tensors:
+        raise CheckpointError(f"{source}: its model has no tensors")
+    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        hidden.touch(exist_ok=False)
+        mode = hidden.stat().st_mode  # as the user's umask has it; safetensors lets nobody else read its files
+        save_file(tensors, hidden, metadata={"format": "pt", "deepvm_version": str(version)})
+        hidden.chmod(mode)
+        with hidden.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        os.replace(hidden, target)
+        sync_folder(target.parent)
+    except Exception as error:  # nor has safetensors
+        raise CheckpointError(f"{target}: cannot be written: {error}") from None
+    finally:
+        hidden.unlink(missing_ok=True)
+    return len(tensors)
+
+
+def _tensors(tree: Any, kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, kind):
+        yield prefix, tree
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from _tensors(value, kind, f"{prefix}.{key}" if prefix else str(key))

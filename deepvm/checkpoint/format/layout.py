@@ -1,0 +1,163 @@
+"""What a checkpoint's file looks like before its first byte is there: its size, who sends what, its checksums.
+
+The layout is made once by the trainer (:mod:`deepvm.checkpoint.format.torch_zip`) and is the same for every version
+until the structure of the state changes. It says all that a memory node needs, which moves bytes and never knows what
+they mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from deepvm.errors import RequestError
+
+LAYOUT_VERSION = "deepvm.layout/1"
+CHUNK_BYTES = 8 * 2**20
+"""Bytes that share one checksum in a manifest; also the most that one message carries."""
+
+MOST_BYTES = 2**44
+_MOST_RANKS = 4096
+_MOST_SEGMENTS = 1_000_000
+_MOST_FIELDS = 4_000_000
+
+
+class Segment(NamedTuple):
+    """A range of the file, in bytes."""
+
+    offset: int
+    length: int
+
+
+class ChecksumField(NamedTuple):
+    """Four bytes of the file, little-endian, that hold the CRC-32 of a range of it.
+
+    Attributes:
+        position: where the four bytes stand. offset, length: the range, which must not contain them.
+    """
+
+    position: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The plan of a file.
+
+    Attributes:
+        size: bytes of the file.
+        shards: for each rank the ranges that it sends, sorted; together they cover the file once.
+        fields: checksums that are filled in when the file is complete (see
+            :func:`deepvm.checkpoint.format.checksums.finish`).
+    """
+
+    size: int
+    shards: tuple[tuple[Segment, ...], ...]
+    fields: tuple[ChecksumField, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a file: a memory node gets layouts from whoever has its token.
+
+        Raises:
+            RequestError: naming the attribute.
+        """
+        if not 0 < self.size <= MOST_BYTES:
+            raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes")
+        if not 1 <= len(self.shards) <= _MOST_RANKS:
+            raise RequestError("shards", len(self.shards), f"1 to {_MOST_RANKS} ranks")
+        if sum(map(len, self.shards)) > _MOST_SEGMENTS or len(self.fields) > _MOST_FIELDS:
+            raise RequestError("shards", "so many", f"at most {_MOST_SEGMENTS} segments and {_MOST_FIELDS} checksums")
+        position = 0
+        for segment in sorted(s for shard in self.shards for s in shard):
+            if segment.offset != position or segment.length < 1:
+                raise RequestError("shards", tuple(segment), f"segments that cover the file once; at {position}")
+            position += segment.length
+        if position != self.size:
+            raise RequestError("shards", position, f"segments that cover all {self.size} bytes")
+        # More would let a hostile layout keep a memory node busy for days.
+        if sum(length for _, length in {(f.offset, f.length) for f in self.fields}) > 2 * self.size:
+            raise RequestError("fields", len(self.fields), "ranges that hardly overlap")
+        for position, offset, length in self.fields:
+            inside = 0 <= position <= self.size - 4 and offset >= 0 and 0 <= length <= self.size - offset
+            if not inside or (position + 4 > offset and position < offset + length):
+                raise RequestError("fields", (position, offset, length), "places inside the file, outside their range")
+        if _entangled(self.fields):
+            raise RequestError("fields", len(self.fields), "places outside each other and outside every range")
+
+    @property
+    def world(self) -> int:
+        """How many ranks send."""
+        return len(self.shards)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 of the layout: equal on all ranks, or they do not hold the same state."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    def to_json(self) -> bytes:
+        """The layout as canonical JSON."""
+        document = {
+            "schema_version": LAYOUT_VERSION,
+            "size": self.size,
+            "shards": [[list(s) for s in shard] for shard in self.shards],
+            "fields": [list(f) for f in self.fields],
+        }
+        return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Layout:
+        """Read a layout that may come from anybody.
+
+        Raises:
+            RequestError: it is none.
+        """
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
+            raise RequestError("layout", f"{len(data)} bytes", "JSON") from None
+        if not isinstance(document, Mapping) or document.get("schema_version") != LAYOUT_VERSION:
+            raise RequestError("layout", "another document", LAYOUT_VERSION)
+        shards = _rows(document.get("shards"), "shards")
+        return cls(
+            size=_whole(document.get("size"), "size"),
+            shards=tuple(tuple(Segment(*_numbers(s, 2, "shards")) for s in _rows(shard, "shards")) for shard in shards),
+            fields=tuple(ChecksumField(*_numbers(f, 3, "fields")) for f in _rows(document.get("fields"), "fields")),
+        )
+
+
+def _entangled(fields: Sequence[ChecksumField]) -> bool:
+    """Whether filling in a checksum would change another, or the range of one: then the order would matter."""
+    places = sorted({f.position for f in fields})
+    # Several places may want the same range, but one place cannot hold two checksums.
+    if len(places) < len(set(fields)) or any(after - before < 4 for before, after in pairwise(places)):
+        return True
+    for offset, length in {(f.offset, f.length) for f in fields if f.length}:
+        first = bisect_left(places, offset - 3)
+        if first < len(places) and places[first] < offset + length:
+            return True
+    return False
+
+
+def _rows(value: Any, option: str) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise RequestError(option, type(value).__name__, "a list")
+    return value
+
+
+def _numbers(value: Any, count: int, option: str) -> list[int]:
+    if not isinstance(value, list) or len(value) != count:
+        raise RequestError(option, type(value).__name__, f"lists of {count} whole numbers")
+    return [_whole(v, option) for v in value]
+
+
+def _whole(value: Any, option: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(option, type(value).__name__, "whole numbers")
+    return value

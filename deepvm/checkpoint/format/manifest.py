@@ -1,0 +1,169 @@
+"""The commit record: a small JSON file beside each version. A version without one is not complete, whatever its bytes.
+
+``torch.load`` and safetensors accept flipped bits silently; the manifest's checksums are verified before anything is
+loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, MOST_BYTES, Layout
+from deepvm.errors import DamagedError, RequestError
+
+MANIFEST_VERSION = "deepvm.checkpoint/1"
+SUFFIX = ".json"
+"""Added to the name of the file that it is about."""
+
+UNRECORDED = "it has no commit record"
+"""What is the matter with a file alone; no writer that was killed leaves one, only a removal that was."""
+
+_MOST_CHUNK_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a complete version is.
+
+    Attributes:
+        job: whose it is. version: optimizer steps that it contains. world: ranks that wrote it.
+        size: bytes of the file. chunk_bytes: bytes that share a checksum. crcs: CRC-32 of each chunk, in order.
+        layout: digest of its layout, empty when unknown. created: UTC, ISO 8601.
+        best: the training called it the best so far, when it was saved; the newest of those stays.
+    """
+
+    job: str
+    version: int
+    world: int
+    size: int
+    crcs: tuple[int, ...]
+    chunk_bytes: int = CHUNK_BYTES
+    layout: str = ""
+    created: str = ""
+    best: bool = False
+
+    @classmethod
+    def of(cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False) -> Manifest:
+        """The record of a version that is complete now; the checksums are those of its chunks."""
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        return cls(job, version, layout.world, layout.size, tuple(crcs), CHUNK_BYTES, layout.digest, now, best)
+
+    def __post_init__(self) -> None:
+        """Refuse figures that cannot belong together.
+
+        Raises:
+            RequestError: naming the attribute.
+        """
+        if not all(isinstance(text, str) for text in (self.job, self.layout, self.created)):
+            raise RequestError("manifest", "something else", "texts for job, layout and created")
+        numbers = (self.version, self.world, self.size, self.chunk_bytes, *self.crcs)
+        if not all(type(n) is int for n in numbers) or type(self.best) is not bool:
+            raise RequestError("manifest", "something else", "whole numbers, and true or false")
+        if not 0 <= self.version < 2**63 or self.world < 1:
+            raise RequestError("version", self.version, "a version from 0 and a world from 1")
+        if not 0 < self.size <= MOST_BYTES or not 1 <= self.chunk_bytes <= _MOST_CHUNK_BYTES:
+            raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes in chunks of 1 to {_MOST_CHUNK_BYTES}")
+        if len(self.crcs) != self._checksums:
+            raise RequestError("crcs", len(self.crcs), f"{self._checksums}, one for each chunk")
+
+    @property
+    def _checksums(self) -> int:
+        return -(-self.size // self.chunk_bytes)
+
+    def to_json(self) -> bytes:
+        """The record's bytes; ``check`` at its end is the CRC-32 of everything else."""
+        document = {"schema_version": MANIFEST_VERSION, **asdict(self)}
+        return json.dumps({**document, "check": _check(document)}).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Manifest:
+        """Read a record.
+
+        Raises:
+            RequestError: it is damaged, or none.
+        """
+        try:
+            document = json.loads(data)
+            if not isinstance(document, Mapping):
+                raise ValueError("not an object")
+            facts: dict[str, Any] = dict(document)
+            check, version = facts.pop("check", None), facts.get("schema_version")
+            if version != MANIFEST_VERSION:
+                raise RequestError("manifest", version, f"a commit record of {MANIFEST_VERSION}")
+            if check != _check(facts):
+                raise ValueError("its checksum is another")
+            del facts["schema_version"]
+            manifest = cls(**{**facts, "crcs": tuple(facts["crcs"])})
+            # Damage may also be in white space, where it does no harm: whoever sees it should know all the same.
+            if manifest.to_json() != data:
+                raise ValueError("not one byte of it may be another")
+            return manifest
+        except RequestError:
+            raise
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise RequestError("manifest", f"{len(data)} bytes", f"an undamaged commit record ({error})") from None
+
+
+@dataclass(frozen=True)
+class JoinedManifest(Manifest):
+    """A version in parts, which have checksums of their own; those of the whole are known when it has been joined.
+
+    Attributes:
+        parts: in order.
+    """
+
+    parts: tuple[Manifest, ...] = ()
+
+    @property
+    def _checksums(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A version that was there once and cannot be given back, such as a record without its file.
+
+    Attributes:
+        version: its number. problem: what is the matter, for people. size: bytes of what is there.
+    """
+
+    version: int
+    problem: str
+    size: int = 0
+
+
+class ChunkChecks:
+    """Compares what comes, in order, with the checksums of a manifest, whatever the sizes of the pieces."""
+
+    def __init__(self, manifest: Manifest, name: str) -> None:
+        """Begin at the first byte; ``name`` is that of the version in errors."""
+        self._manifest, self._name = manifest, name
+        self._at = self._crc = 0
+
+    def add(self, data: memoryview) -> None:
+        """Take the next bytes.
+
+        Raises:
+            DamagedError: they end a chunk whose checksum is another.
+        """
+        size, done = self._manifest.chunk_bytes, 0
+        while done < len(data):
+            number = self._at // size
+            end = min((number + 1) * size, self._manifest.size)
+            part = data[done : done + end - self._at]
+            self._crc = crc32(part, self._crc)
+            self._at += len(part)
+            done += len(part)
+            if self._at == end:
+                if self._crc != self._manifest.crcs[number]:
+                    raise DamagedError(f"{self._name}: bytes {number * size} to {end - 1} are damaged")
+                self._crc = 0
+
+
+def _check(document: Mapping[str, Any]) -> int:
+    return crc32(json.dumps(dict(document), sort_keys=True).encode())

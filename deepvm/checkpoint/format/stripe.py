@@ -1,0 +1,328 @@
+"""A version in parts, each a plain torch file of its own: what several memory nodes keep (ACUTE's Check-Trans).
+
+Part k of K holds the k-th of K near-equal ranges of the version's file, cut anywhere, and in front of it what is needed
+to put the file together again: where the range belongs, the layout of the whole, and a mark of each rank. It is made
+of the rank's bytes in all parts; parts belong together when all their marks are equal, so that a version that was sent
+twice under one number is never joined from parts of both, unless they are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from deepvm.checkpoint.files.file_names import MOST_PARTS as MOST_PARTS
+from deepvm.checkpoint.files.file_names import part_job as part_job
+from deepvm.checkpoint.files.file_names import whole_job as whole_job
+from deepvm.checkpoint.format.checksums import finish
+from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.interval_set import runs
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment
+from deepvm.checkpoint.tiers.base import Shard
+from deepvm.errors import CheckpointError, DamagedError, RequestError
+
+MARK_BYTES = 16
+_SCHEMA = "deepvm.part/1"
+_ABOUT_BYTES = 512
+_BEGIN = b'{"schema_version": "deepvm.part/'
+_MOST_BEGIN = 2**16
+"""Bytes within which a part's description begins: the zip's first header and the pickle stand before it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a part's file says of itself.
+
+    Attributes:
+        number, of: which part, from 1. start, length: its range of the whole file, in bytes.
+        offset: where that range stands in the part's file. marks: of all ranks. whole: layout of the whole file.
+    """
+
+    number: int
+    of: int
+    start: int
+    length: int
+    offset: int
+    marks: bytes
+    whole: Layout
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """How a part's file looks.
+
+    Attributes:
+        part: what it says, with empty marks. layout: of its own file, with the ranks of the whole.
+        head: its bytes before the range. marks: where in these the marks stand. tail: the bytes behind the range.
+    """
+
+    part: Part
+    layout: Layout
+    head: bytes
+    marks: int
+    tail: bytes
+
+    def shard(self, shard: Shard, mark: Callable[[], bytes]) -> Shard:
+        """A rank's part of this part.
+
+        Args:
+            shard: its part of the whole.
+            mark: :func:`mark_of` that; asked when the bytes around it are read, not before.
+        """
+        part = self.part
+        head = bytearray(self.head)
+        at = self.marks + shard.rank * MARK_BYTES
+
+        def fill() -> None:
+            head[at : at + MARK_BYTES] = mark()
+
+        def ready(end: int) -> None:
+            if end > part.offset and part.length:
+                shard.ready(part.start + min(end - part.offset, part.length))
+
+        pieces = memoryview(head), shard.image[part.start :][: part.length], memoryview(self.tail)
+        window = _Window(pieces, (at, at + MARK_BYTES), fill)
+        return replace(
+            shard,
+            job=part_job(shard.job, part.number, part.of),
+            layout=self.layout,
+            image=cast(memoryview, window),  # as far as a tier that streams is concerned
+            ready=ready,
+        )
+
+
+class _Window:
+    """A file in three pieces of memory, of which slices are taken without copying the large one.
+
+    One range is filled in when it is read.
+    """
+
+    def __init__(self, pieces: Sequence[memoryview], late: tuple[int, int], fill: Callable[[], None]) -> None:
+        self._pieces, self._late, self._fill = pieces, late, fill
+        self._size = sum(map(len, pieces))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, wanted: slice) -> memoryview:
+        start, end, _ = wanted.indices(self._size)
+        if start < self._late[1] and self._late[0] < end:
+            self._fill()
+        found, at = [], 0
+        for piece in self._pieces:
+            found.append(piece[max(start - at, 0) : max(end - at, 0)])
+            at += len(piece)
+        found = [f for f in found if len(f)]
+        return found[0] if len(found) == 1 else memoryview(b"".join(found))
+
+
+def mark_of(shard: Shard) -> bytes:
+    """What tells a rank's bytes from others, a digest of the checksums of their chunks; waits until all are there.
+
+    As good as those: two versions that differ in one chunk alone have the same mark once in 2**32 times.
+
+    Raises:
+        CheckpointError: they will never be there.
+    """
+    digest = hashlib.blake2b(digest_size=MARK_BYTES)
+    for offset, length in runs(shard.layout.shards[shard.rank]):
+        for start in range(offset, offset + length, CHUNK_BYTES):
+            end = min(start + CHUNK_BYTES, offset + length)
+            shard.ready(end)
+            digest.update(crc32(shard.image[start:end]).to_bytes(4, "big"))
+    return digest.digest()
+
+
+def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
+    """Lay out a part's file.
+
+    Args:
+        whole: layout of the whole file.
+        number: which part, from 1.
+        of: how many there are.
+    """
+    import torch  # here: whoever only joins parts need not have it
+
+    from deepvm.checkpoint.format.torch_zip import plan_image
+
+    start, end = whole.size * (number - 1) // of, whole.size * number // of
+    length, document = end - start, whole.to_json()
+    tree = {
+        "about": torch.zeros(_ABOUT_BYTES, dtype=torch.uint8, device="cpu"),
+        "marks": torch.zeros(MARK_BYTES * whole.world, dtype=torch.uint8, device="cpu"),
+        "layout": torch.zeros(len(document), dtype=torch.uint8, device="cpu"),
+        "part": torch.empty(length, dtype=torch.uint8, device="cpu"),  # memory that nobody touches is not taken
+        "number": number,
+        "of": of,
+    }
+    image = plan_image(tree)
+    about, marks, layout, offset = image.storages
+    head, tail = bytearray(offset), bytearray(image.size - offset - length)
+    for at, data in image.pieces:
+        _overlay(head, 0, at, data)
+        _overlay(tail, offset + length, at, data)
+    image.write_numbers(memoryview(head), [number, of])
+    facts = {
+        "schema_version": _SCHEMA,
+        **{"number": number, "of": of, "start": start, "length": length, "offset": offset},
+        **{"marks": marks, "layout": layout, "layout_bytes": len(document), "world": whole.world},
+    }
+    head[about : about + _ABOUT_BYTES] = json.dumps(facts).encode().ljust(_ABOUT_BYTES)
+    head[layout : layout + len(document)] = document
+    shards = [
+        [Segment(marks + rank * MARK_BYTES, MARK_BYTES), *_shifted(segments, start, end, offset)]
+        for rank, segments in enumerate(whole.shards)
+    ]
+    shards[0] += _gaps(sorted(s for shard in shards for s in shard), image.size)
+    return PartPlan(
+        Part(number, of, start, length, offset, b"", whole),
+        Layout(image.size, tuple(runs(shard) for shard in shards), image.fields),
+        bytes(head),
+        marks,
+        bytes(tail),
+    )
+
+
+def _overlay(into: bytearray, start: int, at: int, data: bytes) -> None:
+    """Copy what of ``data``, which stands at ``at`` in the file, lies in ``into``, which stands at ``start``."""
+    low, high = max(at, start), min(at + len(data), start + len(into))
+    if low < high:
+        into[low - start : high - start] = data[low - at : high - at]
+
+
+def _shifted(segments: Sequence[Segment], start: int, end: int, offset: int) -> list[Segment]:
+    """What of these lies in the range, and where that is in the part's file."""
+    found = [(max(at, start), min(at + length, end)) for at, length in segments]
+    return [Segment(low - start + offset, high - low) for low, high in found if low < high]
+
+
+def _gaps(taken: Sequence[Segment], size: int) -> list[Segment]:
+    found, at = [], 0
+    for offset, length in [*taken, Segment(size, 0)]:
+        if offset > at:
+            found.append(Segment(at, offset - at))
+        at = offset + length
+    return found
+
+
+def read_part(data: bytes | bytearray | memoryview) -> Part | None:
+    """What a part's file says of itself, from its first bytes; None when more of them are needed.
+
+    Raises:
+        DamagedError: it is no part, or says what cannot be.
+    """
+    at = bytes(data[:_MOST_BEGIN]).find(_BEGIN)
+    if at < 0 or at + _ABOUT_BYTES > len(data):
+        if len(data) < _MOST_BEGIN:
+            return None
+        raise DamagedError("it is not a part of a version")
+    try:
+        facts: Mapping[str, Any] = json.loads(bytes(data[at : at + _ABOUT_BYTES]))
+        if facts["schema_version"] != _SCHEMA:
+            raise DamagedError(f"it is a part of another kind: {facts['schema_version']}")
+        names = ("number", "of", "start", "length", "offset", "marks", "layout", "layout_bytes", "world")
+        number, of, start, length, offset, marks, layout, layout_bytes, world = (int(facts[n]) for n in names)
+        if min(marks, layout, layout_bytes, start, length, world) < 0:
+            raise ValueError("less than none")
+        need = max(marks + MARK_BYTES * world, layout + layout_bytes)
+        if need > offset:
+            raise ValueError("outside its head")
+        if need > len(data):
+            return None
+        whole = Layout.from_json(bytes(data[layout : layout + layout_bytes]))
+    except (ValueError, TypeError, KeyError, AttributeError, RequestError) as error:
+        raise DamagedError(f"the description of the part is damaged: {error}") from None
+    if not 1 <= number <= of or whole.world != world or start + length > whole.size:
+        raise DamagedError("the description of the part does not fit its layout")
+    return Part(number, of, start, length, offset, bytes(data[marks : marks + MARK_BYTES * world]), whole)
+
+
+def read_part_file(path: Path) -> Part:
+    """:func:`read_part` of a file.
+
+    Raises:
+        DamagedError: it is no part. OSError: it cannot be read.
+    """
+    size = _MOST_BEGIN
+    with path.open("rb", buffering=0) as stream:
+        while True:
+            stream.seek(0)
+            data = stream.read(size)
+            try:
+                part = read_part(data)
+            except DamagedError as error:
+                raise DamagedError(f"{path}: {error}") from None
+            if part is not None:
+                return part
+            if len(data) < size:
+                raise DamagedError(f"{path}: it is not a part of a version")
+            size *= 8
+
+
+def belong_together(parts: Sequence[Part]) -> str:
+    """Why these are not all parts of one version, empty when they are; in order of their numbers."""
+    first = parts[0]
+    if [p.number for p in parts] != list(range(1, first.of + 1)) or any(p.of != first.of for p in parts):
+        return f"of {first.of} parts these are here: {', '.join(str(p.number) for p in parts)}"
+    if any(p.marks != first.marks or p.whole.digest != first.whole.digest for p in parts):
+        return "its parts were not sent together: they are of different runs or attempts"
+    ends = [p.start + p.length for p in parts]
+    if [p.start for p in parts] != [0, *ends[:-1]] or ends[-1] != first.whole.size:
+        return "its parts leave holes"
+    return ""
+
+
+def join(paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lambda path: None) -> Layout:
+    """Put a version together: one plain torch file with the checksums that zip wants.
+
+    Args:
+        paths: all its parts in order, verified.
+        target: the new file; gone again when this fails.
+        drop: called with each part when its bytes have been copied.
+
+    Returns:
+        The layout of the file.
+
+    Raises:
+        CheckpointError: they do not belong together, or it cannot be written.
+    """
+    parts = [read_part_file(path) for path in paths]
+    problem = belong_together(parts)
+    if problem:
+        raise CheckpointError(f"{paths[0]}: {problem}")
+    whole = parts[0].whole
+    try:
+        try:
+            with target.open("x+b", buffering=0) as file:
+                file.truncate(whole.size)
+                for path, part in zip(paths, parts, strict=True):
+                    with path.open("rb", buffering=0) as source:
+                        _copy(source.fileno(), part, file.fileno())
+                    drop(path)
+                with mmap.mmap(file.fileno(), whole.size) as memory, memoryview(memory) as image:
+                    finish(image, whole)
+        except OSError as error:
+            raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        with contextlib.suppress(OSError):
+            target.unlink()
+        raise
+    return whole
+
+
+def _copy(source: int, part: Part, target: int) -> None:
+    """In the kernel: the bytes do not come by here."""
+    os.lseek(target, part.start, os.SEEK_SET)
+    at, left = part.offset, part.length
+    while left:
+        count = os.sendfile(target, source, at, left)
+        if not count:
+            raise DamagedError(f"part {part.number} is shorter than it says")
+        at, left = at + count, left - count

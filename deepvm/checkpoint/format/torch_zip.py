@@ -1,0 +1,321 @@
+"""The arena is the file: a zip image that plain ``torch.load`` reads, laid out once and then only filled in.
+
+``torch.save`` with ``skip_data`` writes everything but the tensors' bytes and says, by seeking, where these belong.
+Storages are copied there, numbers are patched into the pickle, and the checksums that zip wants are left to
+:func:`deepvm.checkpoint.format.checksums.finish`. So no version is ever pickled, packed or repacked (ACUTE's
+Check-Pack), and tensors lie at multiples of 128 bytes (LightCheck III-D).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tempfile
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+import torch
+
+from deepvm.checkpoint.format.flatten import Parts, put_together, take_apart
+from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
+from deepvm.errors import CheckpointError
+
+ALIGNMENT = 128
+_LOCAL, _DESCRIPTOR, _ENTRY = b"PK\x03\x04", b"PK\x07\x08", b"PK\x01\x02"
+_END, _LOCATOR, _END64 = b"PK\x05\x06", b"PK\x06\x07", b"PK\x06\x06"
+_ANY_64 = 0xFFFFFFFF
+# Values that fill eight bytes of a pickle, so that any other value can be written over them. See _number_places().
+_INT_MARK, _FLOAT_MARK = 0x6A5A5A5A00000000, 0x7E5A5A5A00000000
+
+
+@dataclass(frozen=True)
+class Image:
+    """How the file of a state looks.
+
+    Attributes:
+        size: bytes of the file. pieces: what is not tensor data, by its offset.
+        storages: offset of each storage's bytes. sizes: their lengths.
+        numbers: offset of the eight bytes of each number. floats: whether it is a float (big-endian) or whole number.
+        pickle: where the pickle is, whose numbers change. fields: checksums to be filled in at the end.
+        lasting: it serves every version of this structure.
+    """
+
+    size: int
+    pieces: tuple[tuple[int, bytes], ...]
+    storages: tuple[int, ...]
+    sizes: tuple[int, ...]
+    numbers: tuple[int, ...]
+    floats: tuple[bool, ...]
+    pickle: Segment
+    fields: tuple[ChecksumField, ...]
+    lasting: bool = True
+
+    def layout(self) -> Layout:
+        """The layout with one rank that sends all of it."""
+        return Layout(self.size, ((Segment(0, self.size),),), self.fields)
+
+    def write_numbers(self, image: memoryview, numbers: Sequence[int | float]) -> None:
+        """Patch the numbers of a version into its pickle."""
+        for offset, is_float, value in zip(self.numbers, self.floats, numbers, strict=True):
+            struct.pack_into(">d" if is_float else "<q", image, offset, value)
+
+
+class _Sink(io.RawIOBase):
+    """A file that keeps what is written and remembers what was left out."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.pieces: list[tuple[int, bytes]] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        # Long runs of zeros are padding between records as well; they are kept, because they are few.
+        self.pieces.append((self.position, bytes(data)))
+        self.position += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence != os.SEEK_CUR or offset < 0:
+            raise CheckpointError("torch.save moves in its file in a way that is not known here")
+        self.position += offset
+        return self.position
+
+    def tell(self) -> int:
+        return self.position
+
+
+def plan_image(tree: Any, parts: Parts | None = None) -> Image:
+    """Lay out the file of a state.
+
+    Args:
+        tree: the state.
+        parts: the same taken apart, where that was done already.
+
+    Raises:
+        CheckpointError: this release of torch writes files in a way that is not understood here, or there is no place
+            where it could be tested.
+        RequestError: the state holds something that torch would not load again.
+    """
+    parts = parts or take_apart(tree)
+    twins = [torch.UntypedStorage(s.nbytes(), device="cpu") for s in parts.storages]  # type: ignore[no-untyped-call]
+    template = _template(tree, parts, twins)
+    sink = _Sink()
+    from torch.utils.serialization import config
+
+    aligned = config.patch("save.storage_alignment", ALIGNMENT)  # type: ignore[attr-defined]
+    with torch.serialization.skip_data(), aligned:
+        torch.save(template, cast("IO[bytes]", sink))
+    del template
+    image = _read_image(sink, [s.nbytes() for s in parts.storages], parts)
+    _test(image, parts)
+    return image
+
+
+def _template(tree: Any, parts: Parts, twins: Sequence[torch.UntypedStorage]) -> Any:
+    index = {storage._cdata: number for number, storage in enumerate(parts.storages)}
+    count = 0
+
+    def twin(tensor: torch.Tensor) -> torch.Tensor:
+        storage = twins[index[tensor.untyped_storage()._cdata]]
+        made = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        made = made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        made = made.conj() if tensor.is_conj() else made  # views: the file holds the bytes of what they look at
+        return torch._neg_view(made) if tensor.is_neg() else made
+
+    def mark(value: int | float) -> int | float:
+        nonlocal count
+        count += 1
+        return _marked_float(count) if isinstance(value, float) else _INT_MARK + count
+
+    return put_together(tree, twin, mark)
+
+
+def _marked_float(number: int) -> float:
+    return float(struct.unpack(">d", struct.pack(">Q", _FLOAT_MARK + number))[0])
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A file inside the zip: where its bytes are, and the places of its CRC-32."""
+
+    name: str
+    offset: int
+    size: int
+    crc_places: tuple[int, ...]
+
+
+def _read_image(sink: _Sink, sizes: Sequence[int], parts: Parts) -> Image:
+    view = _Sparse(sink.pieces)
+    records = {r.name.partition("/")[2]: r for r in _records(view, sink.position)}
+    pickle = records["data.pkl"]
+    offsets = []
+    changing = [pickle]
+    for number, size in enumerate(sizes):
+        record = records.get(f"data/{number}")
+        if record is None or record.size != size:
+            raise CheckpointError(f"torch.save wrote storage {number} in a way that is not known here")
+        offsets.append(record.offset)
+        if size:
+            changing.append(record)
+    floats = tuple(isinstance(n, float) for n in parts.numbers)
+    return Image(
+        size=sink.position,
+        pieces=_merged(sink.pieces),
+        storages=tuple(offsets),
+        sizes=tuple(sizes),
+        numbers=_number_places(view.read(pickle.offset, pickle.size), pickle.offset, floats),
+        floats=floats,
+        pickle=Segment(pickle.offset, pickle.size),
+        fields=tuple(ChecksumField(place, r.offset, r.size) for r in changing for place in r.crc_places),
+    )
+
+
+def _number_places(pickle: bytes, start: int, floats: Sequence[bool]) -> tuple[int, ...]:
+    """Where the eight bytes of each number stand: behind LONG1 and a length of 8, or behind BINFLOAT."""
+    places = []
+    for number, is_float in enumerate(floats, start=1):
+        if is_float:
+            mark = b"G" + struct.pack(">Q", _FLOAT_MARK + number)
+        else:
+            mark = b"\x8a\x08" + struct.pack("<q", _INT_MARK + number)
+        place = pickle.find(mark)
+        if place < 0 or pickle.find(mark, place + 1) >= 0:
+            raise CheckpointError("torch.save pickles numbers in a way that is not known here")
+        places.append(start + place + len(mark) - 8)
+    return tuple(places)
+
+
+class _Sparse:
+    """Reading from pieces of a file."""
+
+    def __init__(self, pieces: Sequence[tuple[int, bytes]]) -> None:
+        self._pieces = _merged(pieces)
+        self._starts = [start for start, _ in self._pieces]
+
+    def read(self, offset: int, length: int) -> bytes:
+        start, data = self._pieces[max(bisect_right(self._starts, offset) - 1, 0)]
+        if not start <= offset <= offset + length <= start + len(data):
+            raise CheckpointError("torch.save left a hole where none is expected")
+        return data[offset - start : offset - start + length]
+
+
+def _merged(pieces: Sequence[tuple[int, bytes]]) -> tuple[tuple[int, bytes], ...]:
+    """Pieces that follow one another, joined."""
+    found: list[tuple[int, bytearray]] = []
+    for offset, data in sorted(pieces):
+        if found and found[-1][0] + len(found[-1][1]) == offset:
+            found[-1][1].extend(data)
+        elif data:
+            found.append((offset, bytearray(data)))
+    return tuple((offset, bytes(data)) for offset, data in found)
+
+
+def _records(view: _Sparse, size: int) -> list[_Record]:
+    """The directory of a zip file that may be zip64 (PKWARE APPNOTE 4.3)."""
+    end = view.read(size - 22, 22)
+    if end[:4] != _END:
+        raise CheckpointError("torch.save ends its files in a way that is not known here")
+    count, _, position = struct.unpack("<HII", end[10:20])
+    locator = view.read(size - 42, 20)
+    if locator[:4] == _LOCATOR:
+        end64 = view.read(struct.unpack("<Q", locator[8:16])[0], 56)
+        if end64[:4] != _END64:
+            raise CheckpointError("torch.save ends its files in a way that is not known here")
+        count, _, position = struct.unpack("<QQQ", end64[32:56])
+    found = []
+    for _ in range(count):
+        fixed = view.read(position, 46)
+        name_length, extra_length, comment_length = struct.unpack("<HHH", fixed[28:34])
+        if fixed[:4] != _ENTRY:
+            raise CheckpointError("torch.save writes its directory in a way that is not known here")
+        name = view.read(position + 46, name_length).decode()
+        extra = view.read(position + 46 + name_length, extra_length)
+        length, start = _wide(fixed, extra)
+        local = view.read(start, 30)
+        offset = start + 30 + sum(struct.unpack("<HH", local[26:30]))
+        places = [position + 16]
+        described = struct.unpack("<H", fixed[8:10])[0] & 8
+        if described and local[:4] == _LOCAL:
+            if view.read(offset + length, 4) != _DESCRIPTOR:
+                raise CheckpointError("torch.save describes its records in a way that is not known here")
+            places.append(offset + length + 4)
+        elif length:
+            places.append(start + 14)
+        found.append(_Record(name, offset, length, tuple(places)))
+        position += 46 + name_length + extra_length + comment_length
+    return found
+
+
+def _wide(fixed: bytes, extra: bytes) -> tuple[int, int]:
+    """Length and start of a record; beyond 4 GiB they stand in the extra field 1."""
+    packed, length = struct.unpack("<II", fixed[20:28])
+    start = struct.unpack("<I", fixed[42:46])[0]
+    place = 0
+    while place + 4 <= len(extra):
+        kind, count = struct.unpack("<HH", extra[place : place + 4])
+        body = extra[place + 4 : place + 4 + count]
+        place += 4 + count
+        if kind != 1:
+            continue
+        wide = iter(struct.unpack(f"<{len(body) // 8}Q", body[: len(body) // 8 * 8]))
+        length = next(wide) if length == _ANY_64 else length
+        if packed == _ANY_64:
+            next(wide)
+        start = next(wide) if start == _ANY_64 else start
+    return int(length), int(start)
+
+
+def _test(image: Image, parts: Parts) -> None:
+    """Write a mark into every storage of a sparse file, load it with torch, and find the marks where they belong.
+
+    Raises:
+        CheckpointError: torch reads something else, or there is no place for the file.
+    """
+    marks = [struct.pack("<Q", 0x5A00000000000000 + n)[: min(8, size)] for n, size in enumerate(image.sizes)]
+    with _sparse_file(image.size) as (descriptor, path):
+        for offset, data in image.pieces:
+            os.pwrite(descriptor, data, offset)
+        for offset, mark in zip(image.storages, marks, strict=True):
+            os.pwrite(descriptor, mark, offset)
+        try:
+            loaded = take_apart(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
+        except Exception as error:
+            raise CheckpointError(f"torch cannot load what it laid out itself: {error}") from error
+    same = len(loaded.storages) == len(marks) and loaded.structure == parts.structure
+    if not same or any(bytes(s[: len(m)]) != m for s, m in zip(loaded.storages, marks, strict=True)):
+        raise CheckpointError("torch loads another state than the one it laid out")
+
+
+@contextmanager
+def _sparse_file(size: int) -> Iterator[tuple[int, str]]:
+    """An empty file of this size that goes away: in memory where the system has that, else in the temporary folder.
+
+    Raises:
+        CheckpointError: it cannot be made or written; names the folder.
+    """
+    place = "memory"
+    try:
+        with ExitStack() as stack:
+            try:
+                descriptor = os.memfd_create("deepvm-layout")
+                stack.callback(os.close, descriptor)
+                path = f"/proc/self/fd/{descriptor}"
+                os.stat(path)
+            except (AttributeError, OSError):  # not on Linux, forbidden, or no /proc
+                place = "the folder for temporary files (TMPDIR)"
+                place = tempfile.gettempdir()
+                file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="deepvm-", suffix=".pt"))
+                descriptor, path = file.fileno(), file.name
+            os.ftruncate(descriptor, size)
+            yield descriptor, path
+    except OSError as error:
+        raise CheckpointError(
+            f"{place}: a sparse file of {size} bytes, to see that torch reads this layout, cannot be written: "
+            f"{error.strerror or error}; make room there, name another folder in TMPDIR, or raise the file size limit"
+        ) from error

@@ -1,0 +1,1 @@
+"""Trainers and memory nodes talking: protocol, endpoints, tokens."""

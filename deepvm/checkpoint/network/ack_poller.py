@@ -1,0 +1,209 @@
+"""What became of the versions that a trainer has sent: asked in the background, which is also its sign of life."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepvm.checkpoint.network.client import Link
+from deepvm.checkpoint.network.protocol import Kind, Refused
+from deepvm.checkpoint.tiers.base import Level
+from deepvm.errors import CheckpointError
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 5.0
+_AGAIN_S = 0.5
+_SLOWEST_S = 10.0
+
+
+@dataclass(eq=False)
+class Pending:
+    """A version whose levels are awaited, from when the node has given it room: what it says of the number is of this.
+
+    Attributes:
+        version: its number. acknowledged: called once for each level, the weakest first.
+        wanted: levels not reached; None until it is known which ones can be.
+        lost: called once with the reason when nothing more will be acknowledged.
+        sent: this rank's part is verified; until then the node need not know of it.
+        lacks: why they will never be durable, empty where they will. since: monotonic.
+        moving_s: time for its bytes, which is awaited beside the limit for all.
+    """
+
+    version: int
+    acknowledged: Callable[[Level], None]
+    lost: Callable[[CheckpointError], None] = lambda reason: None
+    wanted: list[Level] | None = None
+    sent: bool = False
+    lacks: str = ""
+    moving_s: float = 0.0
+    since: float = field(default_factory=time.monotonic)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def expect(self, lacks: str) -> None:
+        """Say which levels can be reached, and why no more; the first word counts."""
+        with self.lock:
+            if self.wanted is None:
+                self.wanted = [Level.REMOTE] if lacks else [Level.REMOTE, Level.DURABLE]
+                self.lacks = lacks
+
+    def reached(self, level: Level) -> bool:
+        """Tell of a level, and of those below it, unless that was done; returns whether nothing more is awaited."""
+        with self.lock:
+            while self.wanted and (self.wanted[0] is level or level is Level.DURABLE):
+                self.acknowledged(self.wanted.pop(0))
+                if not self.wanted and self.lacks:
+                    self.lost(CheckpointError(f"version {self.version} is in the node's memory only: {self.lacks}"))
+            return not self.wanted
+
+
+class Watcher:
+    """One thread and one connection for a job of one tier."""
+
+    def __init__(self, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float) -> None:
+        """Begin.
+
+        Args:
+            connect: opens a connection.
+            greeting: the sender's HELLO.
+            limit_s: how long a version is awaited.
+        """
+        self._connect, self._greeting, self._limit_s = connect, greeting, limit_s
+        self._pending: set[Pending] = set()
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._closed = threading.Event()
+        self._changed = threading.Condition(self._lock)
+        self._thread = threading.Thread(target=self._run, name="deepvm-tcp-watcher", daemon=True)
+        self._thread.start()
+
+    def add(self, pending: Pending) -> None:
+        """Await a version."""
+        with self._lock:
+            self._pending.add(pending)
+
+    def discard(self, pending: Pending) -> None:
+        """Await it no longer."""
+        with self._changed:
+            self._pending.discard(pending)
+            self._changed.notify_all()
+
+    def settle(self, limit_s: float) -> bool:
+        """Wait until nothing is awaited; returns whether that was so within the time."""
+        deadline = time.monotonic() + limit_s
+        with self._changed:
+            while self._pending and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return not self._pending
+
+    def close(self) -> None:
+        """End the thread; what is still awaited will not be told."""
+        self._closed.set()
+        with self._lock:
+            link = self._link
+        if link is not None:
+            link.channel.abort()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_POLL_S)
+
+    def _run(self) -> None:
+        sequence, pause_s, parted = -1, _AGAIN_S, False
+        while not self._closed.is_set():
+            try:
+                if self._link is None:
+                    link = self._connect()
+                    with self._lock:
+                        self._link = link
+                    link.hello(self._greeting)
+                    if parted:
+                        _LOG.warning("versions are watched again")
+                    sequence, parted = -1, False
+                with self._lock:  # an answer is of those that the node knew when it was asked
+                    asked = {p: p.sent for p in self._pending}
+                question = {"sequence": sequence, "limit_ms": int(_POLL_S * 1000)}
+                fate = self._link.expect(
+                    Kind.STATE, self._link.call(Kind.WAIT, question, limit_s=_POLL_S + _SLOWEST_S)
+                ).body
+                sequence, pause_s = int(fate["sequence"]), _AGAIN_S
+                stuck = {int(number): str(why) for number, why in fate.get("stuck", ())}
+                if self._tell(asked, fate["receiving"], fate["complete"], fate["durable"], stuck):
+                    sequence = -1  # the word may be of a version that came meanwhile: asked again, it is
+            except Exception as error:  # anything: the trainer must not lose its watcher to a node's nonsense
+                self._part(error, told=parted)
+                parted = True
+                if self._closed.wait(pause_s):
+                    break
+                pause_s = min(2 * pause_s, _SLOWEST_S)
+            self._expire()
+        self._part(None)
+
+    def _part(self, error: Exception | None, told: bool = False) -> None:
+        with self._lock:
+            link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        if error is None or self._closed.is_set():
+            return
+        expected = isinstance(error, (OSError, CheckpointError))
+        if not told or not expected:
+            _LOG.warning("versions are not watched for now: %s", error, exc_info=not expected)
+        if isinstance(error, Refused) and error.code == "stale":
+            with self._lock:
+                over = list(self._pending)
+            for pending in over:
+                self._give_up(pending, str(error))
+
+    def _tell(
+        self,
+        asked: Mapping[Pending, bool],
+        receiving: Container[int],
+        complete: Container[int],
+        durable: Container[int],
+        stuck: Mapping[int, str],
+    ) -> bool:
+        """Pass an answer on; ``asked``: whose it is, and whether their part was sent. Returns whether others wait."""
+        with self._lock:
+            awaited = sorted(self._pending, key=lambda p: p.version)
+        for pending in (p for p in awaited if p in asked):
+            done = False
+            # A callback that fails must not cost the other versions their word.
+            with _logged(pending):
+                if pending.version in durable:
+                    done = pending.reached(Level.DURABLE)
+                elif pending.version in complete:
+                    done = pending.reached(Level.REMOTE)
+                    if pending.version in stuck and not done:
+                        self._give_up(pending, f"the node's disk takes it not: {stuck[pending.version]}")
+                elif asked[pending] and pending.version not in receiving:
+                    self._give_up(pending, "the memory node gave it up")
+            if done:
+                self.discard(pending)
+        return any(p.version in complete or p.version in durable for p in awaited if p not in asked)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            late = [p for p in self._pending if now - p.since > self._limit_s + p.moving_s]
+        for pending in late:
+            levels = " and ".join(level.value for level in pending.wanted or ())
+            self._give_up(pending, f"it was not {levels} in {self._limit_s + pending.moving_s:.0f} s")
+
+    def _give_up(self, pending: Pending, why: str) -> None:
+        """Await it no longer, and say so."""
+        _LOG.warning("version %d: %s", pending.version, why)
+        with _logged(pending):
+            pending.lost(CheckpointError(f"version {pending.version}: {why}"))
+        self.discard(pending)
+
+
+@contextlib.contextmanager
+def _logged(pending: Pending) -> Iterator[None]:
+    """Log what a trainer's callback raises, and go on."""
+    try:
+        yield
+    except Exception:
+        _LOG.exception("version %d: a callback failed", pending.version)

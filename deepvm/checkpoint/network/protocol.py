@@ -1,0 +1,372 @@
+"""What a trainer and a memory node say to each other: frames over a byte stream, and the proof that both know a token.
+
+A frame is a fixed header (magic, kind, length) and a body: a small JSON object, a document of bytes (layouts and
+manifests), or for ``DATA`` an offset, a length and a CRC-32 in binary with the payload behind them. Payloads are sent
+from and received into their final place; nothing is ever unpickled.
+
+The proof is HMAC-SHA256 over both sides' nonces, each side with a label of its own. It keeps strangers out; it does not
+encrypt, and whoever can change packets on the way can change those behind it: use TLS on networks that others share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import secrets
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from deepvm.checkpoint.files.failpoints import point
+from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.errors import CheckpointError
+
+MOST_BODY = 64 * 2**10
+"""Bytes of a JSON body."""
+MOST_DOCUMENT = 64 * 2**20
+"""Bytes of a layout or a manifest."""
+MOST_STRANGER = 512
+"""Bytes of a body before the proof."""
+PROOF_S = 10.0
+"""Time for the proof of both sides, all of it."""
+FRAME_S = 30.0
+"""Time in which a frame that has begun must have arrived, or have been taken by the other side."""
+
+_MAGIC = b"DVM1"
+_HEADER = struct.Struct("!4sBI")
+_DATA = struct.Struct("!QII")
+_NONCE = 32
+
+
+class Kind(IntEnum):
+    """What a frame is; the reply's kind stands behind the request's."""
+
+    CHALLENGE, PROOF, PROVED = 1, 2, 3
+    HELLO, WELCOME, LAYOUT = 10, 11, 12
+    RESERVE, CREDIT, RETRY_AFTER = 20, 21, 22
+    DATA = 30
+    COMMIT, ACK = 31, 32
+    WAIT, STATE = 33, 34
+    PING, PONG = 35, 36
+    LIST, VERSIONS, MANIFEST, GET, END, ASIDE = 40, 41, 42, 43, 44, 45
+    STATUS, METRICS = 50, 51
+    ERROR = 60
+
+
+class Refused(CheckpointError):
+    """The other side said no, for good.
+
+    Attributes:
+        code: ``token``, ``full``, ``session``, ``stale``, ``layout``, ``request``, ``gone``, ``stopping``.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        """Keep the code, for programs."""
+        self.code = code
+        super().__init__(message)
+
+
+class BrokenError(ConnectionError):
+    """The connection ended, was too slow, or carried something that is no frame."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame without payload. ``raw``: its body."""
+
+    kind: Kind
+    raw: bytes
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """The body as JSON object.
+
+        Raises:
+            BrokenError: it is none.
+        """
+        try:
+            found = json.loads(self.raw) if self.raw else {}
+        except (ValueError, RecursionError):
+            raise BrokenError(f"{self.kind.name} without JSON") from None
+        if not isinstance(found, dict):
+            raise BrokenError(f"{self.kind.name} without a JSON object")
+        return found
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The binary part of a ``DATA`` frame: where the payload belongs, in bytes, and its CRC-32."""
+
+    offset: int
+    length: int
+    crc: int
+
+
+class Channel:
+    """Frames over one connected socket; for one thread, but ``abort`` may be called by any."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Own the socket."""
+        self._socket = sock
+        self._plain = not isinstance(sock, ssl.SSLSocket)
+
+    @property
+    def within_machine(self) -> bool:
+        """Whether the other side is on this machine."""
+        return within_machine(self._socket)
+
+    def send(self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S) -> None:
+        """Send a frame.
+
+        Raises:
+            OSError: the connection is broken, or the other side did not take it in time.
+        """
+        raw = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
+        self._socket.settimeout(max(limit_s, 0.001))
+        self._socket.sendall(_HEADER.pack(_MAGIC, kind, len(raw)) + raw)
+
+    def send_data(self, offset: int, payload: memoryview, *, label: str, limit_s: float = FRAME_S) -> None:
+        """Send bytes of the file, from where they are; ``label`` is that of the point in the middle.
+
+        Raises:
+            OSError: as :meth:`send`.
+        """
+        size = len(payload)
+        head = _HEADER.pack(_MAGIC, Kind.DATA, _DATA.size + size) + _DATA.pack(offset, size, crc32(payload))
+        self._socket.settimeout(max(limit_s, 0.001))
+        if self._plain:  # TLS knows no flags
+            self._socket.sendall(head, socket.MSG_MORE)
+        else:
+            self._socket.sendall(head)
+        point(label)
+        self._socket.sendall(payload)
+
+    def header(self, *, idle_s: float, frame_s: float = FRAME_S) -> tuple[Kind, int]:
+        """Wait for a frame and read its header.
+
+        Args:
+            idle_s: how long nothing may come.
+            frame_s: how long the header may take once it has begun.
+
+        Returns:
+            Its kind, and the length of what follows in bytes, which the caller must check and read.
+
+        Raises:
+            OSError: nothing came, or no frame.
+        """
+        view = memoryview(bytearray(_HEADER.size))
+        self._socket.settimeout(max(idle_s, 0.001))
+        count = self._socket.recv_into(view)
+        if not count:
+            raise BrokenError("the other side closed the connection")
+        if count < len(view):
+            self.read_into(view[count:], limit_s=frame_s)
+        magic, kind, length = _HEADER.unpack(view)
+        if magic != _MAGIC:
+            raise BrokenError("what came is not of this protocol")
+        try:
+            return Kind(kind), length
+        except ValueError:
+            raise BrokenError(f"a frame of unknown kind {kind}") from None
+
+    def rest(self, kind: Kind, length: int, *, most: int = MOST_BODY, limit_s: float = FRAME_S) -> Frame:
+        """Read the body behind a header; a longer one than allowed is not read at all.
+
+        Raises:
+            OSError: it is too long, or did not come in time.
+        """
+        if length > most:
+            raise BrokenError(f"{kind.name} of {length} bytes; at most {most} are allowed here")
+        raw = bytearray(length)
+        self.read_into(memoryview(raw), limit_s=limit_s)
+        return Frame(kind, bytes(raw))
+
+    def receive(self, *, idle_s: float, most: int = MOST_BODY) -> Frame:
+        """Read the next frame, which must not be ``DATA``; ``header`` and ``rest`` in one."""
+        kind, length = self.header(idle_s=idle_s)
+        return self.rest(kind, length, most=most)
+
+    def piece(self, length: int) -> Piece:
+        """Read the binary part behind the header of a ``DATA`` frame.
+
+        Raises:
+            OSError: its length is a lie, or more than a chunk.
+        """
+        view = memoryview(bytearray(_DATA.size))
+        if length < _DATA.size:
+            raise BrokenError(f"DATA of {length} bytes")
+        self.read_into(view, limit_s=FRAME_S)
+        piece = Piece(*_DATA.unpack(view))
+        if piece.length != length - _DATA.size or not 0 < piece.length <= CHUNK_BYTES:
+            raise BrokenError(f"DATA of {length} bytes that says it has {piece.length}, of at most {CHUNK_BYTES}")
+        return piece
+
+    def read_into(self, view: memoryview, *, limit_s: float) -> None:
+        """Fill ``view`` with the next bytes.
+
+        Raises:
+            OSError: they did not come in time.
+        """
+        deadline = time.monotonic() + limit_s
+        self._socket.settimeout(max(limit_s, 0.001))
+        done = 0
+        while done < len(view):
+            count = self._socket.recv_into(view[done:])
+            if not count:
+                raise BrokenError("the other side closed the connection in mid-frame")
+            done += count
+            if time.monotonic() > deadline and done < len(view):  # one byte now and then is not progress
+                raise BrokenError("the other side is too slow")
+
+    def idle(self) -> bool:
+        """Whether the connection stands and nothing has come unasked; an unused one must be idle to be used again."""
+        try:
+            self._socket.settimeout(0.0)
+            if isinstance(self._socket, ssl.SSLSocket):
+                self._socket.recv(1)  # TLS cannot peek; a byte here would be unasked for as well
+            else:
+                self._socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            return False
+        return False
+
+    def gone(self) -> bool:
+        """Whether the other side has ended the connection, without reading; another thread may be using it."""
+        poll = select.poll()
+        try:
+            poll.register(self._socket.fileno(), select.POLLRDHUP)
+            return bool(poll.poll(0))
+        except (OSError, ValueError):
+            return True
+
+    def part(self, limit_s: float = 0.5) -> None:
+        """Close so that the other side can still read what was sent: say the end, and take what it has on its way."""
+        deadline = time.monotonic() + limit_s
+        with contextlib.suppress(OSError, ValueError):
+            self._socket.shutdown(socket.SHUT_WR)
+            self._socket.settimeout(limit_s)
+            sink = bytearray(2**16)
+            while time.monotonic() < deadline and self._socket.recv_into(sink):
+                pass
+        self.close()
+
+    def abort(self) -> None:
+        """Make every call that waits on this connection fail now."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+
+def tune(sock: socket.socket) -> None:
+    """Set what both sides want of a connection: no delay of small frames, and notice of a peer that vanished."""
+    if sock.family == socket.AF_UNIX:  # the near end of a stream that something else carries
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    if hasattr(socket, "TCP_CONGESTION") and within_machine(sock):
+        # There no network is congested; where BBR is the default, its pacing would halve the speed.
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+
+
+def within_machine(sock: socket.socket) -> bool:
+    """Whether both ends have one address; False where the other one is gone."""
+    try:
+        return sock.family == socket.AF_UNIX or bool(sock.getsockname()[0] == sock.getpeername()[0])
+    except OSError:
+        return False
+
+
+def job_key(token: bytes, job: str) -> bytes:
+    """The secret of a job, made of the node's token; see :mod:`deepvm.checkpoint.network.token`."""
+    return hmac.new(token, b"deepvm job\0" + job.encode(), hashlib.sha256).digest()
+
+
+def admit(channel: Channel, token: bytes) -> str:
+    """The node's half of the proof.
+
+    Returns:
+        The job whose secret the other side knows; empty: the token itself.
+
+    Raises:
+        Refused: the other side does not know the token. OSError: it does not speak, or not this protocol.
+    """
+    deadline = time.monotonic() + PROOF_S
+    nonce = secrets.token_bytes(_NONCE)
+    channel.send(Kind.CHALLENGE, {"nonce": nonce.hex()}, limit_s=PROOF_S)
+    theirs, mac, job = _proof(channel, Kind.PROOF, deadline)
+    secret = job_key(token, job) if job else token
+    if not hmac.compare_digest(mac, _mac(secret, b"trainer", nonce, theirs)):
+        made = f"made of that for job {job!r}" if job else "that which the node was started with"
+        raise Refused("token", f"the token is wrong: it must be {made}")
+    channel.send(Kind.PROVED, {"mac": _mac(secret, b"node", theirs, nonce).hex()}, limit_s=PROOF_S)
+    return job
+
+
+def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float = PROOF_S) -> None:
+    """The trainer's half of the proof; ``job``: ``token`` is the secret of this one.
+
+    Raises:
+        Refused: the node refuses the token, or does not know it itself. OSError: it does not speak this protocol.
+    """
+    deadline = time.monotonic() + limit_s
+    theirs, _, _ = _proof(channel, Kind.CHALLENGE, deadline)
+    nonce = secrets.token_bytes(_NONCE)
+    proof = {"nonce": nonce.hex(), "mac": _mac(token, b"trainer", theirs, nonce).hex()}
+    channel.send(Kind.PROOF, {**proof, "job": job} if job else proof)
+    _, mac, _ = _proof(channel, Kind.PROVED, deadline)
+    if not hmac.compare_digest(mac, _mac(token, b"node", nonce, theirs)):
+        raise Refused("token", "it does not know the token itself: it may not be the node that you mean")
+
+
+class _Proof(NamedTuple):
+    """What is in a frame of the proof, empty where it has none."""
+
+    nonce: bytes
+    mac: bytes
+    job: str
+
+
+def _proof(channel: Channel, kind: Kind, deadline: float) -> _Proof:
+    """The next frame."""
+    found, length = channel.header(idle_s=deadline - time.monotonic(), frame_s=max(deadline - time.monotonic(), 0.001))
+    frame = channel.rest(found, length, most=MOST_STRANGER, limit_s=max(deadline - time.monotonic(), 0.001))
+    if found is Kind.ERROR:
+        raise refusal(frame)
+    if found is not kind:
+        raise BrokenError(f"{found.name} in place of {kind.name}")
+    try:
+        nonce, mac = (bytes.fromhex(str(frame.body.get(name, ""))) for name in ("nonce", "mac"))
+    except ValueError:
+        raise BrokenError(f"{kind.name} that is not hexadecimal") from None
+    if kind is not Kind.PROVED and len(nonce) != _NONCE:
+        raise BrokenError(f"a nonce of {len(nonce)} bytes")
+    return _Proof(nonce, mac, str(frame.body.get("job", "")))
+
+
+def refusal(frame: Frame) -> Refused:
+    """The error that an ``ERROR`` frame stands for."""
+    body = frame.body
+    return Refused(str(body.get("code", "")), str(body.get("message", "it gave no reason")))
+
+
+def _mac(token: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
+    return hmac.new(token, b"deepvm memory node 1\0" + who + b"\0" + first + second, hashlib.sha256).digest()

@@ -1,0 +1,132 @@
+"""The secret that trainers and a memory node share, and those of single jobs that are made of it.
+
+Whoever has the node's own token may read and write the versions of all jobs. A job's token, the HMAC-SHA256 of its name
+under the node's token, is good for that job alone, its parts on several nodes included: who has it can neither read nor
+overwrite the versions of others, nor pose as the node to them, nor find the node's token. It still takes its share of
+the node's memory, connections and disk, as any trainer, and is withdrawn only by a new token for the node.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deepvm.checkpoint.files.file_names import check_job
+from deepvm.checkpoint.network.protocol import job_key
+from deepvm.errors import RequestError
+
+TOKEN_VARIABLE, WEAK_VARIABLE = "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN"
+_TOKEN_ADVICE = "set it to the name of a file with the memory node's token, that of its --token-file"
+LEAST_BYTES = 16
+"""Of a token; a shorter one may be guessed."""
+_MOST_BYTES = 4096
+_OF_JOB = re.compile(rb"deepvm-job-token ([!-~]{1,64}) ([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A secret. ``job``: the one that it is good for, empty for all."""
+
+    secret: bytes = field(repr=False)
+    job: str = ""
+
+    def of_job(self, job: str) -> Token:
+        """That of a job.
+
+        Raises:
+            RequestError: the name is none, or this is a job's token itself.
+        """
+        if self.job:
+            raise RequestError("token_file", f"the token of job {self.job}", "the node's own token")
+        return Token(job_key(self.secret, check_job(job)), job)
+
+    def to_text(self) -> str:
+        """What stands in the file of a job's token."""
+        return f"deepvm-job-token {self.job} {self.secret.hex()}"
+
+
+def read_token(
+    path: Path | str, option: str = "token_file", *, weak: bool | None = None, allowing: str = f"{WEAK_VARIABLE}=1"
+) -> Token:
+    """The token in a file, without white space around it.
+
+    Args:
+        path: the file.
+        option: what errors call it.
+        weak: take also one that is short, or that others on this machine can read; ``DEEPVM_ALLOW_WEAK_TOKEN=1`` unless
+            given.
+        allowing: what errors say to have it taken.
+
+    Raises:
+        RequestError: there is no such file, no token in it, or a weak one.
+    """
+    try:
+        with open(path, "rb") as stream:
+            token = stream.read(_MOST_BYTES + 1).strip()
+            open_to = "" if weak_allowed(weak) else _open_to(os.fstat(stream.fileno()), Path(path))
+    except OSError as error:
+        raise RequestError(option, str(path), f"a file with the token ({error.strerror or error})") from None
+    if not token or len(token) > _MOST_BYTES:
+        allowed = f"a file with a token of {LEAST_BYTES} to {_MOST_BYTES} bytes; openssl rand -hex 32"
+        raise RequestError(option, str(path), allowed)
+    if open_to:
+        allowed = f"a file that {open_to} cannot read or change (chmod 600 {path}), or {allowing}"
+        raise RequestError(option, str(path), allowed)
+    found = _OF_JOB.fullmatch(token)
+    if found is not None:
+        return Token(bytes.fromhex(found[2].decode()), found[1].decode())
+    if len(token) < LEAST_BYTES and not weak_allowed(weak):
+        allowed = (
+            f"a file with a token of at least {LEAST_BYTES} bytes, and not {len(token)}, which may be guessed "
+            f"(openssl rand -hex 32), or {allowing}"
+        )
+        raise RequestError(option, str(path), allowed)
+    return Token(token)
+
+
+def weak_allowed(weak: bool | None = None) -> bool:
+    """Whether weak tokens are taken: as is said, or else in the environment."""
+    return os.environ.get(WEAK_VARIABLE) == "1" if weak is None else weak
+
+
+def token_from_environment(environment: Mapping[str, str] | None = None) -> Token:
+    """The token in the file that ``DEEPVM_TOKEN_FILE`` names.
+
+    Raises:
+        RequestError: it names none.
+    """
+    path = (os.environ if environment is None else environment).get(TOKEN_VARIABLE, "")
+    if not path:
+        raise TokenMissingError(TOKEN_VARIABLE, path, _TOKEN_ADVICE)
+    try:
+        return read_token(path, TOKEN_VARIABLE)
+    except RequestError as error:
+        raise RequestError(TOKEN_VARIABLE, path, f"{error.allowed}; {_TOKEN_ADVICE}") from None
+
+
+class TokenMissingError(RequestError):
+    """Nothing was given: there is no value that could be shown."""
+
+    def __str__(self) -> str:
+        """What is missing, and what to do."""
+        return self.about(self.option)
+
+
+def _open_to(status: os.stat_result, path: Path) -> str:
+    """Who else on this machine can read a file or change it, empty for nobody.
+
+    A group may read what belongs to root, as PostgreSQL has it with keys: secrets of Kubernetes (with an fsGroup) and
+    credentials of systemd come so.
+    """
+    closed_to = stat.S_IWGRP if status.st_uid == 0 else stat.S_IRGRP | stat.S_IWGRP
+    found = status.st_mode & (closed_to | stat.S_IROTH | stat.S_IWOTH)
+    if not stat.S_ISREG(status.st_mode) or not found:
+        return ""
+    for above in path.resolve().parents:
+        if not above.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):  # which only its owner may enter
+            return ""
+    return "others" if found & (stat.S_IROTH | stat.S_IWOTH) else "its group"

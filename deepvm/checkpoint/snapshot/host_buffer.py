@@ -1,0 +1,234 @@
+"""Memory that is the image of a file: page-aligned, filled in the background, one slot for each version under way.
+
+What has been copied is sent while the rest is still being copied; :class:`Filling` tells how far that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from deepvm.checkpoint.format.checksums import finish_filling
+from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.torch_zip import Image
+from deepvm.errors import CheckpointError
+
+GROUP_BYTES = 8 * 2**20
+"""Bytes that one call copies: few enough that a tier can begin soon, many enough to hide the call."""
+_COPY_S = 600.0
+
+
+class Piece(NamedTuple):
+    """A part of a storage that this rank copies: bytes ``start`` to ``start + length`` of storage ``storage``."""
+
+    storage: int
+    start: int
+    length: int
+
+
+def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
+    """The parts of storages that lie in a rank's share of the file, in their order there, none larger than a group."""
+    order = sorted(range(len(image.storages)), key=image.storages.__getitem__)
+    return tuple(
+        Piece(number, at, min(GROUP_BYTES, stop - at))
+        for number in order
+        for start, stop in _within(Segment(image.storages[number], image.sizes[number]), layout.shards[rank])
+        for at in range(start, stop, GROUP_BYTES)
+    )
+
+
+def _within(part: Segment, shares: Sequence[Segment]) -> list[tuple[int, int]]:
+    """The ranges of a part, counted from its start, that lie in the shares."""
+    found = []
+    for share in shares:
+        start = max(part.offset, share.offset)
+        stop = min(part.offset + part.length, share.offset + share.length)
+        if start < stop:
+            found.append((start - part.offset, stop - part.offset))
+    return found
+
+
+def _anonymous(size: int) -> mmap.mmap:
+    """Memory for a file of this size.
+
+    Whole pages, so that the file can be written past the page cache. Private, which is a third faster to copy into than
+    Python's default; the workers of a DataLoader must then not inherit it, or each write would copy a page first. No
+    huge pages: finding them takes half a second where memory is fragmented, and gains nothing.
+    """
+    whole = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_DONTFORK)
+    return memory
+
+
+class Slot:
+    """Memory for one version: the address space of the whole file, of which a rank touches its own share.
+
+    Attributes:
+        image: how the file looks. pieces: what this rank copies. targets: where each piece goes, as a tensor of bytes.
+        view: the memory. home: the hidden file that it is a mapping of, None for most.
+        on_release: called before the memory is given back.
+    """
+
+    def __init__(
+        self, image: Image, layout: Layout | None = None, rank: int = 0, *, memory: mmap.mmap | None = None
+    ) -> None:
+        """Take memory and write everything but tensors and numbers into it.
+
+        Args:
+            image: how the file looks.
+            layout: who sends what; one rank sends all unless given.
+            rank: whose slot it is.
+            memory: what to use in place of memory of its own; as long as the image at least.
+        """
+        self.image = image
+        self.home: Path | None = None
+        self.on_release: Callable[[], None] = lambda: None
+        layout = image.layout() if layout is None else layout
+        self.pieces = pieces_of(image, layout, rank)
+        self._memory = _anonymous(image.size) if memory is None else memory
+        self.view = memoryview(self._memory)[: image.size]
+        for offset, data in image.pieces:
+            for start, stop in _within(Segment(offset, len(data)), layout.shards[rank]):
+                self.view[offset + start : offset + stop] = data[start:stop]
+        self.targets = [
+            torch.frombuffer(
+                self._memory, dtype=torch.uint8, count=p.length, offset=image.storages[p.storage] + p.start
+            )
+            for p in self.pieces
+        ]
+
+    @property
+    def address(self) -> int:
+        """Where the memory begins."""
+        return torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
+
+    @property
+    def spent(self) -> bool:
+        """Whether its file has become a version, which must not change any more."""
+        return self.home is not None and not self.home.exists()
+
+    def touch(self) -> None:
+        """Have the system find memory for every page, which takes as long again as a copy; others go on meanwhile."""
+        torch.frombuffer(self._memory, dtype=torch.uint8)[:: mmap.PAGESIZE].bitwise_or_(0)
+
+    def release(self) -> None:
+        """Give the memory back, at once where nobody looks at it any more."""
+        self.on_release()
+        self.on_release = lambda: None
+        self.targets = []
+        with contextlib.suppress(BufferError):  # else when the last of those who look at it goes
+            self.view.release()
+            self._memory.close()
+
+    def copy(
+        self,
+        sources: Sequence[torch.Tensor | None],
+        which: Sequence[int],
+        reached: Callable[[int], None] = lambda end: None,
+    ) -> None:
+        """Copy pieces into their places; releases the interpreter's lock while it copies.
+
+        Args:
+            sources: each storage as bytes, None where it has none.
+            which: the numbers of the pieces to copy, ascending.
+            reached: is told, group by group, the place in the file below which these pieces are all copied.
+        """
+        into: list[torch.Tensor] = []
+        out: list[torch.Tensor] = []
+        size = 0
+        for number in which:
+            piece = self.pieces[number]
+            source = sources[piece.storage]
+            assert source is not None
+            if size + piece.length > GROUP_BYTES:
+                torch._foreach_copy_(into, out)
+                into, out, size = [], [], 0
+                reached(self.image.storages[piece.storage] + piece.start)
+            into.append(self.targets[number])
+            out.append(source[piece.start : piece.start + piece.length])
+            size += piece.length
+        if into:
+            torch._foreach_copy_(into, out)
+        reached(len(self.view))
+
+
+class Filling:
+    """How far a slot has been filled: the copy reports, and whoever sends from it waits for what it reads next."""
+
+    def __init__(self, image: memoryview, layout: Layout, *, shared: bool) -> None:
+        """Nothing is filled yet.
+
+        Args:
+            image: the slot's memory.
+            layout: of the version.
+            shared: several tiers read it, of which some fill in the checksums of the file: that is then done here, so
+                that none of them sees bytes change that it has read.
+        """
+        self._change = threading.Condition()
+        self._copied = self._sealed = 0
+        self.error: CheckpointError | None = None
+        self._sealing = threading.Lock()
+        self._seal: Iterator[int] = finish_filling(image, layout, self._wait)
+        self.ready = self._wait_sealed if shared else self._wait
+
+    def reached(self, end: int) -> None:
+        """All own bytes below this place are copied."""
+        with self._change:
+            self._copied = max(self._copied, end)
+            self._change.notify_all()
+
+    def failed(self, error: CheckpointError) -> None:
+        """The rest will never be copied."""
+        with self._change:
+            self.error = error
+            self._change.notify_all()
+
+    def _wait(self, end: int) -> None:
+        if self._copied >= end:  # most often; it only grows
+            return
+        deadline = time.monotonic() + _COPY_S
+        with self._change:
+            while self._copied < end:
+                if self.error is not None:
+                    raise self.error
+                if not self._change.wait(deadline - time.monotonic()):
+                    raise CheckpointError(f"the copy of the version did not end in {_COPY_S:.0f} s")
+
+    def _wait_sealed(self, end: int) -> None:
+        if self._sealed >= end:
+            return
+        with self._sealing:
+            while self._sealed < end:
+                sealed = next(self._seal, None)
+                if sealed is None:  # the tier that asked before was told why, and that ended the generator
+                    raise CheckpointError(f"the copy of the version failed: {self.error}")
+                self._sealed = sealed
+
+
+def checksum(sources: Sequence[torch.Tensor | None], pieces: Sequence[Piece]) -> int:
+    """CRC-32 of parts of storages, one after the other, wherever they are."""
+    crc = 0
+    for piece in pieces:
+        source = sources[piece.storage]
+        assert source is not None
+        part = source[piece.start : piece.start + piece.length].cpu()
+        # Without numpy there is no other way to the bytes of a tensor that does not copy them.
+        crc = crc32(memoryview((ctypes.c_ubyte * piece.length).from_address(part.data_ptr())).cast("B"), crc)
+    return crc
+
+
+def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor | None:
+    """A storage as a tensor of bytes that shares its memory; None when it is empty."""
+    if not storage.nbytes():
+        return None
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -1,0 +1,179 @@
+"""Copies of layers that begin during backward, into the slot of a version that its step has not yet ended.
+
+What only the update of a layer changes is copied as soon as it is updated; the rest of the version when its step is
+over. A storage that was changed or replaced behind its copy, as its version counter tells, is copied again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+
+from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes
+from deepvm.checkpoint.snapshot.pipeline import Pipeline
+from deepvm.checkpoint.snapshot.strategies import Copying, Strategy
+from deepvm.checkpoint.training.layerwise import LayerUpdates
+from deepvm.checkpoint.training.ranks import Ranks
+from deepvm.checkpoint.training.state import TrainingState
+from deepvm.errors import RequestError
+
+
+class Layers:
+    """The layers of a training, if it is done layer by layer, and the slots that are taken before their version."""
+
+    def __init__(self, strategy: Strategy, pipeline: Pipeline, state: TrainingState) -> None:
+        """Nothing is done layer by layer yet.
+
+        Args:
+            strategy: how memory is copied.
+            pipeline: has the slots.
+            state: what is saved.
+        """
+        self.updates: LayerUpdates | None = None
+        self.copies: dict[torch.Tensor, Copying] = {}
+        self._strategy, self._pipeline, self._state = strategy, pipeline, state
+        self._next: Ahead | None = None
+        self._filled: Ahead | None = None
+
+    def divide(self, model: torch.nn.Module, world: int, before: Callable[[Sequence[Copying]], None]) -> None:
+        """Update and copy layer by layer from now on.
+
+        Args:
+            model: whose layers.
+            world: how many ranks there are.
+            before: called before a layer is updated, with the copies of it that must have ended.
+
+        Raises:
+            RequestError: that cannot be done here, see :mod:`deepvm.checkpoint.training.layerwise`.
+        """
+        for name, value in self._state.extra.items():
+            if isinstance(value, torch.amp.GradScaler):
+                raise RequestError(f"extra[{name!r}]", "GradScaler", 'with another strategy than "layerwise"')
+
+        def gate(layer: Sequence[torch.Tensor]) -> None:
+            before([self.copies[p] for p in layer if p in self.copies])
+
+        self.updates = LayerUpdates(model, self._state.optimizer, gate, self._copy, world)
+
+    def _copy(self, layer: Sequence[torch.Tensor]) -> None:
+        if self._next is not None:
+            copying = self._next.copy([*layer, *self._state.optimizer_tensors(layer)])
+            self.copies |= dict.fromkeys(layer, copying)
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether the step that has ended had its layers copied."""
+        return self._filled is not None
+
+    def turn(self) -> None:
+        """A step has ended."""
+        self.drop()
+        self._filled, self._next = self._next, None
+
+    def prepare(self, storages: Sequence[torch.UntypedStorage], ranks: Ranks) -> None:
+        """Take a slot for the next step, if all ranks can; collective.
+
+        Args:
+            storages: of the version before, in the order of the file.
+            ranks: all of them come by.
+        """
+        if self._next is not None:
+            return
+        slot = self._pipeline.take()
+        if ranks.least([slot is not None])[0] and slot is not None:
+            self._next = Ahead(self._strategy, slot, storages, self._pipeline.background)
+        elif slot is not None:
+            self._pipeline.give_back(slot)
+
+    def take(self, patience_s: float) -> Slot | None:
+        """A slot for the step that has ended: its own, or a free one."""
+        return self._pipeline.take(patience_s) if self._filled is None else self._filled.slot
+
+    def drop(self) -> None:
+        """The step that has ended does not need the slot of its layers."""
+        if self._filled is not None:
+            self.give_back(self._filled.slot)
+        self._filled = None
+
+    def give_back(self, slot: Slot) -> None:
+        """Give a slot back behind the copies into it."""
+        if self._filled is not None and self._filled.slot is slot:
+            self._filled = None
+        self._pipeline.background(lambda: self._pipeline.give_back(slot))
+
+    def done(self, storages: Sequence[torch.UntypedStorage]) -> tuple[set[int], Callable[[], None]]:
+        """The slot is used for this version.
+
+        Returns:
+            Which of its storages need no copy any more; and what the thread that copies calls behind those of the
+            layers: it raises when one failed.
+        """
+        filled, self._filled = self._filled, None
+        return (set(), lambda: None) if filled is None else (filled.done(storages), filled.check)
+
+
+class Ahead:
+    """The slot of the version after the present one, into which layers are copied during backward."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        slot: Slot,
+        storages: Sequence[torch.UntypedStorage],
+        background: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Nothing is copied yet.
+
+        Args:
+            strategy: how.
+            slot: of the version.
+            storages: of the version before, in the order of the file; those that are others by then are left out.
+            background: has something done by the thread that copies, one after the other.
+        """
+        self.slot = slot
+        self._strategy, self._storages, self._background = strategy, storages, background
+        self._numbers = {storage._cdata: number for number, storage in enumerate(storages)}
+        self._pieces: dict[int, list[int]] = {}
+        for number, piece in enumerate(slot.pieces):
+            self._pieces.setdefault(piece.storage, []).append(number)
+        self._copied: dict[int, list[tuple[torch.Tensor, int]]] = {}
+        self._twice: set[int] = set()
+        self._copyings: list[Copying] = []
+        self._lock = threading.Lock()
+
+    def copy(self, tensors: Sequence[torch.Tensor]) -> Copying:
+        """Copy the memory of these tensors, which only the update of their layer changes; returns its gate."""
+        sources: list[torch.Tensor | None] = [None] * len(self._storages)
+        with self._lock:
+            found: dict[int, list[tuple[torch.Tensor, int]]] = {}
+            for tensor in tensors:
+                number = self._numbers.get(tensor.untyped_storage()._cdata)
+                if number in self._copied:
+                    self._twice.add(number)  # two layers share it, and the second came after its copy
+                elif number is not None:
+                    found.setdefault(number, []).append((tensor, tensor._version))
+                    sources[number] = as_bytes(self._storages[number])
+            self._copied |= found
+        which = sorted(p for n in found if sources[n] is not None for p in self._pieces.get(n, ()))
+        copying = Copying(self._strategy, self.slot, sources, which, ())
+        self._copyings.append(copying)
+        self._background(lambda: copying.run(lambda end: None))
+        return copying
+
+    def check(self) -> None:
+        """When all copies have ended: raise what one of them raised."""
+        for copying in self._copyings:
+            if copying.error is not None:
+                raise copying.error
+
+    def done(self, storages: Sequence[torch.UntypedStorage]) -> set[int]:
+        """Which of a version's storages need no copy any more: nobody has changed them since theirs began."""
+        return {
+            number
+            for number, seen in self._copied.items()
+            if number not in self._twice
+            and storages[number]._cdata == self._storages[number]._cdata
+            and all(tensor._version == version for tensor, version in seen)
+        }

@@ -1,0 +1,96 @@
+"""A version between its optimizer step and the next forward: its memory is being copied, its numbers are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from deepvm.checkpoint.format.flatten import Parts
+from deepvm.checkpoint.snapshot.host_buffer import Filling, Slot
+from deepvm.checkpoint.snapshot.strategies import Copying
+from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.checkpoint.training.state import Owned, tensors_of
+
+Seen = list[tuple[torch.Tensor, int]]
+CHANGED = (
+    "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
+    "on training waits for their copies"
+)
+
+
+@dataclass
+class Begun:
+    """A version that is not sent yet.
+
+    Attributes:
+        handle: of it. model: its state_dict as it was behind the step; the tensors are the model's own.
+        early: samplers, random states, or the records of the ranks, as they were then.
+        patience_s: how long it may wait for a slot. parts: of the whole state, as it was behind the step.
+        seen: the tensors of model and optimizers, and how often they had been changed.
+        owned: whose memory was whose behind the step.
+        slot, filling, copying: where it is copied to, and how far that is; None while nothing has begun.
+        storages: of the whole state, in the order of the file. still: those that were copied at once, by ``_cdata``.
+        late: numbers of the storages that are copied last, by the thread that trains.
+    """
+
+    handle: Handle
+    model: Mapping[str, Any]
+    early: Mapping[str, Any]
+    patience_s: float
+    parts: Parts
+    owned: Owned
+    seen: Seen = field(default_factory=list)
+    slot: Slot | None = None
+    filling: Filling | None = None
+    copying: Copying | None = None
+    storages: Sequence[torch.UntypedStorage] = ()
+    still: Collection[int] = ()
+    late: Sequence[int] = ()
+
+    @cached_property
+    def own(self) -> set[int]:
+        """The storages of ``model`` and ``early``, by ``_cdata``."""
+        return {tensor.untyped_storage()._cdata for tensor in tensors_of((self.model, self.early))}
+
+
+@dataclass(frozen=True)
+class Division:
+    """The storages of a version by when they are copied.
+
+    Attributes:
+        background: only an optimizer changes them. at_once: anything may, the next forward for instance.
+        late: what belongs to the step and moves behind it: schedulers, moving averages.
+    """
+
+    background: set[int]
+    at_once: set[int]
+    late: Sequence[int]
+
+    @classmethod
+    def of(cls, parts: Parts, begun: Begun, restless: Collection[int]) -> Division:
+        """Divide.
+
+        Args:
+            parts: of the whole state.
+            begun: the version.
+            restless: storages of which only an optimizer should change, but others do; by ``_cdata``.
+        """
+        own, gated = begun.own, begun.owned.gated
+        cdata = [storage._cdata for storage in parts.storages]
+        background = {n for n, c in enumerate(cdata) if c in gated and c not in restless}
+        at_once = {n for n, c in enumerate(cdata) if n not in background and (c in own or c in gated)}
+        return cls(background, at_once, [n for n in range(len(cdata)) if n not in background and n not in at_once])
+
+
+def seen_now(parts: Parts, storages: Collection[int]) -> Seen:
+    """The tensors on these storages (by ``_cdata``), with their version counters."""
+    return [(t, t._version) for t in parts.tensors if not t.is_inference() and t.untyped_storage()._cdata in storages]
+
+
+def changed_since(seen: Seen) -> set[int]:
+    """The storages, by ``_cdata``, that were changed in place since then; ``.data`` goes unnoticed."""
+    return {tensor.untyped_storage()._cdata for tensor, version in seen if tensor._version != version}

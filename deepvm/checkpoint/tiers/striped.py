@@ -1,0 +1,264 @@
+"""``tcp://host:port,host:port``: several memory nodes that share each version (ACUTE's Check-Trans).
+
+Every rank sends to all nodes at once; a version counts when each node has its part. The loss of one node's memory is
+the loss of the versions that were not on its disk yet: parts do not stand in for each other.
+
+A version that is sent again under its number, as when a run saves what it began from, takes the place of the old one on
+one node after the other. That does no harm while the bytes are the same, since then the parts are (their marks are made
+of the bytes). With other bytes there is a time, from when the first node has written its new part until the last one
+has, in which the loss of a node's memory costs both; a run's last version of another number that all nodes have on
+their disks stays (``hold``), but one that begins with such a version has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
+
+from deepvm.checkpoint.files.version_dir import VersionFolder
+from deepvm.checkpoint.format.layout import Layout
+from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
+from deepvm.checkpoint.format.stripe import (
+    MOST_PARTS,
+    Part,
+    PartPlan,
+    belong_together,
+    join,
+    mark_of,
+    part_job,
+    plan_part,
+    read_part,
+)
+from deepvm.checkpoint.network.protocol import Refused
+from deepvm.checkpoint.tiers.base import Level, Shard, Tier
+from deepvm.checkpoint.tiers.commit_barrier import Step
+from deepvm.checkpoint.tiers.tcp import TcpTier
+from deepvm.errors import CheckpointError, DamagedError, RequestError
+
+log = logging.getLogger("deepvm.checkpoint")
+_PUT_S = 60.0
+_T = TypeVar("_T")
+
+
+class SplitTier(Tier):
+    """Memory nodes of which each keeps one part of every version."""
+
+    streams = True
+
+    def __init__(self, nodes: Sequence[TcpTier]) -> None:
+        """Take the nodes, in an order that stays the same from run to run.
+
+        Raises:
+            RequestError: there are too few or too many, or one is named twice.
+        """
+        urls = [node.url for node in nodes]
+        if not 2 <= len(nodes) <= MOST_PARTS or len(set(urls)) < len(urls):
+            raise RequestError("tiers", ",".join(urls), f"2 to {MOST_PARTS} memory nodes, each once")
+        self._nodes = tuple(nodes)
+        self._lock = threading.Lock()
+        self._plans: dict[str, tuple[PartPlan, ...]] = {}
+        self._holds: dict[str, int] = {}
+
+    @property
+    def url(self) -> str:
+        """See :class:`Tier`."""
+        first, *others = (node.url for node in self._nodes)
+        return ",".join([first, *(url.partition("://")[2] for url in others)])
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        """See :meth:`Tier.put`; no node completes its part before all of them have received theirs."""
+        if len(shard.image) != shard.layout.size:
+            raise RequestError("image", f"{len(shard.image)} bytes", f"the {shard.layout.size} bytes of its layout")
+        plans = self._planned(shard.layout)
+        mark: Future[bytes] = Future()
+        parts = [plan.shard(shard, mark.result) for plan in plans]
+        step = Step(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
+        levels = _Levels(len(parts), lambda level: self._reached(shard, level, acknowledged))
+
+        def send(node: TcpTier, part: Shard) -> None:
+            try:
+                node.put(part, levels.reached, step)
+            except BaseException as error:
+                step.fail(error)
+
+        # Beside the sending: the mark goes last, see TcpTier, and is then there.
+        marking = threading.Thread(target=_make, args=(mark, shard), name="deepvm-mark", daemon=True)
+        marking.start()
+        _all(send, self._nodes, parts)
+        marking.join()  # until then it reads the shard's memory; the copy into that has its time limit
+        if step.error is not None:
+            raise step.error
+
+    def _reached(self, shard: Shard, level: Level, acknowledged: Callable[[Level], None]) -> None:
+        if level is Level.DURABLE:
+            with self._lock:
+                self._holds[shard.job] = shard.version
+        acknowledged(level)
+
+    def _hold(self, job: str) -> int:
+        """The version that no node may delete from its disk yet: the last one that all of them have there."""
+        with self._lock:
+            known = self._holds.get(job)
+        if known is None:
+            # Of those from before this run it is not known which are on all disks; the oldest was there first.
+            known = min((m.version for m in self.versions(job)), default=0)
+            with self._lock:
+                known = self._holds.setdefault(job, known)
+        return known
+
+    def _planned(self, layout: Layout) -> tuple[PartPlan, ...]:
+        with self._lock:
+            found = self._plans.get(layout.digest)
+        if found is None:
+            count = len(self._nodes)
+            found = tuple(plan_part(layout, number, count) for number in range(1, count + 1))
+            with self._lock:
+                self._plans = {layout.digest: found}  # the layout of the version before is not used again
+        return found
+
+    def versions(self, job: str) -> tuple[Manifest, ...]:
+        """See :meth:`Tier.versions`: those of which all nodes have parts that were sent together.
+
+        Their ``crcs`` are empty; the beginning of each part is read to know what it is.
+        """
+        rows = _all(lambda node, name: {m.version: m for m in node.versions(name)}, self._nodes, self._jobs(job))
+        common = set.intersection(*(set(row) for row in rows))
+        found = []
+        for number in sorted(common, reverse=True):
+            manifests = tuple(row[number] for row in rows)
+            try:
+                parts = _all(_head, self._nodes, manifests)
+                problem = belong_together(parts)
+            except (DamagedError, Refused) as error:
+                if isinstance(error, Refused) and error.code != "gone":
+                    raise
+                problem = str(error)  # a node removes old versions when it likes
+            if problem:
+                log.warning("version %d of %s on %s is passed over: %s", number, job, self.url, problem)
+                continue
+            whole, created = parts[0].whole, max(m.created for m in manifests)
+            found.append(JoinedManifest(job, number, whole.world, whole.size, (), layout=whole.digest, created=created,
+                                        parts=manifests))  # fmt: skip
+        return tuple(found)
+
+    def _jobs(self, job: str) -> list[str]:
+        """What the job is called on each node."""
+        return [part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)]
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :meth:`Tier.damaged`; also those of which a node has its part and another one has not.
+
+        A trainer that is killed between the words to two nodes that they have all of the very first version leaves such
+        a one as well, which nobody can tell from one whose other part was lost.
+        """
+        jobs, whole = self._jobs(job), {m.version for m in self.versions(job)}
+        here = _all(lambda node, name: {m.version for m in node.versions(name)}, self._nodes, jobs)
+        broken = _all(lambda node, name: {d.version: d for d in node.damaged(name)}, self._nodes, jobs)
+        found = []
+        for number in sorted(set().union(*here, *broken) - whole, reverse=True):
+            rows = zip(self._nodes, here, broken, strict=True)
+            lacking = [node.url for node, row, bad in rows if number not in row and number not in bad]
+            known = {node.url: row[number] for node, row in zip(self._nodes, broken, strict=True) if number in row}
+            problem = "; ".join(f"{url}: {d.problem}" for url, d in known.items()) or "its parts were not sent together"
+            if lacking:
+                problem = f"a part of it is not on {', '.join(lacking)}"
+            found.append(Damage(number, problem, sum(d.size for d in known.values())))
+        return tuple(found)
+
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """See :meth:`Tier.set_aside`."""
+        _all(lambda node, name: node.set_aside(name, versions), self._nodes, self._jobs(job))
+
+    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+        """See :meth:`Tier.fetch`; every part is verified against its manifest, then they are joined in ``folder``."""
+        parts = manifest.parts if isinstance(manifest, JoinedManifest) else ()
+        if len(parts) != len(self._nodes):
+            raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is not here")
+        path = VersionFolder(folder).file(manifest.job, manifest.version)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            place = tempfile.TemporaryDirectory(prefix=".deepvm-parts-", dir=folder)
+        except OSError as error:
+            raise CheckpointError(f"{folder}: cannot be written: {error.strerror or error}") from error
+        with place:
+            paths = _all(lambda node, part: node.fetch(part, Path(place.name)), self._nodes, parts)
+            joined = Path(place.name) / path.name
+            if join(paths, joined, Path.unlink).digest != manifest.layout:
+                raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is another one by now")
+            joined.replace(path)
+        return path
+
+    def settle(self, limit_s: float) -> bool:
+        """See :meth:`Tier.settle`."""
+        deadline = time.monotonic() + limit_s
+        return all([node.settle(max(deadline - time.monotonic(), 0.0)) for node in self._nodes])
+
+    def close(self) -> None:
+        """See :meth:`Tier.close`."""
+        for node in self._nodes:
+            node.close()
+
+
+class _Levels:
+    """A level is reached when it is reached everywhere."""
+
+    def __init__(self, count: int, acknowledged: Callable[[Level], None]) -> None:
+        self._left = dict.fromkeys(Level, count)
+        self._acknowledged = acknowledged
+        self._lock = threading.Lock()
+
+    def reached(self, level: Level) -> None:
+        with self._lock:
+            self._left[level] -= 1
+            if not self._left[level]:
+                self._acknowledged(level)
+
+
+def _make(mark: Future[bytes], shard: Shard) -> None:
+    try:
+        mark.set_result(mark_of(shard))
+    except BaseException as error:
+        mark.set_exception(error)
+
+
+def _head(node: TcpTier, manifest: Manifest) -> Part:
+    data = bytearray()
+    with contextlib.closing(node.stream(manifest)) as pieces:
+        for piece in pieces:
+            data += piece
+            part = read_part(data)
+            if part is not None:
+                return part
+    raise DamagedError(f"{node.url}: version {manifest.version} of {manifest.job} is not a part of a version")
+
+
+_A = TypeVar("_A")
+
+
+def _all(work: Callable[[TcpTier, _A], _T], nodes: Sequence[TcpTier], what: Sequence[_A]) -> list[_T]:
+    """Ask all nodes at once; raises what the first of them raises."""
+    found: dict[int, _T] = {}
+    errors: dict[int, BaseException] = {}
+
+    def ask(number: int) -> None:
+        try:
+            found[number] = work(nodes[number], what[number])
+        except BaseException as error:
+            errors[number] = error
+
+    # Not an executor: those refuse work at the end of a program, when the last version is still to be sent.
+    threads = [threading.Thread(target=ask, args=(n,), name="deepvm-split", daemon=True) for n in range(len(nodes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()  # every call to a node has its time limit
+    if errors:
+        raise errors[min(errors)]
+    return [found[number] for number in range(len(nodes))]

@@ -1,0 +1,1 @@
+"""The training job: its state, hooks, ranks, save requests and schedule."""

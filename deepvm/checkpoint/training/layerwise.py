@@ -1,0 +1,258 @@
+"""Layer by layer (LightCheck III-B): a layer is updated as soon as its gradients are there, and copied at once.
+
+The optimizer is divided: for each layer an optimizer of the same class with the same options and the same state, so
+that ``optimizer.state_dict()``, schedulers and the saved file are those of the whole. A layer is a module's own
+parameters, updated when backward has accumulated the last of their gradients; in DistributedDataParallel it is a
+bucket, updated in the communication hook when its gradients are averaged. ``optimizer.step()`` updates what is left and
+ends the step. The next update of a layer waits for the copy of that layer only
+(:mod:`deepvm.checkpoint.snapshot.layer_slots`).
+
+What this needs, all else being refused:
+
+- one optimizer with every trainable parameter of the model and no others, which treats each parameter by itself: one of
+  :data:`INDEPENDENT`, or a class that says so by ``per_parameter = True`` and leaves parameters without gradient alone;
+- one backward for a step: no accumulation of gradients, and no ``no_sync``;
+- gradients and options that stay as they are between backward and ``optimizer.step()``: no clipping, no GradScaler, no
+  closure; a learning rate is set before backward;
+- several ranks only in DistributedDataParallel, without ``find_unused_parameters``, ``static_graph``, mixed precision
+  of its own, or another communication hook.
+
+What is done to the gradients after backward is noticed by the next ``optimizer.step()``, which raises: the update that
+had to be refused has then been made, and the training must go back to its last version (``restore_latest``).
+
+Worth having where a copy takes longer than forward and backward. Else it gains nothing: on 2 cores ResNet-18 stood
+still for 10 ms a version as with strategy C (8 ms), and steps took longer (479 ms, 406), as copies slow backward down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from deepvm.checkpoint.training.hooks import outside
+from deepvm.errors import RequestError
+
+_NAMES = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
+INDEPENDENT: tuple[type, ...] = tuple(getattr(torch.optim, name) for name in _NAMES)
+"""Optimizers whose update of a parameter depends on its own gradient and state alone."""
+
+_USE_C = 'strategy="C"'
+Parameters = Sequence[torch.nn.Parameter]
+
+
+class LayerUpdates:
+    """Updates layers during backward."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        before: Callable[[Parameters], None],
+        after: Callable[[Parameters], None],
+        world: int,
+    ) -> None:
+        """Hook into backward.
+
+        Args:
+            model: whose layers; the DistributedDataParallel where there is one.
+            optimizer: of all its parameters.
+            before: called before parameters are updated: the gate.
+            after: called when they were.
+            world: how many ranks there are.
+
+        Raises:
+            RequestError: one of the conditions above does not hold.
+        """
+        self._optimizer, self._before, self._after = optimizer, before, after
+        self._place = {p: n for n, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        self._check(model, world)
+        self._parts: dict[tuple[int, ...], torch.optim.Optimizer] = {}
+        self._lock = threading.Lock()
+        # Of the step under way: what backward has reached, what was updated with which gradient, with what options.
+        self._fired: set[torch.nn.Parameter] = set()
+        self._updated: dict[torch.nn.Parameter, tuple[torch.Tensor | None, int]] = {}
+        self._options: list[dict[str, Any]] = []
+        self._reducing: list[torch.futures.Future[torch.Tensor]] = []
+        self._closed = False
+        self._hooks: list[Any] = [
+            optimizer.register_step_pre_hook(outside(self._before_step)),
+            optimizer.register_step_post_hook(outside(self._after_step)),
+        ]
+        self._bucketed = isinstance(model, DistributedDataParallel)
+        self._layer: dict[torch.nn.Parameter, list[torch.nn.Parameter]] = {}
+        for module in model.modules():
+            own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in self._layer]
+            self._layer |= dict.fromkeys(own, own)
+        self._hooks += [p.register_post_accumulate_grad_hook(self._ready) for p in self._layer]  # type: ignore[no-untyped-call]
+        if isinstance(model, DistributedDataParallel):
+            try:
+                # Not the method itself: DDP compares annotations, and does not know them as texts.
+                model.register_comm_hook(model.process_group, lambda group, bucket: self._reduce(group, bucket))
+            except RuntimeError as error:
+                raise _refused(
+                    "DistributedDataParallel with a communication hook", f"none of its own: {error}"
+                ) from None
+
+    @property
+    def begun(self) -> bool:
+        """Whether some layers are a step ahead of the others."""
+        return bool(self._fired)
+
+    def reset(self) -> None:
+        """Forget what an unfinished step has updated: parameters and states are others now, those of a version.
+
+        Called behind an error in backward or ``optimizer.step()``, before the version is loaded.
+        """
+        for future in self._reducing:  # an update that has begun must not come behind the loading
+            with contextlib.suppress(Exception):  # it belongs to the step that failed
+                future.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._fired, self._updated, self._options, self._reducing = set(), {}, [], []
+
+    def close(self) -> None:
+        """Let go of backward: ``optimizer.step()`` does it all again.
+
+        The hook in DistributedDataParallel cannot be taken out; from now on it averages gradients and nothing else.
+        """
+        self._closed = True
+        for hook in self._hooks:
+            hook.remove()
+
+    def _check(self, model: torch.nn.Module, world: int) -> None:
+        optimizer = self._optimizer
+        kind = type(optimizer).__name__
+        if type(optimizer) not in INDEPENDENT and not getattr(optimizer, "per_parameter", False):
+            raise _refused(kind, f"{', '.join(_NAMES)}, or a class with per_parameter = True")
+        trainable = {p for p in model.parameters() if p.requires_grad}
+        if trainable - self._place.keys():
+            raise _refused(f"{kind} without {len(trainable - self._place.keys())} parameters", "one for all of them")
+        if self._place.keys() - set(model.parameters()):
+            raise _refused(f"{kind} with parameters that are not the model's", "one for the model alone")
+        if world > 1 and not isinstance(model, DistributedDataParallel):
+            raise _refused(f"{type(model).__name__} on {world} ranks", "DistributedDataParallel")
+        if isinstance(model, DistributedDataParallel):
+            for option in ("find_unused_parameters", "static_graph", "mixed_precision"):
+                if getattr(model, option, None):
+                    raise _refused(f"DistributedDataParallel({option}=...)", "one without it")
+
+    def _ready(self, parameter: torch.Tensor) -> None:
+        """Backward has accumulated a gradient."""
+        assert isinstance(parameter, torch.nn.Parameter)
+        if parameter in self._fired:
+            raise _refused("a second backward before optimizer.step()", "one backward for a step, no accumulation")
+        self._fired.add(parameter)
+        if self._bucketed:
+            return
+        layer = self._layer[parameter]
+        if all(p in self._fired for p in layer):
+            self._update(layer)
+            self._note(layer)
+
+    def _reduce(self, group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """Average a bucket, and update its parameters when that is done; in a thread of the communication."""
+        parameters, gradients = bucket.parameters(), bucket.gradients()
+        buffer: torch.Tensor = bucket.buffer()
+        closed = self._closed
+        if bucket.is_last() and not closed:
+            # Only when DDP has copied the averages into the gradients may they not change any more. It does so at the
+            # end of backward, and what a callback queues there comes last. Libraries have used this call for years.
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: engine.queue_callback(lambda: self._note(list(self._updated))))
+        buffer.div_(group.size())
+        work = torch.distributed.all_reduce(buffer, group=group, async_op=True)
+
+        def update(future: torch.futures.Future[Any]) -> torch.Tensor:
+            future.wait()
+            if closed:
+                return buffer
+            own = [p.grad for p in parameters]
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            try:
+                self._update(parameters)
+            finally:
+                for parameter, gradient in zip(parameters, own, strict=True):
+                    parameter.grad = gradient
+            return buffer
+
+        found: torch.futures.Future[torch.Tensor] = work.get_future().then(update)
+        self._reducing += [] if closed else [found]
+        return found
+
+    def _update(self, layer: Any) -> None:
+        self._before(layer)
+        with self._lock:
+            part = self._part(layer)
+            self._options = self._options or self._now()
+            self._updated |= dict.fromkeys(layer, (None, 0))
+        type(part).step(part)  # a scheduler may have put something in the place of the instance's own
+        self._after(layer)
+
+    def _part(self, layer: Parameters) -> torch.optim.Optimizer:
+        """The optimizer for a layer, with the state and the present options of the whole."""
+        key = tuple(map(id, layer))
+        part = self._parts.get(key)
+        if part is None:
+            part = self._parts[key] = copy.copy(self._optimizer)
+            numbers = sorted({self._place[p] for p in layer})
+            part.param_groups = [{"number": n, "params": [p for p in layer if self._place[p] == n]} for n in numbers]
+        part.state = self._optimizer.state
+        for group in part.param_groups:
+            whole = self._optimizer.param_groups[group["number"]]
+            group.update({k: v for k, v in whole.items() if k != "params"})
+        return part
+
+    def _now(self) -> list[dict[str, Any]]:
+        return [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
+
+    def _note(self, layer: Parameters) -> None:
+        """These gradients were used; they must be the same, and unchanged, when the step ends."""
+        for p in layer:
+            self._updated[p] = (p.grad, -1 if p.grad is None else p.grad._version)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if any(a is not None for a in (*args[1:], *kwargs.values())):
+            raise _refused("a closure", "optimizer.step() without arguments")
+        if _scaled():
+            raise _refused("a GradScaler", "training without one, as with bfloat16")
+        if sum(len(group["params"]) for group in optimizer.param_groups) != len(self._place):
+            raise _refused("parameters that were added", "a new Checkpointer behind add_param_group")
+        for p, (gradient, version) in self._updated.items():
+            if p.grad is not gradient or (gradient is not None and gradient._version != version):
+                raise _refused("gradients that change behind backward", "no clipping, GradScaler or accumulation")
+        if self._updated and self._options != self._now():
+            raise _refused("options that change behind backward", "a learning rate that is set before backward")
+        left = [p for p in self._place if p not in self._updated]
+        if left:
+            self._before(left)
+        for p in self._updated:
+            p.grad = None  # an optimizer leaves it alone then
+
+    def _after_step(self, *_: Any) -> None:
+        for p, (gradient, _version) in self._updated.items():
+            p.grad = gradient
+        self._forget()
+
+
+def _scaled() -> bool:
+    """Whether a GradScaler calls the optimizer: its change of the gradients does not show in their version counters."""
+    frame = sys._getframe()
+    scaler = torch.amp.GradScaler.step.__code__
+    while frame.f_code is not scaler:
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _refused(value: str, allowed: str) -> RequestError:
+    return RequestError("strategy", "layerwise", f"{allowed}; here is {value}: change that, or use {_USE_C}")

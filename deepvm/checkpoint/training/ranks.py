@@ -1,0 +1,130 @@
+"""The ranks of a training job, who must save the same version or none: what they tell each other, and who sends what.
+
+All exchange happens where every rank comes by anyway (after an optimizer step, in ``save`` and ``restore_latest``),
+over a group of its own on the CPU, so that it never meets the collectives of the training itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from deepvm.checkpoint.format.layout import Segment
+
+WAIT_S = 600
+log = logging.getLogger("deepvm.checkpoint")
+
+
+class Ranks:
+    """This process among the others; alone where ``torch.distributed`` is not in use."""
+
+    def __init__(self) -> None:
+        """Find the others; collective."""
+        distributed = torch.distributed
+        self.rank, self.world, self._group = 0, 1, None
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
+            self._group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=WAIT_S))
+
+    def least(self, values: Sequence[int]) -> list[int]:
+        """The least of each value over all ranks; collective."""
+        if self.world == 1:
+            return list(values)
+        told = torch.tensor(values, dtype=torch.int64, device="cpu")
+        torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MIN, group=self._group)
+        return [int(value) for value in told]
+
+    def all(self, values: Sequence[int]) -> list[list[int]]:
+        """The values of every rank; collective."""
+        if self.world == 1:
+            return [list(values)]
+        told = torch.tensor(values, dtype=torch.int64, device="cpu")
+        found = [torch.empty_like(told) for _ in range(self.world)]
+        torch.distributed.all_gather(found, told, group=self._group)
+        return [[int(value) for value in row] for row in found]
+
+    def told(self, value: Any) -> Any:
+        """What rank 0 says; collective."""
+        if self.world == 1:
+            return value
+        box = [value]
+        torch.distributed.broadcast_object_list(box, src=0, group=self._group)
+        return box[0]
+
+    def session(self) -> str:
+        """A random name of this run, the same on all ranks; collective."""
+        return str(self.told(secrets.token_hex(8)))
+
+
+def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
+    """Whether neighbours held the same bytes in a version; collective. Differences are logged.
+
+    Each rank sends a part of what all hold; a rank whose replica has drifted would put a part of another model into the
+    file, and nobody would see it.
+
+    Args:
+        ranks: all of them come by.
+        seen: a version (0 for none), the checksum of this rank's own part, and that of the next rank's part here.
+
+    Returns:
+        How many pairs differ.
+    """
+    told, count = ranks.all(seen), 0
+    for rank, (version, _, neighbour) in enumerate(told):
+        other = (rank + 1) % len(told)
+        if version and told[other][0] == version and told[other][1] != neighbour:
+            count += 1
+            log.error(
+                "ranks %d and %d hold different parameters or optimizer states in version %d: the replicas drifted "
+                "apart, and versions since then mix them",
+                *(rank, other, version),
+            )
+    return count
+
+
+def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> tuple[tuple[Segment, ...], ...]:
+    """Share the bytes of a file out evenly (ACUTE's Check-Trans), but for those that only one rank can tell.
+
+    Args:
+        size: bytes of the file.
+        world: how many ranks.
+        owned: ranges that belong to a rank; they do not overlap.
+
+    Returns:
+        For each rank its ranges, sorted; neighbours are joined.
+    """
+    found: list[list[Segment]] = [[] for _ in range(world)]
+    free: list[Segment] = []
+    position = 0
+    for segment, rank in sorted(owned):
+        if segment.length:
+            found[rank].append(segment)
+            free.append(Segment(position, segment.offset - position))
+            position = segment.offset + segment.length
+    free.append(Segment(position, size - position))
+    total = sum(s.length for s in free)
+    ends = [total * (rank + 1) // world for rank in range(world)]
+    rank = done = 0
+    for offset, length in free:
+        while length:
+            while done == ends[rank]:
+                rank += 1
+            part = min(length, ends[rank] - done)
+            found[rank].append(Segment(offset, part))
+            offset, length, done = offset + part, length - part, done + part
+    return tuple(_joined(segments) for segments in found)
+
+
+def _joined(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    joined: list[Segment] = []
+    for segment in sorted(segments):
+        if joined and joined[-1].offset + joined[-1].length == segment.offset:
+            joined[-1] = Segment(joined[-1].offset, joined[-1].length + segment.length)
+        else:
+            joined.append(segment)
+    return tuple(joined)

@@ -1,0 +1,343 @@
+"""What a version holds: model, optimizers, the user's extras and the random states, and how they go back."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+
+from deepvm.checkpoint.format.flatten import put_together, take_apart
+from deepvm.checkpoint.training.hooks import stepper
+from deepvm.errors import CheckpointError, RequestError
+
+RANDOM = "rng"
+"""Place of the random states among the extras."""
+_ANEW = "start anew under another name (DEEPVM_JOB)"
+_NEXT = f"build all as it was when the version was saved, or {_ANEW}"
+
+
+class Owned(NamedTuple):
+    """Storages by what they are for; all by ``_cdata``.
+
+    Attributes:
+        parameters: of the model, by their storage. buffers: storages of its buffers.
+        gated: storages that only steps change: parameters, and what the optimizers keep for them.
+    """
+
+    parameters: Mapping[int, torch.nn.Parameter]
+    buffers: set[int]
+    gated: set[int]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a scheduler, a GradScaler or a sampler has."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take a state back."""
+
+
+class TrainingState:
+    """The objects whose state is saved, by the user's names.
+
+    Attributes:
+        model: without what it is wrapped in, so that the names in a file are those of the plain model.
+        optimizers: all of them, that of the model first; the others are among the extras.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful] | None = None
+    ) -> None:
+        """Remember them.
+
+        Args:
+            model: a module, also inside DistributedDataParallel, DataParallel or ``torch.compile``.
+            optimizer: of its parameters, or of some of them; more optimizers may be extras.
+            extra: whatever has ``state_dict`` and ``load_state_dict``, by name.
+
+        Raises:
+            RequestError: an extra has no such methods, or the name of our own.
+        """
+        self.model: Any = unwrap(model)
+        self.optimizer = optimizer
+        self.extra = dict(extra or {})
+        for name, value in self.extra.items():
+            if name in (RANDOM, RECORDS):
+                raise RequestError("extra", name, "other names: this one is taken by the random states")
+            if not isinstance(value, Stateful):
+                raise RequestError(f"extra[{name!r}]", type(value).__name__, "objects with state_dict, load_state_dict")
+
+        self.optimizers = (optimizer, *(v for v in self.extra.values() if isinstance(v, torch.optim.Optimizer)))
+
+    def steppers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """The optimizers whose steps can be hooked, in the order of :attr:`optimizers`.
+
+        Raises:
+            RequestError: one of them cannot be.
+        """
+        return tuple(stepper(found, name) for found, name in zip(self.optimizers, self.stepper_names(), strict=True))
+
+    def stepper_names(self) -> list[str]:
+        """The arguments that :meth:`steppers` were given as."""
+        extra = (f"extra[{name!r}]" for name, v in self.extra.items() if isinstance(v, torch.optim.Optimizer))
+        return ["optimizer", *extra]
+
+    def early(self) -> dict[str, Any]:
+        """What must be taken as soon as a step is done, copied: random states, samplers and loaders.
+
+        These belong to the next batch, which moves them on before the next forward. Everything else belongs to the step
+        although it moves after it, and is read when the next forward begins: schedulers, GradScalers, moving averages
+        and whatever else is no sampler of torch, has no ``__iter__``, or is a module. Of these a file has one for all
+        ranks; what is each rank's own must be a sampler or loader.
+        """
+        found = {name: v.state_dict() for name, v in self.extra.items() if _is_early(v)}
+        return {**_copied(found), RANDOM: random_state()}
+
+    def tree(self, version: int, early: Mapping[str, Any]) -> dict[str, Any]:
+        """The state as it is loaded later: ``{"model", "optimizer", "extra", "version"}``.
+
+        Args:
+            version: optimizer steps done.
+            early: what :meth:`early` gave after the last of them; the records of all ranks where there are several.
+        """
+        late = {name: v.state_dict() for name, v in self.extra.items() if not _is_early(v)}
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "extra": {**late, **early},
+            "version": version,
+        }
+
+    def record(self) -> bytes:
+        """What only this rank can tell, as a file of torch: :meth:`early`, and buffers, which ranks do not share.
+
+        Raises:
+            RequestError: an extra has something that torch would write and not load again safely.
+        """
+        early = self.early()
+        take_apart({"extra": early})
+        buffers = {name: buffer.detach() for name, buffer in self.model.named_buffers()}
+        stream = io.BytesIO()
+        torch.save({"early": early, "buffers": buffers}, stream)
+        return stream.getvalue()
+
+    def optimizer_tensors(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """What the optimizer keeps for these parameters."""
+        found = [self.optimizer.state[p] for p in parameters if p in self.optimizer.state]
+        return [v for values in found for v in values.values() if isinstance(v, torch.Tensor)]
+
+    def owned(self) -> Owned:
+        """Whose memory is whose at present; one walk, because every version needs all of it."""
+        modules = [*self.model.modules()]
+        parameters = {p.untyped_storage()._cdata: p for m in modules for p in m._parameters.values() if p is not None}
+        buffers = {b.untyped_storage()._cdata for m in modules for b in m._buffers.values() if b is not None}
+        return Owned(parameters, buffers, self.updated().union(parameters))
+
+    def updated(self) -> set[int]:
+        """Storages that steps change: parameters of the optimizers, and what these keep for them. By ``_cdata``."""
+        found = [*self._updated(), *(t for optimizer in self.optimizers for t in tensors_of(optimizer.state))]
+        return {tensor.untyped_storage()._cdata for tensor in found}
+
+    def unknown_parameters(self) -> list[str]:
+        """Names of the trainable parameters of the model that none of the optimizers updates."""
+        known = set(self._updated())
+        return [name for name, p in self.model.named_parameters() if p.requires_grad and p not in known]
+
+    def _updated(self) -> Iterator[torch.Tensor]:
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    def restore(self, tree: Mapping[str, Any], rank: int = 0, world: int = 1) -> int:
+        """Give every object its state back; returns the version.
+
+        With another number of ranks than that which saved, extras of single ranks (samplers) are those of rank 0, and
+        random states stay as they are but for the ranks that saved one.
+
+        Args:
+            tree: what torch loaded.
+            rank: this process.
+            world: how many there are now.
+
+        Raises:
+            CheckpointError: the version belongs to another model, optimizer or set of extras.
+        """
+        tree, own = _with_record(tree, rank, world)
+        missing = [name for name in self.extra if name not in tree["extra"]]
+        if missing:
+            raise CheckpointError(f"it has no state of extra {', '.join(missing)}; leave it out, or {_ANEW}")
+        self._compare_optimizers(tree)
+        with ExitStack() as back:  # what was done, to be undone, the last first
+            try:
+                self._take(tree, back)
+                if own:
+                    restore_random(tree["extra"][RANDOM])
+            except Exception as error:  # load_state_dict of an extra is anybody's code
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                raise CheckpointError(f"it is of another model, optimizer or extra: {reason}; {_NEXT}") from error
+            back.pop_all()
+        return int(tree["version"])
+
+    def _take(self, tree: Mapping[str, Any], back: ExitStack) -> None:
+        # All but the model may keep what they are given, and that is a file in memory that somebody may remove.
+        # The model comes last, because of it alone no copy is kept that would cost its memory once more.
+        for name, value in self.extra.items():
+            if not isinstance(value, torch.optim.Optimizer):
+                back.callback(value.load_state_dict, _on_cpu(value.state_dict()))
+                value.load_state_dict(_copied(tree["extra"][name]))
+        for optimizer, state in self._saved_optimizers(tree).values():
+            # Loading puts others in the place of these, and leaves them alone.
+            back.callback(setattr, optimizer, "state", optimizer.state)
+            back.callback(setattr, optimizer, "param_groups", optimizer.param_groups)
+            optimizer.load_state_dict(_copied(state))
+        present = self.model.state_dict()
+        if _shapes(present) != _shapes(tree["model"]):  # it will be refused, unless its hooks know what to do
+            back.callback(self.model.load_state_dict, _on_cpu(present))
+        self.model.load_state_dict(tree["model"])  # copies
+
+    def _saved_optimizers(self, tree: Mapping[str, Any]) -> dict[str, tuple[torch.optim.Optimizer, Any]]:
+        found = {"optimizer": (self.optimizer, tree["optimizer"])}
+        for name, value in self.extra.items():
+            if isinstance(value, torch.optim.Optimizer):
+                found[f"extra[{name!r}]"] = (value, tree["extra"][name])
+        return found
+
+    def _compare_optimizers(self, tree: Mapping[str, Any]) -> None:
+        for place, (optimizer, state) in self._saved_optimizers(tree).items():
+            groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
+            there, here = ([len(g["params"]) for g in found] for found in (groups, optimizer.param_groups))
+            if there != here:
+                raise CheckpointError(
+                    f"it is of another model or optimizer: groups of its {place} have {_listed(there)} "
+                    f"parameters, here they have {_listed(here)}; {_NEXT}"
+                )
+
+
+RECORDS = "ranks"
+"""Place of the records of single ranks among the extras; each is a tensor of bytes, its length first."""
+
+
+def pack(record: bytes, capacity: int) -> torch.Tensor:
+    """A rank's record in a tensor of ``capacity`` bytes."""
+    tensor = torch.zeros(capacity, dtype=torch.uint8, device="cpu")
+    data = struct.pack("<Q", len(record)) + record
+    tensor[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return tensor
+
+
+def unpack(tensor: torch.Tensor) -> dict[str, Any]:
+    """The record in a tensor of :func:`pack`."""
+    (length,) = struct.unpack("<Q", bytes(tensor[:8].tolist()))
+    data = tensor[8 : 8 + length].numpy().tobytes() if length else b""
+    return dict(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
+
+
+def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mapping[str, Any], bool]:
+    """The state with a rank's own record in its place, and whether the random state in it is this rank's own."""
+    records = tree["extra"].get(RECORDS)
+    if records is None:  # saved by one process
+        return tree, rank == 0
+    same = len(records) == world
+    record = unpack(records[rank if same else 0])
+    model = {**tree["model"], **{k: v for k, v in record["buffers"].items() if same and k in tree["model"]}}
+    if hasattr(tree["model"], "_metadata"):
+        model = OrderedDict(model)
+        model._metadata = tree["model"]._metadata  # type: ignore[attr-defined]
+    extra = {**{k: v for k, v in tree["extra"].items() if k != RECORDS}, **record["early"]}
+    if not same and rank < len(records):
+        extra[RANDOM] = unpack(records[rank])["early"][RANDOM]
+    return {**tree, "model": model, "extra": extra}, rank < len(records)
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """The plain model in DistributedDataParallel, DataParallel and what ``torch.compile`` makes, in any order."""
+    while True:
+        if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
+            model = model.module
+        elif isinstance(inner := model._modules.get("_orig_mod"), torch.nn.Module):  # its class is slow to import
+            model = inner
+        else:
+            return model
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers)) or "no"
+
+
+def _is_early(extra: Any) -> bool:
+    reads = isinstance(extra, torch.utils.data.Sampler) or hasattr(type(extra), "__iter__")
+    return reads and not isinstance(extra, torch.nn.Module)
+
+
+def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a tree of mappings, lists and tuples, in no particular order."""
+    ahead = [tree]
+    while ahead:
+        found = ahead.pop()
+        if isinstance(found, torch.Tensor):
+            yield found
+        elif isinstance(found, (dict, Mapping)):  # dict first: asking for Mapping is slow
+            ahead.extend(found.values())
+        elif isinstance(found, (list, tuple)):
+            ahead.extend(found)
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v.shape if type(v) in (torch.Tensor, torch.nn.Parameter) else None for k, v in state.items()}
+
+
+def _copied(tree: Any) -> Any:
+    return put_together(tree, lambda tensor: tensor.detach().clone(), lambda number: number)
+
+
+def _on_cpu(tree: Any) -> Any:
+    return put_together(tree, lambda tensor: tensor.detach().to("cpu", copy=True), lambda number: number)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every random generator that this process uses, as tensors and numbers."""
+    version, words, gauss = random.getstate()
+    found: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor(words, dtype=torch.int64, device="cpu"),
+        # A tensor, because it comes and goes: None would change the layout of the file.
+        "python_gauss": torch.tensor(float("nan") if gauss is None else gauss, dtype=torch.float64, device="cpu"),
+        "python_version": version,
+    }
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:  # who has not loaded it draws nothing from it
+        name, keys, position, has_gauss, cached = numpy.random.get_state()
+        found["numpy"] = {
+            "name": name,
+            "keys": torch.from_numpy(keys.astype("int64")),
+            "position": int(position),
+            "has_gauss": int(has_gauss),
+            "cached": float(cached),
+        }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # who has not used it draws nothing from it
+        found["cuda"] = torch.cuda.get_rng_state_all()
+    return found
+
+
+def restore_random(state: Mapping[str, Any]) -> None:
+    """Set the random generators as they were."""
+    torch.set_rng_state(state["torch"])
+    gauss = float(state["python_gauss"])
+    words = tuple(int(word) for word in state["python"])
+    random.setstate((int(state["python_version"]), words, None if gauss != gauss else gauss))
+    kept, numpy = state.get("numpy"), sys.modules.get("numpy")
+    if kept is not None and numpy is not None:
+        keys = kept["keys"].numpy().astype("uint32")
+        numpy.random.set_state((kept["name"], keys, kept["position"], kept["has_gauss"], kept["cached"]))
+    if "cuda" in state and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])

@@ -1,0 +1,231 @@
+"""Noticing that parameters change although no step of the optimizer is seen: a training of which nothing is saved.
+
+Its optimizer is another one than the checkpointer was given, or it changes the parameters by hand. What tells is their
+values: version counters miss fused optimizers and ``.data``, and move where weights are put aside and put back.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from deepvm.checkpoint.training.hooks import StepHook, aside
+from deepvm.errors import CheckpointError
+
+_FIRST = 8
+"""Backward passes without a step before one compares; there is a baseline at the first."""
+_TRAINING = 4
+"""So many backward passes, or steps of another optimizer, are a training, where it ends and nothing was saved."""
+_DIFFERENT = 2
+"""Comparisons in a row that differ: weights that are put back behind backward, or at the step, make one."""
+_SAMPLE = 256
+"""Elements of each parameter that are compared."""
+_PER_GROUP, _HOOKED = 3, 24
+"""Parameters with a hook, of each group and in all: of experts and heads not all take part in every backward."""
+_FORWARDS = 16
+"""Forward passes without a backward that was seen before hooks are set anew: parameters were frozen, or are new."""
+_BESIDE = 128
+"""Steps of another optimizer without one of the first: the critic of a GAN often has 100."""
+
+log = logging.getLogger("deepvm.checkpoint")
+
+
+class Unseen:
+    """Counts backward passes without a step, which compiled models have as well, and looks after a few.
+
+    It looks after 8, 16, 32 and so on, from twice as many as were usual between two steps: gradients are accumulated.
+    In a training that steps nothing is compared.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, others: Mapping[str, torch.optim.Optimizer], tells: bool
+    ) -> None:
+        """Hook into backward, and into the steps of the others.
+
+        Args:
+            optimizer: whose steps make versions.
+            others: optimizers in ``extra`` by what they are called.
+            tells: whether to warn: on the first rank, where a schedule asks for versions.
+        """
+        self._optimizer, self._tells = optimizer, tells
+        self._usual = self._usual_beside = 0
+        self._told: set[str] = set()
+        self._before: torch.Tensor | None = None
+        self._hooks: list[Any] = []
+        self.reset()
+        own = {id(p) for p in _parameters(optimizer)}
+        self._beside_hooks = [
+            other.register_step_post_hook(StepHook(partial(self._stepped_beside, name, shared)))
+            for name, other in others.items()
+            for shared in [any(id(p) in own for p in _parameters(other))]
+        ]
+
+    def __str__(self) -> str:
+        """What was noticed, and what to do."""
+        kind = type(self._optimizer).__name__
+        return (
+            f"the parameters change, but step() of the {kind} that the checkpointer was given is not called; "
+            "give it the optimizer that steps, not a copy of it, and make an update by hand a "
+            "torch.optim.Optimizer"
+        )
+
+    def reset(self) -> None:
+        """Begin anew: parameters are those of a version."""
+        self._never, self._noticed = True, False
+        self._beside, self._beside_name = 0, ""
+        self.forget()
+        self._before = self._sample()
+        self._install()
+
+    def forget(self) -> None:
+        """Parameters are about to become others, which is no step."""
+        self._restart(1)
+
+    def stepped(self) -> None:
+        """A step was seen."""
+        self._usual = max(self._usual, self._backwards)
+        self._usual_beside = max(self._usual_beside, self._beside)
+        self._never, self._noticed, self._beside = False, False, 0
+        self._restart(max(_FIRST, 2 * self._usual))
+
+    def forwarded(self) -> None:
+        """A forward pass of the training begins."""
+        self._forwards += 1
+        if self._forwards > _FORWARDS:
+            self._install()
+
+    def look(self) -> bool:
+        """Whether parameters have changed while no step was seen since the last reset; says so."""
+        if not self._backwards:
+            self._install()
+        if self._never:
+            now = self._sample()
+            if _differ(self._before, now):
+                self._noticed = True
+                if self._backwards:  # weights that are set by hand are no training
+                    self._tell(str(self), "unseen")
+            if self._before is None:
+                self._before = now
+        return self._noticed or (self._never and self._beside > 0)
+
+    def end(self) -> None:
+        """The training has ended, and nothing was saved of it although versions were asked for.
+
+        Raises:
+            CheckpointError: there was something to save.
+        """
+        if self._noticed and self._backwards >= _TRAINING:
+            raise CheckpointError(f"no version was saved: {self}")
+        if self._noticed:
+            self._tell(str(self), "unseen")
+        elif self._never and self._beside >= _TRAINING:
+            self._tell_beside()
+
+    def close(self) -> None:
+        """Let go of backward and the optimizers."""
+        for hook in [*self._hooks, *self._beside_hooks]:
+            hook.remove()
+
+    def _restart(self, first: int) -> None:
+        """Count from 0, and look at the given number of backward passes."""
+        self._before = None
+        self._counts: dict[int, int] = {}
+        self._backwards = self._forwards = self._differing = 0
+        self._next = first
+
+    def _install(self) -> None:
+        """Hook into some of the parameters that are trained now."""
+        self._forwards = 0
+        for hook in self._hooks:
+            hook.remove()
+        groups = [[p for p in g["params"] if p.requires_grad and p.is_leaf] for g in self._optimizer.param_groups]
+        chosen = _spread([p for group in groups for p in _spread(group, _PER_GROUP)], _HOOKED)
+        self._counts = {id(p): self._backwards for p in chosen}
+        self._hooks = [p.register_post_accumulate_grad_hook(self._backward) for p in chosen]
+
+    def _backward(self, parameter: torch.Tensor) -> None:
+        count = self._counts[id(parameter)] = self._counts.get(id(parameter), 0) + 1
+        if count <= self._backwards:  # another parameter has counted this pass
+            return
+        self._backwards, self._forwards = count, 0
+        if count < self._next:
+            return
+        self._next = max(_FIRST, 2 * count)
+        now = self._sample()
+        if now is None:
+            return
+        # Weights are often set between the start and the first backward.
+        differ = count > 1 and _differ(self._before, now)
+        self._before = now
+        self._differing = self._differing + 1 if differ else 0
+        if self._differing == _DIFFERENT:
+            self._noticed = True
+            self._tell(str(self), "unseen")
+
+    def _stepped_beside(self, name: str, shared: bool) -> None:
+        """An optimizer in ``extra`` has made a step, perhaps of the same parameters."""
+        self._beside, self._beside_name = self._beside + 1, name
+        if shared:
+            self.forget()
+        if self._beside == max(_BESIDE, 2 * self._usual_beside):
+            self._tell_beside()
+
+    def _tell_beside(self) -> None:
+        self._tell(
+            f"{self._beside_name} steps, the optimizer given as optimizer= does not; versions follow its "
+            "steps: give the one that steps last",
+            "beside",
+        )
+
+    def _tell(self, text: str, kind: str) -> None:
+        """Once of each kind."""
+        if not self._tells or kind in self._told:
+            return
+        self._told.add(kind)
+        text = f"no version is saved by itself: {text}"
+        log.warning("%s", text)
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def _sample(self) -> torch.Tensor | None:
+        """Some bytes of each parameter, None where they cannot be read now."""
+        parameters = [p for p in _parameters(self._optimizer) if _is_plain(p)]
+        if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+            return None
+        try:
+            with aside():
+                return torch.cat([_some(p) for p in parameters])
+        except Exception as error:  # in a transformation, or with tensors that are none
+            log.debug("parameters cannot be compared now: %s", error)
+            return None
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _spread(found: list[Any], most: int) -> list[Any]:
+    """The first, the last, and some between them."""
+    if len(found) <= most:
+        return found
+    return [found[i * (len(found) - 1) // (most - 1)] for i in range(most)]
+
+
+def _differ(before: torch.Tensor | None, now: torch.Tensor | None) -> bool:
+    """Whether values have changed, not which parameters there are."""
+    if before is None or now is None or len(before) != len(now):
+        return False
+    return not torch.equal(before, now)
+
+
+def _some(parameter: torch.Tensor) -> torch.Tensor:
+    flat = parameter.detach().reshape(-1)
+    return flat[:: max(1, len(flat) // _SAMPLE)].cpu().contiguous().view(torch.uint8).clone()
+
+
+def _is_plain(parameter: Any) -> bool:
+    return type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.layout is torch.strided

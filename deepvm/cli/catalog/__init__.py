@@ -1,0 +1,1 @@
+"""``deepvm catalog`` and ``deepvm doctor``."""

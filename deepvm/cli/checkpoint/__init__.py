@@ -1,0 +1,1 @@
+"""``deepvm ckpt`` and ``deepvm memory-node``."""

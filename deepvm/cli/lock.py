@@ -1,0 +1,77 @@
+"""One command at a time in one folder, or at one file: each would write over what the other notes there."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from deepvm.cli.plan.options import note
+from deepvm.errors import RequestError
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path | None) -> Iterator[None]:
+    """Keep a second ``profile all`` out of the folder; None is no folder.
+
+    Raises:
+        RequestError: another one is at work in it.
+    """
+    if folder is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor, folder, "a folder in which no other 'profile all' is at work now")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def alone_at(file: Path | None) -> Iterator[None]:
+    """Keep a second ``profile scaling`` away from the file; None is no file.
+
+    The file itself is replaced with each run, so the lock is on a hidden one beside it, which goes at the end.
+
+    Raises:
+        RequestError: another one is at work on it.
+    """
+    lock = file.with_name(f".{file.name}.lock") if file is not None and file.name else None
+    descriptor = _opened(lock, file) if lock is not None and file is not None else None
+    try:
+        yield
+    finally:
+        if lock is not None and descriptor is not None:
+            with contextlib.suppress(OSError):
+                lock.unlink()
+            os.close(descriptor)
+
+
+def _opened(lock: Path, file: Path) -> int | None:
+    """The lock's descriptor, locked; None where no file can be made, which whoever writes the result will say."""
+    while True:
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return None
+        try:
+            _lock(descriptor, file, "a file that no other 'profile scaling' is writing now")
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(descriptor), lock.stat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # whoever had it has removed it between the two lines
+
+
+def _lock(descriptor: int, place: Path, wanted: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RequestError("out", str(place), wanted) from None
+    except OSError as error:  # some network file systems have no locks
+        note(f"{place} cannot be locked ({error.strerror}): start no second command that writes there")

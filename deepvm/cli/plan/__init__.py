@@ -1,0 +1,1 @@
+"""``deepvm recommend``, ``explain``, ``sweep`` and ``export``."""

@@ -1,0 +1,306 @@
+"""Simulations of the user's job on the clusters that were ranked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from deepvm.cli.plan.options import note, say
+from deepvm.cli.progress import Progress
+from deepvm.core.preemption.savepolicy import EverySteps
+from deepvm.core.units import format_seconds
+
+if TYPE_CHECKING:
+    from deepvm.core.cluster.cluster import Binding, Outlook, Recommendation
+    from deepvm.core.cluster.instances import InstanceType
+    from deepvm.core.preemption.job import Job
+    from deepvm.errors import SimulationError
+    from deepvm.planner.explain import WhyNot
+    from deepvm.planner.job_forecast import Work
+    from deepvm.planner.recommend import Recommendations
+    from deepvm.planner.sweep import SweepRow
+    from deepvm.simulator.results import Results
+
+    Renew: TypeAlias = Callable[[Recommendation], Recommendation]
+
+RUNS = 400
+"""Runs where the closed form does not hold: the mean is then known to a few per mille."""
+
+SEED = 0
+"""So that the same question has the same answer."""
+
+MOST_RUNS = 100_000
+"""Of ``--simulate``; more tell nothing more."""
+
+LONG = 1_000
+"""Lives and saves of one run that take a second or more, so that something should be said."""
+
+MOST_EVENTS = 5_000
+"""Lives and saves of one run, beyond which a simulation takes more than some ten seconds."""
+
+
+def runs_of(text: str | None, *, job: bool) -> int | None:
+    """``--simulate``, None when it was not given; ``job``: whether there is something to simulate.
+
+    Raises:
+        RequestError: no whole number from 1, or no job.
+    """
+    from deepvm.errors import RequestError
+
+    if text is None:
+        return None
+    if not job:
+        raise RequestError("simulate", text, "this beside --job or --work, which say what is to be trained")
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= MOST_RUNS):
+        raise RequestError("simulate", text, f"a whole number of runs from 1 to {MOST_RUNS}")
+    return int(text)
+
+
+def simulated(answer: Recommendations, runs: int | None, *, document: bool = False) -> Recommendations:
+    """An answer with simulated outlooks: of all clusters when ``runs`` is given, else where the closed form fails.
+
+    Where the closed form fails, the simulation has the last word: clusters that break the job's limits are left out for
+    the next ones, and by ``makespan`` and ``total-cost`` the order is that of the simulated means. Where the closed
+    form holds, a cluster next to a limit would be left out, or not, by chance; it stays and carries a warning.
+
+    Args:
+        answer: of the planner.
+        runs: how many of each cluster; None: only where the closed form fails.
+        document: whether all of the answer will be shown; tables have no figures of what more money buys.
+    """
+    work, reference = answer.request.work, answer.reference
+    if work is None or reference is None:
+        return answer
+    renew, renew_doubtful = _renewer(work, reference, runs), _renewer(work, reference, None)
+    doubtful = sum(_doubtful(r) for r in answer.configurations)
+    if doubtful and runs is None:
+        note(
+            f"{doubtful} of the ranked clusters are outside of the range of the closed form: their expected time and "
+            f"cost are means of {RUNS} simulated runs"
+            + (", and so is their order; which clusters were simulated is by the closed form" * _ordered(answer))
+        )
+    kept, left_out = _walk(answer, renew) if doubtful else ([renew(r) for r in answer.configurations], [])
+    if _ordered(answer):
+        kept.sort(key=lambda r: _figure(answer, r))
+    kept = [_limited(replace(r, rank=i), left_out) for i, r in enumerate(kept[: answer.request.top], start=1)]
+    if left_out:
+        more = f", and {len(left_out) - 1} more that break a limit" if len(left_out) > 1 else ""
+        note(f"left out: {left_out[0][1].reason}{more}")
+    if left_out and not kept:
+        return _nothing(answer, left_out[0][1])
+    others = (replace(a, recommendation=renew(a.recommendation)) for a in answer.alternatives)
+    nearly = answer.nearly and renew(answer.nearly)
+    answer = replace(
+        answer,
+        configurations=tuple(kept),
+        alternatives=tuple(a for a in others if _kept(work, a.recommendation)),
+        nearly=nearly if nearly and _kept(work, nearly) else None,
+    )
+    if not document:
+        return answer
+    change, cheapest = answer.next_change, answer.cheapest
+    return replace(
+        answer,
+        next_change=change and replace(change, recommendation=renew_doubtful(change.recommendation)),
+        cheapest=cheapest and renew_doubtful(cheapest),
+    )
+
+
+LONGER = 100
+"""Clusters that are looked at for the printed ones, where the closed form fails."""
+
+MARGIN = 1.1
+"""Over the closed form's figure of a cluster, beyond which no other is expected to be better when simulated."""
+
+MOST_IN_ALL = 20_000
+"""Lives and saves of one run of all these clusters together."""
+
+
+def _doubtful(r: Recommendation) -> bool:
+    return r.outlook is not None and not r.outlook.sound
+
+
+def _ordered(answer: Recommendations) -> bool:
+    """Whether clusters are ranked by what becomes of the job."""
+    return answer.request.needs_work and answer.request.policy.value == "deepvm"
+
+
+def _figure(answer: Recommendations, r: Recommendation) -> float:
+    assert r.outlook is not None
+    return r.outlook.total_s if answer.request.objective.value == "makespan" else r.outlook.cost_usd
+
+
+def _walk(answer: Recommendations, renew: Renew) -> tuple[list[Recommendation], list[tuple[Recommendation, Binding]]]:
+    """Down the closed form's ranking until enough clusters keep to the limits and no better one is to be expected."""
+    from deepvm.planner.recommend import ranking
+
+    work, top = answer.request.work, answer.request.top
+    assert work is not None
+    kept: list[Recommendation] = []
+    left_out: list[tuple[Recommendation, Binding]] = []
+    longer = work.constrained or _ordered(answer)
+    spent, seen = 0.0, set()
+    for r in ranking(answer.catalog, answer.request, LONGER) if longer else answer.configurations:
+        assert r.outlook is not None
+        if len(kept) >= top:
+            last = sorted(_figure(answer, k) for k in kept)[top - 1] if _ordered(answer) else -1.0
+            if not _figure(answer, r) <= last * MARGIN:
+                break
+        training = (r.cluster.gpu.name, r.cluster.spot_count, r.cluster.on_demand_count)
+        if training not in seen:
+            seen.add(training)
+            spent += r.outlook.preemptions
+            if spent > MOST_IN_ALL and len(seen) > top:
+                break
+        new = renew(r)
+        if _kept(work, new):
+            kept.append(new)
+        else:
+            left_out.append((new, _broken(work, new)[0]))
+    return kept, left_out
+
+
+def _kept(work: Work, r: Recommendation) -> bool:
+    """Whether a cluster stays; one next to a limit where the closed form holds would be left out, or not, by chance."""
+    return not (_doubtful(r) and _broken(work, r))
+
+
+def _limited(r: Recommendation, left_out: Sequence[tuple[Recommendation, Binding]]) -> Recommendation:
+    """With the limit that a larger cluster of the same types broke when it was simulated."""
+    for other, why in left_out:
+        mine, its = r.cluster, other.cluster
+        same = (mine.architecture, mine.gpu.name) == (its.architecture, its.gpu.name)
+        if same and its.gpu_count > mine.gpu_count and why.constraint not in {b.constraint for b in r.binding}:
+            return replace(r, binding=(*r.binding, why))
+    return r
+
+
+def _nothing(answer: Recommendations, why: Binding) -> Recommendations:
+    """No cluster keeps to the job's limits when it is simulated."""
+    from deepvm.planner.infeasible import Infeasible
+    from deepvm.planner.search.formulation import SolveStatus
+
+    advice = "allow more time" if why.constraint == "deadline" else "raise the total budget"
+    reason = f"no cluster keeps to the job's limits: {why.reason}"
+    return replace(
+        answer,
+        configurations=(),
+        alternatives=(),
+        nearly=None,
+        status=SolveStatus.INFEASIBLE,
+        infeasible=Infeasible(why.constraint, reason, advice),
+    )
+
+
+def simulated_why(why: WhyNot, work: Work | None) -> WhyNot:
+    """An answer to "why not?" whose cluster is simulated where the closed form fails."""
+    best = why.best
+    if work is None or why.reference is None or best is None or best.outlook is None or best.outlook.sound:
+        return why
+    note(
+        f"{best.cluster} is outside of the range of the closed form: its expected time and cost are means of {RUNS} "
+        "simulated runs, and the verdict is by the closed form"
+    )
+    return replace(why, best=_renewer(work, why.reference, None)(best))
+
+
+def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[SweepRow]:
+    """Rows of a sweep with simulated outlooks; which cluster is the best of a budget stays the closed form's word."""
+    renewers: dict[str, Renew] = {}
+
+    def renewed(row: SweepRow) -> SweepRow:
+        if row.recommendation is None or row.reference is None:
+            return row
+        renew = renewers.setdefault(row.reference.name, _renewer(work, row.reference, runs))
+        return replace(row, recommendation=renew(row.recommendation))
+
+    found = []
+    with Progress(len(rows), "rows") as progress:
+        for row in rows:
+            found.append(renewed(row))
+            progress.advance(1)
+    broken = [b for row in found if row.recommendation is not None for b in _broken(work, row.recommendation)[:1]]
+    if broken:
+        more = f", and so in {len(broken) - 1} more rows" if len(broken) > 1 else ""
+        note(f"{broken[0].reason}{more}")
+    return found
+
+
+def _renewer(work: Work, reference: InstanceType, runs: int | None) -> Renew:
+    """Simulates clusters; those that differ in their memory nodes only are the same training, at another price."""
+    from deepvm.errors import SimulationError
+
+    seen: dict[object, Results | SimulationError | None] = {}
+
+    def renew(r: Recommendation) -> Recommendation:
+        if r.outlook is None or not r.throughput or (r.outlook.sound and runs is None):
+            return r
+        job = work.job_on(r.cluster, r.throughput, reference)
+        priced = replace(job, spot_usd_per_hour=1 / job.vms)  # a cluster of 1 $/h
+        if priced not in seen:
+            seen[priced] = _simulate(work, priced, r, runs or RUNS)
+        found = seen[priced]
+        if found is None:
+            return r
+        if isinstance(found, SimulationError):
+            never = replace(r.outlook, total_s=math.inf, cost_usd=math.inf)
+            return replace(r, outlook=never)
+        outlook = _outlook(found, r.outlook.sound, float(r.usd_per_hour), work.deadline_s)
+        new = replace(r, outlook=outlook)
+        return replace(new, warnings=(*r.warnings, *(b.reason for b in _broken(work, new))))
+
+    return renew
+
+
+def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | SimulationError | None:
+    """None, and a note, where that takes too long; the error, and a note, where the job does not get ahead."""
+    from deepvm.errors import SimulationError
+    from deepvm.simulator.monte_carlo import simulate
+
+    assert r.outlook is not None
+    saves = job.steps / work.policy.steps if isinstance(work.policy, EverySteps) else 0.0
+    events = r.outlook.preemptions + saves
+    if not events <= MOST_EVENTS:
+        but = "" if r.outlook.sound else ", though it is out of its range and may be far off"
+        note(f"{r.cluster}: {events:.3g} lives and saves take too long to simulate; shown is the closed form{but}")
+        return None
+    if events > LONG:
+        say(f"Simulating {r.cluster}, {runs} runs with some {events:.0f} lives and saves each.")
+    try:
+        return simulate(job, work.policy, runs=runs, seed=SEED)
+    except SimulationError as error:
+        note(f"{r.cluster}: {error}")
+        return error
+
+
+def _outlook(found: Results, sound: bool, usd_per_hour: float, deadline_s: float | None) -> Outlook:
+    """The means and the spread of runs on a cluster of 1 $/h, at its own price."""
+    from deepvm.core.cluster.cluster import Outlook, Spread
+    from deepvm.simulator.results import Spread as Quantiles
+
+    late = None if deadline_s is None else float((found.total_s > deadline_s).mean())
+    time, bill = Quantiles.of(found.total_s), Quantiles.of(found.cost_usd * usd_per_hour)
+    return Outlook(
+        total_s=time.mean,
+        cost_usd=bill.mean,
+        preemptions=float(found.preemptions.mean()),
+        sound=sound,
+        spread=Spread(found.runs, time.p5, time.p50, time.p95, bill.p5, bill.p50, bill.p95, late),
+    )
+
+
+def _broken(work: Work, r: Recommendation) -> list[Binding]:
+    """Which of the job's limits the simulated means break."""
+    from deepvm.core.cluster.cluster import Binding
+
+    outlook, found = r.outlook, []
+    assert outlook is not None
+    if work.deadline_s is not None and outlook.total_s > work.deadline_s:
+        took = format_seconds(outlook.total_s, up=True)
+        found.append(Binding("deadline", f"{r.cluster} takes {took} when simulated, more than the deadline"))
+    if work.total_budget is not None and outlook.cost_usd > work.total_budget:
+        bill = f"{outlook.cost_usd:.2f} $ when simulated, more than the total budget"
+        found.append(Binding("total-budget", f"{r.cluster} costs {bill}"))
+    return found

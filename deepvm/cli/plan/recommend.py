@@ -1,0 +1,168 @@
+"""``deepvm recommend`` and ``deepvm explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from deepvm.cli.option_dataclass import takes_flags
+from deepvm.cli.plan import options as o
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market.live import Placement
+    from deepvm.core.cluster.instances import Catalog
+    from deepvm.planner.explain import WhyNot
+    from deepvm.planner.recommend import Recommendations
+    from deepvm.planner.regions import Comparison
+
+NOTHING_FEASIBLE = 3
+
+
+@takes_flags
+def recommend(
+    flags: o.RankFlags,
+    output: Annotated[
+        Literal["table", "wide", "json", "yaml", "csv"], typer.Option("--output", "-o", help="How to print the answer.")
+    ] = "table",
+    explain: Annotated[
+        str,
+        typer.Option(
+            "--explain",
+            metavar="TYPE",
+            autocompletion=o.complete_type,
+            help="Also answer: why is this type not in the best cluster?",
+        ),
+    ] = "",
+) -> None:
+    """Rank the clusters that train fastest for a budget.
+
+    Example: deepvm recommend --pw 3
+    """
+    from deepvm.cli.plan.open_catalogs import open_catalogs, placement_of
+    from deepvm.planner.regions import compare
+
+    answers = _answers(open_catalogs(flags), flags)
+    job = answers[0].request.work is not None
+    if job or flags.simulate is not None:
+        from deepvm.cli.plan.job_simulation import runs_of, simulated
+
+        runs = runs_of(flags.simulate, job=job)
+        answers = [simulated(answer, runs, document=output in ("json", "yaml")) for answer in answers]
+    found = compare(answers)
+    why = None
+    if explain:
+        from deepvm.planner.explain import why_not
+
+        request = found.answers[0].request
+        why = why_not(found.answers[0].catalog, request, explain)
+        if request.work is not None:
+            from deepvm.cli.plan.job_simulation import simulated_why
+
+            why = simulated_why(why, request.work)
+    _print(found, why, placement_of(found, flags), output)
+    if not found.ranked:
+        raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommendations]:
+    """One for each region that can answer; what the others lack is noted, unless all of them lack it."""
+    from deepvm.errors import MissingDataError, RequestError
+    from deepvm.planner.recommend import recommend as rank
+
+    options = flags.planner_options(catalogs[0])
+    answers: list[Recommendations] = []
+    failed: list[tuple[str, RequestError | MissingDataError]] = []
+    for catalog in catalogs:
+        try:
+            answers.append(rank(catalog, flags.pw, **options))
+        except (RequestError, MissingDataError) as error:
+            failed.append((catalog.region, error))
+    if not answers:
+        raise failed[0][1]
+    for region, why in failed:
+        o.note(f"region {region} is left out: {why}")
+    return answers
+
+
+def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, output: str) -> None:
+    import sys
+    from datetime import datetime, timezone
+
+    from deepvm.reports.plans import recommendations as report
+    from deepvm.reports.plans.sources import source_lines
+
+    now, best = datetime.now(timezone.utc), found.answers[0]
+    several = len(found.answers) > 1
+    if output in ("table", "wide"):
+        if found.ranked:
+            report.print_report(found, why, placement, now, wide=output == "wide")
+            return
+    else:
+        from deepvm.reports import documents
+        from deepvm.reports.plans import recommendation_documents as data
+
+        if output == "csv":
+            text = documents.to_csv(*data.csv_rows(found))
+        else:
+            document = data.comparison(found, why) if several else data.document(best, why)
+            if placement is not None:
+                document["placement"] = data.placement(placement)
+            text = documents.to_json(document) if output == "json" else documents.to_yaml(document)
+        sys.stdout.write(text)
+    for answer in found.answers:
+        if answer.infeasible is not None and not found.ranked:
+            where = f"{answer.catalog.region}: " if several else ""
+            o.say(where + report.sentence(answer.infeasible))
+        for line in source_lines(answer.catalog, now):
+            o.note(line)
+    if why is not None and output not in ("json", "yaml"):
+        o.note(why.verdict)
+
+
+@takes_flags
+def explain(
+    name: Annotated[
+        str, typer.Argument(metavar="TYPE", autocompletion=o.complete_type, help="A type of the catalogue.")
+    ],
+    flags: o.PlanFlags,
+    output: Annotated[
+        Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print the answer.")
+    ] = "table",
+) -> None:
+    """Answer "why not this type?" with its best cluster and how far that is from the winner.
+
+    Example: deepvm explain g5.xlarge --pw 3
+    """
+    import sys
+    from datetime import datetime, timezone
+
+    from deepvm.cli.plan.open_catalogs import one_catalog
+    from deepvm.errors import RequestError
+    from deepvm.planner.explain import why_not
+    from deepvm.planner.request import PlanRequest
+    from deepvm.reports import documents
+    from deepvm.reports.plans import recommendation_documents as data
+    from deepvm.reports.plans import recommendations as report
+
+    found = one_catalog(flags)
+    request = PlanRequest.parse(flags.pw, **flags.planner_options(found))
+    try:
+        why = why_not(found, request, name)
+    except RequestError as error:
+        # Here the name is an argument of its own; under `recommend` it is the value of --explain.
+        raise RequestError("TYPE", error.value, error.allowed) if error.option == "explain" else error from None
+    if request.work is not None:
+        from deepvm.cli.plan.job_simulation import simulated_why
+
+        why = simulated_why(why, request.work)
+    if output == "table":
+        report.print_why(why, found, datetime.now(timezone.utc))
+    else:
+        document = {
+            "schema_version": data.EXPLAIN_VERSION,
+            **data.explanation(why, found),
+            "source": data.source(found),
+        }
+        sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))

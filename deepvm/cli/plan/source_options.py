@@ -1,0 +1,57 @@
+"""Options of commands that read catalogues and do not plan."""
+
+# No `from __future__ import annotations` here, as in deepvm.cli.plan.options: typer reads the types of the fields.
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepvm.cli.plan.options import Prices, Tables, Workload, note
+
+if TYPE_CHECKING:
+    from deepvm.core.cluster.instances import Catalog
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SourceFlags:
+    """How a command that only reads catalogues comes to AWS's prices; as in :class:`PlanFlags`."""
+
+    prices: Annotated[
+        Prices, typer.Option(help="From AWS where that is possible, only from AWS, or those that came with deepvm.")
+    ] = "auto"
+    offline: Annotated[
+        bool, typer.Option(show_default=False, help="Never ask the network: use what is kept on this machine.")
+    ] = False
+    profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogues and files.")] = ""
+
+    def load(self, name: str) -> "Catalog":
+        """A catalogue, with notes about where AWS's prices come from.
+
+        Raises:
+            DataError, CloudError: it cannot be had.
+        """
+        from deepvm.catalog.store import load_catalog
+
+        catalog = load_catalog(name, prices=self.prices, offline=self.offline, profile=self.profile)
+        for text in catalog.provenance.notes:
+            note(text)
+        return catalog
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ShowFlags(SourceFlags):
+    """As of :class:`SourceFlags`, for a command that shows what the planner would count with."""
+
+    tables: Tables = "auto"
+    workload: Workload = ""
+
+    def load(self, name: str) -> "Catalog":
+        """As of :class:`SourceFlags`, with measured figures.
+
+        Raises:
+            RequestError: nothing was measured with the workload.
+        """
+        from deepvm.cli.plan.open_catalogs import measured
+
+        return measured((super().load(name),), self.tables, self.workload)[0]

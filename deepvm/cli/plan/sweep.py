@@ -1,0 +1,134 @@
+"""``deepvm sweep``: the best cluster of every budget in a range, for several policies."""
+
+# No `from __future__ import annotations`, as in deepvm.cli.plan.options.
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from deepvm.cli.option_dataclass import takes_flags
+from deepvm.cli.plan import options as o
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from deepvm.core.cluster.instances import Catalog
+    from deepvm.planner.job_forecast import Work
+    from deepvm.planner.request import PlanOptions
+    from deepvm.planner.sweep import SweepRow
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SweepFlags(o.PlanFlags):
+    """The options of ``sweep``, which takes several budgets and several policies."""
+
+    pw: Annotated[
+        str, typer.Option(metavar="LOW:HIGH:STEP", help="Budgets in $/h: 0:10:0.1, or a comma-separated list.")
+    ]
+    # The same option, but here it may be repeated.
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Only deepvm, noscale, cost-first or performance-first; may be repeated. All unless given.",
+        ),
+    ] = field(default_factory=list)  # type: ignore[assignment]
+
+    simulate: Annotated[
+        str | None,
+        typer.Option(metavar="RUNS", help="Also simulate the job on the best clusters: 5, 50 and 95 % of the runs."),
+    ] = None
+
+    def planner_options(self, catalog: "Catalog") -> "PlanOptions":
+        """As of :class:`~deepvm.cli.plan.options.PlanFlags`, without a policy: the sweep is told all of them apart."""
+        options = super().planner_options(catalog)
+        del options["policy"]
+        return options
+
+
+@takes_flags
+def sweep(
+    flags: SweepFlags,
+    output: Annotated[
+        Literal["table", "csv", "json", "yaml"], typer.Option("--output", "-o", help="How to print the rows.")
+    ] = "table",
+    plot: Annotated[
+        str,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Also draw Figure 7, or with a job its time and bill, as .png or .svg (needs the plot extra).",
+        ),
+    ] = "",
+) -> None:
+    """Answer a whole range of budgets for the four policies of the paper (Figure 7).
+
+    Example: deepvm sweep --pw 0:10:0.1 --catalog simulated -o csv
+    """
+    import sys
+    from datetime import datetime, timezone
+    from pathlib import Path
+
+    from deepvm.cli.plan.open_catalogs import one_catalog
+    from deepvm.planner.request import PlanRequest
+    from deepvm.planner.sweep import ALL_POLICIES, parse_budgets
+    from deepvm.planner.sweep import sweep as run
+    from deepvm.reports import documents
+    from deepvm.reports.plans import sweeps as report
+    from deepvm.reports.plans.sources import source_lines
+
+    budgets = parse_budgets(flags.pw)
+    runs = None
+    if flags.simulate is not None:
+        from deepvm.cli.plan.job_simulation import runs_of
+
+        runs = runs_of(flags.simulate, job=bool(flags.job_file) or flags.work is not None)
+    if plot:
+        from deepvm.reports.pictures import check_picture
+
+        check_picture(Path(plot))  # what is wrong with it is said before the work, not after it
+    found = one_catalog(flags)
+    policies = tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES
+    options = flags.planner_options(found)
+    rows = run(found, budgets, policies, **options)
+    work = PlanRequest.parse(0, **options).work
+    if work is not None and runs is not None:
+        from deepvm.cli.plan.job_simulation import simulated_rows
+
+        rows = simulated_rows(rows, work, runs)
+    if plot:
+        _draw(rows, work, found, Path(plot))
+    if output == "csv":
+        sys.stdout.write(documents.to_csv(report.header(rows), report.csv_rows(rows)))
+    elif output == "table":
+        report.print_rows(rows)
+    else:
+        document = report.document(rows, found, PlanRequest.parse(0, **options).objective.value)
+        sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))
+    if outside := report.outside(rows):
+        o.note(
+            f"in {outside} of {len(rows)} rows the expected time and cost are outside of the range of the closed form, "
+            "and may be far off; '--simulate 400' simulates them"
+        )
+    for name in dict.fromkeys(r.policy.value for r in rows):
+        if not any(r.recommendation for r in rows if r.policy.value == name):
+            o.note(f"nothing is feasible for policy {name} at any of these budgets; 'deepvm recommend' says why")
+    for line in source_lines(found, datetime.now(timezone.utc)):
+        o.note(line)
+    for doubt in found.provenance.doubts:
+        o.note(doubt)
+
+
+def _draw(rows: "Sequence[SweepRow]", work: "Work | None", catalog: "Catalog", path: "Path") -> None:
+    """Time and bill where there is a job, else Figure 7."""
+    if work is None:
+        from deepvm.reports.pictures import draw_sweep
+
+        draw_sweep(rows, path, catalog_name=catalog.name, eflops_unit=catalog.eflops_unit)
+    else:
+        from deepvm.reports.plans.sweep_pictures import draw_outlooks
+
+        draw_outlooks(rows, work, path, catalog_name=catalog.name)
+    o.note(f"drew {path}")

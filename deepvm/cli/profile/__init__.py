@@ -1,0 +1,1 @@
+"""``deepvm profile`` and ``deepvm tables``."""

@@ -1,0 +1,55 @@
+"""``deepvm profile fit``: what measured speed-ups say, and how far it may be trusted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+def fit(
+    points: Annotated[
+        str,
+        typer.Argument(
+            metavar="POINTS",
+            help="CSV with the columns n,speedup or n,seconds, repeats allowed; or what `deepvm profile scaling -o "
+            "json` printed.",
+        ),
+    ],
+    up_to: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The largest n to use the curve for.  [default: the largest measured]"),
+    ] = None,
+    plot: Annotated[str, typer.Option(metavar="FILE", help="Draw points, laws and band as well: a .png or .svg.")] = "",
+    output: Annotated[
+        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
+    ] = "table",
+) -> None:
+    """Fit speed-ups: logistic, Amdahl, USL and alpha-beta (ring), which is best, with a band and what to measure next.
+
+    Seconds are those of the same work on n VMs.
+
+    Example: deepvm profile fit points.csv --up-to 32 --plot fit.png
+    """
+    if plot:
+        from deepvm.reports.pictures import check_picture
+
+        check_picture(Path(plot))  # before anything is printed
+    from deepvm.profiling.fit.fit import fit_curve
+    from deepvm.profiling.fit.speedup_points import read_points
+
+    found = fit_curve(read_points(points), up_to=up_to)
+    if output == "json":
+        from deepvm.reports.documents import to_json
+
+        sys.stdout.write(to_json(found.document()))
+    else:
+        from deepvm.reports.profiling.fits import print_fit
+
+        print_fit(found, Path(points).name)
+    if plot:
+        from deepvm.reports.profiling.profile_pictures import draw_fit
+
+        draw_fit(found, Path(plot), name=Path(points).name)

@@ -1,0 +1,1 @@
+"""``deepvm simulate`` and ``deepvm traces``."""

@@ -1,0 +1,195 @@
+"""What the planner answers with: clusters, recommendations and rejections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from deepvm.core.cluster.instances import InstanceType, Market, ZonePrice
+from deepvm.core.units import MICRO_USD, to_micro_usd
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Equal VMs bought in one market."""
+
+    instance: InstanceType
+    market: Market
+    count: int
+
+    @property
+    def micro_usd_per_hour(self) -> int:
+        """Price of the whole group in whole micro-dollars an hour.
+
+        Raises:
+            ValueError: the type is not sold in this market.
+        """
+        price = self.instance.usd_per_hour(self.market)
+        if price is None:
+            raise ValueError(f"{self.instance.name} has no {self.market.value} price")
+        return self.count * to_micro_usd(price)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster in one architecture.
+
+    Attributes:
+        architecture: name in the registry, such as ``tiering``.
+        gpu: the instance type that trains, at the spot price of the zone where the cluster stands.
+        spot_count: its VMs on the spot market. on_demand_count: its VMs bought on demand.
+        memory: the on-demand VMs that hold checkpoints, None where the architecture has none.
+    """
+
+    architecture: str
+    gpu: InstanceType
+    spot_count: int
+    on_demand_count: int
+    memory: NodeGroup | None = None
+
+    @property
+    def gpu_count(self) -> int:
+        """All VMs that train."""
+        return self.spot_count + self.on_demand_count
+
+    @property
+    def groups(self) -> tuple[NodeGroup, ...]:
+        """The groups that are not empty, spot first."""
+        gpu = (
+            NodeGroup(self.gpu, Market.SPOT, self.spot_count),
+            NodeGroup(self.gpu, Market.ON_DEMAND, self.on_demand_count),
+        )
+        return tuple(g for g in (*gpu, self.memory) if g is not None and g.count)
+
+    @property
+    def micro_usd_per_hour(self) -> int:
+        """Exact price in micro-dollars an hour."""
+        return sum(g.micro_usd_per_hour for g in self.groups)
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        """Exact price in $/h."""
+        return Decimal(self.micro_usd_per_hour) / MICRO_USD
+
+    @property
+    def zone(self) -> ZonePrice | None:
+        """The zone where it stands and whose spot price it pays; None when unknown, and without spot VMs."""
+        return next(iter(self.gpu.spot_zones), None) if self.spot_count else None
+
+    @property
+    def common_zones(self) -> tuple[str, ...]:
+        """Ids of the zones that offer all its types; empty when the offers of one of them are unknown."""
+        nodes = self.memory.instance.zones if self.memory else self.gpu.zones
+        return tuple(z for z in self.gpu.zones if z in nodes)
+
+    def __str__(self) -> str:
+        """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""
+        return " + ".join(f"{g.count} x {g.instance.name} ({g.market.value})" for g in self.groups)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A constraint that stops the next larger cluster of the same types.
+
+    Attributes:
+        constraint: its name, such as ``budget``. reason: what would be exceeded and by how much.
+    """
+
+    constraint: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Spread:
+    """5th, 50th and 95th percentile of simulated runs: of the time, seconds, and of the bill, dollars.
+
+    ``late``: the share of them that misses the deadline; None without one.
+    """
+
+    runs: int
+    p5_s: float
+    p50_s: float
+    p95_s: float
+    p5_usd: float
+    p50_usd: float
+    p95_usd: float
+    late: float | None = None
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a job is expected to take on a cluster, preemptions included.
+
+    Attributes:
+        total_s: time from the request to the end, seconds; infinite where it does not come to an end.
+        cost_usd: the bill for all VMs. preemptions: how many.
+        sound: whether the closed form holds here within 2 % (deepvm.core.preemption.makespan).
+        spread: of simulated runs, where there were any; the figures above are then their means.
+    """
+
+    total_s: float
+    cost_usd: float
+    preemptions: float
+    sound: bool = True
+    spread: Spread | None = None
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A cluster with everything that is claimed of it.
+
+    Attributes:
+        rank: 1 is best.
+        speedup: S(n) after the clamp; scaling_factor: K(n) = S(n)/n (eq. 13).
+        throughput: eFLOPS x n x K(n), in the catalogue's eFLOPS unit.
+        flopp_spot: operations per dollar of one spot VM (eq. 1).
+        z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant 3600.
+        usd_per_work: price over throughput, $/h per eFLOPS unit; None where the curve says that nothing is trained.
+        speedup_kind: the curve that was used.
+        binding: what stops the next larger cluster of these types; empty when nothing does.
+        warnings: what should make a reader doubt the figures.
+        outlook: expected time and bill of the user's job; None without one.
+        next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other memory nodes; None
+            where there is none, or where nobody asked.
+    """
+
+    rank: int
+    cluster: Cluster
+    speedup: float
+    scaling_factor: float
+    throughput: float
+    flopp_spot: float
+    z: float
+    usd_per_work: float | None
+    speedup_kind: str
+    binding: tuple[Binding, ...] = ()
+    warnings: tuple[str, ...] = ()
+    outlook: Outlook | None = None
+    next_zone: Cluster | None = None
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        """Exact price in $/h."""
+        return self.cluster.usd_per_hour
+
+    @property
+    def estimated(self) -> bool:
+        """Whether the throughput rests on eFLOPS that nobody has measured."""
+        return bool(self.cluster.gpu.eflops_basis)
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A type that is in no feasible cluster of this request.
+
+    Attributes:
+        instance_type: its name.
+        reason: one word that a program can test: ``unprofiled``, ``excluded``, ``unusable``, ``memory``, ``burstable``,
+            ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``,
+            ``no-curve``, ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``.
+        detail: the same for people, with the figures.
+    """
+
+    instance_type: str
+    reason: str
+    detail: str = field(default="")

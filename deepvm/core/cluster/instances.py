@@ -1,0 +1,352 @@
+"""What can be rented: instance types with their prices, quotas, and the catalogue that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property
+
+from deepvm.core.cluster.memory_nodes import REAL_NODES, MemoryNodeRule
+from deepvm.core.cluster.provenance import Provenance
+from deepvm.core.cluster.saturation import PAPER_TABLE, SaturationTable
+from deepvm.core.cluster.speedup import SpeedupCurve
+from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd, to_positive, to_whole
+from deepvm.errors import MissingDataError, RequestError
+
+INTERRUPTION_BANDS = ("below 5 %", "5 to 10 %", "10 to 15 %", "15 to 20 %", "above 20 %")
+"""Share of the VMs of a type that are taken away in a month, by AWS's band."""
+
+
+class Market(str, Enum):
+    """How a VM is bought."""
+
+    SPOT = "spot"
+    ON_DEMAND = "on-demand"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPUs of one VM.
+
+    Attributes:
+        name: model, such as ``T4``. count: whole GPUs in the VM. memory_gib: GiB of each GPU, None if unknown.
+    """
+
+    name: str
+    count: int = 1
+    memory_gib: float | None = None
+    manufacturer: str = "NVIDIA"
+
+    def __post_init__(self) -> None:
+        """Keep Python's own numbers and refuse fractional or absent GPUs.
+
+        Raises:
+            RequestError: count not whole or below 1, memory not above 0.
+        """
+        count = to_whole(self.count, "gpu.count", "a whole number of GPUs >= 1", least=1)
+        object.__setattr__(self, "count", count)
+        if self.memory_gib is not None:
+            object.__setattr__(self, "memory_gib", to_positive(self.memory_gib, "gpu.memory_gib"))
+
+
+@dataclass(frozen=True)
+class ZonePrice:
+    """The spot price of a type in one zone.
+
+    Attributes:
+        zone: the zone's id, the same for every account, such as ``use1-az4``.
+        usd_per_hour: $/h. name: the zone's name in the user's account, such as ``us-east-1a``; empty when unknown.
+        since: when the market set this price, ISO 8601; empty when unknown.
+    """
+
+    zone: str
+    usd_per_hour: Decimal
+    name: str = ""
+    since: str = ""
+
+    def __post_init__(self) -> None:
+        """Make the price exact.
+
+        Raises:
+            RequestError: no price above 0 in whole micro-dollars.
+        """
+        object.__setattr__(self, "usd_per_hour", to_decimal(self.usd_per_hour, "usd_per_hour", unit="$/h"))
+        to_micro_usd(self.usd_per_hour)
+
+    def __str__(self) -> str:
+        """``use1-az4 (us-east-1a)``."""
+        return f"{self.zone} ({self.name})" if self.name else self.zone
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """A VM type in one region.
+
+    Prices may be given as anything that :data:`deepvm.core.units.Money` allows; they are kept as exact decimals with
+    at most six decimals.
+
+    Attributes:
+        name: the provider's name, ``g4dn.xlarge``.
+        vcpus: virtual CPUs.
+        memory_gib: GiB of main memory, None if unknown.
+        network_gbps: network bandwidth in Gbit/s that the planner counts with, None if unknown.
+        network_baseline_gbps: what the network sustains, where it differs from a peak that lasts for minutes.
+        on_demand_usd_per_hour: $/h, None where it is not sold on demand.
+        spot_usd_per_hour: $/h, None where it has no spot market.
+        gpu: its GPUs, None for a CPU type.
+        eflops: operations per second in the catalogue's unit, None when nobody knows.
+        eflops_basis: how ``eflops`` was estimated, in words; empty when it was measured. Such a type is considered only
+            where estimates are allowed.
+        eflops_source: who measured ``eflops``, in words, where it was not the catalogue's own source.
+        speedups: its speed-up curves, at most one general one of each kind.
+        default_speedup: the kind of curve to use for this type unless the user says otherwise; empty for the
+            catalogue's.
+        speedup_basis: whose curves these are, in words, where they are another type's; empty when its own. Such a type
+            is considered as any other, and a warning says so.
+        quota_family: the provider's quota that its vCPUs count against.
+        cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
+        burstable: whether it runs at full speed only while it has credits; AWS's T1 always.
+        current_generation: whether the provider calls it current.
+        interruption_band: how often it is taken away: 0-4 for below 5, 5-10, 10-15, 15-20, above 20 % a month.
+        spot_zones: its spot prices by zone: the one whose price is ``spot_usd_per_hour``, then the others, which are
+            put cheapest first. Empty when unknown. Of a type in a catalogue the first is the cheapest, of one in a
+            cluster the cluster's zone (see :meth:`in_zone`).
+        zones: ids of the zones that offer it; empty when unknown.
+        unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
+        note: anything a person should know.
+    """
+
+    name: str
+    vcpus: int
+    memory_gib: float | None = None
+    network_gbps: float | None = None
+    on_demand_usd_per_hour: Decimal | None = None
+    spot_usd_per_hour: Decimal | None = None
+    gpu: Gpu | None = None
+    eflops: float | None = None
+    speedups: tuple[SpeedupCurve, ...] = ()
+    quota_family: str = "Standard"
+    note: str = ""
+    network_baseline_gbps: float | None = None
+    eflops_basis: str = ""
+    speedup_basis: str = ""
+    cpu_architecture: str = ""
+    burstable: bool = False
+    current_generation: bool = True
+    interruption_band: int | None = None
+    spot_zones: tuple[ZonePrice, ...] = ()
+    zones: tuple[str, ...] = ()
+    unusable: str = ""
+    eflops_source: str = ""
+    default_speedup: str = ""
+
+    def __post_init__(self) -> None:
+        """Make prices exact and refuse figures that cannot be true.
+
+        Raises:
+            RequestError: naming the attribute, the value and what is allowed.
+        """
+        if not self.name or self.name != self.name.strip():
+            raise RequestError("name", self.name, "a name without surrounding blanks")
+        object.__setattr__(self, "vcpus", to_whole(self.vcpus, "vcpus", "a whole number >= 1", least=1))
+        for option in ("memory_gib", "network_gbps", "network_baseline_gbps", "eflops"):
+            if (value := getattr(self, option)) is not None:
+                object.__setattr__(self, option, to_positive(value, option))
+        if self.interruption_band is not None:
+            last = len(INTERRUPTION_BANDS) - 1
+            band = to_whole(
+                self.interruption_band, "interruption_band", "0 to 4, or None when unknown", least=0, most=last
+            )
+            object.__setattr__(self, "interruption_band", band)
+        if self.name.startswith("t1."):  # AWS's BurstablePerformanceSupported is of T2 and what came after it
+            object.__setattr__(self, "burstable", True)
+        for option in ("on_demand_usd_per_hour", "spot_usd_per_hour"):
+            price: Money | None = getattr(self, option)
+            if price is not None:
+                exact = to_decimal(price, option, unit="$/h")
+                to_micro_usd(exact)
+                object.__setattr__(self, option, exact)
+        if self.spot_zones:
+            object.__setattr__(self, "spot_zones", _in_order(self.spot_zones, self.spot_usd_per_hour))
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Main memory in whole bytes."""
+        return None if self.memory_gib is None else int(self.memory_gib * GIB)
+
+    def usd_per_hour(self, market: Market) -> Decimal | None:
+        """The price in a market, None where it is not sold there."""
+        return self.spot_usd_per_hour if market is Market.SPOT else self.on_demand_usd_per_hour
+
+    def micro_usd_per_hour(self, market: Market) -> int | None:
+        """The price in whole micro-dollars an hour, None where it is not sold in this market."""
+        price = self.usd_per_hour(market)
+        return None if price is None else to_micro_usd(price)
+
+    def in_zone(self, zone: ZonePrice) -> InstanceType:
+        """The type as it is sold in one of its zones: at that zone's spot price, with the other zones behind it."""
+        if zone == self.spot_zones[0]:
+            return self
+        others = (z for z in self.spot_zones if z.zone != zone.zone)
+        return replace(self, spot_usd_per_hour=zone.usd_per_hour, spot_zones=(zone, *others))
+
+    def in_cheapest_zone(self) -> InstanceType:
+        """The type as it is sold in its cheapest zone; itself where spot prices are not known by zone."""
+        return self.in_zone(min(self.spot_zones, key=lambda z: z.usd_per_hour)) if self.spot_zones else self
+
+    def curve(self, kind: str) -> SpeedupCurve | None:
+        """The general curve of this kind (the one that is not tied to a workload), or None."""
+        return next((c for c in self.speedups if c.kind == kind and c.workload is None), None)
+
+
+@dataclass(frozen=True)
+class Quota:
+    """The most vCPUs that an account may run in one family and market, inclusive.
+
+    Attributes:
+        family: as in ``InstanceType.quota_family``.
+        market: a :class:`Market`, or its value, ``"spot"`` or ``"on-demand"``.
+        vcpus: the limit. in_use: vCPUs of VMs that run already and count against it.
+        code: by which the provider knows the quota. title: the provider's name of it.
+    """
+
+    family: str
+    market: Market
+    vcpus: int
+    in_use: int = 0
+    code: str = ""
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        """Read the market and refuse a limit that is not a whole number >= 0.
+
+        Raises:
+            RequestError: naming the attribute, the value and what is allowed.
+        """
+        try:
+            object.__setattr__(self, "market", Market(self.market))
+        except ValueError:
+            raise RequestError("market", self.market, " or ".join(m.value for m in Market)) from None
+        for option in ("vcpus", "in_use"):
+            value = to_whole(getattr(self, option), option, "a whole number >= 0", least=0)
+            object.__setattr__(self, option, value)
+
+    @property
+    def left(self) -> int:
+        """VCPUs that may still be started."""
+        return max(0, self.vcpus - self.in_use)
+
+    @property
+    def label(self) -> str:
+        """What to search for in the provider's console: its name and code; the family where these are unknown."""
+        return f"{self.title} ({self.code})" if self.code and self.title else self.family
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything that can be rented in one region, with the tables that the planner needs.
+
+    Attributes:
+        name: what the user calls it. region: the provider's region, empty when the types are invented.
+        instances: the types, names unique.
+        n_sat: senders at network saturation by bandwidth.
+        quotas: account limits; a family and market without one is unlimited.
+        default_speedup: the kind of curve to use unless the user says otherwise.
+        eflops_unit: what ``eflops`` counts, in words.
+        absent: why types that people know are not offered, by name or glob (``p2.*``).
+        memory_nodes: what a VM must have to hold checkpoints.
+    """
+
+    name: str
+    instances: tuple[InstanceType, ...]
+    region: str = ""
+    n_sat: SaturationTable = PAPER_TABLE
+    quotas: tuple[Quota, ...] = ()
+    default_speedup: str = "hybrid"
+    eflops_unit: str = "eFLOPS"
+    description: str = ""
+    provenance: Provenance = field(default_factory=Provenance)
+    absent: Mapping[str, str] = field(default_factory=dict, hash=False)
+    memory_nodes: MemoryNodeRule = REAL_NODES
+
+    def __post_init__(self) -> None:
+        """Sell each type in its cheapest zone; refuse an empty catalogue and names or quotas that stand twice.
+
+        Raises:
+            RequestError: naming the duplicates.
+        """
+        if not self.instances:
+            raise RequestError("instances", (), "at least one instance type")
+        refuse_twice("instances", (i.name for i in self.instances))
+        refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in self.quotas))
+        object.__setattr__(self, "instances", tuple(i.in_cheapest_zone() for i in self.instances))
+
+    def sustained(self) -> Catalog:
+        """The same catalogue counting with what networks sustain; unknown where only the peak is known.
+
+        Raises:
+            MissingDataError: no type says what its network sustains.
+        """
+        if all(i.network_baseline_gbps is None for i in self):
+            raise MissingDataError(
+                f"catalogue {self.name} does not say what networks sustain (network_baseline_gbps); use --network peak"
+            )
+        return replace(self, instances=tuple(replace(i, network_gbps=i.network_baseline_gbps) for i in self))
+
+    def __iter__(self) -> Iterator[InstanceType]:
+        """The types in the catalogue's order."""
+        return iter(self.instances)
+
+    def __len__(self) -> int:
+        """How many types there are."""
+        return len(self.instances)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, InstanceType]:
+        """The types by their names."""
+        return {i.name: i for i in self.instances}
+
+    def __getitem__(self, name: str) -> InstanceType:
+        """One type by its name.
+
+        Raises:
+            MissingDataError: no such type.
+        """
+        if name in self.by_name:
+            return self.by_name[name]
+        raise MissingDataError(f"catalogue {self.name} has no instance type {name!r}")
+
+
+def _in_order(zones: Sequence[ZonePrice], price: Decimal | None) -> tuple[ZonePrice, ...]:
+    """The first zone, which has the type's price, and the others, cheapest first."""
+    first, *others = zones
+    if first.usd_per_hour != price:
+        raise RequestError("spot_zones", first.usd_per_hour, f"spot_usd_per_hour, {price}, as the first zone's price")
+    refuse_twice("spot_zones", (z.zone for z in zones))
+    return (first, *sorted(others, key=lambda z: z.usd_per_hour))
+
+
+def refuse_twice(option: str, names: Iterable[str]) -> None:
+    """Make sure that every name stands once.
+
+    Raises:
+        RequestError: naming the first that stands twice.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise RequestError(option, name, "every name once")
+        seen.add(name)
+
+
+def find_quota(quotas: Iterable[Quota], family: str, market: Market) -> Quota | None:
+    """The quota of a family and market, None without a limit."""
+    return next((q for q in quotas if q.family == family and q.market is market), None)
+
+
+def quota_limit(quotas: Iterable[Quota], family: str, market: Market) -> int | None:
+    """VCPUs that may still be started in a family and market, None without a limit."""
+    quota = find_quota(quotas, family, market)
+    return None if quota is None else quota.left

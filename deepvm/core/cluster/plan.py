@@ -1,0 +1,202 @@
+"""A plan that was made: the cluster that somebody chose from a recommendation, ready to be handed to another tool.
+
+A plan knows names and prices, and nothing else of the catalogue that it came from: it is read from the document of
+``deepvm recommend -o json``, perhaps on another machine and another day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
+
+from deepvm.core.cluster.instances import Market, ZonePrice
+from deepvm.errors import RequestError
+
+TRAINING, ANCHOR, MEMORY = "training", "anchor", "memory"
+"""What a group of VMs is for: it trains, it trains and keeps the checkpoints, it holds checkpoints in memory."""
+
+
+@dataclass(frozen=True)
+class PlannedVms:
+    """Equal VMs of a plan, in one or both markets.
+
+    Attributes:
+        instance_type: the provider's name, ``g4dn.xlarge``.
+        spot_count: VMs on the spot market. on_demand_count: VMs bought on demand.
+        spot_usd_per_hour: $/h of one VM, None when the plan does not say. on_demand_usd_per_hour: the same on demand.
+        gpu_name: model of its GPUs, empty when unknown. gpus_per_vm: whole GPUs in one VM, None when unknown.
+        cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
+        zones: spot prices by zone, cheapest first; empty when the plan names no zones.
+        offered_in: ids of the zones that offer the type; empty when unknown.
+    """
+
+    instance_type: str
+    spot_count: int = 0
+    on_demand_count: int = 0
+    spot_usd_per_hour: Decimal | None = None
+    on_demand_usd_per_hour: Decimal | None = None
+    gpu_name: str = ""
+    gpus_per_vm: int | None = None
+    cpu_architecture: str = ""
+    zones: tuple[ZonePrice, ...] = ()
+    offered_in: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """Equal VMs of a plan that are bought in one market for one purpose.
+
+    Attributes:
+        role: :data:`TRAINING`, :data:`ANCHOR` or :data:`MEMORY`. vms: their type. count: how many.
+    """
+
+    role: str
+    vms: PlannedVms
+    market: Market
+    count: int
+
+    @property
+    def instance_type(self) -> str:
+        """The provider's name of the type."""
+        return self.vms.instance_type
+
+    @property
+    def usd_per_hour(self) -> Decimal | None:
+        """Price of one VM in $/h, None when the plan does not say."""
+        return self.vms.spot_usd_per_hour if self.market is Market.SPOT else self.vms.on_demand_usd_per_hour
+
+    def __str__(self) -> str:
+        """``17 x g4dn.xlarge (spot)``."""
+        return f"{self.count} x {self.instance_type} ({self.market.value})"
+
+
+@dataclass(frozen=True)
+class PlanSource:
+    """Where a plan's prices come from.
+
+    Attributes:
+        catalog: its name. kind: ``embedded``, ``file``, ``live`` ...; empty when unknown.
+        prices_as_of: the day the prices were true, None when undated. source: who said so, in words.
+        basis: which spot price is meant, in words, such as ``p95 of 30 days``; empty for the current one.
+    """
+
+    catalog: str = ""
+    kind: str = ""
+    prices_as_of: date | None = None
+    source: str = ""
+    basis: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One configuration of a recommendation.
+
+    Attributes:
+        rank: its place in the recommendation, 1 is the best. architecture: such as ``tiering``.
+        training: the VMs that train. memory: the on-demand VMs that hold checkpoints, None without any.
+        usd_per_hour: price of all VMs together in $/h.
+        region: the provider's region, empty when unknown. zone: id of the zone to start in, empty when unknown.
+        budget: the most that the user would pay, $/h, None when the plan does not say.
+        source: where the prices come from. warnings: what should make a reader careful, one sentence each.
+    """
+
+    rank: int
+    architecture: str
+    training: PlannedVms
+    memory: PlannedVms | None
+    usd_per_hour: Decimal
+    region: str = ""
+    zone: str = ""
+    budget: Decimal | None = None
+    source: PlanSource = PlanSource()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[PlannedGroup, ...]:
+        """The groups that are not empty: VMs that train, spot first, then memory nodes."""
+        vms, memory = self.training, self.memory
+        kept = ANCHOR if vms.spot_count else TRAINING
+        groups = [
+            PlannedGroup(TRAINING, vms, Market.SPOT, vms.spot_count),
+            PlannedGroup(kept, vms, Market.ON_DEMAND, vms.on_demand_count),
+        ]
+        if memory is not None:
+            groups.append(PlannedGroup(MEMORY, memory, Market.ON_DEMAND, memory.on_demand_count))
+        return tuple(g for g in groups if g.count)
+
+    @property
+    def training_count(self) -> int:
+        """All VMs that train."""
+        return self.training.spot_count + self.training.on_demand_count
+
+    @property
+    def rendezvous(self) -> PlannedGroup:
+        """The group whose first VM is the meeting point: one that is not taken away, where there is one."""
+        kept = [g for g in self.groups if g.market is Market.ON_DEMAND]
+        return (kept or self.groups)[0]
+
+    @property
+    def mixes_cpu_architectures(self) -> bool:
+        """Whether memory nodes are known to need another image than the VMs that train."""
+        if self.memory is None:
+            return False
+        known = {self.training.cpu_architecture, self.memory.cpu_architecture} - {""}
+        return len(known) > 1
+
+    def in_zones(self, zones: Sequence[str]) -> Plan:
+        """The same plan in these zones only, named by id or by name; in all of them when none is named.
+
+        Raises:
+            RequestError: the plan has no such zone, or its memory nodes are not offered there.
+        """
+        if not zones:
+            return self
+        known, complete = self.training.zones, self.sound().training.zones
+        for zone in zones:
+            found = [z for z in known if zone in (z.zone, z.name)]
+            if not found:
+                none = "none: this plan was made from prices without zones; --subnet decides where it starts"
+                raise RequestError("zone", zone, f"zones of the plan: {', '.join(map(str, known)) or none}")
+            if self.memory and found[0] not in complete:
+                both = ", ".join(map(str, complete)) or "none"
+                raise RequestError("zone", zone, f"zones that offer {self.memory.instance_type} too: {both}")
+        return self._only([z for z in known if z.zone in zones or (z.name and z.name in zones)])
+
+    def _only(self, zones: Sequence[ZonePrice]) -> Plan:
+        """The same plan in these of its zones, which starts where it did, or else in the first of them."""
+        start = self.zone if not zones or any(z.zone == self.zone for z in zones) else zones[0].zone
+        return replace(self, zone=start, training=replace(self.training, zones=tuple(zones)))
+
+    def usd_per_hour_in(self, zone: ZonePrice) -> Decimal:
+        """Price of all VMs together, $/h, when the spot VMs run in this zone."""
+        spot = self.training.spot_usd_per_hour or zone.usd_per_hour
+        return self.usd_per_hour + self.training.spot_count * (zone.usd_per_hour - spot)
+
+    @property
+    def most_usd_per_hour(self) -> Decimal:
+        """Price of all VMs together, $/h, when the spot VMs run in the dearest of the plan's zones."""
+        return max([self.usd_per_hour, *(self.usd_per_hour_in(z) for z in self.training.zones)])
+
+    def sound(self) -> Plan:
+        """The same plan in those zones only where its memory nodes are offered, as far as that is known.
+
+        Those that are too dear stay: what may be paid is for whoever starts the plan to say.
+        """
+        nodes = self.memory.offered_in if self.memory else ()
+        kept = [z for z in self.training.zones if not nodes or z.zone in nodes]
+        return self if len(kept) == len(self.training.zones) else self._only(kept)
+
+    def within_budget(self) -> Plan:
+        """The same plan in those zones only where it costs no more than was asked for.
+
+        The zone to start in is one of them whatever it costs: the plan was made for it.
+        """
+        most, zones = self.budget, self.training.zones
+        kept = [z for z in zones if most is None or z.zone == self.zone or self.usd_per_hour_in(z) <= most]
+        return self._only(kept) if kept else self
+
+    def __str__(self) -> str:
+        """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""
+        return " + ".join(map(str, self.groups))

@@ -1,0 +1,1 @@
+"""What preemptions cost: jobs, save policies, deadlines, expected makespans."""

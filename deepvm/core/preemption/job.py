@@ -1,0 +1,119 @@
+"""A training job and the machines it runs on, as the simulator and the closed forms see it (Spotify thesis, 6.2.2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepvm.core.cluster.instances import Market
+from deepvm.errors import RequestError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Span:
+    """A latency that is uniform on [low, high), seconds; ``low == high``: always the same."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no span.
+
+        Raises:
+            RequestError: below 0, not finite, or reversed.
+        """
+        if not (0 <= self.low <= self.high < math.inf):
+            raise RequestError("latency", (self.low, self.high), "a time from 0 s, or [low, high] with low <= high")
+
+    @classmethod
+    def of(cls, value: float) -> Span:
+        """Always the same."""
+        return cls(value, value)
+
+    @property
+    def mean(self) -> float:
+        """Mean, seconds."""
+        return (self.low + self.high) / 2
+
+    @property
+    def variance(self) -> float:
+        """Variance, square seconds."""
+        return (self.high - self.low) ** 2 / 12
+
+    def draw(self, random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+        """(count,) latencies."""
+        if self.low == self.high:
+            return np.full(count, self.low)
+        return self.low + (self.high - self.low) * random.random(count)
+
+
+ZERO = Span(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, what each thing takes, and what the machines cost.
+
+    Attributes:
+        name: for people. steps: optimizer steps in all.
+        step_s: one step. save_s: writing a version. backup_s: from then until it is durable, behind the training.
+        allocation_s: from the request for a VM until it is there. preparation_s: from then until training goes on.
+        grace_s: from the notice to the preemption; a span for notices that come late.
+        mttp_s: mean time to preemption of one VM; with several values the first is that of the VMs that begin, the
+            next ones those of the replacements, and the last one holds from there on. The clock starts at the request.
+        save_every_steps: the user's own saves at multiples of so many steps; None: none.
+        spot_usd_per_hour, on_demand_usd_per_hour: of one VM. market: on which it runs.
+        missed_notice_rate: share of preemptions without a notice.
+        stall_s: how long training stands still for a version; None: all of ``save_s``. The rest of an asynchronous
+            save runs behind the training; an emergency save waits for all of it.
+        memory_node_s: pushing a version to a memory node, where it is durable at once; None: there is none, and
+            ``backup_s`` counts.
+        warm_preparation_s: preparation of a replacement when data and image are there already; None: as the first.
+        proactive_replacement: whether the replacement is asked for when the notice arrives, not when the VM is done.
+        vms: machines of the cluster. elastic: whether the rest trains on when one is lost; else all wait for it.
+        lifetime: law of the lives: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE``, ``lognormal:SIGMA``; its mean
+            is ``mttp_s``.
+    """
+
+    steps: int
+    step_s: Span
+    name: str = "job"
+    save_s: Span = ZERO
+    backup_s: Span = ZERO
+    allocation_s: Span = ZERO
+    preparation_s: Span = ZERO
+    grace_s: Span = ZERO
+    mttp_s: tuple[float, ...] = (math.inf,)
+    save_every_steps: int | None = None
+    spot_usd_per_hour: float = 0.0
+    on_demand_usd_per_hour: float = 0.0
+    market: Market = Market.SPOT
+    missed_notice_rate: float = 0.0
+    stall_s: Span | None = None
+    memory_node_s: Span | None = None
+    warm_preparation_s: Span | None = None
+    proactive_replacement: bool = False
+    vms: int = 1
+    elastic: bool = False
+    lifetime: str = "exponential"
+
+    @property
+    def durable_s(self) -> Span:
+        """From the end of writing a version until it is durable."""
+        return self.backup_s if self.memory_node_s is None else self.memory_node_s
+
+    @property
+    def blocked_s(self) -> Span:
+        """How long training stands still for a version that is not urgent."""
+        return self.save_s if self.stall_s is None else self.stall_s
+
+    @property
+    def usd_per_vm_hour(self) -> float:
+        """Price of one VM in the market it runs on."""
+        return self.spot_usd_per_hour if self.market is Market.SPOT else self.on_demand_usd_per_hour

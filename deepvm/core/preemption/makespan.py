@@ -1,0 +1,398 @@
+"""How long a job takes under preemption, and what it costs: expectations in closed form.
+
+The model is the simulator's (simulator.md): a life is exponential with the mean ``mttp_s``, counted from the request,
+so a cluster of n spot VMs that all must be there is interrupted at the rate L = n / mttp_s, at any time, whatever it is
+doing. Write R for allocation and preparation, k for the steps between two saves, s for a step, D for the stall of a
+save, tau = k s + D for a segment, and d for the time from the end of the stall until the version is durable.
+
+**Random latencies.** To get through a latency x that is drawn anew in each attempt takes ``(1/f - 1)/L`` on average,
+with f = E exp(-L x). So x may be replaced by its *effective* length -log(f)/L, a little below its mean, and everything
+below is as if latencies were constants. For x uniform around m with the width w, f = exp(-L m) sinh(L w/2)/(L w/2).
+
+**Without emergency saves** (static, young, daly, exact; thesis and adaptive when none fits). The first version is
+durable R + d + tau after the request, if the VM lives so long, which takes ``(exp(L (R + d + tau)) - 1)/L`` on average
+(Daly 2006, the argument of eq. 13). When version i is durable and the VM is still there, version i+1 is durable tau
+later; if the VM goes before, all of R + d + tau begins again:
+
+    E_next = (1 - exp(-L tau)) (1/L + (exp(L (R + d + tau)) - 1)/L) = exp(L (R + d)) (exp(L tau) - 1)/L
+
+which is eq. 13 with R + d in the place of R: the delay of a backup acts like a longer restart. The job ends when its
+last step ends, durable or not. With m versions that are durable before that, and a tail of work after the last of them
+became durable, the same argument gives E_next with the tail in the place of tau. Altogether, R' being the first start,
+
+    T = (exp(L (R + d)) - exp(L (R - R')))/L + exp(L (R + d))/L (sum over segments (exp(L tau_i) - 1) + exp(L tail) - 1)
+
+and L T preemptions, because every second counts. This is exact but for the drawing of d, which is small. With proactive
+replacement R is a mixture: with a notice the replacement's allocation began the grace period earlier.
+
+**With emergency saves**, a share b of the preemptions goes badly: no notice, one that came too late, or a save that was
+not done in time. A good one is known the grace period g ahead. So training begins if the life exceeds R + g (good) or
+R (bad), with the probability p together, and S = (R p + E[life; not begun])/p passes on average from a request to
+training. Training is then stopped at the rate L, by a notice or without one. In H seconds of it, L H times:
+
+    work needed = H (working share) + L H (good share r - bad share l)
+
+r is the rest of the step that is finished after a notice, half a step; l the work that is lost badly, which is the work
+of an exponential life, (1 - exp(-L k s))/(L (1 - exp(-L tau))), less the work of its durable versions,
+k s exp(-L (d + tau))/(1 - exp(-L tau)). Where only the user's saves are left, which stand at any phase of a life, l is
+E min(life, age of the newest durable version), that age being uniform over a segment, plus d. Then
+
+    T = S' + H + L H (S + good share (rest of the step or stall, + emergency save))
+
+with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice that comes before training begins is
+counted as a life without work, which loses at most one step.
+
+What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean course; ``hazard``
+as ``adaptive``, since on exponential lives its hazard settles at 1/mttp. Where T would be another by more than 1 % on
+average, had the job learnt a lifetime that is off by its usual noise, there is no trust in it (``_doubt``): long saves
+of a short job, which a few short lives let it make more often than is foreseen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.cluster.instances import Market
+from deepvm.core.preemption import exponential_life as laws
+from deepvm.core.preemption.job import Job, Span
+from deepvm.core.preemption.savepolicy import (
+    Adaptive,
+    EverySteps,
+    Hazard,
+    IntervalPolicy,
+    SaveFacts,
+    SavePolicy,
+    whole_steps,
+)
+
+Array = npt.NDArray[np.float64]
+
+MOST_OF_A_LIFE = 0.5
+"""Share of the mean lifetime that a restart, a backup and twice the grace period may take; see :func:`refusal`."""
+
+MOST_PREEMPTIONS_PER_STEP = 0.1
+"""Preemptions a step, above which whole steps are too coarse for the formulas."""
+
+MOST_COARSE = 0.01
+"""Share of the time that unsaved work may cost, times the share of the job that goes in one such loss."""
+
+MOST_BY_LUCK = 0.1
+"""Time lost to preemptions over training time, where it is a matter of luck whether an emergency save is in time."""
+
+MOST_OF_A_HAZARD = 0.1
+"""Share of the mean lifetime that a save may take with ``hazard``."""
+
+MOST_DOUBT = 0.01
+"""Share of the time by which another belief in the mean lifetime may change it on average: its noise is left out."""
+
+MOST_STRETCH = 20.0
+"""Expected time over undisturbed time, above which nobody should be told a figure but that the job does not end."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Expectations, one for each of the clusters that were asked about; arrays of one shape.
+
+    Attributes:
+        total_s: time from the request to the end, seconds; infinite where the job does not come to an end, or takes
+            more than ``MOST_STRETCH`` times what it would take undisturbed.
+        preemptions: how many. overlap_s: time with a machine too many (proactive replacement).
+        sound: whether the closed form holds there within 2 %; elsewhere simulate.
+    """
+
+    total_s: Array
+    preemptions: Array
+    overlap_s: Array
+    sound: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The expectations of one job: seconds, dollars, a number of preemptions."""
+
+    total_s: float
+    cost_usd: float
+    preemptions: float
+
+
+def refusal(job: Job, policy: SavePolicy) -> str:
+    """Why there is no closed form for a job, or none to be trusted, in words; empty when there is one.
+
+    The range, in which it is within 2 % of simulation (tests/core/test_makespan.py): exponential lives of one mean;
+    allocation, preparation, backup and twice the grace period together at most half of the mean lifetime of the first
+    VM to go, a step at most a tenth of it, an expected time of at most 20 times the undisturbed, and with emergency
+    saves no loss of a large part of the job at once: the work that a missed notice loses, times the share of the job
+    that this is, costs at most 1 %, and lost work at most 10 % where luck decides whether an emergency save is in time.
+    ``hazard`` only on one VM. Preemptions may be 8 % off with proactive replacement.
+    """
+    if job.market is not Market.SPOT:
+        return ""
+    why = beyond_model(job)
+    if why:
+        return why
+    if not bool(forecast(job, policy).sound):
+        mean = job.mttp_s[0] / job.vms
+        return (
+            f"with a preemption each {mean:.6g} s on average, restarts, backups, lost work, or saves at intervals "
+            "learnt by chance take too much of the time"
+        )
+    return ""
+
+
+def beyond_model(job: Job) -> str:
+    """What of a job the model of the closed form does not know, in words; empty when it knows all."""
+    if job.lifetime != "exponential":
+        return f"lives follow {job.lifetime}, and the closed form knows exponential ones only"
+    if len(set(job.mttp_s)) > 1:
+        return "the mean time to preemption changes from life to life"
+    return "the cluster trains on when it loses a VM" if job.elastic and job.vms > 1 else ""
+
+
+def expected(job: Job, policy: SavePolicy) -> Expected:
+    """Expected time, cost and preemptions of a job; trust them only where :func:`refusal` is empty."""
+    found = forecast(job, policy)
+    cost = (float(found.total_s) * job.vms + float(found.overlap_s)) / 3600 * job.usd_per_vm_hour
+    return Expected(float(found.total_s), cost, float(found.preemptions))
+
+
+def forecast(
+    job: Job,
+    policy: SavePolicy,
+    *,
+    per_second: Array | None = None,
+    step_s: Array | None = None,
+    vms: Array | None = None,
+) -> Forecast:
+    """Expectations for a job on one or many clusters.
+
+    Args:
+        job: what is trained.
+        policy: when it saves.
+        per_second: preemptions a second of each cluster; None: of the job's own VMs.
+        step_s: one step on each cluster, seconds; None: the job's own.
+        vms: spot VMs of each cluster; None: the job's own.
+    """
+    spot = job.market is Market.SPOT
+    own = job.vms / job.mttp_s[0] if spot else 0.0
+    rate = np.asarray(own if per_second is None else per_second, dtype=float)
+    mean_step = np.asarray(job.step_s.mean if step_s is None else step_s, dtype=float)
+    count = np.maximum(np.asarray(job.vms if vms is None else vms, dtype=float), 1.0)
+    rate, mean_step, count = np.broadcast_arrays(rate, mean_step, count)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return _Course(job, policy, rate, mean_step, count).forecast()
+
+
+class _Course:
+    """The quantities of the docstring above, as arrays over clusters. A rate of 0 is served by a very small one."""
+
+    def __init__(self, job: Job, policy: SavePolicy, rate: Array, step: Array, vms: Array) -> None:
+        self.job, self.policy, self.mean_step, self.vms = job, policy, step, vms
+        # So small that nothing happens while any job runs, and large enough that 1/rate keeps all of its digits.
+        self.rate = np.maximum(rate, 1e-15)
+        relative = (job.step_s.high - job.step_s.low) / job.step_s.mean if job.step_s.mean else 0.0
+        self.step = laws.effective(step, relative * step, self.rate)
+        self.stall = self._length(job.blocked_s)
+        self.writing = self.stall if job.stall_s is None else np.maximum(self.stall, self._length(job.save_s))
+        self.delay = self.writing - self.stall + self._length(job.durable_s)
+        self.urgent_s = job.save_s.mean + job.durable_s.mean
+        warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
+        # The job begins when the last of the VMs is there: the largest of n uniform latencies lies n/(n+1) up its span.
+        last = (job.allocation_s.high - job.allocation_s.low) * (0.5 - 1 / (vms + 1))
+        self.first = self._length(job.allocation_s) + last + self._length(job.preparation_s)
+        self.again = self._length(job.allocation_s) + self._length(warm)
+        self.facts = SaveFacts(
+            save_s=job.blocked_s.mean,
+            backup_s=job.durable_s.mean,
+            step_s=self.mean_step,
+            emergency_s=self.urgent_s,
+            grace_s=job.grace_s.mean,
+            restart_s=job.allocation_s.mean + warm.mean,
+            mttp_s=1 / self.rate,
+            missed_rate=job.missed_notice_rate,
+        )
+
+    def _length(self, span: Span) -> Array:
+        return laws.effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
+
+    def forecast(self) -> Forecast:
+        """The expectations, and whether they hold."""
+        total, preemptions, overlap = self._expected()
+        undisturbed = self.job.steps * self.mean_step + self.first
+        share = (np.maximum(self.first, self.again) + self.delay + 2 * self.job.grace_s.mean) * self.rate
+        sound = ~self.coarse & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
+        if isinstance(self.policy, Hazard):  # a cluster has no one age, from which its hazard would settle
+            sound = sound & (self.vms == 1) & (self.stall * self.rate <= MOST_OF_A_HAZARD)
+        if isinstance(self.policy, IntervalPolicy) and self.job.blocked_s.mean > 0:
+            sound = sound & (self._doubt(total) <= MOST_DOUBT)
+        total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
+        return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
+
+    def _expected(self) -> tuple[Array, ...]:
+        """The plain course everywhere, and the one with emergency saves where the policy makes them."""
+        bad = self._bad_share()
+        saved, self.coarse = bad < 1, np.zeros(self.rate.shape, dtype=bool)
+        found = () if saved.all() else self._without_emergency()
+        if saved.any():
+            other = self._with_emergency(np.minimum(bad, 1.0))
+            found = tuple(np.where(saved, o, f) for o, f in zip(other, found or other, strict=True))
+            self.coarse &= saved
+        total, preemptions, overlap = (np.asarray(f, dtype=float) for f in found)
+        return np.where(np.isfinite(total) & (total >= 0), total, np.inf), preemptions, overlap
+
+    def _doubt(self, total: Array) -> Array:
+        """How far another belief in the mean lifetime, such as a job learns by chance, would change its time."""
+        known, coarse, seen = self.facts, self.coarse, np.clip(self.rate * total, 1e-3, 1e9)
+        likely, spread = -np.expm1(-seen), laws.learnt_spread(seen)
+        if isinstance(self.policy, Hazard):  # which begins with a hazard that falls, and has two numbers to learn
+            likely, spread = np.ones_like(seen), np.maximum(spread, (1 + seen / 10) ** -0.5)
+        change = np.zeros_like(total)
+        for deviations in (-1.5, -0.5, 0.5, 1.5):
+            self.facts = replace(known, mttp_s=known.mttp_s * np.exp(deviations * spread))
+            change += np.abs(self._expected()[0] / total - 1) / 4
+        self.facts, self.coarse = known, coarse
+        return np.where(np.isfinite(change), likely * change, np.inf)
+
+    def _interval(self, missed: Array | float) -> Array:
+        """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
+        policy = Adaptive() if isinstance(self.policy, Hazard) else self.policy
+        steps = whole_steps(policy, replace(self.facts, missed_rate=missed))
+        return np.broadcast_to(np.minimum(steps, self.job.steps + 1.0), self.rate.shape)
+
+    @property
+    def _period(self) -> int:
+        """Steps between two of the user's own saves; more than all steps: none."""
+        return min(self.job.save_every_steps or self.job.steps + 1, self.job.steps + 1)
+
+    # Without emergency saves
+
+    def _without_emergency(self) -> tuple[Array, ...]:
+        rate, again = self.rate, self.again
+        lead = np.zeros_like(rate)
+        if self.job.proactive_replacement and self.job.grace_s.mean > 0:
+            notices = 1 - self.job.missed_notice_rate
+            lead = notices * np.broadcast_to(self.job.grace_s.mean, rate.shape)
+            sooner = again - self.job.allocation_s.mean + laws.left_after(self.job.allocation_s, self.job.grace_s)
+            again = -np.log(notices * np.exp(-rate * sooner) + (1 - notices) * np.exp(-rate * again)) / rate
+        segments, tail, delay = self._segments()
+        scale = np.exp(rate * (again + delay))
+        waves = np.expm1(rate * tail)
+        for length, count in segments:
+            waves = waves + count * np.expm1(rate * length)
+        total = (np.expm1(rate * (again + delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
+        return total, rate * total, rate * total * lead
+
+    def _segments(self) -> tuple[list[tuple[Array, Array]], Array, Array]:
+        """Lengths of the segments with how many there are of each, work after the last durable version, its delay."""
+        every = self._interval(1.0)
+        fixed = self.policy.steps if isinstance(self.policy, EverySteps) else None
+        counted, rest = laws.pieces(self.job.steps, every, self._period, fixed)
+        segments = [(length * self.step + self.stall, count) for length, count in counted]
+        delay = self._delay(segments[0][0])
+        # The newest versions may not be durable when the last step ends: they are of no use.
+        tail = np.asarray(rest * self.step - delay, dtype=float)
+        usual, number = segments[0]
+        idle = np.minimum(number, np.ceil(np.maximum(-tail / usual, 0.0)))
+        segments[0] = (usual, number - idle)
+        return segments, tail + idle * usual, delay
+
+    def _delay(self, segment: Array) -> Array:
+        """From the end of a stall until its version, or a newer one that overtakes it, is durable."""
+        width = self.job.durable_s.high - self.job.durable_s.low
+        return np.asarray(self.delay - laws.overtaken(width, segment))
+
+    # With emergency saves
+
+    def _bad_share(self) -> Array:
+        """Share of preemptions that no emergency save covers; 1 where the policy makes none."""
+        if not isinstance(self.policy, IntervalPolicy) or self.job.grace_s.high <= 0:
+            return np.ones(self.rate.shape)
+        job, step = self.job, self.mean_step
+        never = step + self.urgent_s >= job.grace_s.high
+        always = step + job.save_s.high + job.durable_s.high <= job.grace_s.low
+        covered = np.where(always & self._emergency(step, job.grace_s.low), 1.0, 0.0)
+        self.by_luck = ~(never | always)
+        if self.by_luck.any():
+            some = step[self.by_luck]
+            covered[self.by_luck] = np.where(self._emergency(some, job.grace_s.high), laws.in_time(job, some), 0.0)
+        return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
+
+    def _emergency(self, step: Array, grace: Array | float) -> npt.NDArray[np.bool_]:
+        assert isinstance(self.policy, IntervalPolicy)
+        return np.asarray(self.policy.emergency(replace(self.facts, step_s=step, grace_s=grace)))
+
+    def _with_emergency(self, bad: Array) -> tuple[Array, ...]:
+        job, rate, step = self.job, self.rate, self.step
+        grace, urgent = job.grace_s.mean, self.urgent_s
+        working, lost, finished = self._worked_and_lost(bad)
+        # Of the lives that come to training, those with a notice are rarer: they had to live g longer. In a cluster a
+        # notice is of no use if another VM goes without one meanwhile.
+        share, heeded = 1 / self.vms, (1 - bad) * np.exp(-rate * bad * grace)
+        begun = (1 - bad) * np.exp(-rate * grace) * share + heeded * (1 - share)
+        badly = bad * share + (1 - heeded) * (1 - share)
+        good, badly = begun / (begun + badly), badly / (begun + badly)
+        # A notice within a step: it is finished, and saved. One within the stall of a save: that one is the last.
+        stalled = 1 - working
+        passed = working * (step / 2 + urgent) + stalled * (self.stall / 2 + self.delay)
+        training = job.steps * step / (working + rate * (good * finished - badly * lost))
+        training = np.where(training > 0, training, np.inf)
+        stops = rate * training
+        lead = passed if job.proactive_replacement else np.zeros_like(rate)
+        more, restart = self._start(bad, self.again)
+        # Only the first life begins cold: if it is lost before it trains, the next ones are prepared warm.
+        unlucky, start = self._try(bad, self.first)
+        fails, start = unlucky * (1 + more), start + unlucky * restart
+        # The first try after a stop had its allocation begun earlier; where it fails, the next one did not.
+        sooner = good * (self.again - job.allocation_s.mean + laws.left_of(job.allocation_s, lead)) + badly * self.again
+        if job.proactive_replacement:
+            once, first_try = self._try(bad, sooner)
+            restart = first_try + once * restart
+            more = once * (1 + more)
+        total = start + training + stops * (restart + good * passed)
+        self.coarse = badly * rate * lost * lost / (job.steps * step) > MOST_COARSE
+        self.coarse |= self.by_luck & (badly * rate * lost > MOST_BY_LUCK)
+        return total, stops * (1 + more) + fails, stops * good * lead
+
+    def _start(self, bad: Array, needed: Array) -> tuple[Array, Array]:
+        """Lives that are lost before one comes to training, and the time from the first request to training."""
+        fails, passed = self._try(bad, needed)
+        return fails / (1 - fails), passed / (1 - fails)
+
+    def _try(self, bad: Array, needed: Array) -> tuple[Array, Array]:
+        """Probability that a life does not come to training, and the time until it does, or until its end.
+
+        ``needed``: allocation and preparation, R.
+        """
+        step = np.minimum(self.mean_step + self.urgent_s, self.job.grace_s.mean)
+        late = None if self.job.proactive_replacement else step
+        return laws.one_try(self.rate, self.job.grace_s.mean, 1 / self.vms, needed, bad, late)
+
+    def _worked_and_lost(self, bad: Array) -> tuple[Array, ...]:
+        """Share of the training time that is work, work that a bad preemption loses, and that a good one still does."""
+        rate, steps = self.rate, self.job.steps
+        every = self._interval(laws.believed(bad, rate * steps * self.mean_step))
+        period, has_own = float(self._period), self._period <= steps
+        users = every >= period
+        every = np.where(users, period, period / np.ceil(period / every) if has_own else every)
+        stall = np.where(every > steps, 0.0, self.stall)
+        work, segment = every * self.step, every * self.step + stall
+        none = -np.expm1(-rate * segment)
+        per_life = -np.expm1(-rate * work) / (rate * none)
+        delay = self._delay(segment)
+        lost = per_life - work * np.exp(-rate * (delay + segment)) / none
+        working = rate * per_life
+        finished = working * self.step / 2
+        if not has_own:
+            return working, lost, finished
+        age = laws.younger(rate, delay, segment)
+        # These saves stand where they stand, and none is made after the last step but at the end of a period: a notice
+        # within the stall of one leaves less of it to do, one within the step before it all of it.
+        share = steps * self.step / (steps * self.step + steps // self._period * stall)
+        ahead = share * (share * (self.step / 2 + stall / every) + (1 - share) * stall / 2)
+        return (
+            np.where(users, share, working),
+            np.where(users, age * share, lost),
+            np.where(users, ahead, finished),
+        )

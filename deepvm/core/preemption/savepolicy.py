@@ -1,0 +1,377 @@
+"""When to save: policies decide; the training job and the simulator act.
+
+Times are monotonic seconds of whatever clock the caller has; a policy has none and remembers nothing. What is learnt
+while training (deepvm.core.preemption.preemption_estimators) comes in as facts.
+
+``none``, ``static:K`` (each K steps), ``every:30s``, ``auto`` (Young's interval within a budget) and the policies that
+weigh saves against preemptions: ``young``, ``daly``, ``exact``, ``thesis``, ``adaptive`` (the default of the
+simulator), ``hazard``. A new one is a frozen dataclass with ``interval_s``, ``least_s`` and ``emergency``, and a line
+in ``POLICIES``.
+
+Saves stand between steps, so intervals are rounded to whole steps, by one rule for the running job, the simulator, the
+replay of traces and the closed form (:func:`whole_steps`): an interval that pays best is rounded down, as in the
+Spotify thesis; a time that must pass, such as one that the user asks for, is rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from deepvm.core.preemption.save_intervals import (
+    covered_s,
+    daly_s,
+    either,
+    exact_s,
+    lomax_s,
+    most,
+    over,
+    rounded_down,
+    rounded_up,
+    thesis_s,
+    young_s,
+)
+from deepvm.core.spelling import did_you_mean
+from deepvm.core.units import parse_seconds
+from deepvm.errors import RequestError
+
+if TYPE_CHECKING:
+    from deepvm.core.preemption.save_intervals import Number, Truth
+
+OVERHEAD = 0.03
+"""Share of the training time that checkpoints may cost unless the user says otherwise (CheckFreq's budget is 0.035)."""
+
+
+@dataclass(frozen=True)
+class SaveFacts:
+    """What is known about versions, the machine and its preemptions; numbers, or arrays over many simulated runs.
+
+    Attributes:
+        save_s: how long training stands still for a version, 0 while nobody knows.
+        backup_s: how long a version is then under way to its safest place, 0 while nobody knows.
+        step_s: one optimizer step.
+        emergency_s: from the end of a step until a version made with the machine's last strength is safe.
+        grace_s: from the notice of a preemption to the preemption; 0: there are no notices.
+        restart_s: from a preemption until training goes on: allocation and preparation.
+        mttp_s: mean time to preemption of the machine, or of the first of the cluster's machines to go.
+        missed_rate: share of preemptions without a notice in time.
+        age_s: time since the machine was asked for.
+        shape, scale_s: of the Lomax hazard ``shape / (scale_s + age_s)``.
+    """
+
+    save_s: Number = 0.0
+    backup_s: Number = 0.0
+    step_s: Number = 0.0
+    emergency_s: Number = 0.0
+    grace_s: Number = 0.0
+    restart_s: Number = 0.0
+    mttp_s: Number = 3600.0
+    missed_rate: Number = 0.1
+    age_s: Number = 0.0
+    shape: Number = 2.0
+    scale_s: Number = 3600.0
+
+    @property
+    def emergency_fits(self) -> Truth:
+        """Whether a version can be made safe between a notice and the preemption (Spotify thesis, Algorithm 1 (4))."""
+        return self.step_s + self.emergency_s < self.grace_s
+
+
+@dataclass(frozen=True)
+class SaveContext:
+    """Where a training job stands.
+
+    Attributes:
+        step: optimizer steps done. now_s: the time.
+        last_step: steps in the newest version, or in the restored one.
+        last_s: when that was taken or restored, or training began.
+        facts: what is known of costs and preemptions.
+    """
+
+    step: int
+    now_s: float
+    last_step: int = 0
+    last_s: float = 0.0
+    facts: SaveFacts = field(default_factory=SaveFacts)
+
+
+class SavePolicy(Protocol):
+    """Decides whether the state after a step is to be saved."""
+
+    def due(self, context: SaveContext) -> bool:
+        """Whether to save now."""
+
+
+@runtime_checkable
+class IntervalPolicy(SavePolicy, Protocol):
+    """A policy that says how long to work between two saves, and what to do about notices."""
+
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """Working time from the end of one save to the beginning of the next, seconds; infinite: none."""
+
+    def least_s(self, facts: SaveFacts) -> Number:
+        """Of the interval, what must have passed before the next save, seconds; 0: it may be cut to whole steps."""
+
+    def emergency(self, facts: SaveFacts) -> Truth:
+        """Whether to save when the notice of a preemption arrives."""
+
+
+@dataclass(frozen=True)
+class Never:
+    """Only when it is asked for."""
+
+    def due(self, context: SaveContext) -> bool:
+        """See :class:`SavePolicy`."""
+        return False
+
+
+@dataclass(frozen=True)
+class EverySteps:
+    """After each multiple of a number of steps."""
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of steps.
+
+        Raises:
+            RequestError: below 1.
+        """
+        if isinstance(self.steps, bool) or self.steps < 1:
+            raise RequestError("every", self.steps, "a whole number of steps from 1")
+
+    def due(self, context: SaveContext) -> bool:
+        """See :class:`SavePolicy`."""
+        return context.step % self.steps == 0
+
+
+@dataclass(frozen=True)
+class EverySeconds:
+    """As soon as the training has worked so long since the end of the last save."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time.
+
+        Raises:
+            RequestError: not above 0.
+        """
+        if not 0 < self.seconds < math.inf:
+            raise RequestError("every", self.seconds, "a time above 0 s")
+
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """See :class:`IntervalPolicy`."""
+        return self.seconds + 0 * facts.save_s
+
+    def least_s(self, facts: SaveFacts) -> Number:
+        """All of it: the user asked for that time."""
+        return self.interval_s(facts)
+
+    def emergency(self, facts: SaveFacts) -> Truth:
+        """See :class:`IntervalPolicy`."""
+        return False
+
+    def due(self, context: SaveContext) -> bool:
+        """See :class:`SavePolicy`."""
+        return _have_passed(self, context)
+
+
+class _Weighing:
+    """What the policies share that weigh the cost of a version against what a preemption costs."""
+
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """See :class:`IntervalPolicy`."""
+        raise NotImplementedError
+
+    def least_s(self, facts: SaveFacts) -> Number:
+        """See :class:`IntervalPolicy`."""
+        return 0 * facts.save_s
+
+    def emergency(self, facts: SaveFacts) -> Truth:
+        """See :class:`IntervalPolicy`."""
+        return False
+
+    def due(self, context: SaveContext) -> bool:
+        """See :class:`SavePolicy`."""
+        if not context.last_step and not context.facts.save_s:
+            return True  # the first version shows what one costs
+        return _have_passed(self, context)
+
+
+@dataclass(frozen=True)
+class Auto(_Weighing):
+    """As often as pays: Young's interval, but within a budget of overhead and never while a version is under way.
+
+    Young (1974) and Daly (2006): with ``save_s`` lost for each version and a failure every ``mtbf_s`` on average, the
+    loss is least at an interval of sqrt(2 save_s mtbf_s). CheckFreq's budget: save_s / interval <= overhead.
+
+    Attributes:
+        mtbf_s: mean time between failures of the cluster, seconds; None: as the facts say.
+        overhead: share of the time that may be lost.
+    """
+
+    mtbf_s: float | None = None
+    overhead: float = OVERHEAD
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time or share.
+
+        Raises:
+            RequestError: naming the attribute.
+        """
+        if self.mtbf_s is not None and not 0 < self.mtbf_s < math.inf:
+            raise RequestError("mtbf_s", self.mtbf_s, "a time above 0 s")
+        if not 0 < self.overhead < 1:
+            raise RequestError("overhead", self.overhead, "a share between 0 and 1")
+
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """See :class:`IntervalPolicy`."""
+        mtbf_s = facts.mttp_s if self.mtbf_s is None else self.mtbf_s
+        return most(young_s(facts.save_s, mtbf_s), self.least_s(facts))
+
+    def least_s(self, facts: SaveFacts) -> Number:
+        """The budget, and the version that is under way."""
+        return most(facts.save_s / self.overhead, facts.backup_s)
+
+
+@dataclass(frozen=True)
+class Young(_Weighing):
+    """Young's first-order interval; notices are not heeded."""
+
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """See :func:`deepvm.core.preemption.save_intervals.young_s`."""
+        return young_s(facts.save_s, facts.mttp_s)
+
+
+@dataclass(frozen=True)
+class Daly(_Weighing):
+    """Daly's higher-order interval; notices are not heeded."""
+
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """See :func:`deepvm.core.preemption.save_intervals.daly_s`."""
+        return daly_s(facts.save_s, facts.mttp_s)
+
+
+@dataclass(frozen=True)
+class Exact(_Weighing):
+    """The interval that is best for exponential lifetimes; notices are not heeded."""
+
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """See :func:`deepvm.core.preemption.save_intervals.exact_s`."""
+        return exact_s(facts.save_s, facts.mttp_s)
+
+
+@dataclass(frozen=True)
+class Thesis(_Weighing):
+    """Adaptive checkpointing of the Spotify thesis, Algorithm 1: an emergency save or insurance saves, never both."""
+
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """Infinite when an emergency save fits into the grace period, else eq. 4.5."""
+        return either(facts.emergency_fits, math.inf, thesis_s(facts.save_s, facts.mttp_s, facts.restart_s))
+
+    def emergency(self, facts: SaveFacts) -> Truth:
+        """See :class:`IntervalPolicy`."""
+        return facts.emergency_fits
+
+
+@dataclass(frozen=True)
+class Adaptive(_Weighing):
+    """An emergency save when it fits, and insurance saves as often as missed notices make worth while.
+
+    The rate of missed notices is learnt (deepvm.core.preemption.preemption_estimators.Notices) and never quite 0, so
+    there is always some
+    insurance: Algorithm 1 without it goes from 3 to 13 % of overhead on GPT-117M when 10 % of the notices are missed.
+    """
+
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """sqrt(2 delta MTTP / q), q being 1 when no emergency save fits."""
+        return covered_s(facts.save_s, facts.mttp_s, either(facts.emergency_fits, facts.missed_rate, 1.0))
+
+    def emergency(self, facts: SaveFacts) -> Truth:
+        """See :class:`IntervalPolicy`."""
+        return facts.emergency_fits
+
+
+@dataclass(frozen=True)
+class Hazard(_Weighing):
+    """As :class:`Adaptive`, with a hazard that falls with the machine's age, as it does on real spot machines."""
+
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """sqrt(2 delta (beta + a) / (alpha q)), q being 1 when no emergency save fits."""
+        missed = either(facts.emergency_fits, facts.missed_rate, 1.0)
+        return lomax_s(facts.save_s, facts.age_s, facts.shape * missed, facts.scale_s)
+
+    def emergency(self, facts: SaveFacts) -> Truth:
+        """See :class:`IntervalPolicy`."""
+        return facts.emergency_fits
+
+
+POLICIES: dict[str, Callable[[], SavePolicy]] = {
+    "none": Never,
+    "auto": Auto,
+    "young": Young,
+    "daly": Daly,
+    "exact": Exact,
+    "thesis": Thesis,
+    "adaptive": Adaptive,
+    "hazard": Hazard,
+}
+"""The policies without parameters, by name."""
+_DIGITS = 18
+"""Of a number of steps; more is a slip, and Python reads no more than some thousands."""
+
+
+def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
+    """Steps of ``facts.step_s`` from one save to the next, at least one; infinite: none.
+
+    The interval rounded down to whole steps (Spotify thesis, 6.3.2: 33 of 33.6 steps), but no fewer than ``least_s``
+    takes.
+    """
+    if isinstance(policy, EverySteps):
+        return float(policy.steps)
+    if not isinstance(policy, IntervalPolicy):
+        return math.inf
+    steps = over(policy.interval_s(facts), facts.step_s)
+    least = over(policy.least_s(facts), facts.step_s)
+    return most(rounded_down(steps), rounded_up(least), 1.0)
+
+
+def _have_passed(policy: IntervalPolicy, context: SaveContext) -> bool:
+    """Whether the :func:`whole_steps` since the end of the last save are done, each as long as they are on average."""
+    done = max(context.step - context.last_step, 1)  # whoever went back to an older step counts by the time
+    worked_s = max(context.now_s - context.last_s - float(context.facts.save_s), 0.0)
+    return bool(done >= whole_steps(policy, replace(context.facts, step_s=worked_s / done)))
+
+
+def parse_policy(text: str, option: str = "policy") -> SavePolicy:
+    """A policy by its name: one of ``POLICIES``, ``static:51`` (steps), ``every:600`` or ``every:10min`` (a time).
+
+    Raises:
+        RequestError: anything else, naming ``option``.
+    """
+    name, colon, value = text.strip().partition(":")
+    if name in POLICIES and not colon:
+        return POLICIES[name]()
+    try:
+        if name == "static" and value.isascii() and value.isdigit() and len(value) <= _DIGITS:
+            return EverySteps(int(value))
+        if name == "every":
+            return EverySeconds(parse_seconds(value, option, bare=True))
+    except RequestError:
+        pass
+    allowed = f"{', '.join(POLICIES)}, static:STEPS with steps from 1, or every:TIME such as every:10min"
+    forms = (*POLICIES, "static", "every")
+    meant = "" if name in forms else did_you_mean(name, forms)
+    raise RequestError(option, text, f"{allowed}; {meant}" if meant else allowed)
+
+
+def policy_name(policy: SavePolicy) -> str:
+    """The text that :func:`parse_policy` makes the policy of; the class's name for one that is not in ``POLICIES``."""
+    if isinstance(policy, EverySteps):
+        return f"static:{policy.steps}"
+    if isinstance(policy, EverySeconds):
+        return f"every:{policy.seconds:.15g}"
+    return next((name for name, make in POLICIES.items() if make is type(policy)), type(policy).__name__.lower())

@@ -1,0 +1,1 @@
+"""Files, locks and folders of the user, with the standard library alone."""

@@ -1,0 +1,271 @@
+"""What is to be trained, and how long each cluster takes for it when spot VMs are taken away.
+
+**Work.** A job's ``step_s`` is measured on one VM of a type; a cluster of n VMs of another type does a step in
+``step_s x throughput of that one VM / (eFLOPS x n x K(n))``: the steps stay the same, and eFLOPS and K(n) say how fast
+they go, as everywhere in the planner. ``--work HOURS`` is a job of that many hours on one such VM, with latencies like
+those of the Spotify thesis (6.2.2): versions of ``--checkpoint-size`` are written at 0.55 GB/s and backed up at
+0.106 GB/s, which is what its GPT-117M does with 12 bytes a parameter.
+
+**Preemptions.** Only spot VMs are taken away: all n of a Tiering cluster, whose memory nodes are on-demand VMs, and
+n-1 of a Single-Anchor cluster. Any loss stops the training, so a cluster is hit spot-count times as often as one VM.
+
+**How often.** The mean time to preemption of one VM is what the user says, else the job's, else it follows from AWS's
+Advisor band: of VMs taken away at a constant rate, the share p is gone after a month if the mean life is
+-month / ln(1 - p), p being the middle of the band and 25 % for "above 20 %". Doubt: AWS counts VMs that were
+interrupted in the last month whatever they did before, over all zones; a GPU type at a busy hour may live for hours
+where its band says years. Who has histories of his own should give ``--mttp``.
+
+**The bill** is the price of the whole cluster for the whole expected time, allocation included, as the thesis counts.
+A replacement that is there before what it replaces is gone is paid for as well, as one n-th of the cluster for that
+time: a little too much, because the memory nodes or the anchor are in that price.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.cluster.cluster import Cluster, Outlook
+from deepvm.core.cluster.instances import InstanceType, Market
+from deepvm.core.preemption.interruptions import BAND_SHARES, mean_life_s
+from deepvm.core.preemption.job import Job, Span
+from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
+from deepvm.core.spelling import examples
+from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
+from deepvm.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deepvm.planner.candidates import GpuCandidate, Sizes
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
+ALLOCATION_S, PREPARATION_S, GRACE_S = Span(62, 218), Span(143.2, 183.2), Span.of(120)
+"""Of a job of which only the hours are known: thesis 6.2.2, and AWS's two minutes of notice."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What to train, and what it may take.
+
+    Attributes:
+        job: with ``step_s`` on one VM of ``measured_on``. policy: when it saves; policy_name: what users call it.
+        measured_on: an instance type; empty for the cheapest that may train (see :meth:`reference`).
+        mttp_s: mean time to preemption of one VM of any type, infinite: none is taken away; None: by the bands of the
+            types.
+        deadline_s: the longest expected time. total_budget: the most that is expected to be paid, $.
+    """
+
+    job: Job
+    policy: SavePolicy
+    policy_name: str = "adaptive"
+    measured_on: str = ""
+    mttp_s: float | None = None
+    deadline_s: float | None = None
+    total_budget: Decimal | None = None
+
+    @property
+    def constrained(self) -> bool:
+        """Whether it rules clusters out."""
+        return self.deadline_s is not None or self.total_budget is not None
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        job: Job | None = None,
+        work: float | str | None = None,
+        measured_on: str = "",
+        interruption_rate: str | float | None = None,
+        mttp: str | float | None = None,
+        save_policy: str | None = None,
+        deadline: str | float | None = None,
+        total_budget: Money | None = None,
+        checkpoint_bytes: int = 300_000_000,
+    ) -> Work | None:
+        """Read what people write; None when there is nothing to train.
+
+        Raises:
+            RequestError: naming the argument; also when one of them is of no use without a job.
+        """
+        if job is None and work is None:
+            idle = {
+                "measured_on": measured_on or None,
+                "interruption_rate": interruption_rate,
+                "mttp": mttp,
+                "save_policy": save_policy,
+                "deadline": deadline,
+                "total_budget": total_budget,
+            }
+            for option, value in idle.items():
+                if value is not None:
+                    raise RequestError(option, value, "this beside --job or --work, which say what is to be trained")
+            return None
+        if job is not None and work is not None:
+            raise RequestError("work", work, "either --job or --work")
+        if mttp is not None and interruption_rate is not None:
+            raise RequestError("interruption_rate", interruption_rate, "either --mttp or --interruption-rate")
+        if job is None:
+            assert work is not None
+            job = _of_seconds(parse_hours(work, "work"), checkpoint_bytes)
+        _check(job)
+        mean = None
+        if mttp is not None:
+            mean = parse_seconds(mttp, "mttp")
+        elif interruption_rate is not None:
+            mean = mean_life_s(_share(interruption_rate))
+        if mean is not None:
+            job = replace(job, mttp_s=(mean,))  # what is said here is said of every life
+        elif job.mttp_s[0] < math.inf:
+            mean = job.mttp_s[0]
+        name = save_policy or "adaptive"
+        try:
+            policy = parse_policy(name)
+        except RequestError as error:
+            raise RequestError("save_policy", error.value, error.allowed) from None
+        return cls(
+            job=job,
+            policy=policy,
+            policy_name=name,
+            measured_on=measured_on,
+            mttp_s=mean,
+            deadline_s=None if deadline is None else parse_seconds(deadline, "deadline"),
+            total_budget=None if total_budget is None else to_decimal(total_budget, "total_budget"),
+        )
+
+    def reference(self, gpus: Sequence[GpuCandidate], known: Sequence[InstanceType]) -> InstanceType | None:
+        """The type that ``step_s`` is of; None when no type can train.
+
+        Args:
+            gpus: the types that may train.
+            known: all GPU types of the catalogue.
+
+        Raises:
+            RequestError: ``measured_on`` is no type of the catalogue, or its eFLOPS are unknown.
+        """
+        if not self.measured_on:
+            return min(
+                (g.instance for g in gpus),
+                key=lambda i: (i.spot_usd_per_hour is None, i.spot_usd_per_hour or 0, i.name),
+                default=None,
+            )
+        found = next((i for i in known if i.name == self.measured_on and i.eflops), None)
+        if found is None:
+            which = examples(self.measured_on, (i.name for i in known if i.eflops))
+            raise RequestError("measured_on", self.measured_on, f"a type with known eFLOPS{which}")
+        return found
+
+    def life_s(self, instance: InstanceType) -> float:
+        """Mean time to preemption of one spot VM, seconds; unknown bands count as the worst."""
+        if self.mttp_s is not None:
+            return self.mttp_s
+        band = instance.interruption_band
+        return mean_life_s(BAND_SHARES[-1 if band is None else band])
+
+    def job_on(self, cluster: Cluster, throughput: float, reference: InstanceType) -> Job:
+        """The job as it runs on a cluster, for the simulator; the price of a VM carries that of the whole cluster."""
+        factor = (reference.eflops or 0.0) / throughput
+        step, vms = self.job.step_s, max(cluster.spot_count, 1)
+        lives = (self.life_s(cluster.gpu),) if self.mttp_s is None else self.job.mttp_s
+        return replace(
+            self.job,
+            step_s=Span(step.low * factor, step.high * factor),
+            vms=vms,
+            mttp_s=lives,
+            spot_usd_per_hour=float(cluster.usd_per_hour) / vms,
+        )
+
+    def outlook(self, sizes: Sizes, row: int, micro_usd_per_hour: int) -> Outlook:
+        """What is to be expected of a size at a price."""
+        total = float(sizes.total_s[row])
+        return Outlook(
+            total_s=total,
+            cost_usd=float(sizes.billed_s[row]) * micro_usd_per_hour / MICRO_USD / 3600,
+            preemptions=float(sizes.preemptions[row]),
+            sound=bool(sizes.sound[row]),
+        )
+
+    def forecast(self, sizes: Sizes, reference: InstanceType | None) -> Sizes:
+        """The sizes with their expected times; infinite where nothing is trained."""
+        if reference is None or not len(sizes):
+            return sizes
+        from deepvm.core.preemption.makespan import beyond_model, forecast
+
+        lives = np.array([self.life_s(t) for t in sizes.types])[sizes.type_index]
+        work = sizes.throughput
+        trains = work > 0
+        step = self.job.step_s.mean * (reference.eflops or 0.0) / np.where(trains, work, 1.0)
+        found = forecast(
+            self.job, self.policy, per_second=sizes.spot / lives, step_s=step, vms=sizes.spot.astype(np.float64)
+        )
+        total_s = np.where(trains, found.total_s, np.inf)
+        return replace(
+            sizes,
+            total_s=total_s,
+            billed_s=total_s + np.where(trains, found.overlap_s, 0.0) / np.maximum(sizes.spot, 1),
+            preemptions=np.where(trains, found.preemptions, 0.0),
+            sound=found.sound & (not beyond_model(self.job)) & ~(self.job.elastic & (sizes.spot > 1)),
+        )
+
+    def allowed_micro_usd(self, sizes: Sizes) -> IntArray:
+        """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1: at none."""
+        total_s = sizes.total_s
+        most = np.full(total_s.shape, np.iinfo(np.int64).max, dtype=np.int64)
+        if self.total_budget is not None:
+            # A hair more, so that the bill that a plan itself was said to have is enough for it.
+            money = float(self.total_budget) * MICRO_USD * 3600 * (1 + 1e-12)
+            most = np.floor(np.minimum(money / sizes.billed_s, 2.0**62)).astype(np.int64)
+        late = np.zeros(total_s.shape, dtype=np.bool_)
+        if self.deadline_s is not None:
+            late = total_s > self.deadline_s
+        return np.where(late | ~np.isfinite(total_s), -1, most)
+
+
+def _check(job: Job) -> None:
+    """Refuse a job file that speaks of other machines than the planner's clusters have.
+
+    Raises:
+        RequestError: a step of several VMs, or on-demand VMs.
+    """
+    if job.vms != 1:
+        allowed = "vms: 1 with the step_s of one VM; how much faster a cluster is, the speed-up curves say"
+        raise RequestError("job", f"vms: {job.vms}", allowed)
+    if job.market is not Market.SPOT:
+        allowed = "market: spot; the clusters are of spot VMs, 'deepvm simulate' shows the job on demand"
+        raise RequestError("job", f"market: {job.market.value}", allowed)
+
+
+def _share(value: str | float) -> float:
+    allowed = "the share of VMs that is taken away in a month, from 0 and below 100 %, such as 10% or 0.1"
+    text = str(value).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise RequestError("interruption_rate", value, allowed) from None
+    if isinstance(value, bool) or not 0 <= share < 1:
+        raise RequestError("interruption_rate", value, allowed)
+    return share
+
+
+def _of_seconds(work_s: float, checkpoint_bytes: int) -> Job:
+    """A job of which only the time and the size of a version are known, in steps of a second or so."""
+    steps = int(min(max(work_s, 1000), 10**7))
+    return Job(
+        name="work",
+        steps=steps,
+        step_s=Span.of(work_s / steps),
+        save_s=Span.of(checkpoint_bytes / SAVE_BYTES_PER_S),
+        backup_s=Span.of(checkpoint_bytes / BACKUP_BYTES_PER_S),
+        allocation_s=ALLOCATION_S,
+        preparation_s=PREPARATION_S,
+        grace_s=GRACE_S,
+    )

@@ -1,0 +1,1 @@
+"""The exact search: the integer program and the enumeration that checks it."""

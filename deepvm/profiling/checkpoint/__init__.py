@@ -1,0 +1,1 @@
+"""Benchmark of checkpointing: deepvm against what torch brings, in one run."""

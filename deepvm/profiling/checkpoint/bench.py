@@ -1,0 +1,283 @@
+"""All methods in one run, interleaved, in a real training loop; medians, and ratios to ``torch.save`` with fsync."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from deepvm.core.spelling import one_of
+from deepvm.errors import CheckpointError, RequestError
+from deepvm.io.host_info import cores, processor
+from deepvm.profiling.checkpoint.bench_training import Training
+from deepvm.profiling.checkpoint.methods import METHODS, REFERENCE, Method, Place, Times, available
+from deepvm.profiling.workload.resnet import MODELS
+
+BENCH_VERSION = "deepvm.ckpt-bench/1"
+STEPS = 4
+"""Steps of training after each save, in which what works in the background can end."""
+WARM_UPS = 3
+"""Saves of each method that do not count: a memory node has so many slots, a folder so many files to write over."""
+_VERSIONS = 4
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it was measured.
+
+    Attributes:
+        processor: its name. cores: those this process may use. threads: those torch uses.
+        file_system: its type and device.
+    """
+
+    processor: str
+    cores: int
+    threads: int
+    file_system: str
+    kernel: str
+    python: str
+    torch: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Medians of one method, in seconds and over those of the reference.
+
+    Attributes:
+        stall_s: training stands still. durable_s: from the start of the save until the method's guarantee holds, with
+            nothing else to do for the machine; training_s: the same while training goes on, which takes its share of
+            the cores (so does a memory node that is on the same machine).
+        extra_s: how much longer a loop takes with a checkpoint than the same without right before it; noise can make
+            it negative.
+        stall_ratio, durable_ratio, training_ratio: each over the reference's.
+        extra_ratio: too; None where the reference's is not positive.
+    """
+
+    stall_s: float
+    durable_s: float
+    training_s: float
+    extra_s: float
+    stall_ratio: float
+    durable_ratio: float
+    training_ratio: float
+    extra_ratio: float | None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a run found.
+
+    Attributes:
+        model: which. bytes: of its state. reps: rounds that count.
+        steps: of training after each save, and without one before it.
+        step_s: median seconds of a step without checkpoints. methods: by name.
+    """
+
+    model: str
+    bytes: int
+    reps: int
+    steps: int
+    step_s: float
+    machine: Machine
+    methods: Mapping[str, Figures]
+
+    def document(self) -> dict[str, object]:
+        """The result as JSON has it."""
+        return {"schema_version": BENCH_VERSION, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Saves of one round: their times with training behind them and without, and those of the loops without and with.
+
+    What blocks does not know what comes behind it: all of its saves count as both.
+    """
+
+    bare_s: float
+    loop_s: float
+    in_loop: tuple[Times, ...]
+    alone: tuple[Times, ...]
+
+
+def run_bench(
+    model: str,
+    reps: int = 5,
+    *,
+    methods: Sequence[str] = (),
+    folder: Path | None = None,
+    steps: int = STEPS,
+    say: Callable[[str], None] = lambda line: None,
+) -> Bench:
+    """Measure.
+
+    Args:
+        model: a key of :data:`~deepvm.profiling.workload.resnet.MODELS`.
+        reps: rounds, after some that do not count. In each, every method saves once with training behind it and once or
+            twice (what does not block) without.
+        methods: of :data:`~deepvm.profiling.checkpoint.methods.METHODS`; all that can be used here unless given.
+            The reference is always among them.
+        folder: where a temporary folder for all files is made; the system's unless given.
+        steps: of training after each save.
+        say: gets lines about the progress.
+
+    Raises:
+        RequestError: an argument cannot be used.
+        CheckpointError: a method failed, or there is no room for its files.
+    """
+    if model not in MODELS:
+        raise RequestError("model", model, one_of(model, MODELS, ", "))
+    for option, value in (("reps", reps), ("steps", steps)):
+        if isinstance(value, bool) or value < 1:
+            raise RequestError(option, value, "a whole number from 1")
+    names = _chosen(methods)
+    if folder is not None and not folder.is_dir():
+        raise RequestError("dir", str(folder), "a folder that exists")
+    training = Training(MODELS[model])
+    size = training.state_bytes()
+    _check_room(folder or Path(tempfile.gettempdir()), size * _VERSIONS * len(names))
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder)))
+        ready: dict[str, Method] = {}
+        for name in names:
+            own = work / name
+            own.mkdir()
+            made = METHODS[name](Place(training, own, size))
+            stack.callback(made.close)
+            ready[name] = made
+        # Told that it is alone, DCP says so at every save, from its own thread as well.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        samples = _measure(training, ready, reps, steps, say)
+        machine = _machine(work)
+    return Bench(
+        model=model,
+        bytes=size,
+        reps=reps,
+        steps=steps,
+        step_s=median(s.bare_s for own in samples.values() for s in own) / steps,
+        machine=machine,
+        methods=_figures(samples),
+    )
+
+
+def _chosen(methods: Sequence[str]) -> tuple[str, ...]:
+    possible = available()
+    for name in methods:
+        if name not in possible:
+            raise RequestError("methods", name, one_of(name, possible, ", "))
+    return tuple(m for m in possible if not methods or m in methods or m == REFERENCE)
+
+
+def _measure(
+    training: Training, ready: Mapping[str, Method], reps: int, steps: int, say: Callable[[str], None]
+) -> dict[str, list[_Sample]]:
+    samples: dict[str, list[_Sample]] = {name: [] for name in ready}
+    names = list(ready)
+    for rep in range(1 - WARM_UPS, reps + 1):
+        # Another one is first each time, and hardly one follows itself: the machine is as the others have left it.
+        order = names[rep % len(names) :] + names[: rep % len(names)]
+        looped = {name: _in_loop(training, ready[name], steps if rep > 0 else 1) for name in order}
+        for name in order:
+            sample = _sample(training, ready[name], *looped[name])
+            say(
+                f"{f'{rep}/{reps}' if rep > 0 else 'warm-up':>8}  {name:<22}"
+                f"stall {_stall_s(sample.in_loop) * 1e3:8.1f} ms  safe after {_durable_s(sample.alone) * 1e3:8.1f} ms, "
+                f"in training {_durable_s(sample.in_loop) * 1e3:8.1f} ms  "
+                f"loop {sample.loop_s:.3f} s, without {sample.bare_s:.3f} s"
+            )
+            if rep > 0:
+                samples[name].append(sample)
+    return samples
+
+
+def _in_loop(training: Training, method: Method, steps: int) -> tuple[Times, float, float]:
+    # The loop without a checkpoint comes right before the one with it: what others do on the machine changes slowly.
+    start = time.perf_counter()
+    for _ in range(steps):
+        training.step()
+    middle = time.perf_counter()
+    method.save()
+    for _ in range(steps):
+        training.step()
+    end = time.perf_counter()
+    return method.finish(), middle - start, end - middle
+
+
+def _sample(training: Training, method: Method, in_loop: Times, bare_s: float, loop_s: float) -> _Sample:
+    first = _alone(training, method)
+    if method.blocks:
+        return _Sample(bare_s, loop_s, in_loop=(in_loop, first), alone=(in_loop, first))
+    # Two here as well: medians of fewer would say less about the others than about the reference.
+    return _Sample(bare_s, loop_s, in_loop=(in_loop,), alone=(first, _alone(training, method)))
+
+
+def _alone(training: Training, method: Method) -> Times:
+    training.step()  # what no step has changed is not saved, and would be found in the processor's caches
+    method.save()
+    return method.finish()
+
+
+def _figures(samples: Mapping[str, Sequence[_Sample]]) -> dict[str, Figures]:
+    seconds = {name: _seconds(own) for name, own in samples.items()}
+    found = {}
+    for name, own in seconds.items():
+        ratios = [a / b if b > 0 else None for a, b in zip(own, seconds[REFERENCE], strict=True)]
+        stall, durable, training, extra = ratios
+        assert stall is not None and durable is not None and training is not None
+        found[name] = Figures(*own, stall, durable, training, extra)
+    return found
+
+
+def _seconds(own: Sequence[_Sample]) -> tuple[float, float, float, float]:
+    in_loop, alone = [t for s in own for t in s.in_loop], [t for s in own for t in s.alone]
+    return _stall_s(in_loop), _durable_s(alone), _durable_s(in_loop), median(s.loop_s - s.bare_s for s in own)
+
+
+def _stall_s(times: Iterable[Times]) -> float:
+    return median(t.stall_s for t in times)
+
+
+def _durable_s(times: Iterable[Times]) -> float:
+    return median(t.durable_s for t in times)
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise CheckpointError(
+            f"{folder}: {needed / 1e9:.1f} GB of free space are needed, {free / 1e9:.1f} GB are there; "
+            "choose another folder with --dir, or fewer methods with --methods"
+        )
+
+
+def _machine(folder: Path) -> Machine:
+    return Machine(
+        processor=processor(),
+        cores=cores(),
+        threads=torch.get_num_threads(),
+        file_system=_file_system(folder),
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+    )
+
+
+def _file_system(folder: Path) -> str:
+    try:
+        device = os.stat(folder).st_dev
+        rows = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    here = f"{os.major(device)}:{os.minor(device)}"
+    found = [r.partition(" - ")[2].split() for r in rows if r.split()[2] == here]
+    return " ".join(found[0][:2]) if found else "unknown"

@@ -1,0 +1,1 @@
+"""eFLOPS of a machine (DeepVM III-B2)."""

@@ -1,0 +1,238 @@
+"""eFLOPS: the operations that a machine does each second while it trains (DeepVM III-B2).
+
+eFLOPS = 3 x operations of the forward pass x images/s: the backward pass has twice as many as the forward pass. The
+number belongs to its workload: one machine has several times as many eFLOPS with one model as with another.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
+from deepvm.core.spelling import one_of
+from deepvm.errors import MissingExtraError, RequestError
+from deepvm.io.host_info import cores
+from deepvm.profiling.eflops.workers import run_workers
+from deepvm.profiling.hosts.machine import Machine
+from deepvm.profiling.workload.windows import Window, median_speed, spread
+from deepvm.profiling.workload.workload import BATCH, RESOLUTION, Task, Workload
+
+EFLOPS_VERSION = DOCUMENT_VERSIONS["eflops"]
+PASSES = 3
+"""Training over the forward pass: the gradients by a layer's input and by its weights have as many operations each."""
+LEAST_WINDOWS, MOST_WINDOWS = 3, 1000
+"""Two windows say that something is wrong, but not which of them."""
+WIDE_SPREAD = 0.10
+"""A spread above it gets a warning."""
+WINDOWS, SECONDS, TIMEOUT_S = 5, 2.0, 600.0
+_DTYPES = ("float32", "bfloat16", "float16")
+_OPTIMIZERS = ("adam", "sgd")
+
+
+@dataclass(frozen=True)
+class Eflops:
+    """A measurement.
+
+    Attributes:
+        workload, machine: what it belongs to.
+        forward_flops: operations of the forward pass for one image.
+        device, processes, threads, data: as it was measured; ``data`` is ``synthetic``, ``cifar10`` or ``idx``.
+        steps: of training in each window that counts. warm_up, windows: those before, and those that count.
+        steady: whether the speed no longer changed when they began.
+    """
+
+    workload: Workload
+    machine: Machine
+    forward_flops: int
+    device: str
+    processes: int
+    threads: int
+    data: str
+    steps: int
+    warm_up: tuple[Window, ...]
+    windows: tuple[Window, ...]
+    steady: bool
+
+    @property
+    def images_per_s(self) -> float:
+        """Median over the windows, all GPUs or processes together."""
+        return median_speed(self.windows)
+
+    @property
+    def eflops(self) -> float:
+        """Operations a second in training."""
+        return PASSES * self.forward_flops * self.images_per_s
+
+    @property
+    def spread(self) -> float:
+        """(fastest - slowest) / median of the windows."""
+        return spread(self.windows)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why the number may not be what the machine can do, each with the next step."""
+        found = []
+        if not self.steady:
+            found.append(
+                f"the speed still changed after {len(self.warm_up)} windows of warm-up; "
+                "end what else runs here, or take longer windows with --seconds"
+            )
+        if self.spread > WIDE_SPREAD:
+            found.append(
+                f"the windows differ by {self.spread:.0%}; end what else runs here, or measure more with --windows"
+            )
+        if self.device == "cuda" and self.processes < len(self.machine.gpus):
+            found.append(
+                f"{self.processes} of {len(self.machine.gpus)} GPUs were measured; leave --processes out to use all"
+            )
+        return tuple(found)
+
+    def document(self) -> dict[str, object]:
+        """The measurement as JSON has it, raw windows included."""
+        return {
+            "schema_version": EFLOPS_VERSION,
+            "eflops": self.eflops,
+            "images_per_s": self.images_per_s,
+            "spread": self.spread,
+            "workload": asdict(self.workload),
+            "machine": self.machine.document(),
+            "forward_flops": self.forward_flops,
+            "device": self.device,
+            "processes": self.processes,
+            "threads": self.threads,
+            "data": self.data,
+            "steps": self.steps,
+            "warm_up": [asdict(w) for w in self.warm_up],
+            "windows": [asdict(w) for w in self.windows],
+            "warnings": list(self.warnings),
+        }
+
+
+def measure_eflops(
+    model: str,
+    batch: int = BATCH,
+    resolution: int = RESOLUTION,
+    windows: int = WINDOWS,
+    device: str = "auto",
+    dtype: str = "float32",
+    optimizer: str = "adam",
+    *,
+    processes: int | None = None,
+    data: Path | None = None,
+    seconds: float = SECONDS,
+    timeout_s: float = TIMEOUT_S,
+    say: Callable[[str], None] = lambda line: None,
+) -> Eflops:
+    """Train on this machine and time it.
+
+    The training runs in processes of its own, one for each GPU, together by DDP: what ends them does not end the
+    caller, and what hangs in them is ended.
+
+    Args:
+        model: a name of :data:`deepvm.profiling.workload.models.MODELS`, or ``module:function``, a function without
+            arguments that returns a module for images (batch, 3, resolution, resolution) with 10 outputs. It and the
+            four named below are a :class:`~deepvm.profiling.workload.workload.Workload`.
+        batch: images of a step on each GPU, or in each process on the CPU.
+        resolution: height and width of the images, pixels.
+        windows: how many count; the warm-up is that of :func:`~deepvm.profiling.workload.windows.time_windows`.
+        device: ``cpu``, ``cuda``, or ``auto`` for the GPUs where there are any.
+        dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision.
+        optimizer: ``adam`` or ``sgd``.
+        processes: one for each GPU, and one on the CPU, unless given; on the CPU they share its cores.
+        data: a folder that :func:`~deepvm.profiling.workload.images.read_images` reads; random images unless given.
+        seconds: a window lasts at least.
+        timeout_s: how long nothing may be heard, beyond a window's length, before the processes are ended.
+        say: gets lines about the progress.
+
+    Raises:
+        RequestError: an argument cannot be used, or a batch does not fit into the memory.
+        MissingExtraError: torch is not installed.
+        DataError: the images cannot be read.
+        MeasurementError: a process failed or was not heard from.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError("", "torch", "train")
+    check_numbers(batch, resolution, windows, seconds, timeout_s)
+    for option, name, names in (("dtype", dtype, _DTYPES), ("optimizer", optimizer, _OPTIMIZERS)):
+        if name not in names:
+            raise RequestError(option, name, one_of(name, names, ", "))
+    device, count = _devices(device, processes)
+    task = Task(
+        workload=Workload(model, resolution, batch, dtype, optimizer),
+        device=device,
+        processes=count,
+        threads=max(1, cores() // count),
+        windows=windows,
+        seconds=seconds,
+        timeout_s=timeout_s,
+        data=str(data.absolute()) if data else "",
+        modules=os.getcwd() if ":" in model else "",
+    )
+    where = f"{count} GPU{'s' * (count > 1)}" if device == "cuda" else _on_cpu(task)
+    say(f"{model}: {batch} images of {resolution} x {resolution}, {dtype}, {optimizer}, on {where}")
+    return _eflops(task, run_workers(task, lambda line: say(f"{model}: {line}")))
+
+
+def check_numbers(batch: int, resolution: int, windows: int, seconds: float, timeout_s: float = TIMEOUT_S) -> None:
+    """Refuse numbers with which :func:`measure_eflops` cannot measure on any machine.
+
+    Raises:
+        RequestError: names the number and its limits.
+    """
+    _check_whole("batch", batch, 2, 65536, "; batch normalisation needs two images")
+    _check_whole("resolution", resolution, 32, 2048)
+    _check_whole("windows", windows, LEAST_WINDOWS, MOST_WINDOWS)
+    for option, value, least, most in (("seconds", seconds, 0.001, 600), ("timeout", timeout_s, 1, 86400)):
+        if not least <= value <= most:
+            raise RequestError(option, value, f"seconds from {least} to {most}")
+
+
+def _eflops(task: Task, found: dict[str, Any]) -> Eflops:
+    machine = found["machine"]
+    return Eflops(
+        workload=task.workload,
+        machine=Machine(**machine | {"gpus": tuple(machine["gpus"])}),
+        forward_flops=found["forward_flops"],
+        device=task.device,
+        processes=task.processes,
+        threads=task.threads,
+        data=found["data"],
+        steps=found["steps"],
+        warm_up=tuple(Window(**w) for w in found["warm_up"]),
+        windows=tuple(Window(**w) for w in found["windows"]),
+        steady=found["steady"],
+    )
+
+
+def _devices(device: str, processes: int | None) -> tuple[str, int]:
+    """The device, and how many processes train on it."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise RequestError("device", device, "auto, cpu, cuda")
+    gpus = 0
+    if device != "cpu":
+        import torch
+
+        gpus = torch.cuda.device_count()
+        if device == "cuda" and not gpus:
+            allowed = f"cpu: torch {torch.__version__} sees no NVIDIA GPU here"
+            raise RequestError("device", device, allowed)
+    most = gpus or cores()
+    if processes is not None:
+        what = "GPUs that torch sees" if gpus else "cores that this process may use"
+        _check_whole("processes", processes, 1, most, f", the {what}")
+    return ("cuda", processes or gpus) if gpus else ("cpu", processes or 1)
+
+
+def _on_cpu(task: Task) -> str:
+    each = f"{task.threads} thread{'s' * (task.threads > 1)}"
+    return f"{task.processes} processes of {each} each" if task.processes > 1 else f"{each} of the CPU"
+
+
+def _check_whole(option: str, value: int, least: int, most: int, why: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise RequestError(option, value, f"a whole number from {least} to {most}{why}")

@@ -1,0 +1,1 @@
+"""Speed-up curves fitted to measured points (DeepVM III-C1)."""

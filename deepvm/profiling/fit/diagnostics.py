@@ -1,0 +1,179 @@
+"""What is wrong with points, or with what a curve fitted to them would be used for; in words that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepvm.core.cluster.speedup import FloatArray, HybridSpeedup
+from deepvm.profiling.fit.speedup_models import LAWS, LOGISTIC, Fitted, best_first, fit_law
+
+if TYPE_CHECKING:
+    from deepvm.profiling.fit.fit import Fit
+
+ENOUGH_SIZES = 5
+REACH = 1.5
+"""A curve is trusted up to so many times the largest measured n."""
+
+CLOSE = 2.0
+"""Laws whose AICc is not further apart are as good as each other."""
+
+OFF = 0.1
+"""A mean error, an S(1) or a band that is further off is worth a word."""
+
+_SCATTER = 0.05
+_HYBRID = "hybrid, which is the logistic with its tangent below b (eq. 12)"
+_ABOVE_LINEAR = 1.05
+_NEAR_LINEAR = 0.9
+
+
+def doubts(n: FloatArray, s: FloatArray, laws: Sequence[Fitted], best: Fitted, up_to: int) -> tuple[str, ...]:
+    """Every doubt, the gravest first.
+
+    Args:
+        n: sizes in VMs, shape (m,).
+        s: measured speed-ups, shape (m,).
+        laws: all fits.
+        best: the one that is to be used.
+        up_to: the largest n it is to be used for.
+    """
+    logistic = next(f for f in laws if f.law is LOGISTIC)
+    found = [*_of_use(n, up_to), *_of_points(n, s), *_of_fits(len(n), laws, best), *_of_logistic(n, logistic)]
+    return tuple(found)
+
+
+def point_doubts(points: Sequence[tuple[float, float]]) -> tuple[str, ...]:
+    """What is wrong with points before any curve is fitted, and whether no law comes near them.
+
+    Args:
+        points: (n, S(n)), repeats allowed.
+    """
+    n, s = np.array(points, dtype=np.float64).T
+    found = [text for text in _of_points(n, s) if not text.startswith("only")]
+    if len(np.unique(n)) > len(LOGISTIC.parameters):
+        best = best_first([fit_law(law, n, s) for law in LAWS])[0]
+        found += [_far(best)] if best.mape > OFF else []
+    return tuple(found)
+
+
+def trusted_to(fit: Fit) -> int:
+    """The largest n to use the curve for: 1.5 x the largest measured, or just that one where nothing bends yet."""
+    return fit.sizes[-1] if _is_straight(fit) else int(REACH * fit.sizes[-1])
+
+
+def next_step(fit: Fit) -> str:
+    """Which n to measure next, and why; or that there is no need."""
+    sizes, largest = fit.sizes, fit.sizes[-1]
+    n = np.array(sizes, dtype=np.float64)
+    low, high = fit.band.at(n)
+    width = (high - low) / 2 / fit.best.speedup(n)
+    widest = int(np.argmax(width))
+    if fit.up_to > REACH * largest:
+        return f"measure n = {fit.up_to}, for which the curve is to be used"
+    if _is_straight(fit):
+        return f"measure n = {2 * largest}: nothing bends yet at n = {largest}"
+    if len(sizes) <= ENOUGH_SIZES:
+        between = _middle(sizes)
+        return f"measure n = {between or 2 * largest}: {len(sizes)} sizes are few"
+    if width[widest] > OFF and sum(n == 1 for n, _ in fit.points) == 1:
+        return f"repeat n = 1, from which all speed-ups count: S({sizes[widest]}) is {_sure(width[widest])}"
+    if width[widest] > OFF:
+        return f"repeat n = {sizes[widest]}, where the band is widest: {_sure(width[widest])}"
+    return f"nothing; up to n = {trusted_to(fit)} these points are enough"
+
+
+def _sure(width: float) -> str:
+    return f"known to {100 * width:.0f} % to either side"
+
+
+def _is_straight(fit: Fit) -> bool:
+    return fit.logistic.b >= fit.sizes[-1] or _is_near_linear(*np.array(fit.points).T)
+
+
+def _middle(sizes: Sequence[int]) -> int | None:
+    """A size that is not measured yet, in the middle of the widest gap as a ratio."""
+    gaps = [(high / low, round((low * high) ** 0.5)) for low, high in zip(sizes, sizes[1:], strict=False)]
+    free = [(ratio, middle) for ratio, middle in gaps if middle not in sizes]
+    return max(free)[1] if free else None
+
+
+def _of_use(n: FloatArray, up_to: int) -> Iterator[str]:
+    largest = float(n.max())
+    if up_to > REACH * largest:
+        yield (
+            f"n = {up_to} is {up_to / largest:.3g} x the largest n that was measured ({largest:g}): beyond "
+            f"{REACH} x, here n = {int(REACH * largest)}, S(n) is a guess, and the band knows nothing of other laws. "
+            "A logistic that was measured to n = 8 with 5 % noise gave an S(32) of 0.4 to 6 times the truth"
+        )
+
+
+def _of_points(n: FloatArray, s: FloatArray) -> Iterator[str]:
+    sizes = np.unique(n)
+    if len(sizes) < ENOUGH_SIZES:
+        yield f"only {len(sizes)} different n: measure {ENOUGH_SIZES} or more, or the law says more than the points do"
+    if _is_near_linear(n, s):
+        yield (
+            f"S(n) is above {_NEAR_LINEAR} n everywhere, so no bend has been measured: "
+            f"nothing is known of n above {sizes[-1]:g}"
+        )
+    at_one = float(np.median(s[n == 1])) if (n == 1).any() else 1.0
+    if abs(at_one - 1) > _SCATTER:
+        yield f"S(1) is 1 by definition and {at_one:.3g} in the points: are they speed-ups over one VM?"
+    above = sizes[[float(np.median(s[n == size])) > _ABOVE_LINEAR * size for size in sizes]]
+    if len(above):
+        shown = ", ".join(f"{size:g}" for size in above if size > 1)
+        if shown:
+            yield f"faster than n VMs can be at n = {shown}: was it the same work, and n = 1 not slowed by something?"
+    for size in sizes:
+        own = s[n == size]
+        spread = float(np.std(own, ddof=1) / np.mean(own)) if len(own) > 1 else 0.0
+        if spread > _SCATTER:
+            yield f"{len(own)} measurements at n = {size:g} scatter by {100 * spread:.0f} % of S(n): repeat them"
+
+
+def _of_fits(measurements: int, laws: Sequence[Fitted], best: Fitted) -> Iterator[str]:
+    for fitted in laws:
+        if not fitted.converged:
+            yield f"{fitted.law.name}: the search for its parameters was cut off; do not use them"
+    without = [f for f in laws if f.aicc is None]
+    if without:
+        names = _and([f.law.name for f in without])
+        most = max(len(f.law.parameters) for f in without)
+        yield (
+            f"{measurements} measurements are too few for an AICc of {names}: {most + 3} are enough to compare all laws"
+        )
+    if best.mape > OFF:
+        yield _far(best)
+
+
+def _far(best: Fitted) -> str:
+    return (
+        f"the nearest law, {best.law.name}, is {100 * best.mape:.0f} % off on average: "
+        "use the points themselves (--speedup measured)"
+    )
+
+
+def _of_logistic(n: FloatArray, logistic: Fitted) -> Iterator[str]:
+    largest = float(n.max())
+    a, b, c = logistic.values
+    if b >= largest:
+        yield f"logistic: no measurement past its bend at n = {b:.3g}, so a, b and c are guesses; measure larger n"
+    for name in logistic.at_bounds():
+        value = dict(zip(logistic.law.parameters, logistic.values, strict=True))[name]
+        yield f"logistic: {name} = {value:g} is the bound of the search, so the points do not have this shape"
+    sizes = np.arange(1.0, largest + 1.0)
+    hybrid = HybridSpeedup(a, b, c).speedup(sizes)
+    if hybrid[0] <= 0:
+        yield f"{_HYBRID}: S(n) is below 0 up to n = {sizes[hybrid <= 0][-1]:g}"
+    elif abs(hybrid[0] - 1) > OFF:
+        yield f"{_HYBRID}: S(1) is {hybrid[0]:.3g} and must be 1, so small n come out wrong"
+
+
+def _and(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _is_near_linear(n: FloatArray, s: FloatArray) -> bool:
+    return bool((s > _NEAR_LINEAR * n).all())

@@ -1,0 +1,268 @@
+"""Four laws of scaling, fitted to the same measurements under the same noise, so that they can be compared.
+
+Every law minimises the sum of squared relative residuals S_law(n) / S(n) - 1 over all measurements. A measured time is
+off by some per cent of itself, whatever it is, and so is the speed-up made of it; with plain differences the largest
+sizes alone would decide. On the speed-ups behind Figure 5 of the paper the mean errors are then 3 % (alpha-beta), 8 %
+(logistic), 30 % (Amdahl, USL).
+
+AICc = m ln(mean squared residual) + 2 k + 2 k (k + 1) / (m - k - 1) of those residuals, with m measurements and k
+parameters, the width of the noise being one of them: the law with the least is the one to use. All measurements count,
+those at n = 1 too: a curve that does not give S(1) = 1 pays for it.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import OptimizeWarning, curve_fit, leastsq
+from scipy.special import expit
+
+from deepvm.core.cluster.speedup import FloatArray, RingSpeedup
+
+SMALLEST_RESIDUAL = 1e-6
+"""Relative. No clock measures a step better, so laws that fit as closely are told apart by their parameters alone."""
+
+EVALUATIONS = 2000
+_TOLERANCE = 1e-14
+_FAST_EVALUATIONS = 200
+_CONVERGED = (1, 2, 3, 4)
+"""What leastsq returns when it is done."""
+
+_AT_BOUND = 1e-6
+_NOTHING = 1e-9
+"""A cost that is smaller is 0: the search stays inside its bounds and comes as close to them as it can."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """A family of curves S(n).
+
+    Attributes:
+        name: as in documents. parameters: their names, in order.
+        low, high: bounds of each parameter.
+        speedup: S(n) of an array n and the parameters, same shape as n.
+        starts: where a search for the parameters begins, given n and S(n); the best end counts.
+        unit: whether S(1) = 1 whatever the parameters.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    speedup: Callable[..., FloatArray]
+    starts: Callable[[FloatArray, FloatArray], Sequence[Sequence[float]]]
+    unit: bool = True
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A law with the parameters that fit best.
+
+    Attributes:
+        law: which. values: its parameters, in order.
+        mape: mean absolute relative error over the measurements, a fraction (0.03 is 3 %).
+        aicc: see the module; None with too few measurements for so many parameters.
+        converged: False when the search was cut off.
+    """
+
+    law: Law
+    values: tuple[float, ...]
+    mape: float
+    aicc: float | None
+    converged: bool
+
+    def speedup(self, n: FloatArray) -> FloatArray:
+        """S(n), same shape as n."""
+        return self.law.speedup(np.asarray(n, dtype=np.float64), *self.values)
+
+    def at_bounds(self) -> tuple[str, ...]:
+        """The parameters that a bound holds, by name."""
+        law = self.law
+        return tuple(
+            name
+            for name, value, low, high in zip(law.parameters, self.values, law.low, law.high, strict=True)
+            if value <= low * (1 + _AT_BOUND) or value >= high * (1 - _AT_BOUND)
+        )
+
+
+def fit_law(law: Law, n: FloatArray, s: FloatArray, *, evaluations: int = EVALUATIONS) -> Fitted:
+    """Fit one law.
+
+    Args:
+        law: which.
+        n: sizes in VMs, shape (m,).
+        s: measured speed-ups, shape (m,), above 0.
+        evaluations: of the law, from each start, before a search is cut off.
+    """
+    if law is ALPHA_BETA:
+        # The same code that fits a ring to a catalogue's points: the two must agree to the last digit.
+        ring = RingSpeedup.fit(list(zip(n, s, strict=True)))
+        return _fitted(law, (ring.c, ring.l), n, s, converged=True)
+    starts = law.starts(n, s)
+    ends = [end for start in starts if (end := search_fast(law, n, s, start)) is not None]
+    near = min(ends or starts, key=lambda values: _mean_square(law, values, n, s))
+    exact = search(law, n, s, near, evaluations=evaluations)
+    return _fitted(law, near if exact is None else exact, n, s, converged=exact is not None)
+
+
+def search(
+    law: Law, n: FloatArray, s: FloatArray, start: Sequence[float], *, evaluations: int = EVALUATIONS
+) -> tuple[float, ...] | None:
+    """The least squares of the relative residuals from one start, inside the bounds; None when it was cut off."""
+    with warnings.catch_warnings():
+        # The covariance, which is not used here, has no value when the law passes through every point.
+        warnings.simplefilter("ignore", OptimizeWarning)
+        try:
+            values, _ = curve_fit(
+                law.speedup,
+                n,
+                s,
+                p0=start,
+                sigma=s,
+                bounds=(law.low, law.high),
+                max_nfev=evaluations,
+                x_scale="jac",
+                ftol=_TOLERANCE,
+                xtol=_TOLERANCE,
+                gtol=_TOLERANCE,
+            )
+        except RuntimeError:  # so curve_fit says that it did not converge
+            return None
+    return tuple(_settled(v) for v in values)
+
+
+def search_fast(law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]) -> tuple[float, ...] | None:
+    """As :func:`search`, to about five digits and in a tenth of the time.
+
+    This search knows no bounds. A parameter that it takes across one is put there, and the others are searched again.
+    Parameters that are never 0 are searched as logarithms: where a logistic has not bent yet, b and log(c) change
+    together along a straight line; b and c do so along a curve, on which a search creeps.
+    """
+    logs = np.array(law.low) > 0
+    low, high = (np.where(logs, np.log(np.where(logs, v, 1.0)), v) for v in (np.array(law.low), np.array(law.high)))
+    begin = np.where(logs, np.log(np.where(logs, start, 1.0)), start)
+    values, free = begin.copy(), np.arange(len(begin))
+
+    def error(some: FloatArray) -> FloatArray:
+        values[free] = some
+        return residuals(law, np.where(logs, np.exp(values), values).tolist(), n, s)
+
+    while len(free):
+        with np.errstate(all="ignore"):
+            found, _, _, _, end = leastsq(error, begin[free], maxfev=_FAST_EVALUATIONS, full_output=True)
+        values[free] = np.clip(found, low[free], high[free])
+        kept = values[free] == found
+        if not np.isfinite(found).all() or (kept.all() and end not in _CONVERGED):
+            return search(law, n, s, start)
+        if kept.all():
+            break
+        free = free[kept]
+    # exp(log(512)) may be a little more than 512.
+    ended = np.clip(np.where(logs, np.exp(np.where(logs, values, 0.0)), values), law.low, law.high)
+    return tuple(_settled(v) for v in ended)
+
+
+def _settled(value: float) -> float:
+    return 0.0 if value < _NOTHING else float(value)
+
+
+def residuals(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -> FloatArray:
+    """Relative: S_law(n) / S(n) - 1, shape of n."""
+    return np.asarray(law.speedup(n, *values) / s - 1.0)
+
+
+def aicc(mean_square: float, measurements: int, parameters: int) -> float | None:
+    """Akaike's criterion corrected for few data; see the module. None when it has no value.
+
+    Args:
+        mean_square: of the relative residuals.
+        measurements: how many.
+        parameters: of the law, without the width of the noise.
+    """
+    k = parameters + 1
+    if measurements - k - 1 <= 0:
+        return None
+    least = max(mean_square, SMALLEST_RESIDUAL**2)
+    return measurements * math.log(least) + 2 * k + 2 * k * (k + 1) / (measurements - k - 1)
+
+
+def _fitted(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray, *, converged: bool) -> Fitted:
+    mean_error = float(np.mean(np.abs(residuals(law, values, n, s))))
+    score = aicc(_mean_square(law, values, n, s), len(n), len(law.parameters))
+    return Fitted(law, tuple(values), mean_error, score, converged)
+
+
+def _mean_square(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -> float:
+    return float(np.mean(residuals(law, values, n, s) ** 2))
+
+
+# The formulas once more, and not the curves of core: a search tries values that those refuse.
+def _logistic(n: FloatArray, a: float, b: float, c: float) -> FloatArray:
+    return np.asarray(c * expit(a * (n - b)))
+
+
+def _logistic_starts(n: FloatArray, s: FloatArray) -> list[list[float]]:
+    """log(S / (c - S)) = a (n - b) is a line in n once c is guessed: 1.2 of the largest S, or much closer, or far."""
+    starts = []
+    for times in (1.2, 1.01, 2.0, 10.0):
+        c = times * float(s.max())
+        slope, at_zero = np.polyfit(n, np.log(s / (c - s)), 1)
+        # A curve that does not rise gets a slope of 0 or less, and no b.
+        a = max(float(slope), LOGISTIC.low[0])
+        start = np.clip([a, -float(at_zero) / a, c], LOGISTIC.low, LOGISTIC.high)
+        starts.append([float(v) for v in start])
+    return starts
+
+
+def _usl(n: FloatArray, contention: float, coherence: float) -> FloatArray:
+    return np.asarray(n / (1.0 + contention * (n - 1.0) + coherence * n * (n - 1.0)))
+
+
+def _amdahl(n: FloatArray, serial: float) -> FloatArray:
+    return _usl(n, serial, 0.0)
+
+
+def _ring(n: FloatArray, c: float, l: float) -> FloatArray:  # noqa: E741  the letter of the ring
+    return np.asarray(n / (1.0 + c * (n - 1.0) / n + l * (n - 1.0)))
+
+
+def _cost_starts(count: int) -> Callable[[FloatArray, FloatArray], list[list[float]]]:
+    """n/S - 1 is about the cost of each further VM; it is put into the first parameter, or shared among all."""
+
+    def starts(n: FloatArray, s: FloatArray) -> list[list[float]]:
+        more = n > 1
+        cost = max(float(np.median((n[more] / s[more] - 1.0) / (n[more] - 1.0))), 1e-4)
+        return [[cost, *[cost / 100] * (count - 1)], [cost / 2, *[cost / 20] * (count - 1)]]
+
+    return starts
+
+
+LOGISTIC = Law(
+    "logistic", ("a", "b", "c"), (1e-3, 0.0, 1e-2), (3.0, 128.0, 512.0), _logistic, _logistic_starts, unit=False
+)
+"""DeepVM eq. 10: a per VM, b in VMs, c the speed-up approached for large n."""
+AMDAHL = Law("amdahl", ("serial",), (0.0,), (math.inf,), _amdahl, _cost_starts(1))
+"""n / (1 + serial (n - 1)): the part of the work that no further VM takes over."""
+USL = Law("usl", ("contention", "coherence"), (0.0, 0.0), (math.inf, math.inf), _usl, _cost_starts(2))
+"""Gunther's universal scalability law, n / (1 + contention (n - 1) + coherence n (n - 1))."""
+ALPHA_BETA = Law("alpha-beta", ("c", "l"), (0.0, 0.0), (math.inf, math.inf), _ring, _cost_starts(2))
+"""Ring all-reduce, see :class:`~deepvm.core.cluster.speedup.RingSpeedup`: bytes c and latency l, in step times."""
+
+LAWS = (LOGISTIC, AMDAHL, USL, ALPHA_BETA)
+"""In the order of documents and tables."""
+
+
+def comparable(laws: Sequence[Fitted]) -> bool:
+    """Whether AICc can choose: with one value there is nothing to compare, and that law would win whatever it is."""
+    return sum(f.aicc is not None for f in laws) > 1
+
+
+def best_first(laws: Sequence[Fitted]) -> list[Fitted]:
+    """Laws by AICc, those without a value last; by their mean error where AICc cannot choose."""
+    if not comparable(laws):
+        return sorted(laws, key=lambda f: f.mape)
+    return sorted(laws, key=lambda f: math.inf if f.aicc is None else f.aicc)

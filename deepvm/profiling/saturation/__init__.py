@@ -1,0 +1,1 @@
+"""Network saturation of a memory node (DeepVM III-C2)."""

@@ -1,0 +1,331 @@
+"""How many VMs may push to one memory node at once: measured (DeepVM III-C2, eq. 14, Table V)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal, Protocol
+
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
+from deepvm.errors import MeasurementError, RequestError
+from deepvm.profiling.hosts.hosts import Host
+from deepvm.profiling.hosts.launch import Launcher
+from deepvm.profiling.hosts.machine import describe
+from deepvm.profiling.hosts.network import refuse_one_machine
+from deepvm.profiling.saturation.saturation_fit import Knee, fit_knee, raw_saturation
+
+SCHEMA = DOCUMENT_VERSIONS["saturation"]
+MOST_REPEATS = 1000
+_BUSY = 0.8
+_CLEAN = 0.1
+_SHORT_S = 0.05
+Transport = Literal["tcp", "mpi"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What is measured, and how.
+
+    Attributes:
+        receiver: the host that all push to; its ``address`` where the senders shall not find it out (TCP).
+        senders: hosts; n goes from 1 to their number.
+        launcher: how commands get to hosts.
+        checkpoint_bytes: pushed by all senders together.
+        repeats: of each n. seed: of the order.
+        start_s: until all hosts have found each other. limit_s: for one push.
+        stall_s: a sender of which nothing comes for so long is lost.
+        interface: only this one, or this network, is used (MPI).
+        sender_type, receiver_type: instance types, "" for unknown. sender_gbps, receiver_gbps: None is measured.
+    """
+
+    receiver: Host
+    senders: tuple[Host, ...]
+    launcher: Launcher
+    transport: Transport = "tcp"
+    checkpoint_bytes: int = 300_000_000
+    repeats: int = 5
+    seed: int = 0
+    start_s: float = 180.0
+    limit_s: float = 600.0
+    stall_s: float = 30.0
+    interface: str = ""
+    sender_type: str = ""
+    receiver_type: str = ""
+    sender_gbps: float | None = None
+    receiver_gbps: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured.
+
+        Raises:
+            RequestError: fewer than two senders, a host twice, or a number that is not above 0.
+        """
+        names = [host.name for host in self.senders]
+        if len(names) < 2:
+            raise RequestError("senders", ",".join(names), "two hosts or more")
+        if len({self.receiver.name, *names}) <= len(names):
+            raise RequestError("senders", ",".join(names), "each host once, and not the receiver")
+        if self.checkpoint_bytes < len(self.senders):
+            raise RequestError("checkpoint_size", self.checkpoint_bytes, "at least a byte for each sender")
+        if not 1 <= self.repeats <= MOST_REPEATS:
+            raise RequestError("repeats", self.repeats, f"a whole number from 1 to {MOST_REPEATS}")
+        if self.seed < 0:
+            raise RequestError("seed", self.seed, "a whole number from 0")
+        for option, value in (
+            ("start_timeout", self.start_s),
+            ("timeout", self.limit_s),
+            ("sender_gbps", self.sender_gbps),
+            ("receiver_gbps", self.receiver_gbps),
+        ):
+            if value is not None and not 0 < value < float("inf"):
+                raise RequestError(option, value, "a number above 0")
+
+    @property
+    def pushes_s(self) -> float:
+        """Seconds that all pushes may take, the one that does not count with them."""
+        return (len(self.senders) * self.repeats + 1) * (self.limit_s + self.stall_s)
+
+
+@dataclass(frozen=True)
+class Push:
+    """What one push took.
+
+    Attributes:
+        seconds: from the first start signal to the last byte, by the receiver's clock.
+        busy: the part of it in which the receiving thread used a processor; 0 where that says nothing.
+        lost: why senders have not sent their part, by their names; then the seconds mean nothing.
+    """
+
+    seconds: float
+    busy: float = 0.0
+    lost: Mapping[str, str] = field(default_factory=dict)
+
+
+class Cluster(Protocol):
+    """The programs on all hosts."""
+
+    senders: list[str]
+    """Those that can push."""
+    absent: dict[str, str]
+    """Why others never could."""
+    local: bool
+    """Whether hosts are one machine, such as network namespaces."""
+
+    def push(self, names: Sequence[str], size: int) -> Push:
+        """Have these senders push ``size`` bytes together.
+
+        Raises:
+            MeasurementError: the receiver does not answer.
+        """
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """A measurement; see :meth:`document`.
+
+    Attributes:
+        times: seconds of each repeat, by n. raw: eq. 14 on their medians. knee: fitted to them.
+        sender_gbps, receiver_gbps: as given or measured; None where neither.
+        measured: which of both are measured.
+        local: hosts were one machine: the numbers are those of its memory, or what was set for them.
+    """
+
+    setup: Setup
+    times: Mapping[int, Sequence[float]]
+    raw: int | None
+    knee: Knee
+    sender_gbps: float | None
+    receiver_gbps: float | None
+    measured: tuple[str, ...]
+    warnings: tuple[str, ...]
+    machine: Mapping[str, Any]
+    local: bool
+
+    def document(self) -> dict[str, Any]:
+        """``deepvm.saturation/1``: ``n_sat_knee`` and bounds of ``interval`` are null at or beyond the largest n."""
+        setup = self.setup
+        return {
+            "schema_version": SCHEMA,
+            "local": self.local,  # as a curve of one machine's processes says: nobody saves it by mistake
+            "transport": setup.transport,
+            "checkpoint_bytes": setup.checkpoint_bytes,
+            "sender_type": setup.sender_type,
+            "receiver_type": setup.receiver_type,
+            "sender_gbps": self.sender_gbps,
+            "receiver_gbps": self.receiver_gbps,
+            "gbps_measured": list(self.measured),
+            "times": [{"n": n, "seconds": list(own)} for n, own in sorted(self.times.items())],
+            "n_sat_raw": self.raw,
+            "n_sat_knee": self.knee.n_sat,
+            "knee": {name: getattr(self.knee, name) for name in ("senders", "rise", "seconds", "error")},
+            "interval": [self.knee.low, self.knee.high],
+            "warnings": list(self.warnings),
+            "machine": dict(self.machine),
+        }
+
+
+def measure(
+    setup: Setup,
+    say: Callable[[str], None] = lambda line: None,
+    hear: Callable[[str], None] | None = None,
+    *,
+    one_machine_too: bool = True,
+) -> Saturation:
+    """Measure t(n) for n = 1 ... N, and say where it stops falling.
+
+    All n are measured once in each repeat, in an order of its own, and by senders of its own: what drifts with time or
+    is slow on one host does not look like saturation. A sender that is lost is named in a warning, and the others go
+    on.
+
+    Args:
+        setup: what to measure.
+        say: gets lines about the progress.
+        hear: gets each line that hosts print for people.
+        one_machine_too: whether to measure hosts that turn out to be one machine.
+
+    Raises:
+        MeasurementError: the receiver or all but one of the senders are lost before there is anything to tell.
+        RequestError, MissingExtraError: the transport cannot be used here, or hosts are one machine.
+    """
+    warnings: list[str] = []
+    times: dict[int, list[float]] = {}
+    busy: list[float] = []
+
+    def warn(text: str) -> None:
+        warnings.append(text)
+        say(f"Warning: {text}")
+
+    say(f"starting {len(setup.senders)} senders and {setup.receiver.name}")
+    with _cluster(setup, hear) as cluster:
+        if cluster.local and not one_machine_too:
+            refuse_one_machine()
+        for name, reason in cluster.absent.items():
+            warn(f"sender {name} could not be used: {reason}")
+        try:
+            for n, push in _pushes(setup, cluster, say, warn):
+                times.setdefault(n, []).append(push.seconds)
+                busy.append(push.busy)
+        except MeasurementError as error:
+            if len(times) < 2 or 1 not in times:
+                raise
+            warn(f"the measurement ended early: {error}")
+    if len(times) < 2 or 1 not in times:
+        raise MeasurementError(f"nothing could be measured, two senders are needed; {'; '.join(warnings)}")
+    return evaluate(setup, times, warnings=warnings, busy=median(busy), local=cluster.local)
+
+
+def evaluate(
+    setup: Setup,
+    times: Mapping[int, Sequence[float]],
+    *,
+    warnings: Sequence[str] = (),
+    busy: float = 0.0,
+    local: bool = False,
+) -> Saturation:
+    """What times tell.
+
+    Args:
+        setup: what was measured.
+        times: seconds of each repeat, by n.
+        warnings: what went wrong meanwhile.
+        busy: the median of what :class:`Push` says.
+        local: whether hosts were found to be one machine.
+    """
+    knee, raw, largest = fit_knee(times, seed=setup.seed), raw_saturation(times), max(times)
+    doubts = list(_doubts(setup, times, knee, busy, local))
+    gbps = {"sender": setup.sender_gbps, "receiver": setup.receiver_gbps}
+    measured = [side for side, given in gbps.items() if given is None]
+    bits = 8e-9 * setup.checkpoint_bytes
+    if gbps["sender"] is None:
+        gbps["sender"] = _rounded(bits / median(times[1]))
+    if gbps["receiver"] is None and knee.n_sat is not None:
+        gbps["receiver"] = _rounded(max(bits / median(own) for n, own in times.items() if n <= largest))
+    return Saturation(
+        setup,
+        {n: tuple(own) for n, own in sorted(times.items())},
+        raw,
+        knee,
+        gbps["sender"],
+        gbps["receiver"],
+        tuple(side for side in measured if gbps[side] is not None),
+        (*warnings, *doubts),
+        describe().document(),
+        setup.launcher.local or local,
+    )
+
+
+def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy: float, local: bool) -> Iterator[str]:
+    largest = max(times)
+    if setup.launcher.local:
+        yield "all senders and the receiver are on this machine: this says nothing of a network"
+    elif local:
+        yield "hosts are one machine: this is what it can do, or what was set for them, and no network between VMs"
+    if knee.n_sat is None:
+        yield f"no saturation seen up to {largest} senders: n_sat is {largest} or more; add senders"
+    elif knee.senders <= 1:
+        yield (
+            "one sender fills the receiver alone, and its own bandwidth may be higher than what was measured; n_sat is "
+            "2, the least that lets one sender to a receiver (eq. 15)"
+        )
+    if busy > _BUSY:
+        yield f"the receiver's processor was busy for {busy:.0%} of the time: it may be the limit, not the network"
+    shortest = min(median(own) for own in times.values())
+    if shortest < _SHORT_S:
+        yield f"pushes took only {1000 * shortest:.0f} ms, a part of it to begin; a larger --checkpoint-size tells more"
+    fewest = min(len(own) for own in times.values())
+    if fewest < 3:
+        yield f"{fewest} repeats of some n: the interval is a guess; 5 are better"
+    if knee.error > _CLEAN:
+        yield (
+            f"t(n) is off the fit by {knee.error:.0%}: more than senders and one receiver with a bandwidth each are at "
+            "work; look at the times"
+        )
+    if knee.low != knee.high:
+        yield f"n_sat may be {knee.interval(largest)}; more --repeats or a larger --checkpoint-size make that narrower"
+
+
+def _pushes(
+    setup: Setup, cluster: Cluster, say: Callable[[str], None], warn: Callable[[str], None]
+) -> Iterator[tuple[int, Push]]:
+    """All pushes that came to their end, with their n."""
+    order = random.Random(setup.seed)
+    # It does not count: windows are opened, addresses looked up, memory touched.
+    todo = [(0, len(setup.senders))]
+    for repeat in range(1, setup.repeats + 1):
+        sizes = list(range(1, len(setup.senders) + 1))
+        order.shuffle(sizes)
+        todo += [(repeat, n) for n in sizes]
+    begin = time.monotonic()
+    for done, (repeat, n) in enumerate(todo):
+        while len(cluster.senders) >= 2:
+            names = order.sample(cluster.senders, min(n, len(cluster.senders)))
+            if len(names) < n and repeat:
+                break  # as many are not left
+            push = cluster.push(names, setup.checkpoint_bytes)
+            for name, reason in push.lost.items():
+                cluster.senders.remove(name)
+                warn(f"sender {name} was lost in a push of {n}: {reason}; {len(cluster.senders)} are left")
+            if not push.lost:
+                left = (time.monotonic() - begin) / (done + 1) * (len(todo) - done - 1)
+                if repeat:
+                    say(f"[{done}/{len(todo) - 1}] {n} senders: {push.seconds:.3f} s; about {left:.0f} s left")
+                    yield n, push
+                break
+
+
+def _cluster(setup: Setup, hear: Callable[[str], None] | None) -> AbstractContextManager[Cluster]:
+    if setup.transport == "tcp":
+        from deepvm.profiling.saturation.saturation_coordinator import tcp_cluster
+
+        return tcp_cluster(setup, hear)
+    from deepvm.profiling.hosts.mpirun import mpi_cluster
+
+    return mpi_cluster(setup, hear)
+
+
+def _rounded(gbps: float) -> float:
+    return float(f"{gbps:.4g}")

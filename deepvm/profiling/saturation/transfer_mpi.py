@@ -1,0 +1,215 @@
+"""Pushes over MPI: the program of every rank of ``deepvm profile saturation --transport mpi``.
+
+Rank 0 receives and has the clock; it is told what to do in lines of JSON on standard input, and tells what it found as
+:func:`deepvm.profiling.hosts.watchdog.emit` does; mpirun carries both. At the end of its input it lets the others end,
+so the leash, which ends a process at once, is not for it. A push begins with a message to each sender, and is over with
+the last byte. Only messages between rank 0 and one sender are used, with errors returned: when a sender dies, its own
+fail, and the others go on; mpirun must be told so (``--with-ft ulfm``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from deepvm.profiling.hosts.network import boot_id, one_machine
+from deepvm.profiling.hosts.watchdog import emit
+from deepvm.profiling.saturation.transfer_tcp import shares
+
+PIECE = 2**24
+"""Bytes of one message; two of each sender are under way."""
+_READY, _GO, _DATA = 1, 2, 3
+_PAUSE_S = 50e-6
+"""Between two looks at MPI while bytes flow: less than what a socket's buffer holds at 100 Gbit/s."""
+_IDLE_PAUSE_S = 0.002
+_END = -1
+_FINALIZE_S = 5.0
+
+
+class Receiver:
+    """Rank 0."""
+
+    def __init__(self, comm: Any, mpi: Any, first: Mapping[str, Any]) -> None:
+        """Keep who is who: the senders are named in the order of their ranks, from 1 on."""
+        self._comm, self._mpi = comm, mpi
+        self._ranks = {name: place + 1 for place, name in enumerate(first["senders"])}
+        self._stall_s = float(first["stall_s"])
+        self._memory: dict[str, list[memoryview]] = {}
+        self._boots = [boot_id()]
+
+    def gather(self, limit_s: float) -> Mapping[str, str]:
+        """Wait until every sender has said that it is there; why others have not."""
+        deadline = time.monotonic() + limit_s
+        lost: dict[str, str] = {}
+        waiting = {name: self._comm.irecv(source=rank, tag=_READY) for name, rank in self._ranks.items()}
+        while waiting:
+            for name, request in list(waiting.items()):
+                try:
+                    there, boot = request.test()
+                    if there:
+                        del waiting[name]
+                        self._boots.append(boot)
+                        self._memory[name] = [memoryview(bytearray(PIECE)) for _ in range(2)]
+                except self._mpi.Exception as error:
+                    lost[name] = error.Get_error_string()
+                    del waiting[name]
+            if time.monotonic() > deadline:
+                return lost | dict.fromkeys(waiting, f"it was not there in {limit_s:g} s")
+            time.sleep(_IDLE_PAUSE_S)
+        return lost
+
+    @property
+    def local(self) -> bool:
+        """Whether hosts of those that are there are one machine."""
+        return one_machine(self._boots)
+
+    def push(self, names: Sequence[str], size: int, limit_s: float) -> Mapping[str, Any]:
+        """Have these senders push; see :meth:`deepvm.profiling.saturation.transfer_tcp.Receiver.push`."""
+        inward = {
+            name: _Inward(self._comm, self._ranks[name], part, self._memory[name])
+            for name, part in zip(names, shares(size, len(names)), strict=True)
+        }
+        lost: dict[str, str] = {}
+        each: dict[str, float] = {}
+        cpu, start = time.thread_time(), time.monotonic()
+        for name, one in inward.items():
+            self._guarded(name, lost, one.begin)
+        while waiting := [name for name in names if name not in lost and name not in each]:
+            moved = False
+            for name in waiting:
+                one = inward[name]
+                moved |= bool(self._guarded(name, lost, one.step))
+                now = time.monotonic()
+                if name not in lost and not one.left:
+                    each[name] = now - start
+                elif name not in lost and now - one.heard > self._stall_s:
+                    lost[name] = f"nothing has come of it for {self._stall_s:g} s"
+                elif name not in lost and now - start > limit_s:
+                    lost[name] = f"it was not done in {limit_s:g} s"
+            if not moved:
+                time.sleep(_PAUSE_S)
+        busy = (time.thread_time() - cpu) / (time.monotonic() - start)
+        return {"seconds": max(each.values(), default=0.0), "busy": busy, "lost": lost}
+
+    def _guarded(self, name: str, lost: dict[str, str], step: Any) -> Any:
+        try:
+            return step()
+        except self._mpi.Exception as error:
+            lost[name] = error.Get_error_string()
+            return None
+
+    def close(self) -> None:
+        """Let the senders end; those that are dead do not answer."""
+        for name, rank in self._ranks.items():
+            self._guarded(name, {}, lambda rank=rank: self._comm.isend(_END, rank, _GO))
+
+
+class _Inward:
+    """What comes from one sender in a push."""
+
+    def __init__(self, comm: Any, rank: int, size: int, memory: Sequence[memoryview]) -> None:
+        self._comm, self._rank = comm, rank
+        self._sizes = _pieces(size)
+        self._memory, self._requests = memory, list[Any]()
+        self._posted = 0
+        self._size = size
+        self.left = len(self._sizes)
+        self.heard = time.monotonic()
+
+    def begin(self) -> None:
+        for _ in self._memory:
+            self._post()
+        self._comm.send(self._size, self._rank, _GO)
+
+    def _post(self) -> None:
+        if self._posted < len(self._sizes):
+            memory = self._memory[self._posted % 2][: self._sizes[self._posted]]
+            self._requests.append(self._comm.Irecv(memory, self._rank, _DATA))
+            self._posted += 1
+
+    def step(self) -> bool:
+        if not self._requests or not self._requests[0].Test():
+            return False
+        self._requests.pop(0)
+        self.left -= 1
+        self.heard = time.monotonic()
+        self._post()
+        return True
+
+
+def _pieces(size: int) -> list[int]:
+    return [min(PIECE, size - offset) for offset in range(0, size, PIECE)]
+
+
+def receive(comm: Any, mpi: Any, lines: Iterable[str]) -> None:
+    """What rank 0 does with the orders that come, until there are no more."""
+    orders = map(json.loads, lines)
+    first = next(orders)
+    receiver = Receiver(comm, mpi, first)
+    lost = receiver.gather(first["start_s"])
+    emit("gathered", lost=lost, local=receiver.local)
+    for order in orders:
+        emit("pushed", **receiver.push(order["push"], order["bytes"], order["limit_s"]))
+    receiver.close()
+
+
+def send(comm: Any, idle_s: float) -> None:
+    """What the other ranks do, until rank 0 says that it is the end, or says nothing for long."""
+    piece = memoryview(os.urandom(PIECE))
+    comm.send(boot_id(), 0, _READY)
+    while True:
+        size = _wait(comm.irecv(source=0, tag=_GO), idle_s)
+        if size == _END:
+            return
+        requests = list[Any]()
+        for length in _pieces(size):
+            requests.append(comm.Isend(piece[:length], 0, _DATA))
+            if len(requests) == 2:
+                _wait(requests.pop(0), idle_s, pause_s=_PAUSE_S)
+        for request in requests:
+            _wait(request, idle_s, pause_s=_PAUSE_S)
+
+
+def _wait(request: Any, limit_s: float, *, pause_s: float = _IDLE_PAUSE_S) -> Any:
+    # MPI's own wait would keep a processor busy, which is not for it where several ranks share one.
+    deadline = time.monotonic() + limit_s
+    while True:
+        done, found = request.test()
+        if done:
+            return found
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(pause_s)
+
+
+def _end_later() -> None:
+    time.sleep(_FINALIZE_S)
+    os._exit(0)
+
+
+def main() -> None:
+    """``mpirun ... -m deepvm.profiling.saturation.transfer_mpi SECONDS``: how long a sender may be idle."""
+    from mpi4py import MPI
+
+    comm: Any = MPI.COMM_WORLD.Dup()
+    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    try:
+        if comm.Get_rank():
+            send(comm, float(sys.argv[1]))
+        else:
+            with open(0, encoding="utf-8", closefd=False) as lines:
+                receive(comm, MPI, lines)
+    except (MPI.Exception, TimeoutError):
+        os._exit(1)
+    # With a dead rank MPI may wait for it in vain; whoever started this has all it wants.
+    threading.Thread(target=_end_later, daemon=True).start()
+    MPI.Finalize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Speed-up of data-parallel training over n VMs (DeepVM III-C1)."""

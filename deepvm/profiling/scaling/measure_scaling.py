@@ -1,0 +1,319 @@
+"""The speed-up of data-parallel training over 1, 2, 4, ... VMs, measured with real steps through torchrun.
+
+As the paper does it (DeepVM III-C1, V-B1): the batch of each VM is fixed, the largest cluster comes first, each size is
+measured several times. A host that fails is left out of the rest, which goes on with those that are well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
+from deepvm.profiling.hosts.hosts import Host
+from deepvm.profiling.hosts.launch import Launcher
+from deepvm.profiling.hosts.network import one_machine, refuse_one_machine
+from deepvm.profiling.scaling.scaling_coordinator import Conductor, Limits, Outcome, Probe, Ready
+from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, kept_runs, read_curve, write_curve
+
+WIDE_SPREAD = 0.25
+"""A spread of the runs of one size above it gets a warning."""
+_LIMITS = {
+    "batch": (1, 65536),
+    "resolution": (1, 2048),
+    "repeats": (1, 1000),
+    "warmup": (0, 100_000),
+    "windows": (1, 1000),
+    "steps": (1, 100_000),
+}
+_LOCAL = "all hosts are one machine: this shows that the parts work together, not how VMs scale"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to measure.
+
+    Attributes:
+        model: a name of :mod:`deepvm.profiling.workload.models`, or ``module:function`` that the hosts can import.
+        batch: images of a step in each process; there is one for each GPU. resolution: pixels of height and width.
+        device: ``cpu``, ``cuda``, or ``auto``: GPUs if all hosts have some.
+        sizes: numbers of VMs, 1 among them; powers of two and all hosts when empty.
+        repeats: runs of each size. warmup: steps before the first window. windows: of each run. steps: in each window.
+    """
+
+    model: str
+    batch: int = 128
+    resolution: int = 32
+    device: str = "auto"
+    sizes: tuple[int, ...] = ()
+    repeats: int = 3
+    warmup: int = 10
+    windows: int = 5
+    steps: int = 20
+
+    def sizes_for(self, hosts: int) -> tuple[int, ...]:
+        """The sizes, each once, the smallest first.
+
+        Raises:
+            RequestError: a size beyond the number of hosts, or none of one host; a number beyond its limits.
+        """
+        for option, (least, most) in _LIMITS.items():
+            if not least <= getattr(self, option) <= most:
+                raise RequestError(option, getattr(self, option), f"a whole number from {least} to {most}")
+        powers = [2**i for i in range(hosts.bit_length()) if 2**i <= hosts]
+        sizes = tuple(sorted(set(self.sizes or (*powers, hosts))))
+        if not 1 <= sizes[0] <= sizes[-1] <= hosts or sizes[0] != 1:
+            allowed = f"1, which speed-ups are relative to, and others up to the number of hosts ({hosts})"
+            raise RequestError("sizes", ",".join(map(str, sizes)), allowed)
+        return sizes
+
+    def workload(self, device: str, processes: int) -> dict[str, Any]:
+        """As the document has it; with all that changes what is measured."""
+        return {
+            "model": self.model,
+            "resolution": self.resolution,
+            "batch": self.batch,
+            "dtype": "float32",
+            "optimizer": "adam",
+            "device": device,
+            "processes": processes,
+            "warmup": self.warmup,
+            "windows": self.windows,
+            "steps": self.steps,
+        }
+
+
+def measure_scaling(
+    task: Task,
+    hosts: Sequence[Host],
+    launcher: Launcher,
+    *,
+    limits: Limits,
+    out: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    hear: Callable[[str], None] | None = None,
+    one_machine_too: bool = True,
+) -> Curve:
+    """Measure a curve.
+
+    Args:
+        task: what to measure.
+        hosts: where; the first ones for smaller sizes.
+        launcher: how commands get there.
+        limits: on every wait.
+        out: a file that grows with each run; runs that it holds already are not made again.
+        say: gets lines about the progress.
+        hear: gets each line that hosts print for people.
+        one_machine_too: whether to measure hosts that turn out to be one machine.
+
+    Returns:
+        The curve; it lacks sizes for which not enough hosts were well.
+
+    Raises:
+        RequestError: an argument cannot be used, the file was measured with others, or hosts are one machine.
+        DataError: the file cannot be read or, before anything was measured, written.
+        MeasurementError: nothing at all could be measured.
+    """
+    sizes = task.sizes_for(len(hosts))
+    old = read_curve(out) if out is not None else None
+    conductor = Conductor(launcher, limits, hear)
+    say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
+    probe = conductor.probe(hosts, task.workload("cpu", 1))
+    if not one_machine_too and one_machine(r.boot for r in probe.well):
+        refuse_one_machine()
+    session = _Session(task, conductor, hosts, probe, out, say)
+    session.begin(sizes, old)
+    for n in reversed(sizes):
+        session.measure(n)
+    return session.finish()
+
+
+class _Session:
+    """The state of one measurement: who is well, what was found."""
+
+    def __init__(
+        self,
+        task: Task,
+        conductor: Conductor,
+        hosts: Sequence[Host],
+        probe: Probe,
+        out: Path | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._task, self._conductor, self._hosts, self._out, self._say = task, conductor, hosts, out, say
+        self._failed: dict[str, str] = {}
+        self._well: tuple[Ready, ...] = probe.well
+        self._unwritten = ""
+        self._leave_out(probe.failed)
+        if not probe.well:
+            raise MeasurementError(f"no host can be used:\n{self._reasons()}")
+
+    def begin(self, sizes: tuple[int, ...], old: Curve | None) -> None:
+        """Settle on the workload, and go on with what is there."""
+        first = self._well[0]
+        device, processes = _device(self._task.device, self._hosts, self._well)
+        self._curve = Curve(
+            workload=self._task.workload(device, processes),
+            hosts=tuple(h.name for h in self._hosts),
+            plan={"sizes": list(sizes), "repeats": self._task.repeats},
+            local=one_machine(r.boot for r in self._well),
+            machine=first.machine,
+            warnings=_doubts(self._well),
+        )
+        if old is not None and self._out is not None:
+            check_same(self._out, old, self._curve)
+            self._curve = replace(self._curve, runs=tuple(kept_runs(old)))
+            self._say(f"{self._out}: goes on after {len(self._curve.runs)} finished runs")
+        if self._out is not None:
+            write_curve(self._out, self._curve)  # a place where nothing can be written is found before the measuring
+
+    def measure(self, n: int) -> None:
+        """All repeats of one size, as far as hosts are well."""
+        done = {r.repeat for r in self._curve.runs if r.n == n and r.failed is None}
+        for repeat in [r for r in range(1, self._task.repeats + 1) if r not in done]:
+            while True:
+                if len(self._well) < n:
+                    self._add(Run(n, repeat, failed=f"{len(self._well)} of {n} hosts are well; {self._reasons('; ')}"))
+                    return
+                hosts = self._well[:n]
+                outcome = self._conductor.run(hosts, self._curve.workload)
+                if not outcome.why:
+                    self._add(self._good(n, repeat, outcome))
+                    break
+                self._add(Run(n, repeat, failed=outcome.why))
+                self._tell(outcome)
+                if not self._blame(outcome, hosts):
+                    return  # whatever it is, it is no single host: the time-out must not be waited for once more
+                if len(self._well) >= n:
+                    self._say(f"n = {n}, repeat {repeat}: once more with other hosts")
+
+    def finish(self) -> Curve:
+        """The curve with all that is to be said about it."""
+        curve = self._curve
+        if not curve.points:
+            whys = dict.fromkeys(r.failed for r in curve.runs if r.failed)
+            raise MeasurementError("nothing could be measured:\n" + "\n".join(f"  {w}" for w in whys))
+        fit, doubt = _fit(curve)
+        warnings = [*curve.warnings, *_spreads(curve), *([doubt] if doubt else [])]
+        if curve.missing:
+            warnings.insert(
+                0, f"no time for n = {', '.join(map(str, curve.missing))}: see the reasons of the failed runs"
+            )
+        if curve.local:
+            warnings.insert(0, _LOCAL)
+        self._curve = replace(curve, fit=fit, warnings=tuple(dict.fromkeys(warnings)))
+        self._write()
+        return replace(self._curve, unwritten=self._unwritten)
+
+    def _good(self, n: int, repeat: int, outcome: Outcome) -> Run:
+        middle = median(outcome.seconds)
+        speed = n * self._curve.workload["processes"] * self._task.batch / middle
+        return Run(n, repeat, outcome.seconds, speed)
+
+    def _add(self, run: Run) -> None:
+        self._curve = replace(self._curve, runs=(*self._curve.runs, run))
+        self._write()  # before anything is said: what was said to be done is not lost
+        if run.failed is not None:
+            self._say(f"n = {run.n}, repeat {run.repeat}: failed: {run.failed}")
+            return
+        middle, speed = median(run.seconds_per_step), run.images_per_s
+        self._say(
+            f"n = {run.n}, repeat {run.repeat} of {self._task.repeats}: {middle:.4g} s a step, {speed:.5g} images/s"
+        )
+
+    def _write(self) -> None:
+        """Into the file; hours of measuring are not thrown away because a disk is full now."""
+        if self._out is None:
+            return
+        try:
+            write_curve(self._out, self._curve)
+            self._unwritten = ""
+        except DataError as error:
+            if not self._unwritten:
+                self._say(f"{error}; the measurement goes on")
+            self._unwritten = str(error)
+
+    def _blame(self, outcome: Outcome, hosts: Sequence[Ready]) -> bool:
+        """Leave out who failed; whether it is known who that is, or at least which hosts are not well any more."""
+        failed = dict(outcome.failed)
+        if len(failed) == len(hosts) > 1:
+            return False  # the same happened to all: not enough memory for this batch, for example
+        if not failed:
+            self._say("nobody knows which host it was: looking at all of them")
+            failed = dict(self._conductor.probe([r.host for r in self._well], self._curve.workload).failed)
+        self._leave_out(failed)
+        return bool(failed)
+
+    def _leave_out(self, failed: Mapping[str, str]) -> None:
+        for name, why in failed.items():
+            self._failed[name] = why
+            self._say(f"{name} is left out: {why}")
+        self._well = tuple(r for r in self._well if r.host.name not in failed)
+
+    def _tell(self, outcome: Outcome) -> None:
+        for name, lines in outcome.tails.items():
+            self._say(f"the last lines of {name}:")
+            for line in lines:
+                self._say(f"  {line[:500]}")
+
+    def _reasons(self, between: str = "\n") -> str:
+        return between.join(f"{name}: {why}" for name, why in self._failed.items())
+
+
+def _device(wanted: str, hosts: Sequence[Host], well: Sequence[Ready]) -> tuple[str, int]:
+    """The device, and processes on each host.
+
+    Raises:
+        RequestError: GPUs are wanted and a host has none, or has fewer than its slots.
+    """
+    gpus = min(r.gpus for r in well)
+    slots = hosts[0].slots
+    if wanted == "cuda" and not gpus:
+        poor = next(r.host.name for r in well if not r.gpus)
+        raise RequestError("device", wanted, f"cpu: torch finds no GPU on {poor}")
+    if wanted == "cpu" or not gpus:
+        return "cpu", slots or 1
+    if slots > gpus:
+        raise RequestError("hosts_file", f"slots={slots}", f"up to {gpus}, the GPUs that each host has")
+    return "cuda", slots or gpus
+
+
+def _doubts(well: Sequence[Ready]) -> tuple[str, ...]:
+    """What differs between hosts that ought to be alike."""
+    found = []
+    for what, values in (
+        ("torch", {r.host.name: r.torch for r in well}),
+        ("deepvm", {r.host.name: r.deepvm for r in well}),
+        ("processor", {r.host.name: str(r.machine.get("processor")) for r in well}),
+        ("GPUs", {r.host.name: ", ".join(r.machine.get("gpus", ())) or "none" for r in well}),
+    ):
+        if len(set(values.values())) > 1:
+            shown = "; ".join(f"{name}: {value}" for name, value in values.items())
+            found.append(f"hosts differ in {what} ({shown}): the curve is that of no one type of VM")
+    return tuple(found)
+
+
+def _spreads(curve: Curve) -> list[str]:
+    found = []
+    for point in curve.points:
+        times = [median(r.seconds_per_step) for r in curve.runs if r.n == point.n and r.failed is None]
+        spread = (max(times) - min(times)) / median(times)
+        if spread > WIDE_SPREAD:
+            found.append(f"n = {point.n}: the runs differ by {spread:.0%}; more repeats, or less else on the hosts")
+    return found
+
+
+def _fit(curve: Curve) -> tuple[dict[str, Any] | None, str]:
+    """The fitted curve, or None and why there is none."""
+    if not curve.samples:
+        return None, "no speed-ups and no fit: n = 1 was not measured"
+    from deepvm.profiling.fit.fit import fit_curve
+
+    try:
+        return fit_curve(curve.samples).document(), ""
+    except DeepVMError as error:
+        allowed = error.allowed if isinstance(error, RequestError) else ""
+        return None, f"no fit: {f'{error.shown}; it takes {allowed}' if isinstance(error, RequestError) else error}"

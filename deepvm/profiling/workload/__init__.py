@@ -1,0 +1,1 @@
+"""What is trained to measure a machine."""

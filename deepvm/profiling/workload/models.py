@@ -1,0 +1,170 @@
+"""The models that are trained to measure a machine, and how many operations their forward pass has.
+
+ResNets are those of :mod:`deepvm.profiling.workload.resnet`; EfficientNetV2-M is Tan and Le, 2021, with the layers and
+sizes of torchvision's (whose depths are those of the authors' code, since the paper has no table for M).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+from deepvm.core.spelling import one_of
+from deepvm.errors import RequestError
+from deepvm.profiling.workload.resnet import resnet
+
+CLASSES = 10
+"""As CIFAR-10, the paper's data set, has them."""
+LEAST_PIXELS, MOST_PIXELS = 32, 2048
+"""Height and width of images: all models halve them five times."""
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Blocks in a row.
+
+    Attributes:
+        fused: one full convolution in the place of a 1x1 and a depthwise one. expand: channels inside over those that
+            come in. stride: of the first block. inside, outside: channels. blocks: how many.
+    """
+
+    fused: bool
+    expand: int
+    stride: int
+    inside: int
+    outside: int
+    blocks: int
+
+
+_STAGES = (
+    _Stage(True, 1, 1, 24, 24, 3),
+    _Stage(True, 4, 2, 24, 48, 5),
+    _Stage(True, 4, 2, 48, 80, 5),
+    _Stage(False, 4, 2, 80, 160, 7),
+    _Stage(False, 6, 1, 160, 176, 14),
+    _Stage(False, 6, 2, 176, 304, 18),
+    _Stage(False, 6, 1, 304, 512, 5),
+)
+_LAST_CHANNELS = 1280
+_DROPPED_BLOCKS = 0.2
+"""The share of images that skip the last block in training; earlier blocks are skipped less, in proportion."""
+_DROPPED_FEATURES = 0.3
+
+
+class _Excitation(nn.Module):
+    """Channels are weighted by what all pixels say (squeeze and excitation)."""
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.weigh = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(channels, squeezed, 1),
+            nn.SiLU(inplace=True),
+            nn.Conv2d(squeezed, channels, 1),
+            nn.Sigmoid(),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        weighted: Tensor = images * self.weigh(images)
+        return weighted
+
+
+class _Block(nn.Module):
+    """MBConv, or Fused-MBConv, beside a shortcut where shapes allow it."""
+
+    def __init__(self, stage: _Stage, inside: int, stride: int, dropped: float) -> None:
+        super().__init__()
+        wide = inside * stage.expand
+        layers: list[nn.Module] = []
+        if stage.fused:
+            layers += _convolution(inside, wide if stage.expand > 1 else stage.outside, 3, stride)
+        else:
+            layers += _convolution(inside, wide, 1, 1)
+            layers += _convolution(wide, wide, 3, stride, groups=wide)
+            layers.append(_Excitation(wide, max(1, inside // 4)))
+        if not stage.fused or stage.expand > 1:
+            layers += _convolution(wide, stage.outside, 1, 1)[:-1]  # without an activation
+        self.body = nn.Sequential(*layers)
+        self.shortcut = stride == 1 and inside == stage.outside
+        self.kept = 1 - dropped
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.body(images)
+        if not self.shortcut:
+            return found
+        if self.training and self.kept < 1:
+            chosen = torch.empty(found.shape[0], 1, 1, 1, dtype=found.dtype, device=found.device)
+            found = found * chosen.bernoulli_(self.kept).div_(self.kept)
+        return found + images
+
+
+def _efficientnet_v2_m(classes: int) -> nn.Sequential:
+    layers = _convolution(3, _STAGES[0].inside, 3, 2)
+    total = sum(s.blocks for s in _STAGES)
+    number = 0
+    for stage in _STAGES:
+        for place in range(stage.blocks):
+            inside, stride = (stage.outside, 1) if place else (stage.inside, stage.stride)
+            layers.append(_Block(stage, inside, stride, _DROPPED_BLOCKS * number / total))
+            number += 1
+    layers += _convolution(_STAGES[-1].outside, _LAST_CHANNELS, 1, 1)
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(_DROPPED_FEATURES, inplace=True)]
+    return nn.Sequential(*layers, nn.Linear(_LAST_CHANNELS, classes))
+
+
+def _convolution(inside: int, outside: int, kernel: int, stride: int, groups: int = 1) -> list[nn.Module]:
+    layer = nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return [layer, nn.BatchNorm2d(outside, eps=1e-3), nn.SiLU(inplace=True)]
+
+
+MODELS: dict[str, Callable[[int], nn.Module]] = {
+    "resnet18": partial(resnet, "resnet18"),
+    "resnet50": partial(resnet, "resnet50"),
+    "resnet152": partial(resnet, "resnet152"),
+    "efficientnet_v2_m": _efficientnet_v2_m,
+}
+"""By the name that ``--model`` takes: a function of the number of classes. A new one is one line here."""
+
+
+def build(name: str, classes: int = CLASSES) -> nn.Module:
+    """A model with random weights: one of :data:`MODELS`, or what ``module:function`` returns.
+
+    It takes images (batch, 3, pixels, pixels) from 32 pixels on and gives (batch, classes).
+
+    Raises:
+        RequestError: no such model. ImportError, AttributeError: no such module or function.
+    """
+    if ":" in name:
+        module, _, function = name.partition(":")
+        made: nn.Module = getattr(import_module(module), function)()
+        return made
+    if name not in MODELS:
+        raise RequestError("model", name, one_of(name, MODELS, ", "))
+    return MODELS[name](classes)
+
+
+def forward_flops(model: nn.Module, resolution: int) -> int:
+    """Operations of the forward pass for one image, a multiplication and an addition being two.
+
+    Only the forward pass is counted, and training taken for three of them: torch 2.13 counts the weights' gradient of
+    a convolution in groups as if it had none, which gives EfficientNetV2-M 16 forward passes.
+
+    Args:
+        model: as :func:`build` makes it; on any device, and not changed.
+        resolution: height and width of an image, pixels.
+    """
+    # Without data no layer computes anything. Two images: batch normalisation refuses single values in training.
+    state = {
+        name: torch.empty_like(t, device="meta") for name, t in (*model.named_parameters(), *model.named_buffers())
+    }
+    images = torch.empty(2, 3, resolution, resolution, device="meta")
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        functional_call(model, state, (images,))
+    return int(counter.get_total_flops()) // len(images)

@@ -1,0 +1,144 @@
+"""The training whose speed is measured: forward, backward and the optimizer's step, as in DeepVM V-A."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from deepvm.errors import RequestError
+from deepvm.profiling.workload.images import Images
+from deepvm.profiling.workload.workload import Workload
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "adam": lambda model: torch.optim.Adam(model.parameters()),
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
+}
+Batches = Callable[[], tuple[Tensor, Tensor]]
+"""Gives images (batch, 3, pixels, pixels) and labels (batch,), on the device."""
+
+
+class Ranks:
+    """The processes that train together, on one machine."""
+
+    def __init__(self, rank: int, world: int, device: torch.device, rendezvous: Path, timeout_s: float) -> None:
+        """Find the others; collective where there are any.
+
+        Args:
+            rank: this process, from 0.
+            world: how many there are.
+            device: the one this process trains on.
+            rendezvous: a file that none of them has made yet.
+            timeout_s: the longest wait for the others, here and in every exchange.
+        """
+        self.rank, self.world = rank, world
+        if world > 1:
+            torch.distributed.init_process_group(
+                # What the clocks say is exchanged over the processor, gradients where they are.
+                "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+                init_method=rendezvous.as_uri(),
+                rank=rank,
+                world_size=world,
+                timeout=timedelta(seconds=timeout_s),
+            )
+
+    def slowest(self, seconds: float) -> float:
+        """The largest of all processes' numbers, the same for all; nobody goes on before all are there."""
+        if self.world == 1:
+            return seconds
+        told = torch.tensor(seconds, dtype=torch.float64, device="cpu")
+        torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
+        return float(told)
+
+    def close(self) -> None:
+        """Let go of the others."""
+        if self.world > 1:
+            torch.distributed.destroy_process_group()
+
+
+class Training:
+    """A model on one device, with replicas of it in the other processes."""
+
+    def __init__(
+        self, model: nn.Module, workload: Workload, batches: Batches, device: torch.device, ranks: Ranks
+    ) -> None:
+        """Put the model on the device; collective.
+
+        ``float32`` is that of torch: on GPUs that have TF32, convolutions use it. The other two are mixed precision.
+        """
+        self._device, self._batches, self._ranks = device, batches, ranks
+        kind = DTYPES[workload.dtype]
+        # Torch emulates what a GPU has not, many times as slowly.
+        if kind is torch.bfloat16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
+            name = torch.cuda.get_device_name(device)
+            raise RequestError("dtype", workload.dtype, f"float32, float16: {name} has no bfloat16")
+        self._mixed: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+        if kind is not torch.float32:
+            self._mixed = lambda: torch.autocast(device.type, kind)
+        self._scaler = torch.amp.GradScaler(device.type, enabled=kind is torch.float16)
+        self._forward = model.to(device)
+        self._optimizer = OPTIMIZERS[workload.optimizer](model)
+        if ranks.world > 1:
+            self._forward = DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
+        self._loss = nn.CrossEntropyLoss()
+
+    def run(self, steps: int) -> float:
+        """Train; gives the seconds from when all processes began to when the last device was done."""
+        self._wait()
+        self._ranks.slowest(0.0)
+        start = time.perf_counter()
+        for _ in range(steps):
+            self._step()
+        self._wait()
+        return self._ranks.slowest(time.perf_counter() - start)
+
+    def _step(self) -> None:
+        images, labels = self._batches()
+        self._optimizer.zero_grad()
+        with self._mixed():
+            loss = self._loss(self._forward(images), labels)
+        self._scaler.scale(loss).backward()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def synthetic(batch: int, pixels: int, classes: int, device: torch.device) -> Batches:
+    """The same random images at every step: what reading and moving images costs is left out."""
+    images = torch.randn(batch, 3, pixels, pixels, device=device)
+    labels = torch.randint(classes, (batch,), device=device)
+    return lambda: (images, labels)
+
+
+def real(data: Images, batch: int, pixels: int, device: torch.device, ranks: Ranks) -> Batches:
+    """Images of a data set, another batch at each step; moving, scaling and normalising them is part of the step.
+
+    Each process has its own share of them, and begins again at the end.
+    """
+    mine = torch.arange(ranks.rank, len(data.labels), ranks.world)
+    if not len(mine):
+        raise RequestError("data", data.name, f"at least {ranks.world} images: each process needs one")
+    labels = torch.from_numpy(data.labels.astype("int64"))
+    position = 0
+
+    def following() -> tuple[Tensor, Tensor]:
+        nonlocal position
+        chosen = mine[torch.arange(position, position + batch) % len(mine)]
+        position = (position + batch) % len(mine)
+        # Indexing makes a copy, so that a view without memory of its own, or of a file's bytes, is good enough.
+        images = torch.from_numpy(data.pixels[chosen.numpy()]).to(device).float().div_(127.5).sub_(1)
+        if images.shape[-2:] != (pixels, pixels):
+            images = nn.functional.interpolate(images, (pixels, pixels), mode="bilinear")
+        return images, labels[chosen].to(device)
+
+    return following

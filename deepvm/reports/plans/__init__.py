@@ -1,0 +1,1 @@
+"""Recommendations and sweeps: reports, documents, pictures."""

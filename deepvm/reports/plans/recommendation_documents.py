@@ -1,0 +1,378 @@
+"""Recommendations as documents for programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from deepvm.catalog.signals.signal import format_time
+from deepvm.core.cluster.cluster import Cluster, NodeGroup, Recommendation
+from deepvm.core.cluster.instances import Catalog, InstanceType, Market
+from deepvm.planner.recommend import Recommendations
+from deepvm.planner.regions import Comparison
+from deepvm.planner.request import Range
+from deepvm.reports.plans.outlooks import expected_document
+from deepvm.reports.plans.risks import document as risk_document
+from deepvm.reports.plans.risks import risk_of
+from deepvm.reports.plans.sources import doubts, quota_needs
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market.live import Placement
+    from deepvm.planner.explain import WhyNot
+    from deepvm.planner.job_forecast import Work
+
+SCHEMA_VERSION = "deepvm.recommend/1"
+EXPLAIN_VERSION = "deepvm.explain/1"
+
+
+def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, Any]:
+    """The pinned JSON object of ``recommend -o json``; money in $/h, sizes in bytes."""
+    request, catalog = answer.request, _effective(answer)
+    found: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "request": {
+            "pw_usd_per_hour": float(request.budget),
+            "catalog": catalog.name,
+            "objective": request.objective.value,
+            "policy": request.policy.value,
+            "speedup": answer.speedup_kind,
+            "checkpoint_bytes": request.checkpoint_bytes,
+            "buffers": request.buffers,
+            "top": request.top,
+            "solver": request.solver.value,
+            "architectures": list(request.architectures),
+            "gpus": list(request.gpus),
+            "instance_types": list(request.instance_types),
+            "exclude": list(request.exclude),
+            "memory_nodes": list(request.memory_nodes),
+            "max_nodes": request.max_nodes,
+            "quotas": [
+                {"family": q.family, "market": q.market.value, "vcpus": q.vcpus, "in_use": q.in_use, "code": q.code}
+                for q in catalog.quotas
+            ],
+            "estimates": request.estimates,
+            "burstable": request.burstable,
+            "cpu_architecture": request.cpu_architecture and request.cpu_architecture.value,
+            "generation": request.generation.value,
+            "gpus_per_vm": _bounds(request.gpus_per_vm),
+            "gpu_memory_bytes": _bounds(request.gpu_memory_bytes),
+            "gpu_total_memory_bytes": _bounds(request.gpu_total_memory_bytes),
+        },
+        "source": source(catalog),
+        "solution": {"status": answer.status.value, "solver": answer.solver, "doubt": answer.doubt},
+        "doubts": doubts(answer),
+        "configurations": [_configuration(r, catalog) for r in answer.configurations],
+        "alternatives": [
+            {"objective": a.objective.value, **_configuration(a.recommendation, catalog)} for a in answer.alternatives
+        ],
+        "next_change": None,
+        "nearly_as_good": None if answer.nearly is None else _configuration(answer.nearly, catalog),
+        "rejected": [
+            {"instance_type": r.instance_type, "reason": r.reason, "detail": r.detail} for r in answer.rejections
+        ],
+    }
+    if request.work is not None:
+        found["request"]["work"] = _work(request.work, answer.reference)
+        found["on_demand"] = None if answer.on_demand is None else _configuration(answer.on_demand, catalog)
+    if answer.next_change:
+        change = answer.next_change
+        found["next_change"] = {
+            "pw_usd_per_hour": float(change.budget),
+            "gain": change.gain,
+            "configuration": _configuration(change.recommendation, catalog),
+        }
+    if answer.infeasible is not None:
+        found["reason"] = answer.infeasible.reason
+        found["relax"] = {"constraint": answer.infeasible.constraint, "advice": answer.infeasible.advice}
+        found["cheapest"] = None if answer.cheapest is None else _configuration(answer.cheapest, catalog)
+    if why is not None:
+        found["explanation"] = explanation(why, catalog)
+    return found
+
+
+def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
+    """What is to be trained."""
+    from deepvm.core.preemption.interruptions import share_over
+
+    job = work.job
+    return {
+        "job": job.name,
+        "steps": job.steps,
+        "step_s": job.step_s.mean,
+        "save_s": job.save_s.mean,
+        "durable_s": job.durable_s.mean,
+        "allocation_s": job.allocation_s.mean,
+        "preparation_s": job.preparation_s.mean,
+        "grace_s": job.grace_s.mean,
+        "measured_on": reference and reference.name,
+        # Both null: by the bands of the types.
+        "mttp_s": None if work.mttp_s in (None, math.inf) else work.mttp_s,
+        "interruption_rate": None if work.mttp_s is None else share_over(work.mttp_s),
+        "save_policy": work.policy_name,
+        "deadline_s": work.deadline_s,
+        "total_budget_usd": None if work.total_budget is None else float(work.total_budget),
+    }
+
+
+def _effective(answer: Recommendations) -> Catalog:
+    """The catalogue with the quotas that were counted with."""
+    quotas = answer.request.quotas
+    return answer.catalog if quotas is None else replace(answer.catalog, quotas=quotas)
+
+
+def _bounds(bounds: Range) -> dict[str, int | None]:
+    return {"min": bounds.least, "max": bounds.most}
+
+
+def explanation(why: WhyNot, catalog: Catalog) -> dict[str, Any]:
+    """The answer to "why not this type?" as a document; money in $/h."""
+    rejection = why.rejection and {"reason": why.rejection.reason, "detail": why.rejection.detail}
+    return {
+        "instance_type": why.instance_type,
+        "verdict": why.verdict,
+        "configuration": None if why.best is None else _configuration(why.best, catalog),
+        "gap": why.gap,
+        "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
+        "rejection": rejection,
+    }
+
+
+def source(catalog: Catalog) -> dict[str, Any]:
+    """Where a catalogue's figures come from, each kind of figure with when it was true (ISO 8601, UTC)."""
+    about = catalog.provenance
+    found: dict[str, Any] = {
+        "catalog": catalog.name,
+        "region": catalog.region,
+        "prices_as_of": about.prices_as_of and about.prices_as_of.isoformat(),
+        "kind": about.kind,
+        "source": about.source,
+        "eflops_unit": catalog.eflops_unit,
+        "price_basis": about.basis or "current",
+        "signals": [
+            {
+                "signal": o.signal,
+                "kind": o.kind,
+                "observed_at": format_time(o.observed_at),
+                "source": o.source,
+                "refused": dict(o.refused),
+            }
+            for o in about.origins
+        ],
+        "notes": list(about.notes),
+    }
+    if about.measured:
+        found["measured"] = [
+            {
+                "kind": m.kind,
+                "subject": m.subject,
+                "workload": m.workload or None,
+                "measured_at": format_time(m.measured_at),
+                "value": m.value,
+            }
+            for m in about.measured
+        ]
+        found["measured_file"] = about.measured_file or None
+        found["measured_doubts"] = list(about.doubts)
+    return found
+
+
+def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
+    """Several regions: the object of the best one, with the clusters of all of them, and what each region has."""
+    best = found.answers[0]
+    return document(best, why) | {
+        "configurations": [_configuration(p.recommendation, _effective(p.answer)) for p in found.ranked],
+        "regions": [
+            {
+                "region": a.catalog.region,
+                "source": source(a.catalog),
+                "best": _configuration(a[0], _effective(a)) if a else None,
+                "reason": a.infeasible and a.infeasible.reason,
+            }
+            for a in found.answers
+        ],
+    }
+
+
+def placement(found: Placement) -> dict[str, Any]:
+    """AWS's placement scores as a document."""
+    return {
+        "region": found.region,
+        "instance_types": list(found.instance_types),
+        "vms": found.count,
+        "scores": [{"zone": zone, "score": score} for zone, score in found.scores.items()],
+        "observed_at": format_time(found.observed_at),
+    }
+
+
+def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
+    cluster, risk = r.cluster, risk_of(r.cluster)
+    return {
+        "rank": r.rank,
+        "architecture": cluster.architecture,
+        "region": catalog.region,
+        "zone": cluster.zone and cluster.zone.zone,
+        "next_zone": _next_zone(r.next_zone),
+        "gpu": {
+            "instance_type": cluster.gpu.name,
+            "count": cluster.gpu_count,
+            "spot_count": cluster.spot_count,
+            "on_demand_count": cluster.on_demand_count,
+            **_gpu_facts(cluster.gpu, catalog),
+        },
+        "memory": cluster.memory and _memory(cluster.memory, catalog),
+        "usd_per_hour": float(r.usd_per_hour),
+        "speedup": r.speedup,
+        "scaling_factor": r.scaling_factor,
+        "throughput": r.throughput,
+        "flopp_spot": r.flopp_spot,
+        "z": r.z,
+        "usd_per_work": r.usd_per_work,
+        "speedup_kind": r.speedup_kind,
+        "estimated": r.estimated,
+        "quotas": quota_needs(cluster, catalog),
+        "interruptions": None if risk is None else risk_document(risk),
+        "binding": [b.constraint for b in r.binding],
+        "binding_reasons": [b.reason for b in r.binding],
+        "warnings": list(r.warnings),
+        **({"expected": expected_document(r.outlook)} if r.outlook else {}),
+    }
+
+
+def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
+    """The next-best zone for a cluster, and what it costs there; None where none is known."""
+    if other is None or other.zone is None:
+        return None
+    memory = other.memory
+    return {
+        "zone": other.zone.zone,
+        "zone_name": other.zone.name or None,
+        "spot_usd_per_hour": float(other.zone.usd_per_hour),
+        "memory": memory and {"instance_type": memory.instance.name, "count": memory.count},
+        "usd_per_hour": float(other.usd_per_hour),
+    }
+
+
+def _gpu_facts(gpu: InstanceType, catalog: Catalog) -> dict[str, Any]:
+    return {
+        # Only where it was measured by somebody else than the catalogue's own source.
+        **({"eflops_source": gpu.eflops_source} if gpu.eflops_source else {}),
+        "gpu_name": gpu.gpu and gpu.gpu.name,
+        "gpus_per_vm": gpu.gpu and gpu.gpu.count,
+        "cpu_architecture": gpu.cpu_architecture or None,
+        "eflops": gpu.eflops,
+        "eflops_basis": gpu.eflops_basis,
+        "interruption_band": gpu.interruption_band,
+        "spot_usd_per_hour": _float(gpu, Market.SPOT),
+        "spot_price": _price_source(catalog, Market.SPOT),
+        "on_demand_usd_per_hour": _float(gpu, Market.ON_DEMAND),
+        "on_demand_price": _price_source(catalog, Market.ON_DEMAND),
+        "zones": [
+            {
+                "zone": z.zone,
+                "zone_name": z.name or None,
+                "usd_per_hour": float(z.usd_per_hour),
+                "since": z.since or None,
+            }
+            for z in gpu.spot_zones
+        ],
+    }
+
+
+def _memory(group: NodeGroup, catalog: Catalog) -> dict[str, Any]:
+    instance = group.instance
+    return {
+        "instance_type": instance.name,
+        "count": group.count,
+        "cpu_architecture": instance.cpu_architecture or None,
+        "on_demand_usd_per_hour": _float(instance, Market.ON_DEMAND),
+        "on_demand_price": _price_source(catalog, Market.ON_DEMAND),
+        "zones": list(instance.zones),
+    }
+
+
+def _float(instance: InstanceType, market: Market) -> float | None:
+    price = instance.usd_per_hour(market)
+    return None if price is None else float(price)
+
+
+def _price_source(catalog: Catalog, market: Market) -> dict[str, Any]:
+    """Where a price comes from and when it was true."""
+    about = catalog.provenance
+    signals = [o for o in about.origins if o.signal.partition(":")[0] in _SIGNALS_OF[market]]
+    if signals:
+        return {"source": signals[0].kind, "observed_at": format_time(signals[0].observed_at)}
+    return {"source": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
+
+
+_SIGNALS_OF = {Market.SPOT: ("spot", "history"), Market.ON_DEMAND: ("on-demand",)}
+
+CSV_HEADER = [
+    "rank",
+    "architecture",
+    "gpu_type",
+    "gpu_count",
+    "spot_count",
+    "on_demand_count",
+    "memory_type",
+    "memory_count",
+    "usd_per_hour",
+    "speedup",
+    "scaling_factor",
+    "throughput",
+    "flopp_spot",
+    "z",
+    "usd_per_work",
+    "binding",
+    "region",
+    "zone",
+    "estimated",
+]
+
+
+CSV_EXPECTED = [
+    "makespan_s",
+    "total_cost_usd",
+    "preemptions",
+    "makespan_p50_s",
+    "makespan_p95_s",
+    "total_cost_p50_usd",
+    "total_cost_p95_usd",
+]
+"""Behind the others where there is a job."""
+
+
+def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
+    """Header and one row for each configuration, of all regions together."""
+    rows = [_csv_row(p.recommendation, p.answer.catalog) for p in found.ranked]
+    if found.answers[0].request.work is None:
+        return CSV_HEADER, rows
+    outlooks = [expected_document(p.recommendation.outlook) if p.recommendation.outlook else {} for p in found.ranked]
+    return CSV_HEADER + CSV_EXPECTED, [
+        row + [outlook.get(key) for key in CSV_EXPECTED] for row, outlook in zip(rows, outlooks, strict=True)
+    ]
+
+
+def _csv_row(r: Recommendation, catalog: Catalog) -> list[Any]:
+    memory, zone = r.cluster.memory, r.cluster.zone
+    return [
+        r.rank,
+        r.cluster.architecture,
+        r.cluster.gpu.name,
+        r.cluster.gpu_count,
+        r.cluster.spot_count,
+        r.cluster.on_demand_count,
+        memory.instance.name if memory else None,
+        memory.count if memory else 0,
+        float(r.usd_per_hour),
+        r.speedup,
+        r.scaling_factor,
+        r.throughput,
+        r.flopp_spot,
+        r.z,
+        r.usd_per_work,
+        " ".join(b.constraint for b in r.binding),
+        catalog.region,
+        zone and zone.zone,
+        str(r.estimated).lower(),
+    ]

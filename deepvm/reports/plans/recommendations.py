@@ -1,0 +1,390 @@
+"""Recommendations as a report for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from deepvm.core.cluster.cluster import Recommendation, Rejection
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market
+from deepvm.core.units import format_bytes, format_seconds, format_usd
+from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME, Infeasible
+from deepvm.planner.recommend import Recommendations
+from deepvm.planner.regions import Comparison
+from deepvm.planner.request import Objective, PolicyName
+from deepvm.reports.plans.outlooks import expected_cells, expected_columns, in_words, simulated
+from deepvm.reports.plans.risks import risk_of, share_words
+from deepvm.reports.plans.sources import (
+    doubts,
+    placement_lines,
+    quota_lines,
+    refused_lines,
+    risk_lines,
+    source_lines,
+    zone_lines,
+)
+from deepvm.reports.tables import Column, print_lines, print_table
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market.live import Placement
+    from deepvm.planner.explain import WhyNot
+
+
+def print_report(
+    found: Comparison, why: WhyNot | None, placement: Placement | None, now: datetime, *, wide: bool
+) -> None:
+    """Table, reasons, alternatives and sources on stdout, for a person."""
+    best = found.answers[0]
+    placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
+    print_lines([_title(best), ""])
+    print_table(*_table(placed, wide=wide, regions=len(found.answers) > 1), also="-o json")
+    lost = "" if best.request.work else ", and the time lost when spot VMs are taken away"
+    not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
+    sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
+    lines = [
+        *_reasons(best),
+        *_others(found),
+        *risk_lines(
+            best[0], best.catalog, known=best.request.work is not None and best.request.work.mttp_s is not None
+        ),
+        *zone_lines(best[0], best.catalog),
+        *placement_lines(placement),
+        *quota_lines(best, now),
+        not_counted,
+    ]
+    print_lines(["", *lines, *refused_lines(best.catalog), *sources])
+    if why is not None:
+        print_lines([""])
+        print_why(why, best.catalog)
+
+
+def _title(answer: Recommendations) -> str:
+    request = answer.request
+    needs = f"memory nodes for {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
+    best_by = {
+        Objective.THROUGHPUT: "fastest training" + (" if nothing is taken away" if request.work is not None else ""),
+        Objective.FLOPP: "most operations per dollar (Z)",
+        Objective.COST_PER_WORK: "cheapest work",
+        Objective.MAKESPAN: "shortest expected time",
+        Objective.TOTAL_COST: "lowest expected bill",
+    }[request.objective]
+    if request.policy in (PolicyName.COST_FIRST, PolicyName.PERFORMANCE_FIRST):
+        best_by = f"policy {request.policy.value}"
+    elif request.policy is not PolicyName.DEEPVM:
+        best_by += f", policy {request.policy.value}"
+    limits = f"at most {request.budget.normalize():f} $/h"
+    if request.work is not None and request.work.deadline_s is not None:
+        limits += f", expected within {format_seconds(request.work.deadline_s)}"
+    if request.work is not None and request.work.total_budget is not None:
+        limits += f", at most {request.work.total_budget.normalize():f} $ in all, as expected"
+    return f"Clusters for {limits}: {best_by}; {needs}"
+
+
+def _placed(r: Recommendation, first: Recommendation) -> str:
+    """A cluster, with its zone where that is not the first one's."""
+    zone, other = r.cluster.zone, first.cluster.zone
+    return f"{r.cluster} in {zone.zone}" if zone and (other is None or zone.zone != other.zone) else str(r.cluster)
+
+
+def _others(found: Comparison) -> list[str]:
+    """What the other regions have, one line for each."""
+    best, lines = found.answers[0][0], []
+    for answer in found.answers[1:]:
+        region = answer.catalog.region
+        if not answer:
+            reason = answer.infeasible.reason if answer.infeasible else "nothing is feasible"
+            lines.append(f"Region {region}: {reason}.")
+            continue
+        r = answer[0]
+        gap = f", {1 - r.throughput / best.throughput:.1%} less throughput" if best.throughput > r.throughput else ""
+        lines.append(f"Region {region}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h{gap}.")
+    return lines
+
+
+def _table(
+    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool, regions: bool = False
+) -> tuple[list[Column], list[list[str]]]:
+    """What to rent stays on the narrowest terminal, and what becomes of the job or else the throughput before all."""
+    outlooks = [r.outlook for r, _ in placed]
+    job, spread = outlooks[0] is not None, simulated(outlooks)
+    zones = not wide and len({r.cluster.zone.zone for r, _ in placed if r.cluster.zone}) > 1
+    columns = [
+        Column("#", "right"),
+        *([Column("region")] if regions else []),
+        Column("architecture", drop=6),
+        Column("spot VMs", wrap=False),
+        Column("on-demand VMs", drop=1, wrap=False),
+        *([Column("zone", drop=4)] if zones else []),
+        Column("$/h", "right", drop=3 if job else 0),
+        Column("throughput", "right", drop=7 if job else 2),
+        *(expected_columns(spread=spread) if job else []),
+        *(_WIDE if wide else []),
+        Column("limited by", drop=5),
+    ]
+    return columns, [
+        _cells(r, catalog, wide=wide, regions=regions, spread=spread, zones=zones) for r, catalog in placed
+    ]
+
+
+_WIDE = (
+    Column("speed-up", "right", drop=11),
+    Column("K(n)", "right", drop=12),
+    Column("FLOPP spot (op/$)", "right", drop=14),
+    Column("Z", "right", drop=16),
+    Column("$/h per eFLOPS", "right", drop=13),
+    Column("curve", drop=15),
+    Column("zone", drop=10),
+    # The share of one VM goes first: alone it reads as if it were the cluster's, which is a multiple of it.
+    Column("VM interrupted a month", drop=9),
+    Column("cluster interrupted a month", drop=8, wrap=False),
+)
+
+
+def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool, spread: bool, zones: bool) -> list[str]:
+    gpu, zone = r.cluster.gpu, r.cluster.zone.zone if r.cluster.zone else "-"
+    groups = {
+        market: " + ".join(f"{g.count} {g.instance.name}" for g in r.cluster.groups if g.market is market) or "-"
+        for market in Market
+    }
+    band, risk = gpu.interruption_band, risk_of(r.cluster)
+    more = [
+        f"{r.speedup:.2f}",
+        f"{r.scaling_factor:.4f}",
+        f"{r.flopp_spot:.4g}",
+        f"{r.z:.1f}",
+        "-" if r.usd_per_work is None else _per_work(r.usd_per_work),
+        r.speedup_kind,
+        zone,
+        "-" if band is None else INTERRUPTION_BANDS[band],
+        "-" if risk is None else share_words(risk),
+    ]
+    return [
+        str(r.rank),
+        *([catalog.region] if regions else []),
+        r.cluster.architecture,
+        groups[Market.SPOT],
+        groups[Market.ON_DEMAND],
+        *([zone] if zones else []),
+        format_usd(r.usd_per_hour),
+        format_work(r.throughput) + (" (estimated)" if r.estimated else ""),
+        *(expected_cells(r.outlook, spread=spread) if r.outlook else []),
+        *(more if wide else []),
+        ", ".join(b.constraint for b in r.binding) or "-",
+    ]
+
+
+def _job_lines(answer: Recommendations) -> list[str]:
+    """What the expected time and bill stand on."""
+    work, first = answer.request.work, answer.configurations[0]
+    if work is None or answer.reference is None or first.outlook is None:
+        return []
+    from deepvm.core.preemption.interruptions import BAND_SHARES, hits
+
+    job, gpu, outlook = work.job, first.cluster.gpu, first.outlook
+    alone = f"{job.steps} steps of {job.step_s.mean:.4g} s, {format_seconds(job.steps * job.step_s.mean)}"
+    spans = (job.save_s, job.durable_s, job.allocation_s, job.preparation_s, job.grace_s)
+    save, durable, allocation, preparation, grace = (_as_in_job_files(span.mean) for span in spans)
+    lines = [
+        f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away"
+        f"{'' if work.measured_on else ', the cheapest type here (--measured-on names another)'}.",
+        f"It counts {save} for a save, which is safe {durable} later, {allocation} for a new VM to come and "
+        f"{preparation} to prepare it, and notices {grace} ahead; a job file says how it is.",
+    ]
+    if outlook.preemptions and not (job.save_s.high and job.allocation_s.high and job.preparation_s.high):
+        lines.append("Doubt: what takes 0 s there makes preemptions look cheaper than they are.")
+    if answer.reference.eflops_basis:
+        basis = answer.reference.eflops_basis
+        lines.append(f"Doubt: it stands on the eFLOPS of {answer.reference.name}, which are estimated: {basis}.")
+    life = work.life_s(gpu)
+    band = gpu.interruption_band
+    source = "" if work.mttp_s is not None or band is None else ", by AWS's band"
+    if math.isinf(life):
+        lines.append(f"No VM is ever taken away, by '--interruption-rate 0%'; saves by {work.policy_name}.")
+    else:
+        count = first.cluster.spot_count
+        lines.append(
+            f"A spot {gpu.name} lives {format_seconds(life)} on average{source}; {count} of them "
+            f"{'is' if count == 1 else 'are'} stopped by {_many(outlook.preemptions)} preemptions, "
+            f"with saves by {work.policy_name}."
+        )
+    if source and band is not None:
+        lines.append(
+            f"Doubt: {INTERRUPTION_BANDS[band]} a month is of all zones and hours together, counted as "
+            f"{100 * BAND_SHARES[band]:g} % gone after a month{hits(BAND_SHARES[band], first.cluster.spot_count)}; "
+            f"at a busy hour a {gpu.name} may live for hours. "
+            "'--mttp' counts with your own figure."
+        )
+    if outlook.spread is not None:
+        s = outlook.spread
+        lines.append(
+            f"Of {s.runs} simulated runs, half end within {format_seconds(s.p50_s)} and {s.p50_usd:.2f} $, 95 % within "
+            f"{format_seconds(s.p95_s)} and {s.p95_usd:.2f} $"
+            + ("." if s.late is None else f"; {100 * s.late:.1f} % miss the deadline.")
+        )
+    elif work.deadline_s is not None and outlook.total_s > CLOSE * work.deadline_s:
+        lines.append("Doubt: expected means on average; about every second run is late ('--simulate 500' counts them).")
+    return lines
+
+
+CLOSE = 0.98
+"""Of a deadline, from where on the mean says little about a single run: what is expected is right within 2 %."""
+
+
+def _as_in_job_files(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 1000 else format_seconds(seconds)
+
+
+def _many(count: float) -> str:
+    return f"{count:.3g}" if count < 100 else f"{count:.0f}"
+
+
+def _against(other: Recommendation, first: Recommendation) -> str:
+    """Expected time and bill of a cluster, and what they are to those of the first."""
+    new, old = other.outlook, first.outlook
+    if new is None or old is None:
+        return ""
+    text = f", {in_words(new)}"
+    if not (math.isfinite(new.total_s) and math.isfinite(old.total_s) and old.total_s and old.cost_usd):
+        return text
+    time = _change(new.total_s / old.total_s, "longer", "shorter", "as long")
+    return f"{text} ({time}, {_change(new.cost_usd / old.cost_usd, 'dearer', 'cheaper', 'as dear')})"
+
+
+def _better(other: Recommendation, first: Recommendation) -> bool:
+    """Whether a cluster is expected to be done no later, and for no more."""
+    new, old = other.outlook, first.outlook
+    return new is not None and old is not None and new.total_s <= old.total_s and new.cost_usd <= old.cost_usd
+
+
+def _change(ratio: float, more: str, less: str, same: str) -> str:
+    share = abs(ratio - 1)
+    if share < _LITTLE:
+        return same
+    if ratio >= 2:
+        return f"{ratio:.1f} times as {'long' if more == 'longer' else 'dear'}"
+    return f"{share:.1%} {more if ratio > 1 else less}"
+
+
+_LITTLE = 0.0005
+"""A share that would be printed as 0.0 %."""
+
+
+def _reasons(answer: Recommendations) -> list[str]:
+    first = answer.configurations[0]
+    count, gpu = first.cluster.gpu_count, first.cluster.gpu
+    lines = [
+        f"Throughput is eFLOPS x S(n): {gpu.eflops:g} x {first.speedup:.4g}, "
+        f"where the {first.speedup_kind} curve of {gpu.name} gives S({count}) = {first.speedup:.4g}."
+    ]
+    lines += _job_lines(answer)
+    lines += [f"Limited by {b.constraint}: {b.reason}." for b in first.binding]
+    if not first.binding:
+        lines.append("Limited by nothing: no larger cluster of these types is better.")
+    change = answer.next_change
+    if change is None:
+        lines.append("More money: no budget buys a better cluster of these types under these limits.")
+    else:
+        gain = ""
+        if change.gain is not None and answer.request.policy is PolicyName.DEEPVM:
+            gain = f", {change.gain:.1%} better" if change.gain >= _LITTLE else ", less than 0.1% better"
+        elif change.gain is not None:
+            gain = f", throughput {change.gain:+.1%}"
+        lines.append(f"More money: {format_usd(change.budget)} $/h buys {_placed(change.recommendation, first)}{gain}.")
+    if answer.nearly is not None:
+        less, worth = answer.nearly.usd_per_hour, answer.nearly.throughput / first.throughput
+        saved = 1 - float(less) / float(first.usd_per_hour)
+        lines.append(
+            f"Less money: {format_usd(less)} $/h, {saved:.0%} less, buys {_placed(answer.nearly, first)} "
+            f"with {worth:.1%} of the throughput{_against(answer.nearly, first)}."
+        )
+    if answer.on_demand is not None:
+        r = answer.on_demand
+        head = "Better without spot VMs" if _better(r, first) else "On demand alone"
+        lines.append(f"{head}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h{_against(r, first)}.")
+    elif answer.request.work is not None:
+        lines.append("On demand alone: no cluster keeps within these limits.")
+    for alternative in answer.alternatives:
+        r = alternative.recommendation
+        work = "" if r.usd_per_work is None else f", {_per_work(r.usd_per_work)} $/h per eFLOPS"
+        lines.append(
+            f"By {alternative.objective.value}: {_placed(r, first)} at {format_usd(r.usd_per_hour)} $/h, "
+            f"throughput {format_work(r.throughput)}{work}{_against(r, first)}."
+        )
+    lines += _left_out(answer)
+    lines += [f"Doubt: {doubt}." for doubt in doubts(answer)]
+    if answer.doubt:
+        lines.append(f"Not proven ({answer.status.value}): {answer.doubt}.")
+    return lines
+
+
+def _left_out(answer: Recommendations) -> list[str]:
+    """The types that were not considered, one line for each reason; many of one GPU as that GPU."""
+    groups: dict[str, list[Rejection]] = {}
+    for rejection in answer.rejections:
+        groups.setdefault(rejection.reason, []).append(rejection)
+    lines = []
+    for reason, rejections in groups.items():
+        names = [r.instance_type for r in rejections]
+        if reason == "unprofiled" and len(names) > _NAMED:
+            names = _by_gpu(names, answer.catalog)
+        shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        lines.append(f"Not considered ({reason}): {shown}.")
+        if reason == "unprofiled":
+            lines.append(_profiling(rejections, answer))
+        elif reason in ALLOWED_BY:
+            ways = ", or ".join(f"'{way}'" for way in dict.fromkeys((ALLOWED_BY[reason], BY_NAME)))
+            lines.append(f"To consider them: {ways}.")
+    return lines
+
+
+_NAMED = 6
+
+
+def _by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:
+    """``L4 (10 types)``, the GPUs with most types first."""
+    counts: dict[str, int] = {}
+    for name in names:
+        gpu = catalog[name].gpu
+        model = "?" if gpu is None else f"{gpu.name}{' x n' if gpu.count > 1 else ''}"
+        counts[model] = counts.get(model, 0) + 1
+    order = sorted(counts, key=lambda m: (-counts[m], m))
+    return [f"{m} ({counts[m]} {'type' if counts[m] == 1 else 'types'})" for m in order]
+
+
+def _profiling(rejections: Sequence[Rejection], answer: Recommendations) -> str:
+    """How to make unprofiled types count."""
+    estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)
+    instead = ", or '--estimates' counts with estimates" if estimates else ""
+    return f"To consider them: 'deepvm profile eflops --save' on such a VM measures it{instead}."
+
+
+def format_work(throughput: float) -> str:
+    """A throughput in the catalogue's unit; FLOP/s, which have a dozen digits, in four of them."""
+    return f"{throughput:.1f}" if throughput < _MANY_DIGITS else f"{throughput:.4g}"
+
+
+_MANY_DIGITS = 1e8
+
+
+def _per_work(usd: float) -> str:
+    return f"{usd:.6f}" if usd > 1 / _MANY_DIGITS else f"{usd:.4g}"
+
+
+def sentence(why: Infeasible) -> str:
+    """Why there is no configuration and what to change, as two sentences."""
+    return f"{why.reason[:1].upper()}{why.reason[1:]}. To change that: {why.advice}."
+
+
+def print_why(why: WhyNot, catalog: Catalog, now: datetime | None = None) -> None:
+    """The answer to "why not this type?" on stdout; with ``now`` also where the prices come from."""
+    print_lines([f"Why not {why.instance_type}? {why.verdict}."])
+    if why.best is not None:
+        print_lines([""])
+        print_table(*_table([(why.best, catalog)], wide=False), also="-o json")
+        limits = [f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding]
+        doubts_of = [f"Doubt: {warning}." for warning in why.best.warnings]
+        print_lines(["", *limits, *doubts_of, *risk_lines(why.best, catalog), *zone_lines(why.best, catalog)])
+    if now is not None:
+        print_lines([*([] if why.best is not None else [""]), *source_lines(catalog, now)])

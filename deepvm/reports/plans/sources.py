@@ -1,0 +1,266 @@
+"""Sentences about where figures come from, how old they are, and what to be careful with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
+from deepvm.catalog.signals.signal_words import age
+from deepvm.core.cluster.cluster import Cluster, Recommendation
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
+from deepvm.core.cluster.provenance import Measurement, Origin
+from deepvm.core.units import format_usd
+from deepvm.planner.recommend import Recommendations
+from deepvm.reports.plans.risks import cluster_sentence, risk_of
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market.live import Placement
+
+ODD_START = 0.1
+"""A curve whose S(1) is further from 1 than this is not to be trusted for few VMs."""
+STALE_DAYS = 30
+"""Spot prices older than this are history rather than prices."""
+_PRICES = ("on-demand", "spot", "history")
+_WORDS = {
+    "live": "live from AWS",
+    "cache": "from the cache",
+    "expired": "from the cache, past its time",
+    "embedded": "embedded snapshot",
+}
+
+
+def source_line(catalog: Catalog, now: datetime) -> str:
+    """Where the prices come from, how old they are, and what to do about it."""
+    source = catalog.provenance
+    prices = [o for o in source.origins if o.signal.partition(":")[0] in _PRICES]
+    if prices:
+        return f"Prices: {catalog.region}, {_by_signal(prices, now)}{_basis(catalog)}.{_renewal(catalog, prices, now)}"
+    where = f"{source.kind} catalogue {catalog.name}" + (f", {catalog.region}" if catalog.region else "")
+    if source.prices_as_of is None:
+        return f"Prices: {where}, undated."
+    days = (now.date() - source.prices_as_of).days
+    line = f"Prices: {where}, as of {source.prices_as_of}, {_days_old(source.prices_as_of, now)}."
+    if days <= STALE_DAYS:
+        return line
+    if source.kind != "embedded":
+        return f"{line} Bring the prices and prices_as_of of that file up to date."
+    return (
+        f"{line} For today's leave out --catalog, or: 'deepvm catalog show {catalog.name} -o json > my.json', edit the "
+        "prices, and use '--catalog my.json'."
+    )
+
+
+def source_lines(catalog: Catalog, now: datetime) -> list[str]:
+    """Where the prices come from, and which other figures were measured here."""
+    return [source_line(catalog, now), *measured_lines(catalog, now)]
+
+
+_NAMED = 4
+_KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat"}
+
+
+def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
+    """Which figures were measured on the user's own machines, or by a file that he named, and when; none where none."""
+    about = catalog.provenance
+    parts = []
+    for kind, name in _KINDS.items():
+        found = [m for m in about.measured if m.kind == kind]
+        said = [f"{m.subject} {_day(m, now)}" + (f" with {m.workload}" if m.workload else "") for m in found]
+        more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+        if found:
+            parts.append(f"{name} of {', '.join(said[:_NAMED])}{more}")
+    where = f"Measured, says {about.measured_file}" if about.measured_file else "Measured here"
+    return [f"{where}: {'; '.join(parts)}. '--tables paper' does without."] if parts else []
+
+
+def _day(measured: Measurement, now: datetime) -> str:
+    from deepvm.catalog.measured.entries import FUTURE  # most people measure nothing
+
+    late = measured.measured_at - now > FUTURE
+    return f"{measured.measured_at.date()}{' (in the future: some clock is wrong)' if late else ''}"
+
+
+def _by_signal(origins: Sequence[Origin], now: datetime) -> str:
+    """``live from AWS (on-demand 3 min old, spot 3 min old)``, one phrase for each kind of source."""
+    phrases = []
+    for kind in dict.fromkeys(o.kind for o in origins):
+        ages = [f"{o.signal.partition(':')[0]} {_age(o, now)}" for o in origins if o.kind == kind]
+        phrases.append(f"{_WORDS[kind]} ({', '.join(ages)})")
+    return "; ".join(phrases)
+
+
+def _age(origin: Origin, now: datetime) -> str:
+    if origin.kind == "embedded":
+        return f"of {origin.observed_at.date()}, {_days_old(origin.observed_at.date(), now)}"
+    return f"{age(origin.observed_at, now)} old"
+
+
+def _days_old(day: date, now: datetime) -> str:
+    days = (now.date() - day).days
+    if days < 0:
+        return "which is in the future"
+    return f"{days} days old" if days < 365 else f"{days / 365.25:.1f} years old"
+
+
+def _basis(catalog: Catalog) -> str:
+    return f"; spot prices are the {catalog.provenance.basis}" if catalog.provenance.basis else ""
+
+
+def _renewal(catalog: Catalog, prices: Sequence[Origin], now: datetime) -> str:
+    oldest = max((now - o.observed_at).days for o in prices)
+    if all(o.kind in ("live", "cache") for o in prices) or oldest < 1:
+        return ""
+    return f" For today's: 'deepvm catalog refresh --region {catalog.region}' ('deepvm doctor' says what that needs)."
+
+
+def quota_lines(answer: Recommendations, now: datetime) -> list[str]:
+    """Which limits were used without having been asked for, or, unknown, what the best cluster needs of them."""
+    cluster = answer.configurations[0].cluster
+    if answer.request.quotas is not None:
+        return []
+    family = cluster.gpu.quota_family
+    quotas = [q for q in answer.catalog.quotas if q.family == family]
+    told = answer.catalog.provenance.origin("quotas")
+    if quotas and told:
+        families = dict.fromkeys(g.instance.quota_family for g in cluster.groups)
+        limits = "; ".join(
+            f"{f}: {_limits([q for q in answer.catalog.quotas if q.family == f]) or 'no limit known'}" for f in families
+        )
+        return [f"Quotas: yours in {answer.catalog.region}, {_age(told, now)}; {limits}."]
+    if quotas:
+        limits = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
+        return [f"Quotas: those of the catalogue ({family}: {limits} vCPUs); yours may be lower, see --quota."]
+    needs = [_need(f, market, vcpus) for (f, market), vcpus in _vcpus(cluster).items() if f in FAMILIES]
+    if not needs or not answer.catalog.provenance.origins:
+        return []
+    return [f"Quotas: yours are not known; needed: {', '.join(needs)}. A new account has 0 for GPUs."]
+
+
+def _limits(quotas: Iterable[Quota]) -> str:
+    return " and ".join(
+        f"{q.vcpus} {q.market.value} vCPUs" + (f", {q.in_use} in use" if q.in_use else "") for q in quotas
+    )
+
+
+def _vcpus(cluster: Cluster) -> dict[tuple[str, Market], int]:
+    """VCPUs that a cluster needs by quota family and market."""
+    found: dict[tuple[str, Market], int] = {}
+    for group in cluster.groups:
+        key = (group.instance.quota_family, group.market)
+        found[key] = found.get(key, 0) + group.count * group.instance.vcpus
+    return found
+
+
+def _need(family: str, market: Market, vcpus: int) -> str:
+    quota = FAMILIES[family]
+    return f"{vcpus} vCPUs of {quota.title(market)} ({quota.code(market)})"
+
+
+def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
+    """The quotas that a cluster counts against, for programs: vCPUs needed, the limit where it is known, its code."""
+    rows: list[dict[str, object]] = []
+    for (family, market), vcpus in _vcpus(cluster).items():
+        quota, known = find_quota(catalog.quotas, family, market), FAMILIES.get(family)
+        rows.append(
+            {
+                "family": family,
+                "market": market.value,
+                "vcpus": vcpus,
+                "limit": None if quota is None else quota.vcpus,
+                "in_use": None if quota is None else quota.in_use,
+                "code": quota.code if quota and quota.code else known.code(market) if known else "",
+            }
+        )
+    return rows
+
+
+def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -> list[str]:
+    """How often the VMs of a cluster are taken away, and it with them.
+
+    Args:
+        best: the cluster.
+        catalog: that it is of.
+        known: whether the user has said how long a VM lives, so that the times and bills above count with that.
+    """
+    gpu, lines, risk = best.cluster.gpu, [], risk_of(best.cluster)
+    if risk is not None and gpu.interruption_band is not None:
+        origin = catalog.provenance.origin("advisor")
+        when = f", as of {origin.observed_at.astimezone(timezone.utc).date()}" if origin else ""
+        share = INTERRUPTION_BANDS[gpu.interruption_band]
+        lines.append(f"Risk: {share} of {gpu.name} spot VMs are taken away in a month (AWS's Spot Advisor{when}).")
+        lines += filter(None, [cluster_sentence(risk)])
+        if known:
+            lines.append(
+                "Times and bills above count with the mean time to preemption that was given, not with this risk."
+            )
+    return lines
+
+
+def zone_lines(best: Recommendation, catalog: Catalog) -> list[str]:
+    """Where the best cluster stands and what it pays there, and the same of the next-best zone."""
+    cluster, zone = best.cluster, best.cluster.zone
+    if zone is None:
+        return []
+    gpu, memory, other = cluster.gpu.name, cluster.memory, best.next_zone
+    basis = f" ({catalog.provenance.basis})" if catalog.provenance.basis else ""
+    line = f"Zone: {zone}, where {gpu} costs {format_usd(zone.usd_per_hour)} $/h{basis} on the spot market"
+    cheapest = min(cluster.gpu.spot_zones, key=lambda z: z.usd_per_hour)
+    if memory is not None and cheapest.usd_per_hour < zone.usd_per_hour:
+        price = format_usd(cheapest.usd_per_hour)
+        line += f" (it is cheapest in {cheapest} with {price}, which does not offer {memory.instance.name})"
+    if other is not None and other.zone is not None:
+        nodes = other.memory
+        beside = f" with {nodes.count} x {nodes.instance.name}" if nodes and nodes != memory else ""
+        line += f"; next best: {other.zone} with {format_usd(other.zone.usd_per_hour)}"
+        line += f", {format_usd(other.usd_per_hour)} $/h for the cluster{beside}"
+    elif len(cluster.gpu.spot_zones) > 1:
+        line += f"; no other zone has {gpu} on the spot market and memory nodes for it"
+    return [f"{line}."]
+
+
+def placement_lines(placement: Placement | None) -> list[str]:
+    """How likely the spot VMs can be had at once; empty where nobody asked."""
+    if placement is None:
+        return []
+    scores = ", ".join(f"{zone} {score}" for zone, score in placement.scores.items()) or "none"
+    types = " or ".join(placement.instance_types)
+    few = "" if len(placement.instance_types) >= 3 else " (AWS always scores fewer than three types low)"
+    return [f"Placement: AWS scores {placement.count} spot VMs of {types} at once, out of 10: {scores}{few}."]
+
+
+def refused_lines(catalog: Catalog) -> list[str]:
+    """Rows of the sources that could not be trusted, counted."""
+    counted = [
+        f"{count} of {o.signal} ({reason})" for o in catalog.provenance.origins for reason, count in o.refused if count
+    ]
+    return [f"Rows left out: {', '.join(counted)}."] if counted else []
+
+
+def doubts(answer: Recommendations) -> list[str]:
+    """What should make a reader careful with the figures."""
+    found = list(dict.fromkeys(w for r in answer.configurations for w in r.warnings))
+    found += answer.catalog.provenance.doubts
+    nodes = (r.cluster.memory.instance for r in answer.configurations if r.cluster.memory is not None)
+    if answer.catalog.memory_nodes.sustained:
+        found += dict.fromkeys(
+            f"nobody says what the network of {node.name} sustains: it counts with {node.network_gbps:g} Gbit/s, which "
+            "may be a peak"
+            for node in nodes
+            if node.network_baseline_gbps is None
+        )
+    named = [*answer.configurations, *(a.recommendation for a in answer.alternatives)]
+    for gpu, kind in dict.fromkeys((r.cluster.gpu, r.speedup_kind) for r in named):
+        curve = gpu.curve(kind)
+        alone = 1.0 if curve is None else float(curve.speedup(np.array([1.0]))[0])
+        if abs(alone - 1) > ODD_START:
+            better = [k for k in ("ring", "measured") if gpu.curve(k)]
+            hint = f"; '--speedup {better[0]}' does not" if better else ""
+            found.append(
+                f"the {kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
+                f"so it misjudges small clusters{hint}"
+            )
+    return found

@@ -1,0 +1,1 @@
+"""Catalogs and price signals: differences and freshness."""

@@ -1,0 +1,1 @@
+"""Measurements: tables, documents, pictures."""

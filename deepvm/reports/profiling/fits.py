@@ -1,0 +1,119 @@
+"""A fitted speed-up curve as tables and a verdict; the picture is in :mod:`.profile_pictures`."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from deepvm.core.units import counted
+from deepvm.reports.tables import Column, print_lines, print_table
+
+if TYPE_CHECKING:
+    from deepvm.profiling.fit.fit import Fit
+    from deepvm.profiling.fit.speedup_models import Fitted
+
+
+def print_fit(fit: Fit, name: str) -> None:
+    """What was measured, the laws, the band of the best, the verdict, doubts and the next measurement.
+
+    Args:
+        fit: what to print.
+        name: what the points are called.
+    """
+    from deepvm.profiling.fit.diagnostics import next_step
+    from deepvm.profiling.fit.speedup_models import best_first
+
+    counts = f"{counted(len(fit.points), 'measurement')} at {counted(len(fit.sizes), 'size')}"
+    print_lines([f"{name}: {counts}, n = {_sizes(fit)}", ""])
+    columns = [
+        Column("law"),
+        Column("mean error", "right"),
+        Column("AICc", "right", drop=1),
+        Column("parameters", drop=2),
+    ]
+    rows = [
+        [f.law.name, f"{100 * f.mape:.1f} %", "-" if f.aicc is None else f"{f.aicc:.1f}", _parameters(f)]
+        for f in best_first(fit.laws)
+    ]
+    print_table(columns, rows, also="-o json")
+    print_lines([""])
+    _print_band(fit)
+    print_lines(["", *_verdict(fit), f"Next: {next_step(fit)}."])
+    if fit.warnings:
+        print_lines(["", *(f"Warning: {text}{'' if text.endswith('?') else '.'}" for text in fit.warnings)])
+
+
+def _print_band(fit: Fit) -> None:
+    measured = {n: statistics.median(s for size, s in fit.points if size == n) for n in fit.sizes}
+    drops = {"n": 0, "measured": 1, fit.best.law.name: 0, "low": 3, "high": 2}
+    columns = [Column(header, "right", drop) for header, drop in drops.items()]
+    rows = [
+        [
+            str(p.n),
+            f"{measured[p.n]:.3f}" if p.n in measured else "-",
+            *(f"{v:.3f}" for v in (p.speedup, p.low, p.high)),
+        ]
+        for p in fit.band_points()
+    ]
+    print_table(columns, rows, also="-o json")
+
+
+def _verdict(fit: Fit) -> list[str]:
+    from deepvm.profiling.fit.confidence_band import SHARE
+    from deepvm.profiling.fit.diagnostics import CLOSE, trusted_to
+    from deepvm.profiling.fit.speedup_models import best_first, comparable
+
+    best, second = best_first(fit.laws)[:2]
+    better = f"{best.law.name} describes these points best, {100 * best.mape:.1f} % off on average; "
+    if best.aicc is None or not comparable(fit.laws):
+        better = (
+            f"by mean error {best.law.name} is nearest, {100 * best.mape:.1f} % off on average, then {second.law.name} "
+            f"with {100 * second.mape:.1f} %; too few measurements for AICc to compare laws"
+        )
+    elif second.aicc is None:
+        better += "no other law can be compared"
+    elif second.aicc - best.aicc <= CLOSE:
+        better += f"{second.law.name} does it as well (AICc less than {CLOSE:g} apart)"
+    else:
+        better += f"{second.law.name}, the next, is {second.aicc - best.aicc:.1f} of AICc behind"
+    largest = fit.sizes[-1]
+    at = next(p for p in fit.band_points() if p.n == largest)
+    return [
+        f"Verdict: {better}.",
+        f"Trust: up to n = {trusted_to(fit)}, measured up to {largest}. S({largest}) is "
+        f"{at.low:.4g} to {at.high:.4g} ({100 * SHARE:.0f} % band, if the law is right).",
+        f"Use: {_use(fit)}.",
+    ]
+
+
+def _use(fit: Fit) -> str:
+    from deepvm.profiling.fit.diagnostics import OFF
+    from deepvm.profiling.fit.speedup_models import comparable
+
+    best = fit.best
+    if best.mape > OFF:
+        return (
+            f"the points themselves, kind measured: no law is near enough, the nearest is {100 * best.mape:.0f} % off"
+        )
+    if not comparable(fit.laws):
+        return f"the points themselves, kind measured: {len(fit.points)} measurements do not tell the laws apart"
+    points = "or the points themselves, kind measured"
+    match best.law.name:
+        case "alpha-beta":
+            return f"in a catalogue, a curve of kind ring (alpha-beta) with {_parameters(best)}; {points}"
+        case "amdahl":
+            return f"in a catalogue, a curve of kind ring with c 0, l {best.values[0]:.4g}, which is the same; {points}"
+        case "logistic" if any(text.startswith("hybrid") for text in fit.warnings):
+            return "the points themselves, kind measured: a hybrid with these a, b and c is wrong at small n"
+        case "logistic":
+            return f"in a catalogue, a curve of kind hybrid with {_parameters(best)}, its tangent below b; {points}"
+    return "the points themselves, kind measured: catalogues have no curve of this law"
+
+
+def _parameters(fitted: Fitted) -> str:
+    return ", ".join(f"{p} {v:.4g}" for p, v in zip(fitted.law.parameters, fitted.values, strict=True))
+
+
+def _sizes(fit: Fit) -> str:
+    shown = [str(n) for n in fit.sizes]
+    return " ".join(shown if len(shown) <= 12 else [*shown[:5], "...", shown[-1]])

@@ -1,0 +1,116 @@
+"""Measured tables for people and for programs: what is there, and what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepvm.catalog.measured.entries import Entry, Tables
+from deepvm.catalog.signals.signal import format_time
+from deepvm.reports.tables import Column, print_lines, print_table
+
+LIST_VERSION = "deepvm.tables-list/1"
+DIFF_VERSION = "deepvm.tables-diff/1"
+
+_USED = "used"
+_DROPS = {"kind": 2, "type": 0, "workload": 3, "measured": 4, _USED: 1, "value": 0}
+_COLUMNS = [Column(header, drop=drop) for header, drop in _DROPS.items()]
+
+
+def list_document(tables: Tables, reasons: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON object of ``tables list -o json``.
+
+    Args:
+        tables: what was measured.
+        reasons: why an entry is not used, by its name; empty for those that are.
+    """
+    rows = [{**_row(e), "used": not reasons[e.name], "why_not": reasons[e.name] or None} for e in tables]
+    return {"schema_version": LIST_VERSION, "path": tables.path or None, "entries": rows}
+
+
+def print_list(tables: Tables, reasons: Mapping[str, str] | None = None) -> None:
+    """One line for each entry on stdout.
+
+    Args:
+        tables: what to list.
+        reasons: as for the document; they make a column and, below, a line for each entry that is not used.
+    """
+    if reasons is None:
+        print_table([c for c in _COLUMNS if c.header != _USED], [_cells(e) for e in tables], also="-o json")
+        return
+    print_table(_COLUMNS, [_cells(e, "no" if reasons[e.name] else "yes") for e in tables], also="-o json")
+    unused = [f"Not used: {e.name}: {reasons[e.name]}." for e in tables if reasons[e.name]]
+    print_lines(["", *map(_plain, unused)] if unused else [])
+
+
+def diff_document(old: Tables, new: Tables) -> dict[str, Any]:
+    """The JSON object of ``tables diff -o json``."""
+    changes = [
+        {"name": name, "change": _word(a, b), "old": a and _row(a), "new": b and _row(b)}
+        for name, a, b in _changes(old, new)
+    ]
+    return {"schema_version": DIFF_VERSION, "changed": bool(changes), "changes": changes}
+
+
+def print_diff(old: Tables, new: Tables) -> None:
+    """What changed from one version to the next on stdout."""
+    changes = _changes(old, new)
+    if not changes:
+        print_lines(["No difference: the same measurements."])
+        return
+    columns = [Column("change"), Column("name"), Column("old", drop=1), Column("new", drop=2)]
+    print_table(columns, [[_word(a, b), name, _dated(a), _dated(b)] for name, a, b in changes], also="-o json")
+
+
+def print_entry(entry: Entry) -> None:
+    """What an entry says, its raw rows as far as they are few."""
+    lines = [entry.name, f"  measured {format_time(entry.measured_at)}: {entry.value}"]
+    if entry.kind == "scaling":
+        lines.append("  points: " + ", ".join(f"S({n:g}) = {s:.4g}" for n, s in entry.points))
+    if entry.kind == "saturation":
+        rates = ((side, entry.document.get(f"{side}_gbps")) for side in ("sender", "receiver"))
+        said = (f"{side} {'not measured' if r is None else format(r, 'g')}" for side, r in rates)
+        lines.append("  Gbit/s: " + ", ".join(said))
+        interval = entry.document.get("interval")
+        if isinstance(interval, list) and len(interval) == 2:
+            low, high = interval
+            least = entry.senders[0] if low is None else low
+            end = " or more" if high is None else "" if high == least else f" to {high}"
+            lines.append(f"  interval: {least}{end}")
+    warnings = entry.document.get("warnings")
+    lines += [f"  warning: {w}" for w in (warnings if isinstance(warnings, list) else ())]
+    print_lines([_plain(line) for line in lines])
+
+
+def _changes(old: Tables, new: Tables) -> list[tuple[str, Entry | None, Entry | None]]:
+    before, after = ({e.name: e for e in tables} for tables in (old, new))
+    names = sorted({*before, *after})
+    return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
+
+
+def _word(old: Entry | None, new: Entry | None) -> str:
+    return "added" if old is None else "removed" if new is None else "changed"
+
+
+def _dated(entry: Entry | None) -> str:
+    return "-" if entry is None else f"{entry.value}, {entry.measured_at.date()}"
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "kind": entry.kind,
+        "subject": entry.subject,
+        "workload": entry.workload or None,
+        "measured_at": format_time(entry.measured_at),
+        "value": entry.value,
+    }
+
+
+def _cells(entry: Entry, *used: str) -> list[str]:
+    return [entry.kind, entry.subject, entry.workload or "-", str(entry.measured_at.date()), *used, entry.value]
+
+
+def _plain(text: str) -> str:
+    """The text without what a terminal would obey: a document is what somebody sent."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,0 +1,1 @@
+"""Simulated trainings and traces: tables, documents, pictures."""

@@ -1,0 +1,1 @@
+"""The engine: many trainings under preemption at once, event by event."""

@@ -1,0 +1,363 @@
+"""The engine: trainings under preemption, event by event, many runs at once.
+
+One array step takes every run from one event to the next: a machine is lost, has come, gives notice, or a stretch of
+equal segments is done. A segment is some steps and the save behind them; a whole life with a constant interval is one
+stretch, so the work grows with preemptions and not with steps or saves. What a policy decides is in decisions.py
+(``hazard``, whose interval grows with the machine's age: growing.py), where a stretch is cut in cuts.py, and which of
+its versions is durable then in latencies.py.
+
+Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact for n = 1. In a
+cluster only the notice of the machine that goes first is heeded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from deepvm.core.cluster.instances import Market
+from deepvm.core.preemption.job import ZERO, Job
+from deepvm.core.preemption.savepolicy import SavePolicy
+from deepvm.core.units import format_seconds
+from deepvm.errors import SimulationError
+from deepvm.simulator.engine.hazard_intervals import pass_over
+from deepvm.simulator.engine.interruptions import FEW, Cut, Stretch, uneven
+from deepvm.simulator.engine.latencies import Backups, remainder, total
+from deepvm.simulator.engine.lifetimes import LifeSource
+from deepvm.simulator.engine.markets import Deadline, Markets
+from deepvm.simulator.engine.policy_adapter import Decisions
+from deepvm.simulator.engine.state import NEVER, PARTS, Array, Outcome, Rows, Runs
+
+HOPELESS, HOPELESS_LIVES = 100.0, 10_000
+"""A run that takes so many times as long as its work does not get ahead, nor one that loses so many machines a step."""
+
+KEPT_BYTES = 16 << 20
+"""Temporary arrays of less are kept; see :func:`_keep_memory`."""
+
+
+def run(
+    job: Job,
+    policy: SavePolicy,
+    lives: LifeSource,
+    runs: int,
+    random: np.random.Generator,
+    deadline: Deadline | None = None,
+) -> Outcome:
+    """Simulate a job.
+
+    Args:
+        job: what is trained.
+        policy: when it is saved.
+        lives: how long machines live.
+        runs: how many.
+        random: the generator.
+        deadline: when it has to be done; None: there is no hurry, and it stays in its market.
+
+    Raises:
+        SimulationError: the job does not get ahead, or cannot meet the deadline even on demand.
+    """
+    _keep_memory()
+    return _Engine(job, policy, lives, random, deadline).run(runs)
+
+
+def _keep_memory() -> None:
+    """Have malloc keep what temporary arrays are made of: a third of the time went into page faults.
+
+    glibc maps blocks of their own from the size of the largest one on that it was ever given back, and gives other free
+    memory back from twice as much on (mallopt(3), M_MMAP_THRESHOLD); elsewhere this does nothing. So a process keeps up
+    to 32 MB. The block itself is never touched.
+    """
+    np.empty(KEPT_BYTES, dtype=np.uint8)
+
+
+class _Engine:
+    def __init__(
+        self,
+        job: Job,
+        policy: SavePolicy,
+        lives: LifeSource,
+        random: np.random.Generator,
+        deadline: Deadline | None,
+    ) -> None:
+        self._job, self._lives, self._random = job, lives, random
+        self._markets = None if deadline is None else Markets(job, policy, deadline)
+        self._spot = job.market is Market.SPOT
+        self._elastic = job.elastic and job.vms > 1
+        self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
+        behind = ZERO if job.stall_s is None else remainder(job.save_s, job.stall_s)
+        self._backups = Backups(job.durable_s, behind)
+        self._decisions = Decisions(job, policy, behind.mean, deadline=deadline is not None)
+        self._uneven = uneven(job.step_s) or uneven(job.blocked_s)
+        work = job.steps * (job.step_s.high + job.blocked_s.high) + job.allocation_s.high + job.preparation_s.high
+        self._hopeless_s = HOPELESS * work
+
+    def run(self, runs: int) -> Outcome:
+        total, extra, on_demand = np.empty(runs), np.empty(runs), np.empty(runs)
+        preemptions, parts = np.empty(runs), np.empty((len(PARTS), runs))
+        r = self._begun(runs)
+        while len(r.number):
+            self._wait(r, np.flatnonzero(~r.training))
+            self._refuse_hopeless(r)
+            if self._markets is not None:
+                moved = self._markets.keep(r)
+                # All machines stay until the version that was just made is durable, or lost with one of them; only then
+                # it is known where the next ones go on.
+                left_s = r.death[moved].min(1) - r.now[moved]
+                backup_s = self._backups.draw(self._random, np.ones(len(moved), dtype=bool))
+                backup_s = np.where(r.durable[moved] < r.step[moved], left_s, np.minimum(backup_s, left_s))
+                r.extra_s[moved] += backup_s * self._job.vms
+                r.on_demand_s[moved] += backup_s * r.on_demand[moved]
+                self._change(r, moved)
+                r.ready[moved] = np.maximum(r.ready[moved], (r.now[moved] + backup_s)[:, None])
+            self._train(r)
+            done = r.step >= self._job.steps
+            if done.any():
+                at = r.number[done]
+                total[at], extra[at], preemptions[at] = r.now[done], r.extra_s[done], r.preemptions[done]
+                on_demand[at] = r.on_demand_s[done]
+                for number, part in enumerate(PARTS):
+                    parts[number, at] = getattr(r, part)[done]
+                r.keep(~done)
+        vm_s = total * self._job.vms + extra
+        return Outcome(total, vm_s, on_demand * self._job.vms if self._spot else vm_s, preemptions, parts)
+
+    def _refuse_hopeless(self, r: Runs) -> None:
+        hopeless = (r.now > self._hopeless_s) | (r.preemptions > HOPELESS_LIVES * (1 + r.durable))
+        if not hopeless.any():
+            return
+        worst = hopeless.argmax()
+        raise SimulationError(
+            f"{self._job.name}: does not get ahead: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
+            f"preemptions {r.durable[worst]:.0f} of {self._job.steps} steps are safe; {self._remedy()}"
+        )
+
+    def _remedy(self) -> str:
+        job, longer = self._job, "take machines that live longer"
+        life, needs = (
+            min(job.mttp_s),
+            {
+                "until it trains": job.allocation_s.mean + self._warm.mean,
+                "until a save is safe": job.save_s.mean + job.durable_s.mean,
+            },
+        )
+        for what, needed in needs.items():
+            if needed > life:
+                return f"{longer} than {format_seconds(life)} on average: one takes {format_seconds(needed)} {what}"
+        return f"save more often (another policy), or {longer}"
+
+    def _begun(self, runs: int) -> Runs:
+        n = self._job.vms
+        sums = ("extra_s", "on_demand_s", "preemptions", "seen_s", "missed")
+        r = Runs(
+            number=np.arange(runs),
+            start=self._lives.starts(self._random, runs),
+            **{name: np.zeros(runs) for name in ("now", "durable", "step", "furthest", *PARTS, *sums)},
+            training=np.zeros(runs, dtype=bool),
+            on_demand=np.full(runs, not self._spot),
+            cap=np.full(runs, NEVER),
+            lives=np.zeros(runs, dtype=np.int64),
+            asked=np.zeros((runs, n)),
+            ready=np.zeros((runs, n)),
+            death=np.full((runs, n), NEVER),
+            notice=np.full((runs, n), NEVER),
+            members=np.ones((runs, n), dtype=bool),
+            shape=np.ones(runs),
+            scale=np.ones(runs),
+            logs=np.zeros((runs, 0)),
+        )
+        self._decisions.begin(r)
+        if self._markets is not None:
+            r.on_demand[:] = self._markets.on_demand_next(r, np.arange(runs))
+        for machine in range(n):
+            self._ask(r, slice(None), machine, np.zeros(runs))  # one machine of each row
+        return r
+
+    def _ask(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
+        """Ask for one machine in each row; elastic clusters ask again for those that are lost before they come."""
+        self._ask_once(r, rows, machine, when)
+        while self._elastic:  # the others train on meanwhile
+            death = r.death[rows, machine]
+            again = np.flatnonzero(death <= r.ready[rows, machine])
+            if not len(again):
+                return
+            rows, machine = np.arange(len(r.number))[rows][again], np.broadcast_to(machine, len(death))[again]
+            death = death[again]
+            self._decisions.learn(r, rows, death - r.asked[rows].max(1), death - r.notice[rows, machine])
+            r.preemptions[rows] += 1
+            self._refuse_hopeless(r)
+            self._ask_once(r, rows, machine, death)
+
+    def _ask_once(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
+        job, random, count = self._job, self._random, len(when)
+        r.asked[rows, machine] = when
+        r.ready[rows, machine] = when + job.allocation_s.draw(random, count)
+        if not self._spot:
+            return
+        death = np.minimum(when + self._lives.draw(random, r.start[rows], r.lives[rows]), NEVER)
+        r.lives[rows] += ~r.on_demand[rows]
+        notice = death - job.grace_s.draw(random, count)
+        if job.missed_notice_rate:
+            missed = random.random(count) < job.missed_notice_rate
+            notice[missed] = death[missed]
+        if self._markets is not None:
+            death[r.on_demand[rows]] = notice[r.on_demand[rows]] = NEVER
+        r.death[rows, machine], r.notice[rows, machine] = death, notice
+
+    def _lose(self, r: Runs, which: Rows, machine: Rows | int, when: Array) -> None:
+        """In the rows ``which`` a machine is lost or let go at ``when``, is learnt from, and is replaced."""
+        rows = self._plain(which, len(r.number))
+        death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
+        when = np.maximum(when, r.now[rows])
+        life = death - (asked if self._job.vms == 1 else r.asked[rows].max(1))
+        self._decisions.learn(r, rows, life, death - notice)
+        again = when
+        if self._job.proactive_replacement:
+            again = np.minimum(np.maximum(notice, asked), when)
+            r.extra_s[rows] += when - again
+            if not self._elastic:  # one that was lost while the one before it was still there was paid so long only
+                r.extra_s[rows] -= np.maximum(r.now[rows] - death, 0.0)
+        r.now[rows] = when
+        r.step[rows] = r.durable[rows]
+        r.training[rows] = False
+        r.preemptions[rows] += 1
+        if self._markets is not None:
+            leaves = self._markets.on_demand_next(r, which)
+            self._change(r, which[leaves])
+            rows, again = which[~leaves], again[~leaves]
+            machine = machine if isinstance(machine, int) else machine[~leaves]
+        self._ask(r, rows, machine, again)
+
+    def _change(self, r: Runs, rows: Rows) -> None:
+        """In these rows all machines are given back, and others are asked for in the other market."""
+        r.on_demand[rows] = ~r.on_demand[rows]
+        r.training[rows] = False
+        r.step[rows] = r.durable[rows]
+        for machine in range(self._job.vms):
+            self._ask(r, rows, machine, r.now[rows])
+
+    def _plain(self, which: Rows, rows: int) -> Rows | slice:
+        """Rows as a slice when it is all of them: numpy copies nothing for a slice.
+
+        With several machines rows and machines are paired, which only two arrays are.
+        """
+        return slice(None) if len(which) == rows and self._job.vms == 1 else which
+
+    def _wait(self, r: Runs, which: Rows) -> None:
+        """Machines are waited for and prepared; rows that lose one meanwhile wait again."""
+        rows, count, job = self._plain(which, len(r.number)), len(which), self._job
+        first: Any = 0 if job.vms == 1 else r.death[rows].argmin(1)
+        now, death = r.now[rows], r.death[rows, first]
+        ready = r.ready[rows, 0] if job.vms == 1 else r.ready[rows].max(1)
+        if self._elastic:  # once all have trained together, those that are there go on
+            ready = np.where(r.furthest[rows] > 0, r.ready[rows].min(1), ready)
+        there = np.maximum(now, ready)
+        preparation = self._warm.draw(self._random, count)
+        if self._warm is not job.preparation_s:
+            cold = job.preparation_s.draw(self._random, count)
+            begins = r.preemptions[rows] == 0
+            if self._markets is not None:
+                begins &= now == 0  # machines of the other market are replacements as well
+            preparation = np.where(begins, cold, preparation)
+        prepared = there + preparation
+        comes = np.zeros(count, dtype=bool)
+        if self._elastic:  # who comes meanwhile joins, and all are prepared again
+            joins = np.where(r.ready[rows] > there[:, None], r.ready[rows], NEVER).min(1)
+            comes = (joins <= prepared) & (joins < death)
+            prepared = np.where(comes, joins, prepared)
+            r.members[rows] = r.ready[rows] <= there[:, None]
+        r.allocation[rows] += np.maximum(np.minimum(there, death) - now, 0.0)
+        r.preparation[rows] += np.maximum(np.minimum(prepared, death) - there, 0.0)
+        lost = death <= prepared
+        if self._markets is not None:
+            r.on_demand_s[rows] += np.where(r.on_demand[rows], prepared - now, 0.0)
+        r.now[rows] = np.where(lost, now, prepared)
+        r.training[rows] = ~(lost | comes)
+        if lost.any():
+            self._lose(r, which[lost], first[lost] if job.vms > 1 else 0, death[lost])
+
+    def _train(self, r: Runs) -> None:
+        """One stretch of equal segments in each row, or as much of it as there is time for."""
+        job, random, now = self._job, self._random, r.now
+        at: Any = (slice(None), 0)
+        if job.vms > 1:
+            at = np.arange(len(now)), np.where(r.members, r.death, NEVER).argmin(1)
+        death, notice = r.death[at], r.notice[at]
+        slow = job.vms / r.members.sum(1) if self._elastic else 1.0
+        facts = self._decisions.told(r, slow)
+        heeds = self._decisions.heeds(facts, death - notice)
+        stop, joins = death, None
+        if heeds is not None:
+            stop = np.where(heeds & (notice < death), np.maximum(notice, now), death)
+        if self._elastic:
+            joins = np.maximum(np.where(r.members, NEVER, r.ready).min(1), now)
+            stop = np.minimum(stop, joins)
+        told = stop is not death
+        if waits := not r.training.all():  # to rows whose machine was lost before it trained nothing happens here
+            stop = np.where(r.training, stop, now)
+
+        grows = self._decisions.grows(r, facts)
+        if grows is not None and self._markets is None:  # else another cap stands behind each save
+            pass_over(r, grows, stop - self._backups.high, job, slow, random)
+            grows = self._decisions.grows(r, facts)
+        now, step = r.now, r.step
+        steps, count, saved = self._decisions.stretch(r, facts, grows, stop, random)
+        if self._uneven:
+            few = stop - now < FEW * (steps * job.step_s.mean * slow + saved * job.blocked_s.mean)
+            count = np.where(few, 1.0, count)
+        work = total(random, job.step_s, steps * count) * slow
+        segment = (work + total(random, job.blocked_s, count) * saved) / count
+        delay = self._backups.draw(random, saved)
+        stretch, left = Stretch(steps, count, saved, segment, work / (steps * count)), stop - now
+        at_stop = Cut.even(stretch, left)
+        if self._uneven:
+            at_stop = Cut.uneven(stretch, left, job.step_s, job.blocked_s, slow, random)
+        cut, full, since, trained, each = at_stop.cut, at_stop.full, at_stop.since, at_stop.trained, at_stop.each
+        if waits:
+            cut = cut & r.training
+        reached = step + full * steps + at_stop.done
+        # Versions whose backup ends before the machine is lost.
+        newest, past = full * saved, death - stop + since
+        safe = np.minimum(full + np.floor((past - delay) / segment), newest)
+        end = np.where(cut, stop, now + full * segment)
+
+        gone, grown, made = cut, None, None
+        if told:  # a notice, or a machine that joins: the step or the save is still brought to its end
+            early = cut & (stop < death)
+            ended = (since <= 0) & (full > 0)  # the save has just been made
+            saving = at_stop.saving | ended
+            rest = np.where(ended, 0.0, at_stop.rest)
+            last = reached + ~saving
+            joining = stop == joins if joins is not None else np.zeros(len(now), dtype=bool)
+            busy = np.where(saving, delay, total(random, job.save_s, cut) + total(random, job.durable_s, cut))
+            if joins is not None:  # those who go on have the state: nothing has to be brought away
+                busy = np.where(joining, np.where(saving, 0.0, total(random, job.blocked_s, cut)), busy)
+            busy = np.where(last >= job.steps, 0.0, busy)
+            # Where training had not begun yet when the notice came, there is nothing to save.
+            idle = left <= 0
+            made = early & np.where(idle, joining, stop + rest + busy <= death)
+            rest = np.where(early & ~idle, np.minimum(rest, death - stop), 0.0)
+            reached = np.where(made & ~idle, last, reached)
+            trained = trained + np.where(saving, 0.0, rest)
+            each = np.where(made & (reached > step), trained / np.maximum(reached - step, 1.0), each)
+            end = np.where(early, np.where(idle, stop, np.minimum(stop + rest + busy, death)), end)
+            newest = newest - (early & ended)  # of that one it is known
+            grown = made & joining
+            gone = cut & ~(made & (joining | (reached >= job.steps)))
+        self._backups.reorder(random, safe, past + (full - newest) * segment, segment, newest)
+        durable = np.where(safe > 0, step + safe * steps, r.durable)
+        durable = durable if made is None else np.where(made, reached, durable)
+
+        fresh = np.minimum(np.maximum(reached - r.furthest, 0.0) * each, trained)
+        np.maximum(r.furthest, reached, out=r.furthest)
+        r.compute += fresh
+        r.recompute += trained - fresh
+        r.save += end - now - trained
+        if self._markets is not None:
+            r.on_demand_s += np.where(r.on_demand, end - now, 0.0)
+        r.durable, r.step, r.now = durable, reached, end
+        if grown is not None:
+            r.training &= ~grown
+        which = np.flatnonzero(gone)
+        if len(which):
+            self._lose(r, which, at[1][which] if job.vms > 1 else 0, end[which])

@@ -1,0 +1,113 @@
+"""Intervals that grow with the machine's age: many saves at once.
+
+The interval of ``hazard`` is weighed anew at each save. Its square is linear in the machine's age (``lomax_s`` in
+deepvm.core.preemption.save_intervals), and from save to save the age grows by an interval and a save: so the interval
+grows by nearly as much each time, and sums over many saves are those of arithmetic series. The saves of a life that are
+safe long before anything happens to the machine are passed over at once (:func:`pass_over`); what is left of the life
+are a few intervals that hardly differ (:meth:`Growing.alike`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepvm.simulator.engine.latencies import total
+from deepvm.simulator.engine.state import TINY, rest_of
+
+if TYPE_CHECKING:
+    from deepvm.core.preemption.job import Job
+    from deepvm.core.preemption.save_intervals import Number
+    from deepvm.core.preemption.savepolicy import IntervalPolicy, SaveFacts
+    from deepvm.simulator.engine.state import Array, Runs
+
+ALIKE = 0.1
+"""Intervals that differ by less are taken for equal: what they cost is flat around the best of them."""
+LINEAR = 1.0
+"""The growth is taken as even until the interval has grown by this share of it."""
+LEFT, DEVIATIONS = 1, 5
+"""Saves that are not passed over: so many, and those within so many standard deviations of what may happen."""
+SLOWEST = 1e-6
+"""A growth below this share of the interval, for each save, is none."""
+
+
+@dataclass(frozen=True)
+class Growing:
+    """Intervals from one save to the next, in steps; each is rounded down when its time comes.
+
+    Attributes:
+        first: (R,) the one that comes next, from 1. growth: (R,) how much longer each is than the one before, above 0.
+    """
+
+    first: Array
+    growth: Array
+
+    @classmethod
+    def of(cls, policy: IntervalPolicy, facts: SaveFacts) -> Growing:
+        """As the policy weighs now and at the save that comes next."""
+        first = np.maximum(policy.interval_s(facts) / facts.step_s, 1.0)
+        then = replace(facts, age_s=facts.age_s + first * facts.step_s + facts.save_s)
+        growth = np.maximum(policy.interval_s(then) / facts.step_s, 1.0) - first
+        return cls(first, np.maximum(growth, SLOWEST * first))
+
+    def alike(self, most: Array, random: np.random.Generator) -> tuple[Array, Array]:
+        """One of the next intervals that hardly differ, of ``most`` at most, and how many they are.
+
+        Each is as likely: over many lives their mean and their spread are those of intervals that grow.
+        """
+        count = np.minimum(np.floor(1 + ALIKE * self.first / self.growth), np.floor(1 + most))
+        return self.first + self.growth * np.floor(random.random(len(self.first)) * count), count
+
+    def steps(self, count: Array) -> Array:
+        """Whole steps in the next ``count`` intervals: the sum of floor(first + j growth)."""
+        low = np.maximum(self.first - self.growth / 2, 1.0)
+        over = np.maximum(count, 1.0) * self.growth
+        return np.asarray(np.rint(count * (_floors(low + over) - _floors(low)) / over))
+
+    def within(self, room: Array, step: Number, save: Number) -> Array:
+        """How many intervals fit, not in whole numbers, if a step takes ``step`` of the room and a save ``save``."""
+        room, half = np.maximum(room, 0.0), self.growth * step / 2
+        rest = self.first * step + save - half
+        return np.asarray(2 * room / np.maximum(rest + np.sqrt(rest * rest + 4 * half * room), TINY))
+
+
+def _floors(to: Array) -> Array:
+    """The integral of floor from 0."""
+    whole = np.floor(to)
+    return np.asarray(whole * (whole - 1) / 2 + whole * (to - whole))
+
+
+def pass_over(r: Runs, grows: Growing, until: Array, job: Job, slow: Number, random: np.random.Generator) -> None:
+    """Train each row over the saves that are surely made before ``until``.
+
+    Args:
+        r: where the runs stand; those that do not train have nothing left until ``until``.
+        grows: their intervals.
+        until: (R,) by when versions have to be made.
+        job: what is trained.
+        slow: how many times as long as ``job.step_s`` a step takes.
+        random: the generator.
+    """
+    own = job.save_every_steps or job.steps
+    mark = np.minimum(own - rest_of(r.step, own), job.steps - r.step)
+    step, save = job.step_s.mean * slow, job.blocked_s.mean
+    saves = grows.within(until - r.now, step, save)
+    saves = np.minimum(np.minimum(saves, grows.within(mark, 1.0, 0.0)), 1 + LINEAR * grows.first / grows.growth)
+    variance = (1 + LINEAR) * grows.first * job.step_s.variance * slow**2 + job.blocked_s.variance
+    unsure = DEVIATIONS * np.sqrt(saves * variance) / (grows.first * step + save)
+    saves = np.floor(saves - LEFT - unsure)
+    saves = np.where(saves > 1, saves, 0.0)
+    if not saves.any():
+        return
+    steps = np.where(saves > 0, grows.steps(saves), 0.0)
+    trained, saved = total(random, job.step_s, steps) * slow, total(random, job.blocked_s, saves)
+    again = np.clip(r.furthest - r.step, 0.0, steps) / np.maximum(steps, 1.0) * trained
+    r.compute += trained - again
+    r.recompute += again
+    r.save += saved
+    r.now = r.now + trained + saved
+    r.step = r.step + steps
+    r.furthest = np.maximum(r.furthest, r.step)
+    r.durable = np.where(saves > 0, r.step, r.durable)

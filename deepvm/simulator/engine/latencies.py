@@ -1,0 +1,109 @@
+"""Latencies of many segments at once: their sums, and which of several versions is the newest that is durable.
+
+Each version becomes durable after a latency of its own. If the next version is made before that, it may be durable
+first, and at a loss the newest durable one counts. Going back from the newest, the version k back has existed for a
+known time, so it is durable with a known chance F_k, whatever the others are. The number of versions back to the newest
+durable one is therefore above k with the chance (1 - F_0) ... (1 - F_k), and one uniform number draws it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deepvm.core.preemption.job import Span
+from deepvm.simulator.engine.state import TINY, Array, Mask, Rows
+
+AT_ONCE = 4096
+"""Of more backups under way at once, neighbours are taken together: how far back one goes is bounded."""
+GRID = 1000
+"""Points of a numerical integral."""
+
+
+def total(random: np.random.Generator, span: Span, count: Array | Mask) -> Array:
+    """The sum of ``count`` latencies in each row; of one latency where it is a mask."""
+    if span.low == span.high:
+        return np.asarray(span.low * count)
+    drawn = random.random(len(count)) * (span.high - span.low)
+    if count.dtype == bool:
+        return drawn + span.low
+    return np.asarray(span.mean * count + (drawn - (span.high - span.low) / 2) * np.sqrt(count))
+
+
+def remainder(whole: Span, part: Span) -> Span:
+    """What is left of one latency when another one that began with it is over; nothing if that takes longer.
+
+    Where that may happen this is not uniform: then a uniform one from 0 with the same mean.
+    """
+    if part.high <= whole.low:
+        return Span(whole.low - part.mean, whole.high - part.mean)
+    parts = part.low + (part.high - part.low) * (np.arange(GRID) + 0.5) / GRID
+    over = np.maximum(whole.high - parts, 0.0) - np.maximum(whole.low - parts, 0.0)  # of the whole, what is longer
+    mean = over * (np.maximum(whole.low - parts, 0.0) + over / 2)
+    mean = np.where(
+        whole.high > whole.low, mean / max(whole.high - whole.low, TINY), np.maximum(whole.high - parts, 0.0)
+    )
+    return Span(0.0, 2 * float(mean.mean()))
+
+
+class Backups:
+    """From the end of the stall for a version until it is durable: two uniform latencies; ``high``: at the longest."""
+
+    def __init__(self, durable: Span, behind: Span) -> None:
+        """``durable``: from when the version is written; ``behind``: what of the writing runs behind the training."""
+        self._durable, self._behind = durable, behind
+        self._low, self.high = durable.low + behind.low, durable.high + behind.high
+        widths = (span.high - span.low for span in (durable, behind))
+        self._narrow, self._wide = sorted(width if width > TINY else 0.0 for width in widths)
+
+    def draw(self, random: np.random.Generator, saved: Mask) -> Array:
+        """One latency in each row."""
+        drawn = total(random, self._durable, saved)
+        return drawn + total(random, self._behind, saved) if self._behind.high else drawn
+
+    def chance(self, age: Array) -> Array:
+        """That a version is durable ``age`` seconds after its stall."""
+        x, narrow, wide = age - self._low, self._narrow, self._wide
+        if narrow > 1e-6 * wide:  # the mean of the wide one's law over the narrow one
+            found = (self._ramp(x) - self._ramp(x - narrow)) / narrow
+        else:  # that one is no more than a shift, if not both are
+            found = (x - narrow / 2) / wide if wide else np.zeros(len(x))
+        return np.where(age >= self.high, 1.0, np.clip(found, 0.0, 1.0))
+
+    def _ramp(self, x: Array) -> Array:
+        """The integral of the wide latency's law from its beginning."""
+        within = np.clip(x, 0.0, self._wide)
+        return within * within / (2 * self._wide) + np.maximum(x - self._wide, 0.0)
+
+    def reorder(self, random: np.random.Generator, safe: Array, age: Array, apart: Array, made: Array) -> None:
+        """Correct the number of the newest durable version where a later one may be durable first.
+
+        Args:
+            random: the generator; drawn from only if there is such a row.
+            safe: (R,) what to correct: by one latency for all versions, which is right where the order is kept.
+            age: (R,) seconds from the making of the newest version to the loss.
+            apart: (R,) seconds between two versions.
+            made: (R,) number of the newest version, and of how many there are; below 1: there is none.
+        """
+        width = self._narrow + self._wide
+        overlap = apart < width
+        if not overlap.any():
+            return
+        rows: Rows = np.flatnonzero(overlap & (age < self.high) & (made > 0))
+        if not len(rows):
+            return
+        age, apart, made = age[rows], apart[rows], made[rows]
+        safe[rows] = 0.0
+        drawn, above = random.random(len(rows)), np.ones(len(rows))
+        together = np.ceil(width / apart / AT_ONCE)
+        back = np.maximum(np.ceil((self._low - age) / apart), 0.0)  # younger ones cannot be
+        while True:
+            middle = back + np.floor(together / 2)
+            above = above * (1 - self.chance(age + middle * apart)) ** together
+            found = above <= drawn
+            safe[rows[found]] = np.maximum(made - middle, 0.0)[found]
+            back = back + together
+            on = np.flatnonzero(~found & (back < made))
+            if not len(on):
+                return
+            rows, age, apart, made = rows[on], age[on], apart[on], made[on]
+            drawn, above, together, back = drawn[on], above[on], together[on], back[on]

@@ -1,0 +1,102 @@
+"""Spot or on demand: how a job with a deadline keeps it in the simulator's world of drawn lives.
+
+Everything is reckoned with the longest of each latency, so a deadline that on-demand VMs alone can keep is kept. The
+rules are those of :mod:`deepvm.core.preemption.deadlines`; what is added here is when versions are made. Work counts
+only when it is durable, and a job that waits for its policy's next save may have to leave spot although it has got far.
+So a version is made at the latest when it can still become durable before the net pulls. What it saves is to spare
+again from the moment it is made: nobody knows whether its machine will be lost first, and if it is, the version before
+it still leaves the time to go on from there on demand. A job leaves spot when there is no time for a step and its
+version; the other machines go on when the newest version is durable, or lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from deepvm.core.cluster.instances import Market
+from deepvm.core.preemption.deadlines import ON_DEMAND, SPOT, DeadlinePolicy, Standing, on_demand_next
+from deepvm.core.preemption.job import Job
+from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, SaveFacts, SavePolicy, whole_steps
+from deepvm.core.units import format_seconds
+from deepvm.errors import RequestError, SimulationError
+from deepvm.simulator.engine.state import NEVER, Array, Mask, Rows, Runs
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When a job has to be done, seconds from its start, and who decides between spot and on-demand VMs."""
+
+    seconds: float
+    policy: DeadlinePolicy
+
+
+class Markets:
+    """Decides for all runs at once."""
+
+    def __init__(self, job: Job, policy: SavePolicy, deadline: Deadline) -> None:
+        """Reckon what can be known beforehand.
+
+        Raises:
+            RequestError: the job runs on demand anyway, or is elastic.
+            SimulationError: it cannot be done in time, even on demand.
+        """
+        if job.market is not Market.SPOT or job.elastic:
+            raise RequestError("deadline", format_seconds(deadline.seconds), "jobs on spot VMs that are not elastic")
+        self._job, self._deadline = job, deadline
+        every = job.save_every_steps or 0
+        fixed = policy.steps if isinstance(policy, EverySteps) else 0.0
+        if isinstance(policy, EverySeconds):
+            fixed = float(whole_steps(policy, SaveFacts(step_s=job.step_s.mean)))
+        saves = sum(1 / k for k in (every, fixed) if k)
+        self._step_s = job.step_s.high + saves * job.blocked_s.high
+        self._save_s = job.save_s.high + job.durable_s.high + job.blocked_s.high
+        warm = job.warm_preparation_s or job.preparation_s
+        preparation_s = max(job.preparation_s.high, warm.high)
+        self._restart_s = job.allocation_s.high + preparation_s
+        # Who leaves on-demand waits for a version to be durable; behind a loss there is none.
+        behind_s = 0.0 if job.stall_s is None else job.save_s.high
+        self._move_s = max(job.allocation_s.high, job.durable_s.high + behind_s) + preparation_s
+        self._total_s = self._work_s(np.zeros(1))[0]
+        needed = self._restart_s + self._total_s
+        if needed > deadline.seconds:
+            raise SimulationError(
+                f"{job.name}: takes up to {needed / 3600:.2f} h on demand, more than the deadline of "
+                f"{deadline.seconds / 3600:.2f} h; allow that time"
+            )
+
+    def _work_s(self, step: Array) -> Array:
+        # One save more than the rate says: the first may come after any number of steps.
+        return (self._job.steps - step) * self._step_s + 2 * self._job.blocked_s.high
+
+    def _standing(self, r: Runs, rows: Rows | slice) -> Standing:
+        return Standing(
+            work_s=self._work_s(r.step[rows]),
+            left_s=self._deadline.seconds - r.now[rows],
+            total_s=self._total_s,
+            deadline_s=self._deadline.seconds,
+            restart_s=self._restart_s,
+            version_s=self._step_s + self._save_s,
+        )
+
+    def on_demand_next(self, r: Runs, rows: Rows) -> Mask:
+        """(rows,) whether the machines that are asked for next are on demand, behind a preemption or at the start."""
+        return np.asarray(on_demand_next(self._deadline.policy, self._standing(r, rows)), dtype=bool)
+
+    def keep(self, r: Runs) -> Rows:
+        """Set ``r.cap``, the steps until the next version at the latest; the rows that have to change the market."""
+        choice = np.where(r.on_demand, ON_DEMAND, SPOT).astype("int8")
+        restart_s = np.where(r.on_demand, self._move_s, self._restart_s)
+        hold: Any = self._deadline.policy.hold_s(
+            replace(self._standing(r, slice(None)), on=choice, restart_s=restart_s)
+        )
+        on_spot = np.floor((hold - self._save_s) / self._step_s)
+        # Before it leaves on-demand it makes a version, by which it falls back on its line; that is made good before.
+        gain = max(self._deadline.seconds / self._total_s - 1, 1e-9)
+        on_demand = np.ceil((hold + (hold > 0) * self._save_s / gain) / max(self._job.step_s.low, 1e-9))
+        cap = np.minimum(np.where(r.on_demand, on_demand, on_spot), NEVER)
+        moved = r.training & (cap < 1) & (r.step < self._job.steps)
+        r.cap = np.maximum(cap, 1.0)  # whoever moves, or waits already, does nothing in the next stretch
+        return np.flatnonzero(moved)

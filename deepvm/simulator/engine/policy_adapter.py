@@ -1,0 +1,157 @@
+"""What a policy is told, what it learns, and what comes of its decisions, for all runs at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepvm.core.cluster.instances import Market
+from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory, Notices
+from deepvm.core.preemption.save_intervals import rounded_down
+from deepvm.core.preemption.savepolicy import (
+    EverySeconds,
+    EverySteps,
+    Hazard,
+    IntervalPolicy,
+    SaveFacts,
+    SavePolicy,
+    whole_steps,
+)
+from deepvm.simulator.engine.hazard_intervals import Growing
+from deepvm.simulator.engine.state import NEVER, Array, Mask, Rows, Runs, rest_of
+
+if TYPE_CHECKING:
+    from deepvm.core.preemption.job import Job
+
+
+class Decisions:
+    """Of one policy about one job."""
+
+    def __init__(self, job: Job, policy: SavePolicy, behind_s: float, *, deadline: bool) -> None:
+        """``behind_s``: mean of what of a save runs behind the training; ``deadline``: whether there may be one."""
+        self._job, self._deadline = job, deadline
+        self._fixed = float(policy.steps) if isinstance(policy, EverySteps) else None
+        spot = job.market is Market.SPOT
+        # On demand nothing is lost that saves could insure; a time that the user asks for holds there, too.
+        self._everywhere = isinstance(policy, EverySeconds)
+        # Asked of a protocol, isinstance is slow.
+        self._weighing = policy if isinstance(policy, IntervalPolicy) and (spot or self._everywhere) else None
+        self._prior = min(job.mttp_s[0], NEVER) / job.vms  # what is believed of the cluster before anything is seen
+        self._history = LomaxHistory.around(self._prior) if isinstance(policy, Hazard) and spot else None
+        warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
+        self.facts = SaveFacts(
+            save_s=job.blocked_s.mean,
+            backup_s=job.durable_s.mean + behind_s,
+            step_s=job.step_s.mean,
+            emergency_s=job.save_s.mean + job.durable_s.mean,
+            grace_s=job.grace_s.mean,
+            restart_s=job.allocation_s.mean + warm.mean,
+        )
+
+    def begin(self, r: Runs) -> None:
+        """Nothing is seen yet."""
+        if self._history is not None:
+            r.logs = np.zeros((len(r.number), len(self._history.scale_s)))
+            r.shape[:], r.scale[:] = self._history.law()
+
+    def learn(self, r: Runs, rows: Rows | slice, life_s: Array, grace_s: Array) -> None:
+        """From a loss, which is not counted yet, and from the grace period there was.
+
+        A cluster counts as one machine that lives from the newest request to a loss. A notice that comes too late for a
+        save is as good as none.
+        """
+        life_s = np.maximum(life_s, 0.0)  # the newest machine of an elastic cluster may be asked for in advance
+        r.seen_s[rows] += life_s
+        r.missed[rows] += self.facts.step_s + self.facts.emergency_s >= grace_s
+        if self._history is None:
+            return
+        logs = r.logs if isinstance(rows, slice) else r.logs.take(rows, axis=0)  # several times as fast as [rows]
+        known = replace(self._history, ended=r.preemptions[rows], logs=logs).after(life_s, True)
+        r.logs[rows] = known.logs
+        r.shape[rows], r.scale[rows] = known.law()
+
+    def told(self, r: Runs, slow: Array | float) -> SaveFacts | None:
+        """What the policy is told; None: it does not ask. ``slow``: how many times as long a step takes."""
+        if self._weighing is None:
+            return None
+        seen = Lifetimes(self._prior, seen_s=r.seen_s, preemptions=r.preemptions)
+        notices = Notices(Notices.missed + r.missed, Notices.seen + r.preemptions)
+        step_s, missed = self.facts.step_s * slow, notices.missed_rate
+        facts = replace(self.facts, step_s=step_s, mttp_s=seen.mean_s, missed_rate=missed)
+        return facts if self._history is None else replace(facts, shape=r.shape, scale_s=r.scale)
+
+    def grows(self, r: Runs, facts: SaveFacts | None) -> Growing | None:
+        """The next intervals, if they grow with the age of the newest machine; None: they do not."""
+        if self._history is None or self._weighing is None or facts is None:
+            return None
+        asked = r.asked[:, 0] if self._job.vms == 1 else r.asked.max(1)
+        # In an elastic cluster a machine may be asked for in advance.
+        return Growing.of(self._weighing, replace(facts, age_s=np.maximum(r.now - asked, 0.0)))
+
+    def heeds(self, facts: SaveFacts | None, grace_s: Array) -> Mask | None:
+        """Whether notices that leave so much time are heeded; None: none is."""
+        if self._weighing is None or facts is None or not self._job.grace_s.high:
+            return None
+        # What the notice says counts, not what notices usually say.
+        heeds = np.asarray(self._weighing.emergency(replace(facts, grace_s=grace_s)))
+        return heeds if heeds.any() else None
+
+    def stretch(
+        self, r: Runs, facts: SaveFacts | None, grows: Growing | None, until: Array, random: np.random.Generator
+    ) -> tuple[Array, Array, Mask]:
+        """Steps of a segment, number of segments, and whether a save stands behind each.
+
+        Args:
+            r: where the runs stand.
+            facts: as they were told.
+            grows: as they are now.
+            until: (R,) when something happens to the machine.
+            random: the generator.
+        """
+        interval, most = self._interval(r, facts, grows, until, random)
+        step = r.step
+        mark, own = self._job.steps - step, self._job.save_every_steps
+        if own:
+            off = own - rest_of(step, own)
+            # From one of the user's saves to the next, where the policy has none between them.
+            regular = (off == own) & (interval >= own) & (self._fixed is None)
+            mark = np.where(regular, mark, np.minimum(mark, off))
+            interval = np.where(regular, float(own), interval)
+        if self._fixed is not None:  # at multiples, wherever the last version was
+            off = interval - rest_of(step, interval)
+            mark = np.where(off < interval, np.minimum(mark, off), mark)
+        if self._deadline:
+            mark = np.minimum(mark, r.cap)
+        count = np.minimum(np.floor((mark - 1) / interval), most)
+        steps = np.where(count > 0, interval, mark)
+        end, saved = step + steps, steps == interval
+        if self._deadline:
+            saved |= steps == r.cap
+        if own:
+            saved |= rest_of(end, own) == 0
+        if self._fixed is not None:
+            saved |= rest_of(end, interval) == 0
+        return steps, np.maximum(count, 1), saved
+
+    def _interval(
+        self, r: Runs, facts: SaveFacts | None, grows: Growing | None, until: Array, random: np.random.Generator
+    ) -> tuple[Array | float, Array | float]:
+        """Steps between two saves, and for how many of them."""
+        most: Array | float = 1.0 if self._deadline else NEVER  # another cap behind each save
+        if self._fixed is not None:
+            return self._fixed, most
+        if self._weighing is None or facts is None:
+            return NEVER, most
+        if grows is None:
+            interval = np.asarray(whole_steps(self._weighing, facts), dtype=float)
+        elif self._deadline:
+            interval = np.asarray(rounded_down(grows.first))
+        else:
+            interval, most = grows.alike(grows.within(until - r.now, facts.step_s, facts.save_s), random)
+            interval = np.asarray(rounded_down(interval))
+        interval = np.minimum(interval, NEVER)
+        if self._deadline and not self._everywhere:
+            interval = np.where(r.on_demand, NEVER, interval)
+        return interval, most

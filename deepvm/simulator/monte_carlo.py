@@ -1,0 +1,393 @@
+"""Many runs: in chunks with seeds of their own, in this process, in several, or on a Dask cluster.
+
+A chunk of a case is simulated from ``SeedSequence(seed, spawn_key=(chunk,))``, so the same seed gives the same runs
+wherever and in whatever order chunks are done, and whatever other cases there are; the chunks of all cases go through
+one pool. A process holds one chunk at a time in full, so memory does not grow with the runs but for a few numbers of
+each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import re
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError, Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from ipaddress import AddressValueError, IPv6Address
+from itertools import islice
+from multiprocessing import active_children, get_context, parent_process
+from typing import Any, cast
+
+import numpy as np
+
+from deepvm.core.preemption.job import Job
+from deepvm.core.preemption.savepolicy import SavePolicy, policy_name
+from deepvm.errors import CloudError, DeepVMError, MissingExtraError, RequestError, SimulationError, WorkerLostError
+from deepvm.simulator.engine.engine import run
+from deepvm.simulator.engine.lifetimes import Drawn, LifeSource
+from deepvm.simulator.engine.markets import Deadline
+from deepvm.simulator.engine.state import Outcome
+from deepvm.simulator.results import Results
+
+CHUNK = 10_000
+"""Runs that are simulated together: enough that numpy's own time counts little, few enough for the memory."""
+MACHINES = 16 * CHUNK
+"""Of all runs that are simulated together; fewer runs of large clusters, for the same reason."""
+CONNECT_S = 15.0
+ENDED = 143
+"""Exit code of a process whose parent is gone; nobody is left to read it but whoever looks at the machine."""
+_AHEAD = 2
+"""Chunks that are handed out for each process: one to work on, one to go on with."""
+_AHEAD_FAR = 256
+"""The least that is handed out to a Dask cluster, to which workers may come later."""
+
+
+def simulate(
+    job: Job,
+    policy: SavePolicy,
+    *,
+    runs: int,
+    seed: int,
+    lives: LifeSource | None = None,
+    jobs: int = 1,
+    executor: str = "",
+    deadline: Deadline | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Results:
+    """Simulate a job many times.
+
+    Args:
+        job: what is trained.
+        policy: when it is saved.
+        runs: how many, from 1.
+        seed: from 0; the same seed gives the same runs.
+        lives: how long machines live; drawn by the law and the mean of the job when None.
+        jobs: processes of this machine.
+        executor: ``dask://HOST:PORT`` for a Dask cluster in their place.
+        deadline: when the job has to be done, and who decides between spot and on-demand VMs.
+        progress: told how many more runs are done.
+
+    Raises:
+        RequestError: a number that cannot be, or an unknown executor. MissingExtraError: no dask.
+        SimulationError: the job does not get ahead.
+        WorkerLostError: a process was ended from outside.
+        CloudError: the Dask cluster does not answer, or has no workers.
+    """
+    (found,) = simulate_each(
+        [(job, policy)],
+        runs=runs,
+        seed=seed,
+        lives=lives,
+        jobs=jobs,
+        executor=executor,
+        deadline=deadline,
+        progress=progress,
+    )
+    if isinstance(found, SimulationError):
+        raise found
+    return found
+
+
+def simulate_each(
+    cases: Sequence[tuple[Job, SavePolicy]],
+    *,
+    runs: int,
+    seed: int,
+    lives: LifeSource | None = None,
+    jobs: int = 1,
+    executor: str = "",
+    deadline: Deadline | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Results | SimulationError]:
+    """Simulate several cases, each many times; the processes, or the Dask cluster, are shared by all of them.
+
+    Args:
+        cases: jobs, each with its policy. The others are those of :func:`simulate`, and ``runs`` is of each case.
+        runs: how many of each case.
+        seed: as each case alone would have it.
+        lives: of all cases, or by the job of each.
+        jobs: processes of this machine.
+        executor: a Dask cluster in their place.
+        deadline: of all cases.
+        progress: told how many more runs, of whichever case, are done or will never be.
+
+    Returns:
+        What came out, in the order of the cases; the error in the place of one whose job does not get ahead.
+
+    Raises:
+        RequestError, MissingExtraError, WorkerLostError, CloudError: as :func:`simulate`.
+    """
+    if isinstance(runs, bool) or not 1 <= runs <= 10**8:
+        raise RequestError("runs", runs, "a whole number from 1 to 100000000")
+    if isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise RequestError("seed", seed, "a whole number from 0")
+    if isinstance(jobs, bool) or not 1 <= jobs <= 1024:
+        raise RequestError("jobs", jobs, "a number of processes from 1 to 1024")
+    address = _dask_address(executor) if executor else ""
+    courses = [
+        _Course(
+            job,
+            policy,
+            lives if lives is not None else Drawn(job.lifetime, job.mttp_s, job.vms),
+            runs,
+            max(1, min(CHUNK, MACHINES // job.vms)),
+        )
+        for job, policy in cases
+    ]
+    tasks = ((c, n, t) for c in courses for n, t in c.tasks(seed, deadline))
+    processes = min(jobs, sum(-(-runs // c.size) for c in courses))
+    with closing(_outcomes(tasks, processes, address)) as outcomes:
+        for course, number, came in outcomes:
+            more = course.take(number, came, seed, deadline)
+            if progress is not None and more:
+                progress(more)
+    return [course.answer() for course in courses]
+
+
+Spec = tuple[Job, SavePolicy, LifeSource, int, int, int, Deadline | None]
+
+
+@dataclass(eq=False)
+class _Course:
+    """How far a case is. ``left`` is the runs that are still to come, ``size`` those of a chunk."""
+
+    job: Job
+    policy: SavePolicy
+    lives: LifeSource
+    left: int
+    size: int
+    parts: dict[int, Outcome] = field(default_factory=dict)
+    results: Results | None = None
+    hopeless: tuple[int, SimulationError] | None = None
+
+    def tasks(self, seed: int, deadline: Deadline | None) -> Iterator[tuple[int, Spec]]:
+        """The chunks, made when they are asked for; none any more once one of them has failed."""
+        for number, first in enumerate(range(0, runs := self.left, self.size)):
+            if self.hopeless is not None:
+                return
+            yield number, (self.job, self.policy, self.lives, min(self.size, runs - first), seed, number, deadline)
+
+    def take(self, number: int, came: Outcome | SimulationError, seed: int, deadline: Deadline | None) -> int:
+        """Keep what came of a chunk; how many runs fewer there are to come."""
+        if isinstance(came, SimulationError):
+            # Chunks are handed out in order, and all that were handed out come: the error of the first is the same
+            # whoever was faster.
+            if self.hopeless is None or number < self.hopeless[0]:
+                self.hopeless = number, came
+            self.parts.clear()
+            fewer, self.left = self.left, 0
+            return fewer
+        if self.hopeless is not None:
+            return 0
+        self.parts[number] = came
+        self.left -= len(came.total_s)
+        if not self.left:
+            ordered = [self.parts[n] for n in sorted(self.parts)]
+            self.results = Results.gather(self.job, policy_name(self.policy), seed, ordered, deadline)
+            self.parts.clear()
+        return len(came.total_s)
+
+    def answer(self) -> Results | SimulationError:
+        """What came out."""
+        if self.hopeless is not None:
+            return self.hopeless[1]
+        assert self.results is not None
+        return self.results
+
+
+Task = tuple[_Course, int, Spec]
+Came = tuple[_Course, int, Outcome | SimulationError]
+
+
+def _chunk(spec: Spec) -> Outcome | SimulationError:
+    job, policy, lives, runs, seed, number, deadline = spec
+    random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
+    try:
+        outcome = run(job, policy, lives, runs, random, deadline)
+    except SimulationError as error:
+        return error  # an answer for its case, and no reason to stop the others
+    # Of the parts only the sums are wanted; a million runs would hold, and send, 40 MB of them.
+    return replace(outcome, parts_s=outcome.parts_s.sum(axis=1, keepdims=True))
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Ctrl-C, which a terminal sends to all, is not heard inside; nor ever by processes that start there."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may say what signals do
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _follow_parent() -> None:
+    """In a process of the pool: do not hear Ctrl-C, and end when the parent does, also when that is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()  # waits for a pipe that nobody but the parent holds open
+        os._exit(ENDED)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def _outcomes(tasks: Iterator[Task], processes: int, address: str) -> Generator[Came, None, None]:
+    """What comes of the tasks, as it comes; tasks are taken from the iterator one by one as others are done."""
+    if address:
+        yield from _on_dask(tasks, address)
+    elif processes <= 1:
+        for course, number, spec in tasks:
+            yield course, number, _chunk(spec)
+    else:
+        yield from _in_processes(tasks, processes)
+
+
+def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Came]:
+    # A fresh interpreter each: a fork of a process with threads (numpy's, or a notebook's) may hang.
+    others = set(active_children())
+    pool: Executor = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_follow_parent)
+    try:
+        with _deaf():
+            for _ in range(processes):  # all start now, deaf; with tasks that come later they would start later
+                pool.submit(int)
+        yield from _handed_out(tasks, _AHEAD * processes, pool.submit, lambda future: future.result())
+    except BrokenProcessPool:
+        raise WorkerLostError(
+            f"one of {processes} processes was killed, perhaps because memory ran out; use fewer --jobs, or none"
+        ) from None
+    except BaseException:
+        # Nobody waits for chunks that nobody wants: who presses Ctrl-C twice would do so for ever. The futures are
+        # not cancelled: the pool's thread fails on such futures when it finds its processes dead.
+        with _deaf():
+            for child in set(active_children()) - others:
+                child.kill()
+            # One that was killed while it sent has left half of a message, and as long as anybody could write the rest,
+            # which this process could, the pool waits for it. It has no name for that end of its pipe.
+            with suppress(AttributeError):
+                cast(Any, pool)._result_queue._writer.close()
+            pool.shutdown()  # in here, for Ctrl-C again would leave half of it
+        raise
+    finally:
+        pool.shutdown()
+
+
+def _handed_out(
+    tasks: Iterator[Task],
+    ahead: int,
+    submit: Callable[..., Any],
+    result: Callable[[Any], Outcome | SimulationError],
+    look: Callable[[], object] | None = None,
+) -> Iterator[Came]:
+    """Keep so many tasks handed out; ``look``, if there is one, when for some time nothing came back."""
+    waiting: dict[Any, tuple[_Course, int]] = {}
+    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def hand_out(count: int) -> None:
+        for course, number, spec in islice(tasks, count):
+            future = submit(_chunk, spec)
+            waiting[future] = course, number
+            future.add_done_callback(done.put)
+
+    hand_out(ahead)
+    while waiting:
+        try:
+            future = done.get(timeout=None if look is None else CONNECT_S)
+        except queue.Empty:
+            assert look is not None
+            look()
+            continue
+        yield *waiting.pop(future), result(future)
+        hand_out(1)
+
+
+def _dask_address(executor: str) -> str:
+    """``HOST:PORT``; what is none is found here, and not by whoever fails to connect to it."""
+    found = re.fullmatch(r"dask://(?:\[([^\[\]]+)\]|([\w.-]+)):([0-9]{1,5})", executor)
+    try:
+        if found and 1 <= int(found[3]) <= 65535 and (IPv6Address(found[1]) if found[1] else found[2].encode("idna")):
+            return executor.removeprefix("dask://")
+    except (AddressValueError, UnicodeError):
+        pass
+    raise RequestError("executor", executor, "dask://HOST:PORT, the address of a Dask scheduler")
+
+
+def _on_dask(tasks: Iterator[Task], address: str) -> Iterator[Came]:
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError:
+        raise MissingExtraError("executor", "distributed", "dask") from None
+    with _quiet("distributed", "distributed.client"):
+        client = _connected(Client, address)
+        try:
+            with client:
+                client.wait_for_workers(1, timeout=CONNECT_S)
+                yield from _handed_out(
+                    tasks,
+                    max(_AHEAD_FAR, _AHEAD * sum(client.nthreads().values())),
+                    partial(client.submit, pure=False),
+                    partial(_awaited, client),
+                    partial(client.wait_for_workers, 1, timeout=CONNECT_S),
+                )
+        # Workers that lack a module say so with an ImportError.
+        except (OSError, asyncio.TimeoutError, ValueError, CancelledError, KilledWorker, ImportError) as error:
+            if isinstance(error, DeepVMError):
+                raise
+            advice = "see that the scheduler is up and has workers ('dask worker'), or leave --executor away"
+            raise _unreachable(address, error, advice) from None
+
+
+def _connected(kind: Any, address: str) -> Any:
+    """A Dask client, for a kind that is not typed."""
+    # Made in two steps, so that it is there also if it cannot connect. It has to be closed then: left to the end of the
+    # interpreter, it waits for its thread, which is gone, and says that it failed.
+    client = kind.__new__(kind)
+    try:
+        client.__init__(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
+    except BaseException as error:
+        client.close()
+        if not isinstance(error, Exception):
+            raise
+        # Of any kind: what is no scheduler may answer anything.
+        raise _unreachable(address, error, "start one with 'dask scheduler', or leave --executor away") from None
+    return client
+
+
+def _unreachable(address: str, error: BaseException, advice: str) -> CloudError:
+    said = " ".join(str(error).rstrip(".").split()) or type(error).__name__
+    return CloudError(f"Dask scheduler at {address}", "network", said, advice)
+
+
+def _awaited(client: Any, future: Any) -> Outcome | SimulationError:
+    """The future's result; a cluster that has lost all of its workers is not waited for for ever."""
+    while True:
+        try:
+            return cast(Outcome | SimulationError, future.result(timeout=CONNECT_S))
+        except (TimeoutError, asyncio.TimeoutError):
+            client.wait_for_workers(1, timeout=CONNECT_S)
+
+
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """What goes wrong inside is told as an error, and not by a library's logs as well."""
+    logs = [logging.getLogger(name) for name in names]
+    before = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for log, level in zip(logs, before, strict=True):
+            log.setLevel(level)

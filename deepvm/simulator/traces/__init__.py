@@ -1,0 +1,1 @@
+"""Traces of spot machines: lives, fitted lifetimes, replays."""

@@ -1,0 +1,400 @@
+"""Replay of jobs with a deadline on traces of spot machines; policies are in :mod:`deepvm.core.preemption.deadlines`.
+
+The clock is the trace's. At each tick the policy decides what the job runs on until the next tick; a spot VM is lost at
+the tick at which the trace has none. A change of machine, wanted or not, takes the restart, which is paid for, and goes
+on from the newest durable version. All starts and all deadlines are replayed at once: one array step for each tick.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.preemption.deadlines import (
+    DEADLINE_POLICIES,
+    ON_DEMAND,
+    SPOT,
+    WAIT,
+    DeadlinePolicy,
+    Standing,
+    parse_deadline_policy,
+)
+from deepvm.core.preemption.offline_optimum import least_cost
+from deepvm.core.units import format_seconds
+from deepvm.errors import RequestError
+from deepvm.simulator.traces.trace import Trace
+
+Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+Up = npt.NDArray[np.bool_]
+
+LATE_S = 1e-6
+"""Sums of a million ticks are not exact; so little is not late."""
+
+
+@dataclass(frozen=True)
+class DeadlineJob:
+    """What is replayed.
+
+    Attributes:
+        work_s: what the job takes on one machine without saves or restarts.
+        restart_s: from the request for a machine until training goes on, of spot and on-demand.
+        save_every_s: work between two versions; 0: every moment is durable, at no cost.
+        save_s: how long training stands still for a version. backup_s: from then until it is durable.
+        price_ratio: the spot price over the on-demand price.
+    """
+
+    work_s: float
+    restart_s: float = 300.0
+    save_every_s: float = 0.0
+    save_s: float = 0.0
+    backup_s: float = 0.0
+    price_ratio: float = 0.33
+
+    def __post_init__(self) -> None:
+        """Refuse what is no job.
+
+        Raises:
+            RequestError: naming the attribute as the command line does.
+        """
+        if not 0 < self.work_s < math.inf:
+            raise RequestError("work", self.work_s, "a time above 0")
+        for option, value in (
+            ("restart", self.restart_s),
+            ("save_every", self.save_every_s),
+            ("save", self.save_s),
+            ("backup", self.backup_s),
+        ):
+            if not 0 <= value < math.inf:
+                raise RequestError(option, value, "a time from 0 s")
+        if not self.save_every_s and (self.save_s or self.backup_s):
+            raise RequestError("save_every", self.save_every_s, "a time above 0 s with --save or --backup")
+        if not 0 < self.price_ratio <= 1:
+            raise RequestError("price_ratio", self.price_ratio, "above 0, at most 1: the spot over the on-demand price")
+
+    @property
+    def cycle_s(self) -> float:
+        """From one version to the next: the work between them and the time training stands still; 0: no versions."""
+        return self.save_every_s + self.save_s if self.save_every_s else 0.0
+
+    @property
+    def total_s(self) -> float:
+        """The work with its saves; none is taken at the end."""
+        if not self.save_every_s:
+            return self.work_s
+        saves = math.ceil(self.work_s / self.save_every_s - 1e-9) - 1
+        return self.work_s + saves * self.save_s
+
+    @property
+    def on_demand_s(self) -> float:
+        """What it takes on on-demand, where nothing is lost and nothing need be saved; costs are relative to this."""
+        return self.restart_s + self.work_s
+
+    def deadline_s(self, slack: float) -> float:
+        """``(1 + slack) work``, from the start.
+
+        Raises:
+            RequestError: on-demand alone, with the saves, would be late.
+        """
+        deadline = (1 + slack) * self.work_s
+        least = self.restart_s + self.total_s
+        if not math.isfinite(slack):
+            raise RequestError("slack", slack, "numbers from 0, separated by commas, such as 0.1,0.5")
+        if not least <= deadline:
+            needed = math.ceil(1e4 * (least / self.work_s - 1)) / 1e4
+            raise RequestError("slack", slack, f"from {needed:g}: on-demand needs that much for restart and saves")
+        return deadline
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What became of N jobs.
+
+    Attributes:
+        took_s: (N,) from start to end. cost: (N,) relative to on-demand alone. late: (N,) whether after the deadline.
+        spot_s, on_demand_s: (N,) paid machine time. preemptions: (N,) spot VMs lost. machines: (N,) started.
+    """
+
+    took_s: Floats
+    cost: Floats
+    late: Up
+    spot_s: Floats
+    on_demand_s: Floats
+    preemptions: Whole
+    machines: Whole
+
+
+def replay(
+    policy: DeadlinePolicy,
+    up: Up,
+    gap_s: float,
+    job: DeadlineJob,
+    starts: Whole,
+    deadline_s: Floats,
+    ends: Whole | None = None,
+) -> Replayed:
+    """Run N jobs on a trace, or on several with the same gap, one behind the other.
+
+    Args:
+        policy: see deepvm.core.preemption.deadlines.
+        up: (ticks,) whether there is a spot VM.
+        gap_s: seconds between ticks.
+        job: the same for all.
+        starts: (N,) ticks at which the jobs start.
+        deadline_s: (N,) seconds from each start.
+        ends: (N,) the tick from which on there is no spot VM; None: the end of ``up``.
+    """
+    count = len(starts)
+    total_s, cycle_s, restart_s = job.total_s, job.cycle_s, job.restart_s
+    version_s = cycle_s + job.backup_s
+    ends = np.full(count, len(up)) if ends is None else ends
+    took = np.full(count, np.nan)
+    paid = {SPOT: np.zeros(count), ON_DEMAND: np.zeros(count)}
+    preemptions, machines = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    on = np.full(count, WAIT)
+    done, kept, starting = np.zeros(count), np.zeros(count), np.zeros(count)
+    open_ = np.ones(count, dtype=bool)
+    tick = 0
+    while open_.any():
+        there = up[np.minimum(starts + tick, ends - 1)] & (starts + tick < ends)
+        lost = (on == SPOT) & ~there & open_
+        preemptions += lost
+        on = np.where(lost, WAIT, on)
+        standing = Standing(
+            work_s=total_s - kept,
+            left_s=deadline_s - tick * gap_s,
+            total_s=total_s,
+            deadline_s=deadline_s,
+            restart_s=restart_s,
+            version_s=version_s,
+            horizon_s=gap_s,
+            on=on,
+            spot_up=there,
+        )
+        chosen = np.asarray(policy.choose(standing))
+        changed = chosen != on
+        machines += changed & (chosen != WAIT) & open_
+        done = np.where(changed, kept, done)
+        starting = np.where(changed, restart_s, starting)
+        on = chosen
+        before = np.minimum(starting, gap_s)
+        run = np.where(on == WAIT, 0.0, gap_s - before)
+        starting = starting - before
+        finished = open_ & (on != WAIT) & (total_s - done <= run)
+        used = np.where(finished, before + total_s - done, gap_s)
+        for market, seconds in paid.items():
+            seconds += np.where(open_ & (on == market), used, 0.0)
+        took = np.where(finished, tick * gap_s + used, took)
+        open_ &= ~finished
+        done = done + run
+        kept = np.maximum(kept, np.floor((done - job.backup_s) / cycle_s) * cycle_s) if cycle_s else done
+        tick += 1
+    spot_s, on_demand_s = paid.values()
+    cost = (job.price_ratio * spot_s + on_demand_s) / job.on_demand_s
+    return Replayed(took, cost, took > deadline_s + LATE_S, spot_s, on_demand_s, preemptions, machines)
+
+
+@dataclass(frozen=True)
+class DeadlineRow:
+    """One trace, one slack and one policy, over all starts; or a mean over traces, each of the same weight.
+
+    Attributes:
+        trace: the file; None: all of them. slack: deadline = (1 + slack) work. policy: its name, or ``foresight``.
+        starts: replayed jobs. missed: how many were late.
+        cost: mean, relative to on-demand alone. cost_p95: the 95th percentile of the starts; over traces its mean.
+        on_demand: mean share of on-demand in the machine time. preemptions: mean.
+        took: mean time from start to end over the deadline.
+    """
+
+    trace: Path | None
+    slack: float
+    policy: str
+    starts: int
+    missed: int
+    cost: float
+    cost_p95: float
+    on_demand: float
+    preemptions: float
+    took: float
+
+
+FORESIGHT = "foresight"
+"""In the place of a policy: the least that any could cost, see deepvm.core.preemption.offline_optimum."""
+
+
+def replay_traces(
+    traces: Sequence[Trace],
+    job: DeadlineJob,
+    slacks: Sequence[float],
+    policies: Sequence[str],
+    *,
+    nodes: int | None = None,
+    starts: int = 100,
+    foresight: bool = False,
+    note: Callable[[str], object] | None = None,
+    say: Callable[[str], object] | None = None,
+    progress: Callable[..., object] | None = None,
+) -> tuple[DeadlineRow, ...]:
+    """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
+
+    Args:
+        traces: from deepvm.simulator.traces.trace; those shorter than the longest deadline are left out.
+        job: what is replayed.
+        slacks: see :meth:`DeadlineJob.deadline_s`.
+        policies: by name.
+        nodes: machines that the job needs at once; None: in each trace the largest count.
+        starts: at so many moments, evenly spread over each trace (fewer where it has fewer ticks for them).
+        foresight: also the bound, from the same starts; seconds for each start on traces with ticks of half a minute.
+        note: told of traces that are left out.
+        say: told of progress.
+        progress: told of how many more starts the bound is known, and of how many it has to be found.
+
+    Raises:
+        RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long enough.
+    """
+    if not policies:
+        raise RequestError("policies", "", f"one or more of {', '.join(DEADLINE_POLICIES)}")
+    chosen = {name: parse_deadline_policy(name) for name in policies}
+    if starts < 1:
+        raise RequestError("starts", starts, "a whole number from 1")
+    if nodes is not None and nodes < 1:
+        raise RequestError("nodes", nodes, "a whole number of machines from 1")
+    if not slacks:
+        raise RequestError("slack", slacks, "one number or more")
+    deadlines = np.array([job.deadline_s(s) for s in slacks])
+    longest = float(deadlines.max())
+    pools: dict[float, list[_Pool]] = {}
+    for trace in traces:
+        length = len(trace.counts) * trace.gap_s
+        if length >= longest:
+            pools.setdefault(trace.gap_s, []).append(_Pool.of(trace, nodes, longest, starts))
+        elif note:
+            note(f"{trace.path} is left out: {length / 3600:.1f} h, the longest deadline is {longest / 3600:.1f} h")
+    if not pools:
+        allowed = f"less: no trace is as long as the longest deadline, {format_seconds(longest)}"
+        raise RequestError("work", format_seconds(job.work_s), allowed)
+    rows: list[DeadlineRow] = []
+    bounds = len(slacks) * sum(len(p.begin) for own in pools.values() for p in own)
+    tell = None if progress is None else partial(progress, total=bounds)
+    for number, (gap_s, own) in enumerate(pools.items(), start=1):
+        if say:
+            say(f"[{number}/{len(pools)}] {len(own)} traces with a tick each {gap_s:g} s")
+        for name, policy in chosen.items():
+            rows += _rows(own, gap_s, job, slacks, deadlines, name, policy)
+        if foresight:
+            for pool in own:
+                rows += _bounds(pool, gap_s, job, slacks, deadlines, tell)
+    order = {trace.path: number for number, trace in enumerate(traces)}
+    rows.sort(key=lambda r: (order[r.trace] if r.trace else -1, slacks.index(r.slack)))
+    return (*rows, *_means(rows))
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """A trace as it is used: whether the machines are there, and at which ticks jobs start."""
+
+    path: Path
+    up: Up
+    begin: Whole
+
+    @classmethod
+    def of(cls, trace: Trace, nodes: int | None, longest_s: float, starts: int) -> _Pool:
+        up = trace.counts >= max(trace.nodes if nodes is None else nodes, 1)
+        ticks = math.ceil(longest_s / trace.gap_s - 1e-9)
+        # The same starts for every slack, so that rows can be compared.
+        return cls(trace.path, up, np.unique(np.linspace(0, len(up) - ticks, starts).astype(np.int64)))
+
+
+def _rows(
+    pools: Sequence[_Pool],
+    gap_s: float,
+    job: DeadlineJob,
+    slacks: Sequence[float],
+    deadlines: Floats,
+    name: str,
+    policy: DeadlinePolicy,
+) -> list[DeadlineRow]:
+    """All pools of one gap at once."""
+    sizes = np.array([len(p.up) for p in pools])
+    first = np.cumsum(sizes) - sizes
+    counts = [len(p.begin) for p in pools]
+    starts = np.concatenate([p.begin + f for p, f in zip(pools, first, strict=True)])
+    ends = np.repeat(first + sizes, counts)
+    times, each = len(slacks), len(starts)
+    up = np.concatenate([p.up for p in pools])
+    run = replay(policy, up, gap_s, job, np.tile(starts, times), np.repeat(deadlines, each), np.tile(ends, times))
+    machine_s = run.spot_s + run.on_demand_s
+    found = []
+    for index, slack in enumerate(slacks):
+        at = index * each
+        for pool in pools:
+            own = slice(at, at + len(pool.begin))
+            at = own.stop
+            row = DeadlineRow(
+                trace=pool.path,
+                slack=slack,
+                policy=name,
+                starts=len(pool.begin),
+                missed=int(run.late[own].sum()),
+                cost=float(run.cost[own].mean()),
+                cost_p95=float(np.percentile(run.cost[own], 95)),
+                on_demand=float((run.on_demand_s[own] / machine_s[own]).mean()),
+                preemptions=float(run.preemptions[own].mean()),
+                took=float((run.took_s[own] / deadlines[index]).mean()),
+            )
+            found.append(row)
+    return found
+
+
+def _bounds(
+    pool: _Pool,
+    gap_s: float,
+    job: DeadlineJob,
+    slacks: Sequence[float],
+    deadlines: Floats,
+    progress: Callable[[int], object] | None,
+) -> list[DeadlineRow]:
+    found = []
+    for slack, deadline in zip(slacks, deadlines, strict=True):
+        windows = pool.up[pool.begin[:, None] + np.arange(math.ceil(deadline / gap_s - 1e-9))]
+        cost = least_cost(
+            windows,
+            gap_s,
+            work_s=job.work_s,  # it knows when to save, and that costs it nothing
+            deadline_s=float(deadline),
+            restart_s=job.restart_s,
+            spot_price=job.price_ratio,
+            progress=progress,
+        )
+        cost /= job.on_demand_s
+        p95 = float(np.percentile(cost, 95))
+        nan = math.nan
+        found.append(DeadlineRow(pool.path, slack, FORESIGHT, len(cost), 0, float(cost.mean()), p95, nan, nan, nan))
+    return found
+
+
+def _means(rows: Sequence[DeadlineRow]) -> list[DeadlineRow]:
+    means = []
+    for slack, policy in dict.fromkeys((r.slack, r.policy) for r in rows):
+        own = [r for r in rows if (r.slack, r.policy) == (slack, policy)]
+        mean = DeadlineRow(
+            trace=None,
+            slack=slack,
+            policy=policy,
+            starts=sum(r.starts for r in own),
+            missed=sum(r.missed for r in own),
+            cost=fmean(r.cost for r in own),
+            cost_p95=fmean(r.cost_p95 for r in own),
+            on_demand=fmean(r.on_demand for r in own),
+            preemptions=fmean(r.preemptions for r in own),
+            took=fmean(r.took for r in own),
+        )
+        means.append(mean)
+    return means

@@ -1,0 +1,217 @@
+"""Laws of lifetimes, fitted to lives that are known up to an interval, or were only watched for a while.
+
+Maximum likelihood. A life that ended between ``low`` and ``high`` has the probability S(low) - S(high), one that was
+watched to ``low`` has S(low), S being the share of lives that last longer. AIC = 2 k - 2 log-likelihood, with k
+parameters: the law with the least describes the lives best.
+
+=========== ==================== ========================
+law         S(t)                 hazard
+=========== ==================== ========================
+exponential exp(-t/m)            the same at every age
+weibull     exp(-(t/s)^k)        falls with age for k < 1
+lomax       (1 + t/s)^-k         k/(s + t), always falls
+lognormal   1 - Phi(ln(t/m)/d)   rises, then falls
+=========== ==================== ========================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.special import log_ndtr
+
+from deepvm.errors import DataError
+from deepvm.simulator.traces.trace import TraceLives
+
+Array = npt.NDArray[np.float64]
+
+FEWEST = 5
+"""Fewer lives that ended say nothing of a law's shape."""
+
+_TIMES = (math.log(1e-6), math.log(1e6))
+"""Bounds of the logarithm of a time, in units of the mean life."""
+_AT_BOUND = 1e-3
+
+
+@dataclass(frozen=True)
+class Law:
+    """A family of lifetimes.
+
+    Attributes:
+        name: as in documents. parameters: their names, in order; the first is a time in seconds.
+        log_survival: log S(t) of an array t and the parameters.
+        mean_s: of the parameters; may be infinite.
+        shapes: where the search for the second parameter begins; empty when there is none.
+        bounds: of that parameter; one of them is reached when the lives say no more of it.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    log_survival: Callable[..., Array]
+    mean_s: Callable[..., float]
+    shapes: tuple[float, ...] = ()
+    bounds: tuple[float, float] = (1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A law with the parameters that make the lives most probable.
+
+    Attributes:
+        law: the family. values: its parameters. log_likelihood: of all lives. at_bound: whether the shape is as far out
+            as the search goes, so that the lives only say on which side it is.
+    """
+
+    law: Law
+    values: tuple[float, ...]
+    log_likelihood: float
+    at_bound: bool = False
+
+    @property
+    def aic(self) -> float:
+        """Akaike's criterion; the least is best."""
+        return 2 * len(self.values) - 2 * self.log_likelihood
+
+    @property
+    def mean_s(self) -> float:
+        """Mean life, seconds; infinite when the tail is so long."""
+        return self.law.mean_s(*self.values)
+
+    def survival(self, t_s: Array) -> Array:
+        """Share of lives that last longer, same shape as ``t_s``."""
+        return np.exp(self.law.log_survival(np.asarray(t_s, dtype=float), *self.values))
+
+    def document(self) -> dict[str, Any]:
+        """For JSON; a mean that is infinite is null."""
+        mean = self.mean_s
+        return {
+            "law": self.law.name,
+            "parameters": dict(zip(self.law.parameters, self.values, strict=True)),
+            "log_likelihood": self.log_likelihood,
+            "aic": self.aic,
+            "mean_s": mean if math.isfinite(mean) else None,
+            "at_bound": self.at_bound,
+        }
+
+
+@dataclass(frozen=True)
+class Survival:
+    """Kaplan and Meier's estimate: ``share[i]`` of the lives last longer than ``t_s[i]``; a step after each time."""
+
+    t_s: Array
+    share: Array
+
+
+def fit_lives(pools: Sequence[TraceLives]) -> tuple[Fitted, ...]:
+    """The four laws, fitted to all lives together, in the order of their AIC.
+
+    Raises:
+        DataError: fewer than ``FEWEST`` lives ended.
+    """
+    ended = sum(pool.preemptions for pool in pools)
+    if ended < FEWEST:
+        names = pools[0].name if len(pools) == 1 else f"{len(pools)} traces together"
+        raise DataError(f"{names}: {ended} lives ended, a fit needs {FEWEST}; add traces of like machines")
+    low, high, times = _intervals(pools)
+    unit = sum(pool.seen_s for pool in pools) / ended
+    found = [_fit(law, low / unit, high / unit, times, unit) for law in LAWS]
+    return tuple(sorted(found, key=lambda f: f.aic))
+
+
+def log_likelihood(law: Law, values: Sequence[float], low: Array, high: Array, times: Array) -> float:
+    """Of lives between ``low`` and ``high`` (infinite: only watched), each seen ``times`` times; arrays of one shape.
+
+    Minus infinity where the law cannot give such lives.
+    """
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        above, beyond = law.log_survival(low, *values), law.log_survival(high, *values)
+        # log(S(low) - S(high)), without losing a small difference of two numbers next to 1, or next to 0.
+        own = above + np.where(np.isinf(high), 0.0, np.log(-np.expm1(beyond - above)))
+        found = float(np.sum(times * own))
+    return found if not math.isnan(found) else -math.inf
+
+
+def survival_curve(pools: Sequence[TraceLives]) -> Survival:
+    """Kaplan and Meier's curve of all lives together, an interval counting as its middle.
+
+    A life that was only watched counts as alive at a time at which others ended.
+    """
+    life = np.concatenate([pool.life_s for pool in pools])
+    ended = np.concatenate([pool.ended for pool in pools])
+    times, deaths = np.unique(life[ended], return_counts=True)
+    alive = life.size - np.searchsorted(np.sort(life), times, side="left")
+    return Survival(times, np.asarray(np.cumprod(1 - deaths / alive)))
+
+
+def _intervals(pools: Sequence[TraceLives]) -> tuple[Array, Array, Array]:
+    """Lives of the same length once: a trace counts in ticks, so there are few lengths."""
+    low = np.concatenate([pool.low_s for pool in pools])
+    high = np.concatenate([pool.high_s for pool in pools])
+    pairs, times = np.unique(np.column_stack([low, high]), axis=0, return_counts=True)
+    return pairs[:, 0], pairs[:, 1], times.astype(float)
+
+
+def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted:
+    """In units of the mean life; the logarithms of the parameters are searched for, so none can be 0 or below."""
+    bounds = [_TIMES, *([tuple(map(math.log, law.bounds))] if law.shapes else [])]
+
+    def loss(logs: Array) -> float:
+        found = log_likelihood(law, np.exp(logs).tolist(), low, high, times)
+        return -found if math.isfinite(found) else 1e300
+
+    best: Any = None
+    for shape in law.shapes or (None,):
+        start = [0.0] if shape is None else [0.0, math.log(shape)]
+        # It needs no derivatives, so it does not stop in the flat valley that Lomax has next to the exponential.
+        found = minimize(
+            loss, start, method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-7, "fatol": 1e-9, "maxiter": 2000}
+        )
+        best = found if best is None or found.fun < best.fun else best
+    logs = best.x
+    at_bound = bool(law.shapes) and bool(min(abs(logs[1] - b) for b in bounds[1]) < _AT_BOUND)
+    time, *shape_ = np.exp(logs).tolist()
+    return Fitted(law, (time * unit, *shape_), -float(best.fun), at_bound)
+
+
+def _exponential_log(t: Array, mean: float) -> Array:
+    return -t / mean
+
+
+def _weibull_log(t: Array, scale: float, shape: float) -> Array:
+    return np.asarray(-((t / scale) ** shape))
+
+
+def _lomax_log(t: Array, scale: float, shape: float) -> Array:
+    return np.asarray(-shape * np.log1p(t / scale))
+
+
+def _lognormal_log(t: Array, median: float, sigma: float) -> Array:
+    with np.errstate(divide="ignore"):  # everything lasts longer than 0 s
+        return np.asarray(log_ndtr(-np.log(t / median) / sigma))
+
+
+def _weibull_mean(scale: float, shape: float) -> float:
+    return scale * math.exp(math.lgamma(1 + 1 / shape))
+
+
+def _lomax_mean(scale: float, shape: float) -> float:
+    return scale / (shape - 1) if shape > 1 else math.inf
+
+
+def _lognormal_mean(median: float, sigma: float) -> float:
+    return median * math.exp(sigma**2 / 2)
+
+
+LAWS = (
+    Law("exponential", ("mean_s",), _exponential_log, lambda mean: mean),
+    Law("weibull", ("scale_s", "shape"), _weibull_log, _weibull_mean, (0.5, 1.0, 3.0), (0.02, 50.0)),
+    Law("lomax", ("scale_s", "shape"), _lomax_log, _lomax_mean, (0.5, 2.0, 20.0), (0.02, 1e4)),
+    Law("lognormal", ("median_s", "sigma"), _lognormal_log, _lognormal_mean, (0.5, 1.5, 3.0), (0.02, 50.0)),
+)
+"""The laws, the simplest first."""

@@ -1,0 +1,288 @@
+"""What saves and lost work would have cost on machines whose lives are known.
+
+A machine works from the beginning of its life: an interval of work, a save, the next interval, until it is preempted;
+what was done since the end of the last save is lost then, the save that was under way as well. A life that was only
+watched for a while loses nothing. Costs are shares of the machine time: (saves + lost work) / time that the machines
+were there. Policies act at the ends of steps; how long to work is decided when a save ends.
+
+A policy knows the lives of its pool that are over, in their order, and a prior: nothing of the life it is in, and
+nothing of other pools. That is what a job on one pool can know.
+
+The end of a life is known up to a tick of the trace. A cost is therefore the mean over an end that is uniform between
+half a gap before and half a gap after, in closed form. With all ends in the middle of their intervals, lives would be
+multiples of the gap, and the best interval in hindsight would be the one that ends just before such a multiple: on the
+traces that we know it would seem to save a third of the cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory
+from deepvm.core.preemption.savepolicy import (
+    EverySteps,
+    IntervalPolicy,
+    Never,
+    SaveFacts,
+    SavePolicy,
+    parse_policy,
+    policy_name,
+    whole_steps,
+)
+from deepvm.errors import RequestError
+from deepvm.simulator.traces.trace import TraceLives
+
+if TYPE_CHECKING:
+    from deepvm.core.preemption.save_intervals import Number
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+STEP_S = 4.6
+"""One step of GPT-117M in the Spotify thesis, table 6.2."""
+MTTP_S = 10_800.0
+"""Mean time to preemption before a pool has shown its own: 3 h, as in chapter 6 of the Spotify thesis."""
+BEST_FIXED, EMERGENCY = "best-fixed", "emergency"
+"""Names beside those of policies: what they stand for cannot be a policy, because it knows the future."""
+POLICIES = ("thesis", BEST_FIXED, "hazard", EMERGENCY)
+CANDIDATES = 241
+"""Intervals that are tried for the best one, some 5 % apart: half of that off the optimum costs 0.03 % of the cost."""
+MOST_CYCLES = 200_000
+"""Saves in one life: one every three seconds for a week."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of machine time, all means over the ends that the lives may have had.
+
+    Attributes:
+        machine_s: time that the machines were there. saves_s: of it, for saves. lost_s: of it, for work that was lost.
+        preemptions: lives that ended.
+    """
+
+    machine_s: float = 0.0
+    saves_s: float = 0.0
+    lost_s: float = 0.0
+    preemptions: int = 0
+
+    @property
+    def share(self) -> float:
+        """Saves and lost work over the machine time."""
+        return (self.saves_s + self.lost_s) / self.machine_s
+
+    def __add__(self, other: Cost) -> Cost:
+        """Both together."""
+        return Cost(
+            self.machine_s + other.machine_s,
+            self.saves_s + other.saves_s,
+            self.lost_s + other.lost_s,
+            self.preemptions + other.preemptions,
+        )
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What one policy costs at one latency.
+
+    Attributes:
+        policy: its name. save_s: how long training stands still for a save. pools: the cost on each pool, in order.
+        intervals_s: for ``best-fixed``, the interval of each pool; infinite: no saves.
+    """
+
+    policy: str
+    save_s: float
+    pools: tuple[Cost, ...]
+    intervals_s: tuple[float, ...] = ()
+
+    @property
+    def total(self) -> Cost:
+        """All pools together."""
+        return sum(self.pools, Cost())
+
+
+def replay(
+    pools: Sequence[TraceLives], policy: SavePolicy, save_s: float, *, step_s: float = STEP_S, mttp_s: float = MTTP_S
+) -> tuple[Cost, ...]:
+    """The cost on each pool of a policy that learns from the lives of that pool as they end.
+
+    There are no notices: a policy that would wait for them has to save by itself.
+
+    Args:
+        pools: of :func:`deepvm.simulator.traces.trace.lives_of`.
+        policy: with an interval, or each so many steps, or never.
+        save_s: how long training stands still for a save, above 0.
+        step_s: one training step, above 0.
+        mttp_s: what the policy takes for the mean time to preemption before it has seen a life end.
+
+    Raises:
+        RequestError: a time is not above 0, or the policy saves far too often for such lives.
+    """
+    _check(save=save_s, step=step_s, mttp=mttp_s)
+    known = [_known(lives, mttp_s) for lives in pools]
+    mean, shape, scale = (np.concatenate([getattr(k, name) for k in known]) for name in ("mttp_s", "shape", "scale_s"))
+    ended = np.concatenate([lives.ended for lives in pools])
+    low, high = (np.concatenate(ends) for ends in zip(*map(_ends, pools), strict=True))
+    saves, lost = np.zeros(low.size), np.zeros(low.size)
+    # All lives go from save to save together; a life leaves when all of its possible ends are behind it.
+    at, begun, done = np.arange(low.size), np.zeros(low.size), 0
+    while at.size:
+        facts = SaveFacts(
+            save_s=save_s, step_s=step_s, mttp_s=mean[at], age_s=begun, shape=shape[at], scale_s=scale[at]
+        )
+        work = np.broadcast_to(whole_steps(policy, facts) * step_s, at.shape)
+        durable = begun + work + save_s
+        first, last = np.clip(low[at], begun, durable), np.clip(high[at], begun, durable)
+        # An end that is uniform on [first, last] of this cycle loses what lies between it and the last save. A life
+        # that was only watched has nothing to lose, but part of a save may be in what was seen of it.
+        loses = (last - begun) ** 2 - (first - begun) ** 2
+        part = np.maximum(last - begun - work, 0) ** 2 - np.maximum(first - begun - work, 0) ** 2
+        lost[at] += np.where(ended[at], loses, 0) / 2
+        saves[at] += done * save_s * (last - first) + np.where(ended[at], 0, part) / 2
+        stays = durable < high[at]
+        at, begun, done = at[stays], durable[stays], done + 1
+        if done > MOST_CYCLES:
+            raise RequestError("policies", policy_name(policy), f"policies with at most {MOST_CYCLES} saves in a life")
+    width, begins = high - low, np.cumsum([0, *(lives.life_s.size for lives in pools)])[:-1]
+    sums = zip(np.add.reduceat(saves / width, begins), np.add.reduceat(lost / width, begins), strict=True)
+    return tuple(
+        Cost(lives.seen_s, float(s), float(w), lives.preemptions) for lives, (s, w) in zip(pools, sums, strict=True)
+    )
+
+
+def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> tuple[float, Cost]:
+    """The interval that would have been best for this pool if it had been known, seconds of work, and its cost.
+
+    One of ``CANDIDATES`` intervals from a step to the longest life, or none (infinite). For a fixed interval the sums
+    of :func:`replay` over its cycles are those of arithmetic series.
+
+    Raises:
+        RequestError: a time is not above 0.
+    """
+    _check(save=save_s, step=step_s)
+    low, high = _ends(lives)
+    longest = max(float(high.max()), 2 * step_s)
+    work = np.ceil(np.geomspace(step_s, longest, CANDIDATES) / step_s - 1e-9) * step_s
+    work = np.append(np.unique(work), 2 * longest)
+
+    def up_to(end: Array) -> tuple[Array, Array]:
+        """Integrals over all ends from 0 to ``end``: of the time for saves, and of the work lost; (lives, work)."""
+        cycle, over = work + save_s, lives.ended[:, None]
+        whole = np.floor(end[:, None] / cycle)
+        rest = end[:, None] - whole * cycle
+        part = whole * save_s**2 / 2 + np.maximum(rest - work, 0) ** 2 / 2
+        saves = save_s * (cycle * whole * (whole - 1) / 2 + whole * rest) + np.where(over, 0, part)
+        return saves, np.where(over, whole * cycle**2 / 2 + rest**2 / 2, 0)
+
+    width = (high - low)[:, None]
+    saves, lost = (np.sum((b - a) / width, axis=0) for a, b in zip(up_to(low), up_to(high), strict=True))
+    best = int(np.argmin(saves + lost))
+    # What is never over within a life is no interval.
+    interval = float(work[best]) if work[best] < high.max() else math.inf
+    return interval, Cost(lives.seen_s, float(saves[best]), float(lost[best]), lives.preemptions)
+
+
+def emergency(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Cost:
+    """The cost when each notice comes in time: no saves but one at each preemption.
+
+    It starts when the step under way has ended and must be safe before the machine goes, so a step is counted as lost
+    (Spotify thesis, Algorithm 1 (4): step + save < grace).
+
+    Raises:
+        RequestError: a time is not above 0.
+    """
+    _check(save=save_s, step=step_s)
+    life = lives.life_s[lives.ended]
+    # A machine that lived for less than that cost its life.
+    saves = np.minimum(save_s, life)
+    lost = np.minimum(step_s, life - saves)
+    return Cost(lives.seen_s, float(saves.sum()), float(lost.sum()), lives.preemptions)
+
+
+def replay_all(
+    pools: Sequence[TraceLives],
+    policies: Sequence[str] = POLICIES,
+    saves_s: Sequence[float] = (2.55, 19.5, 120.0),
+    *,
+    step_s: float = STEP_S,
+    mttp_s: float = MTTP_S,
+) -> tuple[Replayed, ...]:
+    """Each policy at each latency on each pool; each pool is learnt for itself.
+
+    Args:
+        pools: of :func:`deepvm.simulator.traces.trace.lives_of`.
+        policies: names for :func:`deepvm.core.preemption.savepolicy.parse_policy`, ``best-fixed`` and ``emergency``.
+        saves_s: latencies of a save.
+        step_s: see :func:`replay`.
+        mttp_s: see :func:`replay`.
+
+    Raises:
+        RequestError: an unknown policy, or a time that is not above 0.
+    """
+    known = {name: _policy(name) for name in policies}
+    found = []
+    for name, policy in known.items():
+        for save_s in saves_s:
+            if name == BEST_FIXED:
+                best = [best_fixed(pool, save_s, step_s=step_s) for pool in pools]
+                found.append(Replayed(name, save_s, tuple(cost for _, cost in best), tuple(i for i, _ in best)))
+            elif policy is None:
+                found.append(Replayed(name, save_s, tuple(emergency(pool, save_s, step_s=step_s) for pool in pools)))
+            else:
+                found.append(Replayed(name, save_s, replay(pools, policy, save_s, step_s=step_s, mttp_s=mttp_s)))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """(lives,) what is known when each life begins."""
+
+    mttp_s: Array
+    shape: Array
+    scale_s: Array
+
+
+def _known(lives: TraceLives, mttp_s: float) -> _Known:
+    """Learnt from each life alone, then added up over the lives before."""
+    mean = Lifetimes(mttp_s).after(lives.life_s, lives.ended)
+    law = LomaxHistory.around(mttp_s).after(lives.life_s, lives.ended)
+    mean = replace(mean, seen_s=_before(mean.seen_s), preemptions=_before(mean.preemptions))
+    law = replace(law, ended=_before(law.ended), logs=_before(law.logs), watched_logs=_before(law.watched_logs))
+    return _Known(np.asarray(mean.mean_s), *law.law())
+
+
+def _before(each: Number) -> Array:
+    """(lives, ...) sums over the lives before each."""
+    values = np.asarray(each, dtype=float)
+    return np.asarray(np.cumsum(values, axis=0) - values)
+
+
+def _ends(lives: TraceLives) -> tuple[Array, Array]:
+    """(lives,) from when to when a life may have ended, or was watched: (n,) and (n,)."""
+    return lives.low_s, lives.life_s + lives.gap_s / 2
+
+
+def _policy(name: str) -> SavePolicy | None:
+    """None for what is no policy.
+
+    Raises:
+        RequestError: an unknown name.
+    """
+    if name in (BEST_FIXED, EMERGENCY):
+        return None
+    try:
+        found = parse_policy(name)
+    except RequestError as error:
+        raise RequestError("policies", name, f"{error.allowed}, {BEST_FIXED}, {EMERGENCY}") from None
+    assert isinstance(found, (IntervalPolicy, EverySteps, Never))
+    return found
+
+
+def _check(**times: float) -> None:
+    for name, value in times.items():
+        if not 0 < value < math.inf:
+            raise RequestError(name, value, "a time above 0 s")

@@ -1,0 +1,230 @@
+"""Traces of spot machines: how many of them were there at each tick of a clock, and the lives in them.
+
+::
+
+    {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, 0, 1]}
+
+``data`` counts machines: 0 or 1 when one was asked for, up to 4 or 16 when so many were. Availability traces ask each
+time whether a machine could be had; preemption traces keep a machine until it is taken away. Other keys (``prices``)
+are not read.
+
+A life is a run of ticks with all machines there: with one lost, a job that needs them all stands still. How many *all*
+are is not in the file; it is the largest count in it, unless the caller knows better. A run of n ticks is a life of n
+gaps: it began and ended between two ticks, so it is that long up to half a gap (simulator.md, Traces). A run that the
+trace begins with is left out, because nobody saw its beginning: such runs are longer than others, and of unknown age. A
+run that the trace ends with is a life that was only watched so long (censored).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.catalog.documents.json_file import RepeatedKeys, parse_json
+from deepvm.errors import CatalogFormatError, Problem, RequestError
+from deepvm.io.files import read_text
+
+MOST_NODES = 100_000
+LONGEST_GAP_S = 1e6
+SHOWN = 40
+"""Characters of a wrong value that a message shows."""
+
+_A_TRACE = 'allowed: a trace, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}'
+_GAP = f"allowed: the seconds between two ticks, above 0 and at most {LONGEST_GAP_S:g}"
+_COUNTS = f"allowed: the numbers of machines at each tick, [1, 1, 0, ...], each a whole number from 0 to {MOST_NODES}"
+
+
+@dataclass(frozen=True)
+class TraceLives:
+    """The lives of one pool of machines, in the order in which they began.
+
+    Attributes:
+        name: where they come from. gap_s: seconds between two looks at the machines.
+        life_s: (n,) seconds, each up to half a gap. ended: (n,) whether a life ended, or was only watched so long.
+    """
+
+    name: str
+    gap_s: float
+    life_s: npt.NDArray[np.float64]
+    ended: npt.NDArray[np.bool_]
+
+    @property
+    def low_s(self) -> npt.NDArray[np.float64]:
+        """(n,) the shortest that each life may have been; one that did not end lasted at least so long."""
+        return np.maximum(self.life_s - self.gap_s / 2, 0.0)
+
+    @property
+    def high_s(self) -> npt.NDArray[np.float64]:
+        """(n,) the longest that each life may have been; infinite for one that did not end."""
+        return np.where(self.ended, self.life_s + self.gap_s / 2, np.inf)
+
+    @property
+    def pairs(self) -> tuple[tuple[float, bool], ...]:
+        """(seconds, whether the end was seen) of each life, as plain values."""
+        return tuple(zip(self.life_s.tolist(), self.ended.tolist(), strict=True))
+
+    @property
+    def seen_s(self) -> float:
+        """Machine time in all."""
+        return float(self.life_s.sum())
+
+    @property
+    def preemptions(self) -> int:
+        """How many lives ended."""
+        return int(self.ended.sum())
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One file.
+
+    Attributes:
+        path: the file. gap_s: seconds between two ticks. counts: (ticks,) machines that were there.
+    """
+
+    path: Path
+    gap_s: float
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def nodes(self) -> int:
+        """The largest number of machines that were there at once."""
+        return int(self.counts.max())
+
+    def lives(self, nodes: int | None = None) -> TraceLives:
+        """The runs with at least ``nodes`` machines (default: the largest count), but for one at the beginning."""
+        wanted = self.nodes if nodes is None else nodes
+        up = self.counts >= max(wanted, 1)
+        change = np.diff(up.astype(np.int8))
+        begins, ends = np.flatnonzero(change > 0) + 1, np.flatnonzero(change < 0) + 1
+        ends = ends[ends > begins[0]] if begins.size else ends[:0]  # the end of a run at the beginning is not ours
+        ended = np.arange(begins.size) < ends.size
+        life = np.append(ends, self.counts.size)[: begins.size] - begins
+        return TraceLives(str(self.path), self.gap_s, np.asarray(life * self.gap_s), ended)
+
+
+def read_trace(path: str | os.PathLike[str]) -> Trace:
+    """Read one file.
+
+    Raises:
+        CatalogFormatError: missing, unreadable, or no trace: what stands where, and what is allowed there.
+    """
+    file = Path(path)
+    try:
+        raw = parse_json(read_text(file, _A_TRACE), file, _A_TRACE)
+    except FileNotFoundError:
+        raise CatalogFormatError(file, [Problem("file", "does not exist", _A_TRACE)]) from None
+    if not isinstance(raw, dict):
+        raise CatalogFormatError(file, [Problem("file", f"holds {_shown(raw)}", _A_TRACE)])
+    if isinstance(raw, RepeatedKeys):
+        raise CatalogFormatError(file, [Problem(raw.repeated[0], "stands there more than once", "leave one of them")])
+    metadata = raw.get("metadata")
+    gap = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
+    problems = []
+    gap_s = float(gap) if isinstance(gap, (int, float, Decimal)) and not isinstance(gap, bool) else math.nan
+    if not 0 < gap_s <= LONGEST_GAP_S:
+        place = "metadata.gap_seconds" if isinstance(metadata, dict) else "metadata"
+        problems.append(Problem(place, _shown(gap if isinstance(metadata, dict) else metadata), _GAP))
+    data = raw.get("data")
+    if not isinstance(data, list) or not data:
+        problems.append(Problem("data", _shown(data), _COUNTS))
+    else:
+        wrong = (i for i, v in enumerate(data) if type(v) is not int or not 0 <= v <= MOST_NODES)
+        problems += [Problem(f"data[{i}]", _shown(data[i]), _COUNTS) for i in wrong]
+    if problems:
+        raise CatalogFormatError(file, problems)
+    return Trace(file, gap_s, np.array(data, dtype=np.int64))
+
+
+def read_traces(
+    paths: Sequence[str | os.PathLike[str]], say: Callable[[str], object] | None = None
+) -> tuple[Trace, ...]:
+    """Read files, and all ``.json`` files of folders, sorted by name.
+
+    A file with the same gap and the same counts as one before it is a copy and is left out: to count one history twice
+    would give it twice the weight.
+
+    Args:
+        paths: files and folders.
+        say: told of each copy.
+
+    Raises:
+        RequestError: there are no paths. CatalogFormatError: see :func:`read_trace`; a folder without traces.
+    """
+    if not paths:
+        raise RequestError("FILE", list(paths), "one trace or more")
+    found: dict[tuple[float, bytes], Trace] = {}
+    for file in _files(paths):
+        trace = read_trace(file)
+        first = found.setdefault((trace.gap_s, trace.counts.tobytes()), trace)
+        if first is not trace and say is not None:
+            say(f"{file} is left out: it holds the same as {first.path}")
+    return tuple(found.values())
+
+
+def lives_of(
+    paths: Sequence[str | os.PathLike[str]], *, nodes: int | None = None, say: Callable[[str], object] | None = None
+) -> tuple[TraceLives, ...]:
+    """The lives in files and folders: one pool a file, see :func:`read_traces`; pools without a life are left out.
+
+    Args:
+        paths: files and folders.
+        nodes: machines that a job needs at once, 1 or more; None: in each file the largest count.
+        say: told of copies and of files without a life.
+
+    Raises:
+        RequestError: ``nodes`` is below 1, or no path. CatalogFormatError: a file is no trace, or no file has a life.
+    """
+    return pools_of(read_traces(paths, say), nodes=nodes, say=say)
+
+
+def pools_of(
+    traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
+) -> tuple[TraceLives, ...]:
+    """As :func:`lives_of`, of traces that are read already."""
+    check_nodes(nodes)
+    found = [(trace, trace.lives(nodes)) for trace in traces]
+    empty = [trace for trace, lives in found if not lives.life_s.size]
+    why = f"no life of {'all' if nodes is None else nodes} machines begins in it"
+    if len(empty) == len(found):
+        expected = "name another trace; 'deepvm traces' also counts fewer machines as all (--nodes)"
+        raise CatalogFormatError(empty[0].path, [Problem("data", f"{why}; at most {empty[0].nodes} at once", expected)])
+    if say is not None:
+        for trace in empty:
+            say(f"{trace.path} is left out: {why}")
+    return tuple(lives for _, lives in found if lives.life_s.size)
+
+
+def check_nodes(nodes: int | None) -> None:
+    """Refuse what is no number of machines.
+
+    Raises:
+        RequestError: below 1.
+    """
+    if nodes is not None and nodes < 1:
+        raise RequestError("nodes", nodes, "a whole number of machines from 1")
+
+
+def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
+    for path in map(Path, paths):
+        if not path.is_dir():
+            yield path
+            continue
+        inside = sorted(p for p in path.rglob("*.json") if p.is_file())
+        if not inside:
+            raise CatalogFormatError(path, [Problem("folder", "holds no .json file", "name a trace, or their folder")])
+        yield from inside
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "is missing"
+    text = str(value) if isinstance(value, Decimal) else repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 4]} ..."

@@ -1,0 +1,250 @@
+"""What is known about credentials and regions without boto3; boto3 itself is the oracle where it has an opinion."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepvm.catalog.clouds.aws.credentials import (
+    DEFAULT_REGION,
+    account_tag,
+    check_region,
+    credentials_may_exist,
+    profile_names,
+    region_of,
+    secrets_of,
+)
+from deepvm.errors import RequestError
+
+NO_MACHINE = Path("/nonexistent")
+KEYS = "aws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = s3cr3t\n"
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / ".aws").mkdir()
+    return tmp_path
+
+
+def may_exist(home, profile="", system=NO_MACHINE, **environ):
+    return credentials_may_exist(profile, {"HOME": str(home), **environ}, system)
+
+
+def write(home, credentials="", config=""):
+    (home / ".aws" / "credentials").write_text(credentials)
+    (home / ".aws" / "config").write_text(config)
+
+
+class TestMayExist:
+    def test_nothing(self, home):
+        assert not may_exist(home)
+        assert not may_exist(home / "no such folder")
+
+    @pytest.mark.parametrize(
+        "variable",
+        [
+            "AWS_ACCESS_KEY_ID",
+            "AWS_PROFILE",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        ],
+    )
+    def test_signs_in_the_environment(self, home, variable):
+        assert may_exist(home, **{variable: "x"})
+        assert not may_exist(home, **{variable: ""})
+
+    def test_a_profile_that_is_asked_for(self, home):
+        assert may_exist(home, "work")
+
+    @pytest.mark.parametrize(
+        ("credentials", "config", "found"),
+        [
+            (f"[default]\n{KEYS}", "", True),
+            (f"[work]\n{KEYS}", "", False),
+            ("", f"[default]\n{KEYS}", True),
+            ("", f"[profile default]\n{KEYS}", True),
+            ("", f"[profile work]\n{KEYS}", False),
+            ("", "[default]\nregion = eu-west-1\noutput = json\n", False),
+            ("", "[default]\ncredential_process = /bin/get-keys\n", True),
+            ("[default]\naws_access_key_id =\n", "", False),
+            (f"[default]\n{KEYS}[default]\n{KEYS}", "", True),
+            ("[default\n", "", True),  # boto3 will say what is wrong with it
+            ("\xff\xfe", "", True),
+        ],
+    )
+    def test_files(self, home, credentials, config, found):
+        (home / ".aws" / "credentials").write_bytes(credentials.encode("latin-1"))
+        (home / ".aws" / "config").write_text(config)
+        assert may_exist(home) is found
+
+    def test_files_that_are_named(self, home):
+        elsewhere = home / "keys"
+        elsewhere.write_text(f"[default]\n{KEYS}")
+        assert may_exist(home, AWS_SHARED_CREDENTIALS_FILE=str(elsewhere))
+        assert may_exist(home, AWS_SHARED_CREDENTIALS_FILE="~/keys")
+        assert may_exist(home, AWS_CONFIG_FILE=str(elsewhere))
+        assert may_exist(home, AWS_SHARED_CREDENTIALS_FILE="/dev/null") is False
+
+    def test_boto_files(self, home):
+        (home / ".boto").write_text(f"[Credentials]\n{KEYS}")
+        assert may_exist(home)
+
+    @pytest.mark.parametrize(
+        ("place", "words", "found"),
+        [
+            ("class/dmi/id/sys_vendor", "Amazon EC2\n", True),
+            ("class/dmi/id/sys_vendor", "QEMU\n", False),
+            ("hypervisor/uuid", "ec2e1916-9099-7caf-fd21-012345abcdef\n", True),
+            ("hypervisor/uuid", "0123\n", False),
+        ],
+    )
+    def test_machines_that_may_have_a_role(self, home, place, words, found):
+        (home / "sys" / place).parent.mkdir(parents=True)
+        (home / "sys" / place).write_text(words)
+        assert may_exist(home, system=home / "sys") is found
+        assert not may_exist(home, system=home / "sys", AWS_EC2_METADATA_DISABLED="true")
+
+    @pytest.mark.parametrize("credentials", ["", f"[default]\n{KEYS}", f"[work]\n{KEYS}", f"[DEFAULT]\n{KEYS}"])
+    @pytest.mark.parametrize(
+        "config", ["", f"[profile work]\n{KEYS}", f"[default]\n{KEYS}", f"[profile default]\n{KEYS}"]
+    )
+    @pytest.mark.parametrize("profile", ["", "work", "default"])
+    def test_never_no_where_boto3_finds_some(self, home, monkeypatch, credentials, config, profile):
+        import boto3
+        from botocore.exceptions import ProfileNotFound
+
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("HOME", str(home))
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        write(home, credentials, config)
+        try:
+            found = boto3.Session(profile_name=profile or None).get_credentials() is not None
+        except ProfileNotFound:
+            found = False
+        assert may_exist(home, profile) or not found
+        if not profile:
+            assert may_exist(home) == found
+
+
+class TestAccountTag:
+    def test_examples(self):
+        assert re.fullmatch("default-[0-9a-f]{12}", account_tag("", {}))
+        assert re.fullmatch("work-[0-9a-f]{12}", work := account_tag("work", {}))
+        assert account_tag("", {"AWS_PROFILE": "work"}) == work
+        both = {"AWS_PROFILE": "work", "AWS_DEFAULT_PROFILE": "old"}
+        assert account_tag("", both) == account_tag("old", {})  # boto3's order
+        key = account_tag("", {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"})
+        assert key == "key-1a5d44a2dca1"
+        assert "AKIA" not in key
+
+    def test_a_profile_that_is_asked_for_beats_keys_and_these_beat_the_environments_profile(self):
+        """As in boto3."""
+        environ = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_PROFILE": "home"}
+        assert account_tag("work", environ) == account_tag("work", {})
+        assert account_tag("", environ).startswith("key-")
+
+    @given(st.text(min_size=1), st.text(min_size=1))
+    def test_safe_and_never_shared(self, one, other):
+        tag = account_tag(one, {})
+        assert re.fullmatch(r"[A-Za-z0-9_-]{1,60}", tag)
+        assert (tag == account_tag(other, {})) == (one == other)
+
+    def test_a_profile_cannot_pass_for_a_key(self):
+        key = account_tag("", {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"})
+        assert account_tag(key, {}) != key
+
+
+class TestRegionOf:
+    def test_the_order(self, home):
+        write(home, config="[default]\nregion = eu-west-3\n[profile work]\nregion = sa-east-1\n")
+        environ = {"HOME": str(home)}
+        assert region_of("", "", environ).name == "eu-west-3"
+        assert region_of("", "work", environ) == ("sa-east-1", f"profile work in {home}/.aws/config")
+        assert region_of("", "", environ | {"AWS_PROFILE": "work"}).name == "sa-east-1"
+        environ["AWS_DEFAULT_REGION"] = "eu-west-2"
+        assert region_of("", "work", environ) == ("eu-west-2", "environment variable AWS_DEFAULT_REGION")
+        environ["AWS_REGION"] = "eu-west-1"
+        assert region_of("", "work", environ).name == "eu-west-1"
+        name, where = region_of("ap-northeast-2", "work", environ)
+        assert (name, where) == ("ap-northeast-2", "--region")
+
+    def test_the_default_says_so(self, home):
+        found = region_of("", "", {"HOME": str(home)})
+        assert found.name == DEFAULT_REGION
+        assert "default" in found.where
+
+    def test_a_region_beside_the_keys(self, home):
+        write(home, f"[default]\n{KEYS}region = ca-central-1\n")
+        assert region_of("", "", {"HOME": str(home)}).name == "ca-central-1"
+
+    def test_a_file_that_cannot_be_read_has_no_region(self, home):
+        write(home, config="[default\nregion = eu-west-3\n")
+        assert region_of("", "", {"HOME": str(home)}).name == DEFAULT_REGION
+
+    def test_wrong_names_say_where_they_stand(self, home):
+        with pytest.raises(RequestError, match="^AWS_REGION: 'nowhere'"):
+            region_of("", "", {"AWS_REGION": "nowhere"})
+        write(home, config="[default]\nregion = nowhere\n")
+        with pytest.raises(RequestError, match=r"^region of profile default in .*config: 'nowhere'"):
+            region_of("", "", {"HOME": str(home)})
+
+
+class TestCheckRegion:
+    @pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov", "aws-iso", "aws-iso-b", "aws-eusc"])
+    def test_all_that_boto3_knows(self, partition):
+        import boto3
+
+        for name in boto3.Session().get_available_regions("ec2", partition):
+            assert check_region(name) == name
+
+    @pytest.mark.parametrize(
+        "name", ["", "us-east", "US-EAST-1", "us_east_1", "us-east-1 ", "us-east-1\n", "../etc", "use1-az4", "é-east-1"]
+    )
+    def test_what_is_none(self, name):
+        with pytest.raises(RequestError, match="us-east-1") as caught:
+            check_region(name)
+        assert caught.value.option == "region"
+
+    def test_a_zone_is_told_apart(self):
+        with pytest.raises(RequestError, match="us-east-1a is a zone, its region is us-east-1"):
+            check_region("us-east-1a")
+
+
+def test_profile_names(home):
+    write(home, f"[default]\n{KEYS}[old]\n{KEYS}", '[profile work]\n[profile "a b"]\n[sso-session x]\n[default]\n')
+    assert profile_names({"HOME": str(home)}) == ("a b", "default", "old", "work")
+    write(home, config="[default]\n[sso-session y]\n")
+    assert profile_names({"HOME": str(home)}) == ("default",)
+    write(home, "[broken\n")
+    assert profile_names({"HOME": str(home)}) == ()
+
+
+def test_secrets_of_the_environment():
+    environ = {
+        "AWS_SECRET_ACCESS_KEY": "abc",
+        "AWS_SESSION_TOKEN": "",
+        "AWS_REGION": "us-east-1",
+        "HTTPS_PROXY": "http://joe:pass@word@proxy:1",
+        "HTTP_PROXY": "http://proxy:1",
+    }
+    assert secrets_of(environ) == ("abc", "pass@word")
+
+
+def test_no_boto3_here():
+    code = (
+        "import sys, os; from deepvm.catalog.clouds.aws.credentials import *; "
+        "from deepvm.catalog.clouds.aws import credentials as c;"
+        "c.credentials_may_exist('', os.environ); c.account_tag('', {}); c.region_of('', '', {});"
+        "print({'boto3', 'botocore', 'socket'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "set()"

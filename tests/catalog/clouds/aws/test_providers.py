@@ -1,0 +1,462 @@
+"""The providers ask AWS the right questions (its service model checks them) and read whole answers only."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from botocore.stub import ANY
+from support.aws_account import NOW, REGION, Step, account, pages, recorded
+from support.places import SHARED
+
+from deepvm.catalog.clouds.aws.client import Aws, HistoryProvider, Patience, PlacementProvider, aws_providers
+from deepvm.catalog.clouds.aws.providers import (
+    OfferingsProvider,
+    OnDemandProvider,
+    QuotasProvider,
+    SpecsProvider,
+    SpotProvider,
+    ZonesProvider,
+)
+from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
+from deepvm.catalog.signals import signal as kinds
+from deepvm.catalog.signals.signal import ACCOUNT_BOUND, Provider, ttl_s
+from deepvm.core.cluster.instances import Market
+from deepvm.errors import CloudError, RequestError
+
+TABLE = SHARED / "data" / "aws" / "specs.csv"
+
+
+def spot_question(**more):
+    return {"ProductDescriptions": ["Linux/UNIX"], "MaxResults": 1000, **more}
+
+
+ZONES = Step("ec2", "describe_availability_zones", {}, recorded("describe-availability-zones"))
+
+
+class TestQuestions:
+    """Each provider against a script: Stubber refuses a question that AWS's model does not know."""
+
+    def test_specs(self):
+        script = account(
+            *pages("ec2", "describe_instance_types", {"MaxResults": 100}, recorded("describe-instance-types"))
+        )
+        signal = SpecsProvider(script.aws).fetch(REGION, NOW)
+        script.done()
+        assert (signal.kind, signal.region, signal.observed_at, signal.origin) == (kinds.SPECS, REGION, NOW, "live")
+        assert signal.data["g4dn.xlarge"]["gpu"]["name"] == "T4"
+        assert signal.refused == {"incomplete row": 1}
+        json.dumps(signal.data)  # plain JSON
+
+    def test_offerings(self):
+        replies = [
+            {"InstanceTypeOfferings": [], "NextToken": "2"},
+            {"InstanceTypeOfferings": [offering("g4dn.xlarge", "use1-az6")], "NextToken": "3"},
+            {"InstanceTypeOfferings": [offering("g4dn.xlarge", "use1-az4")]},
+        ]
+        question = {"LocationType": "availability-zone-id", "MaxResults": 1000}
+        script = account(*pages("ec2", "describe_instance_type_offerings", question, replies))
+        assert OfferingsProvider(script.aws).fetch(REGION, NOW).data == {"g4dn.xlarge": ["use1-az4", "use1-az6"]}
+        script.done()
+
+    def test_zones(self):
+        script = account(ZONES)
+        assert ZonesProvider(script.aws).fetch(REGION, NOW).data["use1-az4"] == "us-east-1a"
+
+    def test_on_demand(self):
+        wanted = {
+            "operatingSystem": "Linux",
+            "tenancy": "Shared",
+            "capacitystatus": "Used",
+            "preInstalledSw": "NA",
+            "marketoption": "OnDemand",
+            "regionCode": "eu-west-1",
+        }
+        question = {
+            "ServiceCode": "AmazonEC2",
+            "FormatVersion": "aws_v1",
+            "MaxResults": 100,
+            "Filters": [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()],
+        }
+        script = account(*pages("pricing", "get_products", question, recorded("get-products")))
+        signal = OnDemandProvider(script.aws).fetch("eu-west-1", NOW)
+        script.done()
+        assert signal.data["g4dn.xlarge"] == "0.526"
+        assert sum(signal.refused.values()) == 6
+        assert signal.region == "eu-west-1"
+
+    def test_spot_asks_for_names_of_zones_when_a_row_lacks_the_id(self):
+        replies = recorded("describe-spot-price-history")
+        script = account(
+            *pages("ec2", "describe_spot_price_history", spot_question(StartTime=NOW), replies),
+            ZONES,
+        )
+        signal = SpotProvider(script.aws).fetch(REGION, NOW)
+        script.done()
+        assert signal.data["g4dn.xlarge"]["use1-az4"] == ["0.1578", "2026-11-21T08:45:12Z"]
+        assert signal.data["c5.xlarge"] == {"use1-az1": ["0.0735", "2026-11-21T06:00:00Z"]}
+        json.dumps(signal.data)
+
+    def test_spot_does_not_ask_for_names_otherwise(self):
+        replies = recorded("describe-spot-price-history")[1:2]
+        del replies[0]["NextToken"]
+        script = account(Step("ec2", "describe_spot_price_history", spot_question(StartTime=NOW), replies[0]))
+        assert set(SpotProvider(script.aws).fetch(REGION, NOW).data) == {"g4dn.xlarge", "g5.xlarge"}
+
+    def test_history_of_named_types(self):
+        replies = recorded("describe-spot-price-history-30d")
+        question = spot_question(
+            StartTime=NOW - timedelta(days=30), EndTime=NOW, InstanceTypes=["g4dn.xlarge", "g5.xlarge"]
+        )
+        script = account(*pages("ec2", "describe_spot_price_history", question, replies))
+        asked = HistoryProvider(script.aws, 30, ["g5.xlarge", "g4dn.xlarge", "g5.xlarge"])
+        signal = asked.fetch(REGION, NOW)
+        script.done()
+        assert signal.kind == asked.kind == "history:30"
+        assert [price for _, price in signal.data["g4dn.xlarge"]["use1-az4"]] == ["0.1499", "0.1511", "0.1578"]
+        json.dumps(signal.data)
+
+    def test_history_of_all_gpu_types_in_chunks(self):
+        types = [row | {"InstanceType": f"g4dn.{i:02}xlarge"} for i, row in enumerate([gpu_row()] * 19)]
+        history = recorded("describe-spot-price-history-30d")[2]
+        chunks = [[t["InstanceType"] for t in types[i : i + 8]] for i in (0, 8, 16)]
+        script = account(
+            Step("ec2", "describe_instance_types", {"MaxResults": 100}, {"InstanceTypes": types}),
+            *(
+                Step(
+                    "ec2",
+                    "describe_spot_price_history",
+                    spot_question(StartTime=NOW - timedelta(days=7), EndTime=NOW, InstanceTypes=chunk),
+                    {"SpotPriceHistory": [r | {"InstanceType": chunk[0]} for r in history["SpotPriceHistory"]]},
+                )
+                for chunk in chunks
+            ),
+        )
+        signal = HistoryProvider(script.aws, 7).fetch(REGION, NOW)
+        script.done()
+        assert list(signal.data) == [chunk[0] for chunk in chunks]
+        assert signal.kind == "history:7"
+
+    def test_history_of_types_that_had_no_capacity_is_empty(self):
+        script = account(Step("ec2", "describe_spot_price_history", None, {"SpotPriceHistory": []}))
+        assert HistoryProvider(script.aws, 1, ["p5.48xlarge"]).fetch(REGION, NOW).data == {}
+
+    def test_placement(self):
+        question = {
+            "InstanceTypes": ["g4dn.xlarge", "g5.xlarge", "g6.xlarge"],
+            "TargetCapacity": 17,
+            "SingleAvailabilityZone": True,
+            "RegionNames": [REGION],
+            "MaxResults": 1000,
+        }
+        replies = recorded("get-spot-placement-scores")
+        script = account(*pages("ec2", "get_spot_placement_scores", question, replies))
+        asked = PlacementProvider(script.aws, ["g6.xlarge", "g4dn.xlarge", "g5.xlarge"], 17)
+        signal = asked.fetch(REGION, NOW)
+        script.done()
+        assert signal.data[0] == {"zone": "use1-az4", "score": 9}
+        assert ttl_s(signal.kind) == 600
+
+    def test_placement_scores_of_other_questions_have_other_names(self):
+        def kind(types, count):
+            return PlacementProvider(Aws(), types, count).kind
+
+        assert kind(["a", "b"], 3) == kind(["b", "a", "b"], 3)
+        assert len({kind(["a", "b"], 3), kind(["a", "b"], 4), kind(["a"], 3)}) == 3
+        assert kind(["a"], 1).partition(":")[0] in ACCOUNT_BOUND
+
+    def test_regions(self):
+        found = {"Regions": [{"RegionName": "us-east-1"}, {"RegionName": "ap-northeast-2"}]}
+        assert account(Step("ec2", "describe_regions", {}, found)).aws.regions() == ("ap-northeast-2", "us-east-1")
+
+
+def offering(name, zone):
+    return {"InstanceType": name, "LocationType": "availability-zone-id", "Location": zone}
+
+
+def gpu_row():
+    found = (row for page in recorded("describe-instance-types") for row in page["InstanceTypes"])
+    return next(row for row in found if row["InstanceType"] == "g4dn.xlarge")
+
+
+CODES = [f.code(market) for f in FAMILIES.values() for market in (Market.SPOT, Market.ON_DEMAND) if f.code(market)]
+
+
+def quota_steps(values, defaults):
+    """The questions after quotas: each code that has no value of the account's is asked for again as a default."""
+    for code in CODES:
+        question = {"ServiceCode": "ec2", "QuotaCode": code}
+        if code in values:
+            yield Step("service-quotas", "get_service_quota", question, quota(code, values[code]))
+            continue
+        yield Step("service-quotas", "get_service_quota", question, code="NoSuchResourceException")
+        if code in defaults:
+            yield Step("service-quotas", "get_aws_default_service_quota", question, quota(code, defaults[code]))
+        else:
+            yield Step("service-quotas", "get_aws_default_service_quota", question, code="NoSuchResourceException")
+
+
+def quota(code, value):
+    return {"Quota": {"ServiceCode": "ec2", "QuotaCode": code, "Value": value, "Unit": "None", "Adjustable": True}}
+
+
+LIVE = {"Filters": [{"Name": "instance-state-name", "Values": ["pending", "running"]}], "MaxResults": 1000}
+
+
+class TestQuotas:
+    def test_the_accounts_limits_then_the_defaults_less_what_runs(self):
+        c5 = {"InstanceTypes": [gpu_row() | {"InstanceType": "c5.xlarge"}]}
+        script = account(
+            *quota_steps({"L-3819A6DF": 64.0, "L-1216C47A": 1152.0}, {"L-DB2E81BA": 0.0, "L-34B43A08": 5.0}),
+            *pages("ec2", "describe_instances", LIVE, recorded("describe-instances")),
+            Step("ec2", "describe_instance_types", {"InstanceTypes": ["c5.xlarge"]}, c5),
+        )
+        signal = QuotasProvider(script.aws).fetch(REGION, NOW)
+        script.done()
+        assert signal.data == [
+            {"family": "Standard", "market": "spot", "code": "L-34B43A08", "vcpus": 5, "in_use": 0},
+            {"family": "Standard", "market": "on-demand", "code": "L-1216C47A", "vcpus": 1152, "in_use": 6},
+            {"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8},
+            {"family": "G and VT", "market": "on-demand", "code": "L-DB2E81BA", "vcpus": 0, "in_use": 2},
+        ]
+
+    def test_a_region_without_quotas_is_no_answer(self):
+        with pytest.raises(CloudError, match="none of EC2's quotas"):
+            QuotasProvider(account(*quota_steps({}, {})).aws).fetch(REGION, NOW)
+
+    def test_usage_that_may_not_be_seen_costs_the_whole_signal(self):
+        script = account(
+            *quota_steps(dict.fromkeys(CODES, 8.0), {}),
+            Step("ec2", "describe_instances", LIVE, code="UnauthorizedOperation", status=403),
+        )
+        with pytest.raises(CloudError, match="ec2:DescribeInstances") as caught:
+            QuotasProvider(script.aws).fetch(REGION, NOW)
+        assert caught.value.why == "permission"
+
+    def test_limits_that_may_not_be_seen(self):
+        first = {"ServiceCode": "ec2", "QuotaCode": CODES[0]}
+        script = account(
+            Step("service-quotas", "get_service_quota", first, code="AccessDeniedException"),
+            *quota_steps({}, {}),
+        )
+        with pytest.raises(CloudError, match="allow servicequotas:GetServiceQuota;"):
+            QuotasProvider(script.aws).fetch(REGION, NOW)
+
+
+class TestEmptyAnswers:
+    """An empty answer must not replace an older one that was not."""
+
+    @pytest.mark.parametrize(
+        ("provider", "step"),
+        [
+            (SpecsProvider, Step("ec2", "describe_instance_types", None, {"InstanceTypes": []})),
+            (OfferingsProvider, Step("ec2", "describe_instance_type_offerings", None, {})),
+            (ZonesProvider, Step("ec2", "describe_availability_zones", None, {})),
+            (SpotProvider, Step("ec2", "describe_spot_price_history", None, {})),
+            (OnDemandProvider, Step("pricing", "get_products", None, {"PriceList": ["{}"]})),
+        ],
+    )
+    def test_is_an_error(self, provider, step):
+        with pytest.raises(CloudError) as caught:
+            provider(account(step).aws).fetch("eu-west-1", NOW)
+        assert caught.value.why == "reply"
+        assert caught.value.exit_code == 5
+
+    def test_refused_rows_are_named(self):
+        step = Step("pricing", "get_products", None, {"PriceList": ["{}", "oops"]})
+        with pytest.raises(CloudError, match="2 rows refused: unparsable row"):
+            OnDemandProvider(account(step).aws).fetch(REGION, NOW)
+
+
+class TestHalfAnAnswer:
+    def test_a_page_that_fails_costs_the_whole_list(self):
+        question = spot_question(StartTime=NOW)
+        first, *_ = pages("ec2", "describe_spot_price_history", question, recorded("describe-spot-price-history")[:2])
+        failed = Step("ec2", "describe_spot_price_history", None, code="InternalError", status=500)
+        with pytest.raises(CloudError) as caught:
+            SpotProvider(account(first, failed).aws).fetch(REGION, NOW)
+        assert caught.value.why == "reply"
+        assert "InternalError" in caught.value.detail
+
+    def test_one_chunk_of_the_history_that_fails(self):
+        good = Step("ec2", "describe_spot_price_history", None, recorded("describe-spot-price-history-30d")[2])
+        bad = Step("ec2", "describe_spot_price_history", None, code="RequestLimitExceeded", status=503)
+        script = account(good, bad)
+        with pytest.raises(CloudError) as caught:
+            HistoryProvider(script.aws, 30, [f"g{i}.xlarge" for i in range(12)]).fetch(REGION, NOW)
+        assert caught.value.why == "throttled"
+        script.done()
+
+    def test_an_answer_of_too_many_pages_ends(self):
+        replies = recorded("describe-instance-types")[:2]
+        script = account(*pages("ec2", "describe_instance_types", {"MaxResults": 100}, replies))
+        script.aws._patience = Patience(total_s=0)
+        with pytest.raises(CloudError) as caught:
+            SpecsProvider(script.aws).fetch(REGION, NOW)
+        assert caught.value.why == "timeout"
+
+
+class TestRequests:
+    @pytest.mark.parametrize("days", [0, -1, 91, 1.5, True, "30"])
+    def test_days(self, days):
+        with pytest.raises(RequestError, match="from 1 to 90"):
+            HistoryProvider(Aws(), days)
+
+    @pytest.mark.parametrize(("types", "count"), [([], 1), (["a"], 0), (["a"], 1.5), (["a"], True)])
+    def test_placement(self, types, count):
+        with pytest.raises(RequestError):
+            PlacementProvider(Aws(), types, count)
+
+    def test_the_providers_without_parameters(self):
+        found = aws_providers(Aws())
+        assert set(found) == {
+            *(kinds.SPECS, kinds.OFFERINGS, kinds.ZONES),
+            *(kinds.ON_DEMAND, kinds.SPOT, kinds.QUOTAS),
+        }
+        for kind, one in found.items():
+            assert isinstance(one, Provider)
+            assert one.kind == kind
+            assert ttl_s(kind) > 0
+
+
+def test_nothing_is_loaded_before_something_is_asked():
+    code = (
+        "import sys; from deepvm.catalog.clouds.aws.client import Aws, aws_providers, HistoryProvider;"
+        "aws_providers(Aws('nobody')); HistoryProvider(Aws(), 3);"
+        "import deepvm.catalog.doctor; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def aws():
+    moto = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
+        patch.delenv("AWS_PROFILE", raising=False)
+        yield Aws(patience=Patience(attempts=2))
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def specs(aws):
+    return SpecsProvider(aws).fetch(REGION, NOW).data
+
+
+class TestAgainstAServer:
+    """moto speaks AWS's protocol over real HTTP; its types are those of the real service."""
+
+    def test_all_types_can_be_read(self, specs):
+        assert len(specs) > 1000
+        assert specs["g4dn.12xlarge"]["gpu"]["count"] == 4
+        assert specs["p5.48xlarge"]["baseline_gbps"] == 3200
+
+    def test_the_types_agree_with_the_published_table(self, specs):
+        """A table that was made from the same source by other means says the same."""
+        if not TABLE.exists():
+            pytest.skip("the table of specifications is not beside this checkout")
+        with TABLE.open(newline="") as stream:
+            published = {row["instance_type"]: row for row in csv.DictReader(stream)}
+        assert set(specs) == set(published)
+        for name, row in published.items():
+            spec = specs[name]
+            assert spec["vcpus"] == int(row["vcpu"]), name
+            assert spec["memory_gib"] == pytest.approx(float(row["memory_gib"]), abs=0.001), name
+            assert spec.get("baseline_gbps") == _figure(row["net_baseline_gbps_total"]), name
+            assert spec.get("peak_gbps") == _figure(row["net_peak_gbps_total"]), name
+            assert spec["arch"] == row["arch"].split("|")[-1], name
+            assert spec["current"] == (row["current_generation"] == "True"), name
+            assert spec["burstable"] == (row["burstable"] == "True"), name
+            assert spec["metal"] == (row["bare_metal"] == "True"), name
+            assert spec["spot"] == ("spot" in row["usage_classes"].split("|")), name
+            whole = int(row["gpu_count"]) > 0
+            assert spec.get("gpu", {}).get("count", 0) == (int(row["gpu_count"]) if whole else 0), name
+            if whole:
+                assert spec["gpu"]["name"] == row["gpu_name"], name
+                assert spec["gpu"]["memory_gib"] == pytest.approx(float(row["gpu_mem_gib_each"]), abs=0.001), name
+            elif row["neuron_devices"] or row["gpu_partition"]:
+                assert spec["unusable"], name
+
+    def test_offerings_and_zones_speak_of_the_same_zones(self, aws):
+        offerings = OfferingsProvider(aws).fetch(REGION, NOW).data
+        zones = ZonesProvider(aws).fetch(REGION, NOW).data
+        assert set().union(*offerings.values()) <= set(zones)
+        assert all(name.startswith(REGION) for name in zones.values())
+
+    def test_spot_prices_are_joined_by_the_names_of_zones(self, aws, specs):
+        """moto knows no zone ids in prices."""
+        signal = SpotProvider(aws).fetch(REGION, NOW)
+        zones = ZonesProvider(aws).fetch(REGION, NOW).data
+        assert set(signal.data["g4dn.xlarge"]) <= set(zones)
+        assert set(signal.data) <= set(specs)
+        assert signal.refused == {}
+
+    def test_regions_have_zones_of_their_own(self, aws):
+        assert all(zone.startswith("apne2") for zone in ZonesProvider(aws).fetch("ap-northeast-2", NOW).data)
+        assert "ap-northeast-2" in aws.regions()
+
+    def test_history_from_several_threads(self, aws):
+        types = [
+            "g4dn.xlarge",
+            "g5.xlarge",
+            "p3.2xlarge",
+            "c5.xlarge",
+            "m5.large",
+            *(f"c5.{n}xlarge" for n in (2, 4, 9, 12)),
+        ]
+        signal = HistoryProvider(aws, 30, types).fetch(REGION, NOW)
+        assert {"g4dn.xlarge", "c5.9xlarge"} <= set(signal.data)
+
+    def test_what_runs_is_counted(self, aws):
+        import boto3
+
+        from deepvm.catalog.clouds.aws.responses import count_in_use, read_running
+
+        ec2 = boto3.client("ec2", region_name="eu-west-1")
+        image = ec2.describe_images()["Images"][0]["ImageId"]
+
+        def start(name, **more):
+            ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType=name, **more)
+
+        start("g4dn.xlarge", InstanceMarketOptions={"MarketType": "spot"})
+        start("g4dn.2xlarge")
+        start("c5.xlarge")
+        start("c5.2xlarge")
+        stopped = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType="g5.xlarge")
+        ec2.stop_instances(InstanceIds=[stopped["Instances"][0]["InstanceId"]])
+        quotas = QuotasProvider(aws)
+        running = read_running(quotas._reservations("eu-west-1"))
+        vcpus = quotas._vcpus("eu-west-1", sorted({vm.type_name for vm in running}))
+        assert vcpus == {"g4dn.xlarge": 4, "g4dn.2xlarge": 8, "c5.xlarge": 4, "c5.2xlarge": 8}
+        assert count_in_use(running, vcpus, "G and VT", Market.SPOT) == 4
+        assert count_in_use(running, vcpus, "G and VT", Market.ON_DEMAND) == 8
+        assert count_in_use(running, vcpus, "Standard", Market.ON_DEMAND) == 12
+
+    def test_a_service_that_the_server_lacks_costs_its_signal_only(self, aws):
+        with pytest.raises(CloudError) as caught:
+            OnDemandProvider(aws).fetch(REGION, NOW)
+        assert caught.value.why == "reply"
+        assert "\n" not in str(caught.value)
+
+
+def _figure(text):
+    return float(text) if text else None
+
+
+def test_any_start_time_would_not_do():
+    """The script is strict: a question that differs is refused, so these tests can fail."""
+    step = Step("ec2", "describe_spot_price_history", {"StartTime": ANY, "ProductDescriptions": ["Windows"]}, {})
+    with pytest.raises(CloudError, match="ProductDescriptions"):
+        SpotProvider(account(step).aws).fetch(REGION, NOW)

@@ -1,0 +1,489 @@
+"""The file of measured tables: whatever happens while it is written, and whatever stands in it when it is read."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import examples
+from support.profiling.measurements import (
+    DAY,
+    WORKLOAD,
+    eflops,
+    eflops_document,
+    saturation,
+    saturation_document,
+    scaling,
+    scaling_document,
+    tables,
+)
+
+from deepvm.catalog.measured import tables as measured
+from deepvm.catalog.measured.entries import Entry, Tables
+from deepvm.catalog.measured.tables import (
+    CURRENT,
+    PREVIOUS,
+    encode_tables,
+    entry_of,
+    load_tables,
+    previous_tables,
+    read_tables,
+    remove_entries,
+    restore_previous,
+    save_entries,
+)
+from deepvm.errors import CatalogFormatError, DataError, RequestError
+
+FORK = multiprocessing.get_context("fork")
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    entries = (eflops("g4dn.xlarge"), scaling("g4dn.xlarge"), saturation())
+    change = save_entries(tmp_path / "new" / "folder", entries)
+    assert load_tables(tmp_path / "new" / "folder").entries == change.new.entries == tables(*entries).entries
+    assert not change.old and change.path.name == CURRENT
+
+
+def test_of_two_of_the_same_thing_the_later_stays(tmp_path: Path) -> None:
+    early, late = eflops("g4dn.xlarge", 1e12), eflops("g4dn.xlarge", 2e12, DAY + timedelta(1))
+    for order in ((early, late), (late, early)):
+        folder = tmp_path / str(order[0].document["eflops"])
+        for entry in order:
+            save_entries(folder, [entry])
+        assert load_tables(folder).entries == (late,)
+    again = eflops("g4dn.xlarge", 3e12)  # of the same moment: the one that is saved now
+    assert tables(early).merged([again]).entries == (again,)
+
+
+def test_the_previous_version_is_kept_and_comes_back(tmp_path: Path) -> None:
+    first, second = eflops("g4dn.xlarge"), eflops("g5.xlarge")
+    with pytest.raises(DataError, match="there is no earlier version"):
+        restore_previous(tmp_path)
+    save_entries(tmp_path, [first])
+    save_entries(tmp_path, [second])
+    assert previous_tables(tmp_path).entries == (first,)
+    save_entries(tmp_path, [second])  # nothing new: no version of its own
+    save_entries(tmp_path, [])
+    assert previous_tables(tmp_path).entries == (first,)
+    restore_previous(tmp_path)
+    assert load_tables(tmp_path).entries == (first,)
+    restore_previous(tmp_path)
+    assert load_tables(tmp_path).entries == (first, second)
+    remove_entries(tmp_path, [first.name])
+    assert load_tables(tmp_path).entries == (second,)
+    assert previous_tables(tmp_path).entries == (first, second)
+
+
+def test_the_first_change_can_be_undone_too(tmp_path: Path) -> None:
+    """Before it nothing was measured, which no file says."""
+    save_entries(tmp_path, [eflops("g4dn.xlarge")])
+    restore_previous(tmp_path)
+    assert load_tables(tmp_path).entries == ()
+    restore_previous(tmp_path)
+    assert load_tables(tmp_path).entries == (eflops("g4dn.xlarge"),)
+
+
+def test_a_damaged_first_file_gives_way_and_is_kept(tmp_path: Path) -> None:
+    (tmp_path / CURRENT).write_text("{")
+    restore_previous(tmp_path)
+    assert load_tables(tmp_path).entries == ()
+    assert (tmp_path / PREVIOUS).read_text() == "{"
+    with pytest.raises(CatalogFormatError) as refused:
+        restore_previous(tmp_path)
+    assert f"remove {tmp_path / PREVIOUS}" in refused.value.__notes__[0]
+    save_entries(tmp_path, [eflops("g4dn.xlarge")])
+    assert load_tables(tmp_path).entries == (eflops("g4dn.xlarge"),)
+
+
+def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", none)
+    save_entries(tmp_path, [eflops("g4dn.xlarge")])
+    save_entries(tmp_path, [eflops("g5.xlarge")])
+    assert [len(previous_tables(tmp_path)), len(load_tables(tmp_path))] == [1, 2]
+
+
+# --- kills, full disks, several at once ---
+
+
+def killed_at(folder: str, step: int) -> None:
+    """Save, and die in the system call with this number among those that change the folder."""
+    left = step
+
+    def dying(call: Any) -> Any:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **named)
+
+        return wrapped
+
+    for name in ("open", "replace", "link", "fsync", "unlink", "fchmod"):
+        setattr(os, name, dying(getattr(os, name)))
+    save_entries(folder, [eflops("g5.xlarge")])
+
+
+def test_a_kill_at_any_step_leaves_whole_tables(tmp_path: Path) -> None:
+    old, both = (eflops("g4dn.xlarge"),), (eflops("g4dn.xlarge"), eflops("g5.xlarge"))
+    ends = []
+    for step in range(100):
+        folder = tmp_path / str(step)
+        save_entries(folder, [scaling("g3s.xlarge")])
+        remove_entries(folder, [scaling("g3s.xlarge").name])
+        save_entries(folder, old)
+        process = FORK.Process(target=killed_at, args=(str(folder), step))
+        process.start()
+        process.join(60)
+        assert load_tables(folder).entries in (old, both)
+        assert previous_tables(folder).entries in ((), old)
+        ends.append(load_tables(folder).entries)
+        # And the next save goes on as if nothing had been.
+        save_entries(folder, [eflops("g5.xlarge")])
+        assert load_tables(folder).entries == both
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    else:
+        pytest.fail("it never came to the end")
+    assert step > 5 and old in ends and both in ends
+    save_entries(folder, [saturation()])
+    assert {p.name for p in folder.iterdir()} == {CURRENT, PREVIOUS, measured.LOCK}
+
+
+def test_the_new_tables_are_on_the_disk_before_they_have_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut, which no kill can stand for, must not leave the name with an empty file."""
+    steps: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        steps.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        fsync(descriptor)
+
+    def renamed(old: Any, new: Any) -> None:
+        steps.append(f"{Path(old).name} to {Path(new).name}")
+        replace(old, new)
+
+    save_entries(tmp_path, [eflops("g4dn.xlarge")])
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    save_entries(tmp_path, [eflops("g5.xlarge")])
+    assert steps[0].startswith("fsync ..measured.next.json")
+    assert steps[-2:] == [f".measured.next.json to {CURRENT}", f"fsync {tmp_path.name}"]
+
+
+def save_many(folder: str, name: str, count: int, start: Any) -> None:
+    start.wait(60)
+    for i in range(count):
+        save_entries(folder, [eflops(f"{name}{i}.xlarge")])
+
+
+def test_saves_at_once_lose_nothing(tmp_path: Path) -> None:
+    start, count = FORK.Barrier(3), 12
+    processes = [FORK.Process(target=save_many, args=(str(tmp_path), name, count, start)) for name in "abc"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [p.exitcode for p in processes] == [0, 0, 0]
+    assert {e.instance_type for e in load_tables(tmp_path)} == {f"{n}{i}.xlarge" for n in "abc" for i in range(count)}
+
+
+def test_a_lock_that_nobody_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    monkeypatch.setattr(measured, "LOCK_WAIT_S", 0.2)
+    save_entries(tmp_path, [eflops("g4dn.xlarge")])
+    with open(tmp_path / measured.LOCK) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match=r"another deepvm has held .*; nothing was saved, try again"):
+            save_entries(tmp_path, [eflops("g5.xlarge")])
+    assert len(load_tables(tmp_path)) == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(place)], capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"no small disk can be mounted here: {made.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True, timeout=60)
+
+
+def test_a_full_disk_leaves_the_old_tables(small_disk: Path) -> None:
+    first, second = eflops("a.xlarge", notes="x" * 1000), eflops("b.xlarge", notes="x" * 1000)
+    save_entries(small_disk, [first])
+    save_entries(small_disk, [second])
+    with pytest.raises(DataError, match=r"No space left on device"):
+        save_entries(small_disk, [eflops("c.xlarge", notes="x" * 120_000)])
+    assert load_tables(small_disk).entries == (first, second)
+    assert previous_tables(small_disk).entries == (first,)
+    assert {p.name for p in small_disk.iterdir()} == {CURRENT, PREVIOUS, measured.LOCK}
+
+
+def test_damaged_tables_are_not_overwritten(tmp_path: Path) -> None:
+    save_entries(tmp_path, [eflops("g4dn.xlarge")])
+    (tmp_path / CURRENT).write_text("{")
+    with pytest.raises(CatalogFormatError) as refused:
+        save_entries(tmp_path, [eflops("g5.xlarge")])
+    assert "deepvm tables restore" in refused.value.__notes__[0]
+    assert (tmp_path / CURRENT).read_text() == "{"
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="DEEPVM_DATA_DIR names another place"):
+        save_entries(tmp_path / "file" / "folder", [eflops("g4dn.xlarge")])
+
+
+# --- what stands in a file ---
+
+
+def good() -> dict[str, Any]:
+    entries = (eflops("g4dn.xlarge"), saturation(), scaling("g4dn.xlarge"))
+    document: dict[str, Any] = json.loads(encode_tables(tables(*entries)))
+    return document
+
+
+def changed(path: tuple[Any, ...], value: Any) -> str:
+    document = good()
+    at: Any = document
+    for step in path[:-1]:
+        at = at[step]
+    if value is ...:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return json.dumps(document)
+
+
+EFLOPS, SATURATION, SCALING = (("entries", i) for i in range(3))
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "empty": ("", "file: is empty"),
+    "not JSON": ("{", "line 1, column 2: not JSON"),
+    "not UTF-8": (b"\xff\xfe{", "is not UTF-8 (the file is UTF-16)"),
+    "a list": ("[]", "top level: a list of 0"),
+    "too deep": ("[" * 5000, "nested too deeply"),
+    "deep but JSON": (
+        changed((*EFLOPS, "document", "x"), json.loads("[" * 300 + "]" * 300)),
+        "nested too deeply",
+    ),
+    "no version": (changed(("schema_version",), ...), "schema_version: missing; allowed: deepvm.tables/1"),
+    "another kind": (changed(("schema_version",), "deepvm.catalog/1"), '"deepvm.catalog/1"; allowed: deepvm.tables/1'),
+    "unknown field": (changed(("extra",), 1), "extra: unknown field; allowed fields: schema_version, deepvm, entries"),
+    "entries are no list": (changed(("entries",), {}), "entries: an object; allowed: measurements: a list"),
+    "no entries": (changed(("entries",), ...), "entries: missing"),
+    "entry is no object": (changed(EFLOPS, 7), "entries[0]: 7; allowed"),
+    "kind": (changed((*EFLOPS, "kind"), "speed"), 'entries[0] (g4dn.xlarge).kind: "speed"; allowed: eflops, scaling'),
+    "no type": (changed((*EFLOPS, "instance_type"), ...), "instance_type: missing; allowed: the provider's name"),
+    "one end": (changed((*SATURATION, "receiver_type"), ...), "entries[1].receiver_type: missing"),
+    "type on two lines": (changed((*EFLOPS, "instance_type"), "a\nb"), 'instance_type: "a\\nb"'),
+    "no time": (changed((*EFLOPS, "measured_at"), "yesterday"), 'measured_at: "yesterday"; allowed: when, in ISO 8601'),
+    "time without a zone": (changed((*EFLOPS, "measured_at"), "2026-03-01T12:00:00"), "with a time zone"),
+    "year 9999": (changed((*EFLOPS, "measured_at"), "9999-12-31T23:59:59-12:00"), "measured_at"),
+    "no document": (changed((*EFLOPS, "document"), None), "document: null; allowed"),
+    "document of another version": (
+        changed((*EFLOPS, "document", "schema_version"), "deepvm.eflops/3"),
+        'entries[0] (g4dn.xlarge).document.schema_version: "deepvm.eflops/3" is newer than this deepvm reads',
+    ),
+    "eflops 0": (changed((*EFLOPS, "document", "eflops"), 0), "document.eflops: 0; allowed: operations per second"),
+    "eflops as text": (changed((*EFLOPS, "document", "eflops"), "1e12"), 'document.eflops: "1e12"'),
+    "eflops true": (changed((*EFLOPS, "document", "eflops"), True), "document.eflops: true"),
+    "infinite": (
+        changed((*EFLOPS, "document", "eflops"), float("inf")),
+        "document.eflops: Infinity; allowed: a finite",
+    ),
+    "nan anywhere": (
+        changed((*EFLOPS, "document", "x"), [float("nan")]),
+        "document.x[0]: NaN; allowed: a finite number",
+    ),
+    "too long a number": (changed((*EFLOPS, "document", "x"), 10**400), "document.x: Infinity"),
+    "half a character": (changed((*EFLOPS, "document", "x"), "\ud800"), "half of a character"),
+    "workload without model": (changed((*EFLOPS, "document", "workload"), {}), "document.workload.model: missing"),
+    "a long workload": (
+        changed((*EFLOPS, "document", "workload", "model"), "x" * 95),
+        "at most 100 characters together",
+    ),
+    "workload of lists": (changed((*EFLOPS, "document", "workload", "batch"), [1]), "document.workload.batch: a list"),
+    "no points": (changed((*SCALING, "document", "points"), []), "document.points: a list of 0; allowed: measured"),
+    "a size twice": (changed((*SCALING, "document", "points", 2, "n"), 2), "points[2].n: 2 stands twice"),
+    "half a VM": (changed((*SCALING, "document", "points", 1, "n"), 1.5), "points[1].n: 1.5; allowed: VMs: a whole"),
+    "no speed": (changed((*SCALING, "document", "points", 1, "speedup"), 0), "points[1].speedup: 0; allowed"),
+    "two for one": (
+        changed((*SCALING, "document", "points", 0, "speedup"), 2),
+        "points[0].speedup: 2; allowed: exactly 1",
+    ),
+    "only one VM": (changed((*SCALING, "document", "points"), [{"n": 1, "speedup": 1}]), "no n above 1"),
+    "local in words": (changed((*SCALING, "document", "local"), "yes"), 'document.local: "yes"; allowed'),
+    "knee 0": (changed((*SATURATION, "document", "n_sat_knee"), 0), "document.n_sat_knee: 0; allowed"),
+    "no times": (changed((*SATURATION, "document", "times"), ...), "document.times: missing"),
+    "negative bandwidth": (changed((*SATURATION, "document", "sender_gbps"), -1), "document.sender_gbps: -1; allowed"),
+    "twice the same": (changed(SCALING, good()["entries"][0]), "entries[2] (g4dn.xlarge): a second"),
+    "a key twice": (json.dumps(good()).replace('"kind"', '"kind": "eflops", "kind"', 1), "stands twice in its object"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_named_with_the_place(name: str, tmp_path: Path) -> None:
+    content, named = BAD[name]
+    file = tmp_path / CURRENT
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(CatalogFormatError) as refused:
+        load_tables(tmp_path)
+    assert str(refused.value).startswith(f"{file}: ")
+    assert named in str(refused.value)
+    assert "catalog show" not in str(refused.value)
+
+
+def test_a_good_file_is_good(tmp_path: Path) -> None:
+    """So that what the cases above change is what is refused."""
+    (tmp_path / CURRENT).write_text(json.dumps(good()))
+    assert len(load_tables(tmp_path)) == 3
+
+
+def test_a_newer_file_says_which_deepvm_it_needs(tmp_path: Path) -> None:
+    file = tmp_path / CURRENT
+    file.write_text(json.dumps({"schema_version": "deepvm.tables/2", "deepvm": "0.7.0", "entries": {"new": "form"}}))
+    with pytest.raises(
+        CatalogFormatError, match=r"needs deepvm 0\.7\.0 or newer, this is 0\.1\.0: pip install --upgrade"
+    ):
+        load_tables(tmp_path)
+    file.write_text(json.dumps({"schema_version": "deepvm.tables/2"}))
+    with pytest.raises(CatalogFormatError, match="needs a newer deepvm, this is"):
+        load_tables(tmp_path)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    place = tmp_path / CURRENT
+    place.mkdir()
+    with pytest.raises(CatalogFormatError, match="is a folder"):
+        load_tables(tmp_path)
+    place.rmdir()
+    os.mkfifo(place)
+    with pytest.raises(CatalogFormatError, match="is a pipe"):
+        load_tables(tmp_path)
+    place.unlink()
+    with open(place, "wb") as stream:
+        stream.truncate(65 * 2**20)
+    with pytest.raises(CatalogFormatError, match="has 65 MiB"):
+        load_tables(tmp_path)
+    place.unlink()
+    place.symlink_to("nowhere")
+    with pytest.raises(CatalogFormatError, match="does not exist"):
+        load_tables(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "document", "types", "error"),
+    [
+        ("speed", {}, {}, "kind: 'speed' cannot be used; allowed: eflops or scaling or saturation"),
+        ("eflops", eflops_document(), {}, "instance_type: '' cannot be used"),
+        ("saturation", saturation_document(), {"sender_type": "a"}, "receiver_type: ''"),
+    ],
+)
+def test_entries_need_a_kind_and_their_types(kind: str, document: Any, types: dict[str, str], error: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        entry_of(kind, document, measured_at=DAY, **types)
+    assert error in str(refused.value)
+
+
+def test_a_document_that_is_not_valid_is_named() -> None:
+    with pytest.raises(CatalogFormatError, match=r"^my\.json: points: no n above 1"):
+        entry_of("scaling", scaling_document(((1, 1),)), measured_at=DAY, instance_type="a", name="my.json")
+
+
+# --- any tables, there and back ---
+
+WORDS = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=12
+).filter(lambda s: s == s.strip() and not s.startswith("#"))
+NUMBERS = st.floats(1e-6, 1e20)
+EXTRAS = st.dictionaries(
+    WORDS,
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
+    max_size=3,
+).map(lambda d: {"extra": d})
+MOMENTS = st.datetimes(datetime(2001, 1, 1), datetime(2199, 1, 1), timezones=st.just(timezone.utc)).map(
+    lambda d: d.replace(microsecond=0)
+)
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> Entry:
+    kind = draw(st.sampled_from(["eflops", "scaling", "saturation"]))
+    workload = {**WORKLOAD, "model": draw(WORDS), "batch": draw(st.none() | st.integers(1, 999))}
+    extra = draw(EXTRAS)
+    if kind == "eflops":
+        document = eflops_document(draw(NUMBERS), workload=workload, **extra)
+    elif kind == "scaling":
+        sizes = draw(st.sets(st.integers(2, 1000), min_size=1, max_size=4))
+        speedups = draw(st.lists(st.floats(1e-6, 1e6), min_size=len(sizes), max_size=len(sizes)))
+        document = scaling_document(zip(sizes, speedups, strict=True), workload=workload, **extra)
+    else:
+        knee = draw(st.none() | st.floats(1, 1000))
+        document = saturation_document(knee, draw(st.none() | st.floats(0.001, 1000)), transport=draw(WORDS), **extra)
+    types = ("sender_type", "receiver_type") if kind == "saturation" else ("instance_type",)
+    return entry_of(kind, document, measured_at=draw(MOMENTS), **{t: draw(WORDS) for t in types})
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(entries(), max_size=5), st.lists(entries(), max_size=3))
+def test_there_and_back(first: list[Entry], second: list[Entry]) -> None:
+    """Saved, exported, imported elsewhere: the same; and in whatever order, of different moments, the same."""
+    with tempfile.TemporaryDirectory() as name:
+        here, there = Path(name) / "here", Path(name) / "there"
+        save_entries(here, first)
+        save_entries(here, second)
+        exported = Path(name) / "export.json"
+        exported.write_bytes(encode_tables(load_tables(here)))
+        change = save_entries(there, read_tables(exported))
+        assert change.new.entries == load_tables(there).entries == load_tables(here).entries
+        assert load_tables(here).entries == Tables().merged(first).merged(second).entries
+        assert [e.name for e in change.new] == sorted({e.name for e in [*first, *second]})
+        if len({e.measured_at for e in [*first, *second]}) == len(first) + len(second):
+            assert Tables().merged(second).merged(first).entries == change.new.entries
+
+
+# --- where it is, and what it costs ---
+
+
+def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for environ in ({"XDG_DATA_HOME": str(tmp_path)}, {"XDG_DATA_HOME": ""}, {}):
+        monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        assert measured.default_folder(environ) == platformdirs.user_data_path("deepvm")
+    assert measured.default_folder({"DEEPVM_DATA_DIR": str(tmp_path)}) == tmp_path
+
+
+def test_without_a_file_nothing_slow_is_loaded(tmp_path: Path) -> None:
+    script = "import sys; from deepvm.catalog.measured.tables import load_tables; load_tables(); print(*sys.modules)"
+    environment = {**os.environ, "DEEPVM_DATA_DIR": str(tmp_path)}
+    out = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert not {"pydantic", "pydantic.main", "pandas", "scipy", "deepvm.catalog.measured.apply"} & set(
+        out.stdout.split()
+    )

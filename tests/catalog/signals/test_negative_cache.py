@@ -1,0 +1,85 @@
+"""A failure is not waited for twice."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.catalog_signals import KINDS, NOW, REGION, Cloud, denied
+
+from deepvm.catalog.signals import fetching, resolve, signal
+from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.fetching import Outcome, Wish
+from deepvm.catalog.signals.negative_cache import recent_failures, remember_failures
+from deepvm.catalog.signals.resolve import Mode
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache", "default")
+
+
+def signals(cache: Cache, cloud: Cloud, minutes: float = 0, mode: Mode = Mode.AUTO) -> resolve.Resolved:
+    now = NOW + timedelta(minutes=minutes)
+    return resolve.resolve(REGION, KINDS, mode, cache=cache, providers=cloud, snapshot={}, now=now)
+
+
+@pytest.mark.parametrize("why", ["network", "timeout", "throttled"])
+def test_what_failed_is_not_asked_again_for_five_minutes(cache: Cache, why: str) -> None:
+    cloud = Cloud(quotas=denied(why))
+    assert "no answer within 30 s" in " ".join(signals(cache, cloud).notes)
+    again = signals(cache, cloud, 2)
+    assert cloud.fakes["quotas"].calls == [REGION]
+    assert "that was 2 min ago, and 'deepvm catalog refresh' asks again" in " ".join(again.notes)
+    signals(cache, cloud, 6)
+    assert cloud.fakes["quotas"].calls == [REGION, REGION]
+
+
+@pytest.mark.parametrize("why", ["credentials", "expired", "clock", "permission", "region", "reply"])
+def test_what_is_refused_at_once_is_tried_at_once_again(cache: Cache, why: str) -> None:
+    signals(cache, Cloud(quotas=denied(why)))
+    mended = Cloud()
+    assert signal.QUOTAS in signals(cache, mended, 1).signals
+    assert mended.fakes["quotas"].calls == [REGION]
+
+
+def test_live_asks_again(cache: Cache) -> None:
+    cloud = Cloud(spot=denied())
+    signals(cache, cloud)
+    mended = Cloud()
+    assert signals(cache, mended, 1, Mode.LIVE).signals[signal.SPOT].origin == "live"
+
+
+def test_a_success_is_remembered_as_one(cache: Cache) -> None:
+    remember_failures(cache, [Outcome(Wish(REGION, "spot"), None, denied())], NOW)
+    assert set(recent_failures(cache, REGION, NOW)) == {"spot"}
+    signals(cache, Cloud(), 1, Mode.LIVE)
+    assert not recent_failures(cache, REGION, NOW + timedelta(minutes=1))
+
+
+def test_one_failure_does_not_prolong_another(cache: Cache) -> None:
+    remember_failures(cache, [Outcome(Wish(REGION, "spot"), None, denied())], NOW)
+    later = NOW + timedelta(minutes=4)
+    remember_failures(cache, [Outcome(Wish(REGION, "quotas"), None, denied())], later)
+    assert set(recent_failures(cache, REGION, later)) == {"spot", "quotas"}
+    assert set(recent_failures(cache, REGION, NOW + timedelta(minutes=5, seconds=1))) == {"quotas"}
+
+
+def test_accounts_fail_each_on_their_own(tmp_path: Path) -> None:
+    remember_failures(Cache(tmp_path, "one"), [Outcome(Wish(REGION, "spot"), None, denied("network"))], NOW)
+    assert not recent_failures(Cache(tmp_path, "two"), REGION, NOW)
+
+
+def test_a_clock_that_was_set_back_forgets(cache: Cache) -> None:
+    remember_failures(cache, [Outcome(Wish(REGION, "spot"), None, denied())], NOW)
+    assert not recent_failures(cache, REGION, NOW - timedelta(minutes=1))
+
+
+def test_status_does_not_list_them(cache: Cache) -> None:
+    remember_failures(cache, [Outcome(Wish(REGION, "spot"), None, denied())], NOW)
+    assert cache.entries(NOW) == ()
+
+
+def test_auto_loses_patience_sooner_than_refresh() -> None:
+    assert resolve.PATIENCE_S <= 60 < fetching.GIVE_UP_S

@@ -1,0 +1,632 @@
+"""Each signal comes from the best place that can be had; the notes say what did not go as planned."""
+
+import json
+import os
+import signal as signals_of_unix
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.catalog_signals import DATA, KINDS, NOW, REGION, Cloud, Fake, after, denied, signal
+from support.effort import examples
+from support.places import TESTS
+
+from deepvm.catalog.signals import fetching
+from deepvm.catalog.signals import resolve as resolving
+from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.resolve import Mode, Resolved, resolve, resolve_regions
+from deepvm.catalog.signals.signal import Signal
+from deepvm.catalog.signals.signal_words import age, listed, rows
+from deepvm.errors import CloudError, RequestError
+
+SNAPSHOT = {k: signal(k, observed_at=after(days=-100), origin="snapshot") for k in ("specs", "on-demand", "spot")}
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path / "cache", "me")
+
+
+def get(cache, cloud, mode=Mode.AUTO, kinds=KINDS, now=NOW, **changes):
+    settings = {"snapshot": SNAPSHOT, "progress": lambda _: None} | changes
+    return resolve(REGION, kinds, mode, cache=cache, providers=cloud, now=now, **settings)
+
+
+def origins(resolved):
+    return {k: s.origin for k, s in resolved.signals.items()}
+
+
+def all_from(origin, kinds=KINDS):
+    return dict.fromkeys(kinds, origin)
+
+
+# The order
+
+
+def test_an_empty_cache_is_filled_from_the_source(cache):
+    cloud, lines = Cloud(), []
+    found = get(cache, cloud, progress=lines.append)
+    assert origins(found) == all_from("live") and found.notes == ()
+    assert cloud.calls == dict.fromkeys(KINDS, 1)
+    assert {k: s.data for k, s in found.signals.items()} == {k: DATA[k] for k in KINDS}
+    assert lines[0].startswith("us-east-1: fetching specifications, offerings") and len(lines) == 1 + 7
+    assert sorted(e.kind for e in cache.entries(NOW)) == sorted(KINDS)
+
+
+def test_a_fresh_cache_asks_nobody_and_makes_no_provider(cache):
+    get(cache, Cloud())
+    cloud, lines = Cloud(), []
+    found = get(cache, cloud, now=after(minutes=59), progress=lines.append)
+    assert origins(found) == all_from("cache") and found.notes == ()
+    assert (cloud.made, cloud.calls, lines) == (0, {}, [])
+
+
+def test_only_what_is_stale_is_fetched(cache):
+    get(cache, Cloud())
+    cloud = Cloud()
+    found = get(cache, cloud, now=after(hours=1))
+    assert cloud.calls == {"spot": 1}
+    assert origins(found) == all_from("cache") | {"spot": "live"}
+    cloud = Cloud()
+    get(cache, cloud, now=after(days=2))
+    assert cloud.calls == {"on-demand": 1, "spot": 1, "advisor": 1, "quotas": 1}
+
+
+def test_a_signal_that_fails_costs_that_signal(cache):
+    get(cache, Cloud())
+    found = get(cache, Cloud(spot=denied()), now=after(hours=2))
+    assert origins(found) == all_from("cache") | {"spot": "expired"}
+    (note,) = found.notes
+    assert note == (
+        "spot prices of us-east-1: no answer in time (ec2 DescribeThings in us-east-1: no answer within 30 s); "
+        "the cache of 2 h ago is used"
+    )
+
+
+def test_without_a_cache_the_snapshot_stands_in(cache):
+    found = get(
+        cache, Cloud(spot=denied(), quotas=denied("permission", "not allowed", "allow servicequotas:GetServiceQuota"))
+    )
+    assert found.signals["spot"].origin == "snapshot" and "quotas" not in found.signals
+    spot, quotas = found.notes
+    assert spot.endswith("; the snapshot of 2026-08-13 is used")
+    assert quotas.startswith("quotas of us-east-1: AWS does not permit it")
+    assert quotas.endswith("; going on without them; allow servicequotas:GetServiceQuota")
+
+
+def test_an_expired_cache_that_is_older_than_the_snapshot_is_not_used(cache):
+    cache.write(signal(observed_at=after(days=-200)), after(days=-200))
+    found = get(cache, Cloud(spot=denied()), kinds=["spot"])
+    assert origins(found) == {"spot": "snapshot"}
+    # A snapshot "of the future" only shows that the clock is wrong.
+    tomorrow = {"spot": signal(observed_at=after(days=1), origin="snapshot")}
+    assert origins(get(cache, Cloud(spot=denied()), kinds=["spot"], snapshot=tomorrow)) == {"spot": "expired"}
+
+
+def test_an_old_placement_score_is_worse_than_none(cache):
+    cache.write(signal("placement"), NOW)
+    assert origins(get(cache, None, kinds=["placement"], now=after(minutes=9))) == {"placement": "cache"}
+    assert origins(get(cache, None, kinds=["placement"], now=after(minutes=10))) == {}
+
+
+def test_nobody_to_ask(cache):
+    found = get(cache, None)
+    assert origins(found) == all_from("snapshot", SNAPSHOT) and found.notes == ()
+    cache.write(signal(), after(hours=-3))
+    cache.write(signal("zones"), NOW)
+    found = get(cache, None, not_asked="no AWS credentials were found", kinds=[*KINDS, "history:30"])
+    assert origins(found) == {"specs": "snapshot", "on-demand": "snapshot", "spot": "expired", "zones": "cache"}
+    (note,) = found.notes
+    assert note == (
+        "no AWS credentials were found; used instead: the snapshot of 2026-08-13 for specifications and on-demand "
+        "prices of us-east-1, the cache of 0 s ago for spot prices of us-east-1"
+    )
+    (note,) = get(cache, None, snapshot={}, not_asked="offline", kinds=["specs", "spot", "quotas"]).notes
+    assert note.endswith("; going on without specifications of us-east-1")
+    (note,) = get(cache, None, snapshot={}, not_asked="offline", kinds=["specs", "quotas"]).notes
+    assert note == "specifications of us-east-1: offline; going on without them"
+
+
+def test_each_note_names_its_signals(cache):
+    """The prices are from the cache; 'offline; the snapshot is used' beside that would be about what?"""
+    for kind in ("specs", "on-demand", "spot"):
+        cache.write(signal(kind), NOW)
+    rates = {"advisor": signal("advisor", observed_at=after(days=-100), origin="snapshot")}
+    (note,) = get(cache, None, snapshot=rates, not_asked="offline").notes
+    assert note == "interruption rates of us-east-1: offline; the snapshot of 2026-08-13 is used"
+    found = several(
+        cache, None, [REGION, "eu-west-1"], kinds=["spot", "quotas"], now=after(hours=9), not_asked="offline"
+    )
+    notes = [n for r in found.values() for n in r.notes]
+    assert notes == [
+        "offline; used instead: the cache of 9 h ago for spot prices of us-east-1; "
+        "going on without spot prices of eu-west-1"
+    ]
+
+
+def test_a_kind_without_a_provider_is_not_asked_for(cache):
+    cloud = Cloud(["advisor"])
+    found = get(cache, cloud)
+    assert cloud.calls == {"advisor": 1} and found.notes == ()
+    assert origins(found) == all_from("snapshot", SNAPSHOT) | {"advisor": "live"}
+
+
+def test_snapshot_touches_nothing_else(cache):
+    get(cache, Cloud())
+    before = [(p, p.stat().st_mtime_ns) for p in sorted(cache.folder.rglob("*"))]
+    cloud = Cloud()
+    found = get(cache, cloud, Mode.SNAPSHOT)
+    assert found == Resolved(SNAPSHOT, ()) and cloud.made == 0
+    assert [(p, p.stat().st_mtime_ns) for p in sorted(cache.folder.rglob("*"))] == before
+    assert get(Cache(Path("/nowhere/at/all"), "me"), None, Mode.SNAPSHOT, kinds=["spot", "quotas"]).signals.keys() == {
+        "spot"
+    }
+
+
+def test_a_damaged_file_is_fetched_anew_and_said(cache):
+    get(cache, Cloud())
+    (cache.folder / REGION / "spot.json").write_text("{")
+    cloud = Cloud()
+    found = get(cache, cloud)
+    assert cloud.calls == {"spot": 1} and origins(found)["spot"] == "live"
+    (note,) = found.notes
+    assert "spot.json" in note and "damaged" in note
+
+
+def test_a_cache_that_cannot_be_written_is_said_once(tmp_path):
+    (tmp_path / "cache").write_text("")
+    found = get(Cache(tmp_path / "cache", "me"), Cloud())
+    assert origins(found) == all_from("live")
+    (note,) = [n for n in found.notes if "not written" in n]
+    assert "DEEPVM_CACHE_DIR" in note
+
+
+# Live
+
+
+def test_live_fetches_prices_anew_and_the_rest_if_stale(cache):
+    get(cache, Cloud())
+    cloud = Cloud([*KINDS, "history:30"])
+    found = get(cache, cloud, Mode.LIVE, now=after(minutes=1), kinds=[*KINDS, "history:30"])
+    assert cloud.calls == {"on-demand": 1, "spot": 1, "history:30": 1}
+    assert origins(found)["spot"] == "live" and origins(found)["specs"] == "cache"
+
+
+def test_live_survives_a_signal_that_is_no_price(cache):
+    get(cache, Cloud())
+    found = get(cache, Cloud(quotas=denied("network", "no route", "check")), Mode.LIVE, now=after(days=30))
+    assert {k for k, o in origins(found).items() if o != "live"} == {"quotas"}
+    assert origins(found)["quotas"] == "expired"
+    (note,) = found.notes
+    assert note.endswith("(ec2 DescribeThings in us-east-1: no route); the cache of 30 d ago is used")
+
+
+@pytest.mark.parametrize("lost", ["on_demand", "spot"])
+def test_live_keeps_its_word_about_every_price(lost, cache):
+    get(cache, Cloud())
+    with pytest.raises(CloudError) as caught:
+        get(cache, Cloud(**{lost: denied("network", "no route", "check")}), Mode.LIVE, now=after(minutes=5))
+    assert caught.value.why == "network" and "no route" in str(caught.value)
+
+
+@pytest.mark.parametrize("why", ["credentials", "expired", "clock"])
+def test_live_needs_credentials_that_work(why, cache):
+    get(cache, Cloud())
+    cloud = Cloud(quotas=denied(why, "the token has expired", "run aws sso login"))
+    with pytest.raises(CloudError) as caught:
+        get(cache, cloud, Mode.LIVE, now=after(days=2))
+    assert caught.value.why == why and caught.value.exit_code == 5
+    text = str(caught.value)
+    assert "live prices of us-east-1" in text and "the token has expired" in text
+    assert "run aws sso login" in text and "--prices auto" in text
+
+
+def test_live_without_any_live_price(cache):
+    get(cache, Cloud())
+    with pytest.raises(CloudError) as caught:
+        get(cache, Cloud(on_demand=denied(), spot=denied()), Mode.LIVE, now=after(days=2))
+    assert caught.value.why == "timeout"
+
+
+def test_live_without_anybody_to_ask(cache):
+    get(cache, Cloud())
+    for cloud in (None, Cloud([])):
+        with pytest.raises(CloudError) as caught:
+            get(cache, cloud, Mode.LIVE, not_asked="no AWS credentials were found")
+        assert caught.value.why == "credentials" and "no AWS credentials were found" in str(caught.value)
+
+
+def test_live_of_what_is_no_price_uses_a_fresh_cache(cache):
+    get(cache, Cloud())
+    assert origins(get(cache, None, Mode.LIVE, kinds=["specs"])) == {"specs": "cache"}
+
+
+# Notes
+
+
+def test_credentials_that_fail_are_said_once(cache):
+    get(cache, Cloud())
+    expired = denied("expired", "the token has expired", "run aws sso login")
+    found = get(cache, Cloud(**{k.replace("-", "_"): expired for k in KINDS}), now=after(days=8))
+    (note,) = found.notes
+    assert note.count("token has expired") == 1 and note.count("run aws sso login") == 1
+    assert note.startswith(
+        "specifications, offerings, zones, on-demand prices, spot prices, interruption rates and quotas"
+    )
+    assert note.endswith("the cache of 8 d ago is used; run aws sso login")
+
+
+def test_after_a_refusal_the_rest_is_not_tried(cache, monkeypatch):
+    monkeypatch.setattr(fetching, "AT_ONCE", 1)
+    cloud = Cloud(specs=denied("credentials", "invalid", "configure"))
+    found = get(cache, cloud)
+    assert cloud.calls == {"specs": 1, "advisor": 1}  # the advisor is public
+    assert len(found.notes) == 1 and found.signals["advisor"].origin == "live"
+
+
+def test_permissions_are_said_one_by_one(cache):
+    cloud = Cloud(
+        spot=denied("permission", "ec2:DescribeSpotPriceHistory", "allow ec2:DescribeSpotPriceHistory"),
+        quotas=denied("permission", "servicequotas:GetServiceQuota", "allow servicequotas:GetServiceQuota"),
+        specs=denied("timeout", "30 s"),
+        zones=denied("timeout", "31 s"),
+    )
+    notes = get(cache, cloud).notes
+    assert len(notes) == 3 and sum("allow ec2:DescribeSpotPriceHistory" in n for n in notes) == 1
+    assert any(n.startswith("specifications and zones of us-east-1: no answer in time") for n in notes)
+
+
+def test_a_provider_that_breaks_costs_its_signal_and_shows_nothing(cache):
+    secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+    cloud = Cloud(spot=KeyError(secret), quotas=RequestError("region", "x", "y"), specs=MemoryError(secret))
+    found = get(cache, cloud, kinds=["specs", "spot", "quotas", "zones"])
+    assert origins(found) == {"specs": "snapshot", "spot": "snapshot", "zones": "live"}
+    assert any("internal error while reading the answer: KeyError" in n for n in found.notes)
+    kept = b"".join(p.read_bytes() for p in cache.folder.rglob("*") if p.is_file())
+    assert secret not in repr(found) and secret.encode() not in kept
+
+
+@pytest.mark.parametrize("data", [[], {}, {"g4dn.xlarge": "0.1"}, {"g4dn.xlarge": []}, {3: {}}, "text", 5], ids=repr)
+def test_an_answer_of_another_form_is_no_answer(data, cache):
+    found = get(cache, Cloud(spot=Fake("spot", data=data)), kinds=["spot", "zones"])
+    assert origins(found) == {"spot": "snapshot", "zones": "live"}
+    assert "another form" in found.notes[0] and cache.stamp(REGION, "spot") is None
+
+
+def test_an_answer_about_something_else_is_no_answer(cache):
+    class Wrong(Fake):
+        def fetch(self, region, now):
+            return signal("spot", "eu-west-1")
+
+    found = get(cache, Cloud(spot=Wrong("spot")), kinds=["spot"])
+    assert origins(found) == {"spot": "snapshot"} and "spot of eu-west-1" in found.notes[0]
+    assert cache.regions() in ((), (REGION,)) and cache.entries(NOW) == ()
+
+
+def test_providers_that_cannot_be_made(cache):
+    def broken():
+        raise denied("credentials", "no profile work", "see aws configure list-profiles")
+
+    found = get(cache, broken)
+    assert origins(found) == all_from("snapshot", SNAPSHOT)
+    (note,) = found.notes
+    assert "no profile work" in note
+    with pytest.raises(CloudError, match="no profile work"):
+        get(cache, broken, Mode.LIVE)
+
+
+def test_names_that_are_no_region(cache):
+    for mode in (Mode.AUTO, Mode.LIVE):
+        with pytest.raises(RequestError):
+            resolve("../x", KINDS, mode, cache=cache, providers=Cloud(), snapshot={}, now=NOW)
+
+
+# Several regions
+
+
+def several(cache, cloud, regions, mode=Mode.AUTO, **changes):
+    settings = {"kinds": KINDS, "snapshot": lambda r: SNAPSHOT if r == REGION else {}, "now": NOW} | changes
+    return resolve_regions(regions, settings.pop("kinds"), mode, cache=cache, providers=cloud, **settings)
+
+
+def test_regions_are_fetched_together(cache):
+    cloud = Cloud({**dict.fromkeys(KINDS)})
+    for fake in cloud.fakes.values():
+        fake.stall_s = 0.1
+    start = time.monotonic()
+    found = several(cache, cloud, ["us-east-1", "eu-west-1", "us-east-1"])
+    assert time.monotonic() - start < 1.0  # 14 waits of 0.1 s, 8 at once
+    assert list(found) == ["us-east-1", "eu-west-1"]
+    assert all(origins(r) == all_from("live") for r in found.values())
+    assert cloud.calls == dict.fromkeys(KINDS, 2)
+    assert found["eu-west-1"].signals["spot"].region == "eu-west-1"
+
+
+def test_never_more_than_eight_at_once(cache):
+    busy, most, lock = [0], [0], threading.Lock()
+
+    class Counting(Fake):
+        def fetch(self, region, now):
+            with lock:
+                busy[0] += 1
+                most[0] = max(most[0], busy[0])
+            time.sleep(0.01)
+            with lock:
+                busy[0] -= 1
+            return super().fetch(region, now)
+
+    cloud = Cloud()
+    cloud.fakes = {k: Counting(k) for k in KINDS}
+    several(cache, cloud, [f"r-{i}" for i in range(5)])
+    assert most[0] == 8 and cloud.calls == dict.fromkeys(KINDS, 5)
+
+
+def test_one_region_fails_the_other_does_not(cache):
+    class Closed(Fake):
+        def fetch(self, region, now):
+            if region == "ap-east-1":
+                raise denied("region", "not enabled", "enable ap-east-1")
+            return super().fetch(region, now)
+
+    cloud = Cloud()
+    cloud.fakes = {k: Closed(k) for k in KINDS}
+    found = several(cache, cloud, ["us-east-1", "ap-east-1"])
+    assert found["us-east-1"] == Resolved(found["us-east-1"].signals, ()) and found["ap-east-1"].signals == {}
+    (note,) = found["ap-east-1"].notes
+    assert "enable ap-east-1" in note
+    live = several(cache, cloud, ["us-east-1", "ap-east-1"], Mode.LIVE)
+    assert isinstance(live["ap-east-1"], CloudError) and live["ap-east-1"].why == "region"
+    assert live["us-east-1"].signals["spot"].origin == "live"
+
+
+def test_a_failure_of_all_regions_is_said_once(cache):
+    cloud = Cloud(**{k.replace("-", "_"): denied("network", "no route", "check") for k in KINDS})
+    found = several(cache, cloud, ["us-east-1", "eu-west-1", "us-west-2"])
+    assert [len(r.notes) for r in found.values()] == [1, 0, 0]
+    assert "of us-east-1, eu-west-1 and us-west-2" in found["us-east-1"].notes[0]
+
+
+def test_no_regions(cache):
+    assert several(cache, Cloud(), []) == {}
+
+
+def test_the_snapshot_is_read_only_if_needed(cache):
+    def never(region):
+        raise AssertionError(region)
+
+    assert origins(several(cache, Cloud(), [REGION], snapshot=never)[REGION]) == all_from("live")
+    several(cache, None, [REGION], snapshot=never)
+
+
+# Stalls and interrupts
+
+
+def test_a_source_that_never_answers_is_given_up(cache, monkeypatch):
+    monkeypatch.setattr(resolving, "PATIENCE_S", 0.3)
+    start = time.monotonic()
+    found = get(cache, Cloud(spot=Fake("spot", stall_s=5)))
+    assert time.monotonic() - start < 3
+    assert found.signals["spot"].origin == "snapshot" and found.signals["specs"].origin == "live"
+    assert "no answer within 0 s" in found.notes[0]
+
+
+INTERRUPTED = """
+import sys, signal as unix
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.resolve import Mode, resolve
+from support.catalog_signals import KINDS, NOW, Cloud, Fake
+cloud = Cloud(spot=Fake("spot", stall_s=60), specs=Fake("specs", stall_s=60))
+def progress(line):
+    print(line, flush=True)
+try:
+    cache = Cache(Path(sys.argv[1]), "me")
+    resolve("us-east-1", KINDS, Mode.AUTO, cache=cache, providers=cloud, snapshot={{}}, now=NOW, progress=progress)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_ends_at_once(cache):
+    script = INTERRUPTED.format(root=str(TESTS))
+    process = subprocess.Popen([sys.executable, "-c", script, str(cache.folder)], stdout=subprocess.PIPE, text=True)
+    lines = [process.stdout.readline() for _ in range(1 + 5)]  # the start, and what does not stall
+    assert all("fetch" in line for line in lines)
+    start = time.monotonic()
+    process.send_signal(signals_of_unix.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130 and out == "interrupted\n" and time.monotonic() - start < 5
+    entries = cache.entries(NOW)
+    assert len(entries) == 5 and all(e.state == "fresh" for e in entries)  # what had come is kept, whole
+    assert not list(cache.folder.rglob("*.tmp")) and cache.lock(REGION, 0).held
+
+
+def test_an_interrupt_between_answers_stops_the_rest(cache, monkeypatch):
+    monkeypatch.setattr(fetching, "AT_ONCE", 1)
+    cloud = Cloud()
+    for fake in cloud.fakes.values():
+        fake.stall_s = 0.05
+
+    def interrupt(line):
+        if "fetched" in line:
+            raise KeyboardInterrupt
+
+    kept_alive = None
+    try:
+        get(cache, cloud, progress=interrupt)
+    except KeyboardInterrupt as caught:
+        kept_alive = caught
+    assert kept_alive is not None
+    time.sleep(0.5)
+    assert sum(cloud.calls.values()) <= 3  # the one that came, and what had begun
+    assert cache.lock(REGION, 0).held
+
+
+# Two at once
+
+TWICE = """
+import sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.resolve import Mode, resolve
+from support.catalog_signals import KINDS, NOW, Cloud
+cloud = Cloud()
+for fake in cloud.fakes.values():
+    fake.stall_s = 0.7
+while time.time() < float(sys.argv[3]):
+    time.sleep(0.001)
+cache = Cache(Path(sys.argv[1]), "me")
+found = resolve("us-east-1", KINDS, Mode(sys.argv[2]), cache=cache, providers=cloud, snapshot={{}}, now=NOW)
+print(sum(cloud.calls.values()), len(found.signals), found.notes)
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "live"])
+def test_two_processes_do_the_work_once(mode, cache):
+    script = TWICE.format(root=str(TESTS))
+    start = str(time.time() + 1.5)
+    two = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(cache.folder), mode, start], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    said = sorted(p.communicate(timeout=60)[0] for p in two)
+    assert said == ["0 7 ()\n", "7 7 ()\n"]
+
+
+def test_a_lock_that_cannot_be_had_is_said_and_ignored(cache):
+    with cache.lock(REGION):
+        lines = []
+        found = get(Cache(cache.folder, "me"), Cloud(), lock_wait_s=0.1, progress=lines.append)
+    assert origins(found) == all_from("live")
+    assert "another deepvm" in found.notes[0] and "waiting" in lines[0]
+
+
+def test_a_region_that_is_done_lets_others_in(cache):
+    class SlowAbroad(Fake):
+        def fetch(self, region, now):
+            if region == "eu-west-1":
+                assert done.wait(20)
+            return super().fetch(region, now)
+
+    done, cloud = threading.Event(), Cloud([])
+    cloud.fakes["spot"] = SlowAbroad("spot")
+    thread = threading.Thread(target=lambda: several(cache, cloud, ["eu-west-1", "us-east-1"], kinds=["spot"]))
+    thread.start()
+    try:
+        while cache.stamp("us-east-1", "spot") is None:
+            time.sleep(0.01)
+        with Cache(cache.folder, "me").lock("us-east-1", 5) as lock:
+            assert lock.held
+        with Cache(cache.folder, "me").lock("eu-west-1", 0) as lock:
+            assert not lock.held
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_opposite_orders_do_not_block_each_other(cache):
+    def both(names):
+        done.append(several(Cache(cache.folder, "me"), Cloud(), names, Mode.LIVE))
+
+    done = []
+    orders = [["us-east-1", "eu-west-1"], ["eu-west-1", "us-east-1"]] * 4
+    threads = [threading.Thread(target=both, args=(names,)) for names in orders]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - start < 20 and len(done) == 8
+    assert all(not r.notes for found in done for r in found.values())
+
+
+# The rule, against a model
+
+WHERE = st.sampled_from(["nothing", "fresh", "expired"])
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.fixed_dictionaries(
+        {k: st.tuples(WHERE, st.booleans(), st.booleans()) for k in ("specs", "on-demand", "spot", "zones")}
+    ),
+    st.sampled_from(list(Mode)),
+    st.booleans(),
+)
+def test_the_order_is_kept(tmp_path_factory, state, mode, may_ask):
+    cache = Cache(tmp_path_factory.mktemp("cache"), "me")
+    snapshot = {}
+    cloud = Cloud([])
+    for kind, (cached, works, in_snapshot) in state.items():
+        if cached != "nothing":
+            cache.write(signal(kind), NOW if cached == "fresh" else after(days=-30))
+        if in_snapshot:
+            snapshot[kind] = signal(kind, observed_at=after(days=-100), origin="snapshot")
+        cloud.fakes[kind] = Fake(kind, error=None if works else denied())
+
+    def expected(kind):
+        cached, works, in_snapshot = state[kind]
+        last = ["snapshot"] if in_snapshot else []
+        if mode is Mode.SNAPSHOT:
+            return (last or [None])[0]
+        fresh = ["cache"] if cached == "fresh" else []
+        live = ["live"] if works and may_ask else []
+        old = ["expired"] if cached == "expired" else []
+        anew = mode is Mode.LIVE and kind in ("on-demand", "spot")
+        order = [*live, *fresh] if anew else [*fresh, *live]
+        return ([*order, *old, *last] or [None])[0]
+
+    wanted = {k: e for k in state if (e := expected(k)) is not None}
+    prices = [k for k in ("on-demand", "spot") if k in state]
+    try:
+        found = get(cache, cloud if may_ask else None, mode, kinds=list(state), snapshot=snapshot)
+    except CloudError:
+        assert mode is Mode.LIVE and any(wanted.get(k) != "live" for k in prices)
+        return
+    assert mode is not Mode.LIVE or all(wanted.get(k) == "live" for k in prices)
+    assert origins(found) == wanted
+    failed = {k for k, f in cloud.fakes.items() if f.calls and f.error}
+    assert bool(found.notes) == bool(failed)
+
+
+# Words
+
+
+def test_ages():
+    cases = {
+        0: "0 s",
+        119: "119 s",
+        120: "2 min",
+        7199: "119 min",
+        7200: "2 h",
+        172799: "47 h",
+        172800: "2 d",
+        -9: "0 s",
+    }
+    assert {s: age(NOW, after(seconds=s)) for s in cases} == cases
+
+
+def test_lists_and_rows():
+    assert [listed("a"), listed("ab"), listed("abc")] == ["a", "a and b", "a, b and c"]
+    assert {k: rows(Signal(k, REGION, NOW, "", d)) for k, d in DATA.items()} == dict.fromkeys(DATA, 1) | {
+        "history:30": 2
+    }
+    assert rows(signal("spot", data={"a": {"x": [], "y": []}, "b": {"x": []}})) == 3
+
+
+def test_boto3_is_not_loaded_by_any_of_this():
+    code = "import deepvm.catalog.signals.resolve, sys, json; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+    ).stdout
+    assert not {"boto3", "botocore", "pydantic", "pandas", "numpy", "platformdirs", "asyncio"} & set(json.loads(out))

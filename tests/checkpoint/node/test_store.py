@@ -1,0 +1,199 @@
+"""Where a node persists versions: a folder and a bucket do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.checkpoint import object_store
+from support.checkpoint.images import manifest_of, noise
+from support.checkpoint.memory_nodes import (
+    MIB,
+    Process,
+    finished,
+    make_image,
+    make_layout,
+    put,
+    put_all,
+    running,
+    tier,
+    until,
+)
+
+from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.node.store import Store, open_store
+from deepvm.checkpoint.tiers.base import Level, Shard
+from deepvm.checkpoint.tiers.registry import open_tier
+from deepvm.errors import CheckpointError, RequestError
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty place."""
+    if request.param == "folder":
+        yield (tmp_path / "p").as_uri()
+        return
+    with object_store.running() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", server.url)
+        yield f"s3://{object_store.BUCKET}/run"
+
+
+def store_at(url: str) -> Store:
+    found = open_store(url)
+    assert found is not None
+    found.take()
+    return found
+
+
+def test_a_version_comes_back(place: str) -> None:
+    store, data = store_at(place), noise(2 * CHUNK_BYTES + 999, 3)
+    store.write(memoryview(data), manifest_of(data, version=3))
+    store.write(memoryview(data), manifest_of(data, version=12))
+    assert [m.version for m in store.manifests("job")] == [12, 3]
+    manifest, chunks = store.read("job", 3)
+    assert manifest == manifest_of(data, version=3)
+    assert b"".join(bytes(c) for c in chunks) == data
+    store.delete("job", 12)
+    store.delete("job", 99)
+    assert [m.version for m in store.manifests("job")] == [3]
+    with pytest.raises(FileNotFoundError):
+        store.read("job", 12)
+    assert store.manifests("other") == ()
+    store.release()
+
+
+def test_a_reader_of_a_folder_costs_little_memory(tmp_path: Path) -> None:
+    """There may be as many as the node has connections."""
+    store, image = store_at(tmp_path.as_uri()), noise(3 * MIB + 7)
+    store.write(memoryview(image), manifest_of(image))
+    pieces = [bytes(piece) for piece in store.read("job", 1)[1]]
+    assert max(map(len, pieces)) == MIB and b"".join(pieces) == image
+
+
+def test_a_node_finds_what_an_earlier_one_persisted(place: str, tmp_path: Path) -> None:
+    """Of two ranks: a bucket gets whole versions only from a node."""
+    layout = make_layout(3 * MIB, world=2, records=5)
+    image = make_image(layout, 1)
+    with running(persist=place) as node:
+        acks = put_all([tier(node), tier(node)], 7, layout, image)
+        assert all(not isinstance(a, Exception) and a.wait(Level.DURABLE, 30) for a in acks)
+    with running(persist=place) as node:
+        to = tier(node, "later")
+        (manifest,) = to.versions("job")
+        assert (manifest.version, manifest.world) == (7, 2)
+        assert to.fetch(manifest, tmp_path / "f").read_bytes() == finished(image, layout)
+        to.close()
+
+
+def test_what_stays(place: str) -> None:
+    """The newest two, one for each ten steps, and the newest of the best."""
+    layout = make_layout(MIB)
+    with running(persist=place, keep=2, keep_every=10) as node:
+        to = tier(node)
+        for version in (3, 6, 9, 12, 15, 18, 21):
+            acks: list[Level] = []
+            best = version in (3, 9)
+            to.put(Shard("job", version, 0, layout, make_image(layout, version), best=best), acks.append)
+            assert to.settle(30)
+            assert acks == [Level.REMOTE, Level.DURABLE]
+        assert node.store is not None
+        assert until(lambda: [m.version for m in node.store.manifests("job")] == [21, 18, 12, 9])
+        assert [m.best for m in node.store.manifests("job")] == [False, False, False, True]
+        to.close()
+
+
+def test_a_flush_that_fails_is_tried_again() -> None:
+    layout = make_layout(MIB)
+    with object_store.running() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", server.url)
+        patch.setenv("AWS_MAX_ATTEMPTS", "1")
+        with running(persist=f"s3://{object_store.BUCKET}/run") as node:
+            refused: list[str] = []
+
+            def refuse(method: str, path: str) -> str | None:
+                if method == "PUT" and len(refused) < 2:
+                    refused.append(path)
+                    return "403 Access Denied"
+                return None
+
+            server.trouble = refuse
+            to = tier(node)
+            acks = put(to, 1, layout, make_image(layout, 1))
+            assert acks.wait(Level.REMOTE) and acks.wait(Level.DURABLE, 30)
+            assert len(refused) == 2
+            assert "s3:GetObject" in str(node.metrics()["flush"]["last_error"])
+            assert server.uploads() == []
+            to.close()
+
+
+def test_a_bucket_that_is_not_there_is_said_at_the_start() -> None:
+    with object_store.running() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", server.url)
+        with pytest.raises(CheckpointError, match="make the bucket first"), running(persist="s3://nobodys-bucket/x"):
+            pass
+
+
+def test_a_bucket_that_cannot_be_written_is_said_at_the_start() -> None:
+    with object_store.running() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", server.url)
+        store = open_store(f"s3://{object_store.BUCKET}/run")
+        assert store is not None
+        server.trouble = lambda method, path: None if method == "GET" else "403 Access Denied"
+        with pytest.raises(CheckpointError, match="s3:GetObject, PutObject"):
+            store.take()
+        server.trouble = lambda method, path: None
+        store.take()
+        assert server.uploads() == server.keys() == [], "nothing is left of the proof"
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("file:///mnt/a%20b%23", "file:///mnt/a b#"),
+        ("file://localhost/mnt/a", "file:///mnt/a"),
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/a%20b/c/", "s3://bucket/a%20b/c"),
+        ("s3://bucket/a b", "s3://bucket/a b"),
+    ],
+)
+def test_trainers_and_nodes_read_urls_alike(url: str, where: str) -> None:
+    store = open_store(url)
+    assert store is not None and store.url == open_tier(url, "s").url == where
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "file:///mnt/run#1",
+            "file:///mnt/run?x",
+            "s3://bucket/run#1",
+            "s3://bucket/run?x",
+            "s3://bucket#",
+            "s3:///x",
+        ),
+        *("s3://", "file://", "file://host/x", "file:relative", "file:///a%00", "/mnt/x", "http://x/y", ""),
+    ],
+)
+def test_urls_that_mean_no_place(url: str) -> None:
+    with pytest.raises(RequestError, match="tiers"):
+        open_tier(url, "s")
+    if url:
+        with pytest.raises(RequestError, match="persist"):
+            open_store(url)
+
+
+def test_the_command_with_a_bucket(tmp_path: Path) -> None:
+    layout = make_layout(MIB)
+    with object_store.running() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", server.url)
+        with Process(tmp_path, "--persist", f"s3://{object_store.BUCKET}/run", persist=False) as node:
+            to = tier(node)
+            assert put(to, 5, layout, make_image(layout, 5)).wait(Level.DURABLE, 30)
+            assert node.status()["persist"] == f"s3://{object_store.BUCKET}/run"
+            to.close()
+        assert sorted(server.keys()) == ["run/job-000000000005.pt", "run/job-000000000005.pt.json"]
+        data = server.client().get_object(Bucket=object_store.BUCKET, Key="run/job-000000000005.pt.json")["Body"].read()
+        assert Manifest.from_json(data).version == 5

@@ -1,0 +1,213 @@
+"""Copies beside the training, on a device that does its work late: what is not waited for has not happened."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from support.checkpoint.trainings import Fill, contents, model_of  # noqa: E402
+
+from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.format.flatten import take_apart  # noqa: E402
+from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
+from deepvm.checkpoint.snapshot import strategies as module  # noqa: E402
+from deepvm.checkpoint.snapshot.cuda_streams import Cuda, Event, Stream  # noqa: E402
+from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes  # noqa: E402
+from deepvm.checkpoint.snapshot.strategies import CloneFirst, Copying, Strategy  # noqa: E402
+
+
+class LateEvent:
+    def __init__(self) -> None:
+        self.happened = threading.Event()
+
+    def synchronize(self) -> None:
+        assert self.happened.wait(30)
+
+    def query(self) -> bool:
+        return self.happened.is_set()
+
+
+class LateStream:
+    """Work is done in its order, by a thread, each piece after a pause."""
+
+    def __init__(self) -> None:
+        self.work: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            self.work.get()()
+
+    def record_event(self, event: Any = None) -> Event:
+        made = LateEvent()
+        self.work.put(made.happened.set)
+        return made
+
+    def wait_event(self, event: Any) -> None:
+        self.work.put(event.synchronize)
+
+
+class Now:
+    """The stream of the training: on this device work is done at once, so whoever waits stands still."""
+
+    def record_event(self, event: Any = None) -> Event:
+        made = LateEvent()
+        made.happened.set()
+        return made
+
+    def wait_event(self, event: Any) -> None:
+        event.synchronize()
+
+
+class Late(Cuda):
+    """The processor in the part of a GPU. Scalars stay with the processor, as Adam's step does."""
+
+    def __init__(self, pause_s: float = 0.002) -> None:
+        self.pause_s, self.copies, self.locked = pause_s, 0, list[tuple[int, int]]()
+
+    def has(self, device: torch.device) -> bool:
+        return True
+
+    def stream(self, device: torch.device) -> Stream:
+        return LateStream()
+
+    def current(self, device: torch.device) -> Stream:
+        return Now()
+
+    def mark(self, stream: Stream) -> Event:
+        return stream.record_event()
+
+    def copy(self, stream: Any, into: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> None:
+        def work() -> None:
+            time.sleep(self.pause_s)
+            for target, source in zip(into, out, strict=True):
+                target.copy_(source)
+
+        self.copies += 1
+        stream.work.put(work)
+
+    @contextmanager
+    def within(self, streams: Sequence[Stream]) -> Iterator[None]:
+        yield
+
+    def room(self, device: torch.device) -> int:
+        return 2**40
+
+    def pin(self, address: int, size: int) -> str:
+        self.locked.append((address, size))
+        return ""
+
+    def unpin(self, address: int) -> None:
+        self.locked = [pair for pair in self.locked if pair[0] != address]
+
+
+def fill_and_save(folder: Path, strategy: Strategy, steps: int = 30) -> dict[int, set[float]]:
+    model = model_of(8)
+    model.register_buffer("seen", torch.zeros(5000))
+    optimizer = Fill(model.parameters())
+    saver = Checkpointer(model=model, optimizer=optimizer, tiers=[folder.as_uri()], every=3, keep=1000)
+    saver._versions._strategy = strategy
+    with saver:
+        for step in range(1, steps + 1):
+            saver._before_forward()
+            model.seen.fill_(step)  # as a forward does: the buffer of the version before must be in its copy by now
+            optimizer.step()
+        saver.save(block=True)
+    return contents(folder)
+
+
+@pytest.mark.parametrize("kind", [Strategy, CloneFirst])
+def test_a_version_holds_the_numbers_of_one_step(
+    kind: type[Strategy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GROUP_BYTES", 2**19)  # several groups
+    api = Late()
+    found = fill_and_save(tmp_path, kind(api))
+    assert len(found) >= 2 and all(values == {version} for version, values in found.items()), found
+    assert api.copies > 4 * len(found)
+
+
+@pytest.mark.parametrize("kind", [Strategy, CloneFirst])
+@pytest.mark.parametrize("missing", ["gate", "early"])
+def test_without_waiting_for_events_that_test_fails(
+    kind: type[Strategy], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutations: the stream of the training waits for no event at the gate, or for none of the buffers' copies."""
+    wait = Now.wait_event
+
+    def sometimes(self: Now, event: Any) -> None:
+        if (threading.current_thread() is threading.main_thread()) and waits():
+            wait(self, event)
+
+    begun = [False]
+
+    def waits() -> bool:
+        return begun[0] == (missing == "gate")
+
+    begin = Copying.__init__
+
+    def noted(self: Copying, *args: Any, **options: Any) -> None:
+        begun[0] = True
+        begin(self, *args, **options)
+        begun[0] = False
+
+    monkeypatch.setattr(module, "GROUP_BYTES", 2**19)
+    monkeypatch.setattr(Copying, "__init__", noted)
+    monkeypatch.setattr(Now, "wait_event", sometimes)
+    found = fill_and_save(tmp_path, kind(Late()))
+    assert any(values != {version} for version, values in found.items())
+
+
+def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tier that reads what was reported finds it there, though it was only queued before."""
+    monkeypatch.setattr(module, "GROUP_BYTES", 1000)
+    tree = {"model": {str(n): torch.full((100,), float(n + 1)) for n in range(20)}}
+    parts = take_apart(tree)
+    image = plan_image(tree, parts)
+    strategy = Strategy(Late(0.005))
+    slot = strategy.slot(image, image.layout(), 0)
+    sources = [as_bytes(storage) for storage in parts.storages]
+    copying = Copying(strategy, slot, sources, range(len(slot.pieces)), ())
+    told = []
+
+    def reached(end: int) -> None:
+        told.append(end)
+        for number, offset in enumerate(image.storages):
+            if offset + 400 <= end:
+                assert torch.frombuffer(slot.view, dtype=torch.float32, count=100, offset=offset).eq(number + 1).all()
+
+    copying.run(reached)
+    assert told == sorted(told) and len(told) == 10 and told[-1] == image.size - 1
+
+
+def test_memory_is_page_locked_while_a_gpu_is_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    image = plan_image({"x": torch.ones(1000)})
+    api = Late()
+    assert Strategy(api).slot(image, image.layout(), 0) and not api.locked  # no GPU in use
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    slot = Strategy(api).slot(image, image.layout(), 0)
+    assert api.locked == [(slot.address, image.size)]
+    slot.release()
+    assert not api.locked
+    monkeypatch.setattr(api, "pin", lambda address, size: "cudaHostRegister returned error 2")
+    strategy = Strategy(api)
+    assert all(isinstance(strategy.slot(image, image.layout(), 0), Slot) for _ in range(3))
+    assert len(caplog.messages) == 1 and "error 2" in caplog.text
+
+
+def test_what_torch_offers_is_called_by_its_right_names() -> None:
+    """No GPU is needed to see that these exist; how they behave, test_gpu.py tells."""
+    assert callable(torch.cuda.Stream.wait_event) and callable(torch.cuda.Stream.record_event)
+    assert callable(torch.cuda.mem_get_info) and callable(torch.cuda.cudart)
+    assert issubclass(torch.OutOfMemoryError, RuntimeError)

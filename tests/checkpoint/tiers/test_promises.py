@@ -1,0 +1,204 @@
+"""Levels that will never be reached: whoever waits for one is told soon, and why."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from pathlib import Path
+
+import pytest
+from support.checkpoint.memory_nodes import Acks, NodeDisk, make_image, make_layout, running, tier, until
+
+torch = pytest.importorskip("torch")
+
+from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.node import flusher  # noqa: E402
+from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
+from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
+from deepvm.checkpoint.training.save_handle import Handle  # noqa: E402
+from deepvm.errors import CheckpointError  # noqa: E402
+
+SOON_S = 10.0
+
+
+def saver_of(*tiers: Tier) -> Checkpointer:
+    model = torch.nn.Linear(64, 64)
+    return Checkpointer(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), tiers=tiers)
+
+
+def why_not_durable(handle: Handle) -> str:
+    error = handle.durable.exception(SOON_S)
+    assert isinstance(error, CheckpointError)
+    return str(error)
+
+
+def test_a_promise_that_does_not_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until Python 3.10 the futures' own TimeoutError was another class than the one that ``except`` names."""
+
+    class Late(Exception):
+        pass
+
+    def result(self: object, limit_s: float | None = None) -> int:
+        raise Late
+
+    handle = Handle(3)
+    monkeypatch.setattr(Future, "result", result)
+    with pytest.raises(CheckpointError, match="no tier has acknowledged the version after 0 s"):
+        handle.await_safe(True, 0.01)
+
+
+def test_a_node_without_a_disk() -> None:
+    with running() as node, saver_of(tier(node)) as saver:
+        handle = saver.save(block=True)
+        assert handle.remote_done.result(0) == 0
+        assert "--persist" in why_not_durable(handle)
+        assert handle.snapshot_done.result(SOON_S) == 0
+
+
+def test_a_node_whose_folder_is_in_memory(memory_folder: Path) -> None:
+    """It writes there, and finds it again after its own end; durable it is not."""
+    with running(persist=memory_folder) as node, saver_of(tier(node)) as saver:
+        handle = saver.save(block=True)
+        assert handle.remote_done.result(0) == 0
+        assert re.search(f"{memory_folder} lies in that machine's memory too.*--persist", why_not_durable(handle))
+        assert until(lambda: node.metrics()["flush"]["flushed"] == 1)
+        assert node.metrics()["volatile"] and not node.metrics()["versions"][0]["durable"]
+        link = tier(node)  # and who asks late is told no more
+        acks = Acks()
+        layout = make_layout(10_000)
+        link.put(Shard("other", 1, 0, layout, make_image(layout, 1)), acks)
+        assert link.settle(SOON_S) and acks.levels == [Level.REMOTE]
+        link.close()
+    assert list(memory_folder.glob("*.pt"))
+
+
+def test_a_folder_beside_it_makes_it_durable(tmp_path: Path) -> None:
+    with running() as node, saver_of(tier(node), FileTier(tmp_path)) as saver:
+        assert saver.save(block=True).durable.result(SOON_S) == 0
+
+
+class Held(Tier):
+    """A place elsewhere that has a version when the test says so."""
+
+    def __init__(self, error: CheckpointError | None = None) -> None:
+        self.go, self.error = threading.Event(), error
+
+    @property
+    def url(self) -> str:
+        return "held://"
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        shard.ready(shard.layout.size)
+        assert self.go.wait(SOON_S)
+        if self.error is not None:
+            raise self.error
+        acknowledged(Level.REMOTE)
+
+    def versions(self, job: str) -> tuple[Manifest, ...]:
+        return ()
+
+    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+        raise CheckpointError("not here")
+
+
+def test_a_disk_of_this_machine_does_not_make_it_remote(tmp_path: Path) -> None:
+    """The disk may go with the machine: who saves because that is about to be taken waits for the other place."""
+    place = Held()
+    with saver_of(place, FileTier(tmp_path)) as saver:
+        handle = saver.save()
+        assert handle.durable.result(SOON_S) == 0
+        assert not wait([handle.remote_done], 0.2).done
+        place.go.set()
+        assert handle.remote_done.result(SOON_S) == 0
+
+
+def test_a_disk_of_this_machine_is_better_than_nothing(tmp_path: Path) -> None:
+    place = Held(CheckpointError("held:// is gone"))
+    place.go.set()
+    with saver_of(place, FileTier(tmp_path)) as saver:
+        handle = saver.save(block=True)
+        assert handle.durable.result(SOON_S) == 0
+        assert "held:// is gone" in str(handle.remote_done.exception(SOON_S))
+    with saver_of(FileTier(tmp_path)) as saver:  # where it is all there is, its word counts
+        assert saver.save(block=True).remote_done.result(SOON_S) == 0
+
+
+def test_a_folder_beside_it_that_fails(tmp_path: Path) -> None:
+    with running() as node, saver_of(tier(node), FileTier(tmp_path / "f" / "g")) as saver:
+        (tmp_path / "f").write_text("in the way")
+        handle = saver.save(block=True)
+        assert handle.remote_done.result(0) == 0
+        why_not_durable(handle)
+        assert saver.metrics["saved"] == 1
+
+
+def test_a_folder_in_memory(tmp_path: Path) -> None:
+    folder = FileTier(tmp_path)
+    folder._level = Level.LOCAL
+    with saver_of(folder) as saver:
+        handle = saver.save()
+        assert handle.local_done.result(SOON_S) == 0
+        assert "memory only" in why_not_durable(handle)
+        assert isinstance(handle.remote_done.exception(SOON_S), CheckpointError)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_takes_nothing(
+    tmp_path: Path, node_disk: NodeDisk, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flusher, "_FIRST_RETRY_S", 0.05)
+    node_disk.fail(error)
+    with running(persist=tmp_path / "p") as node, saver_of(tier(node)) as saver:
+        handle = saver.save(block=True)
+        assert f"cannot be written: {os.strerror(error)}" in why_not_durable(handle)
+        node_disk.work()
+        assert until(lambda: not any(job.trouble for job in node.shelf.jobs.values()))
+        saver._version += 1  # a step
+        assert saver.save(block=True).durable.result(SOON_S) == 1
+
+
+def lost(put: Callable[[Shard, Acks], None], world: int = 1) -> tuple[Acks, list[str]]:
+    layout, reasons, acks = make_layout(10_000, world), list[str](), Acks()
+    shard = Shard("job", 1, 0, layout, make_image(layout, 1), lost=lambda reason: reasons.append(str(reason)))
+    put(shard, acks)
+    return acks, reasons
+
+
+def test_a_version_that_the_node_gives_up() -> None:
+    """The other rank never comes, and its lease is over."""
+    with running(lease_s=0.3) as node:
+        to = tier(node)
+        acks, reasons = lost(to.put, world=2)
+        layout = make_layout(10_000, 2)
+        assert not reasons
+        with node.shelf.changed:
+            node.shelf._drop(node.shelf.jobs["job"].partial[1])
+        assert until(lambda: reasons == ["version 1: the memory node gave it up"])
+        assert acks.levels == [] and layout.world == 2
+        assert to.settle(1.0)
+        to.close()
+
+
+def test_a_level_that_takes_too_long() -> None:
+    with running() as node:
+        to = tier(node, await_s=0.2)
+        begin = time.monotonic()
+        _, reasons = lost(to.put, world=2)
+        assert until(lambda: reasons == ["version 1: it was not remote in 0 s"])
+        assert time.monotonic() - begin < SOON_S
+        to.close()
+
+
+def test_a_version_with_all_its_levels_loses_nothing(tmp_path: Path) -> None:
+    with running(persist=tmp_path / "p") as node:
+        to = tier(node)
+        acks, reasons = lost(to.put)
+        assert acks.wait(Level.DURABLE)
+        assert to.settle(5.0) and reasons == []
+        to.close()

@@ -1,0 +1,388 @@
+"""Several ranks: they share the bytes out, save the same version or none, and another number of ranks can go on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.places import TESTS
+
+torch = pytest.importorskip("torch")
+
+from support.checkpoint.memory_nodes import TOKEN, running, tier, until  # noqa: E402
+from support.checkpoint.train_ranks import Sampler  # noqa: E402
+
+from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
+from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
+from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.restore import restore_newest  # noqa: E402
+from deepvm.checkpoint.tiers.striped import SplitTier  # noqa: E402
+from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
+from deepvm.checkpoint.training.ranks import Ranks, compare_replicas, shards  # noqa: E402
+from deepvm.checkpoint.training.save_requests import Requests  # noqa: E402
+from deepvm.checkpoint.training.state import TrainingState  # noqa: E402
+from deepvm.errors import CheckpointError, DamagedError  # noqa: E402
+
+SCRIPT = TESTS / "support" / "checkpoint" / "train_ranks.py"
+
+
+@given(st.integers(1, 5000), st.integers(1, 9), st.data())
+def test_every_byte_has_one_sender_and_the_shares_are_even(size: int, world: int, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(0, size), max_size=8)))
+    pairs = [(Segment(a, b - a), data.draw(st.integers(0, world - 1))) for a, b in zip(cuts, cuts[1:], strict=False)]
+    owned = pairs[::2]
+    found = shards(size, world, owned)
+    Layout(size, found)  # refuses gaps and overlaps
+    for segment, rank in owned:
+        assert any(
+            s.offset <= segment.offset and segment.offset + segment.length <= s.offset + s.length for s in found[rank]
+        )
+    free = size - sum(s.length for s, _ in owned)
+    for rank, segments in enumerate(found):
+        own = sum(s.length for s, r in owned if r == rank)
+        assert abs(sum(s.length for s in segments) - own - free / world) <= 1
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A memory node that persists; how to reach it."""
+    token = tmp_path / "token"
+    token.write_text("a token for tests")
+    words = ["memory-node", "serve", "--listen", "127.0.0.1:0", "--memory", "64MiB", "--token-file", str(token)]
+    words += ["--persist", (tmp_path / "kept").as_uri()]
+    command = [sys.executable, "-m", "deepvm.cli.main", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    address = process.stdout.readline().split()[-1]
+    yield {"url": f"tcp://{address}", "token": str(token), "folder": str(tmp_path / "kept")}
+    process.terminate()
+    assert process.wait(30) == 0
+    process.stdout.close()
+
+
+def train(node: dict[str, str], world: int, until: int, job: str, *more: str, fails: bool = False) -> list[Any]:
+    out = Path(node["folder"]).parent / f"out-{job}-{until}"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    command += [str(SCRIPT), node["url"], str(until), "3", str(out), *more]
+    environ = {**os.environ, "DEEPVM_TOKEN_FILE": node["token"], "DEEPVM_JOB": job, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode != 0) == fails, ended.stderr[-3000:]
+    return [] if fails else [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(world)]
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_ranks_are_cut_and_go_on_bit_by_bit(node: dict[str, str], world: int) -> None:
+    whole = train(node, world, 12, "whole")
+    assert [r["start"] for r in whole] == [0] * world and len({r["parameters"] for r in whole}) == 1
+    assert len({r["all"] for r in whole}) == world  # buffers that are not broadcast are each rank's own
+    train(node, world, 8, "cut", "kill", "1", fails=True)  # rank 1 dies in step 7: version 6 is the last of all ranks
+    again = train(node, world, 12, "cut")
+    assert [r["start"] for r in again] == [6] * world
+    for one, other in zip(whole, again, strict=True):
+        assert {k: v for k, v in one.items() if k != "start"} == {k: v for k, v in other.items() if k != "start"}
+
+
+@pytest.mark.slow
+def test_two_ranks_share_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    place = {"url": folder.as_uri(), "token": "", "folder": str(folder)}
+    first = train(place, 2, 4, "shared")
+    (again,) = train(place, 1, 4, "shared")
+    assert (again["start"], again["parameters"]) == (4, first[0]["parameters"])
+    assert first[0]["disagreements"] == 0
+    assert sorted(p.name for p in folder.glob("*.pt")) == ["shared-000000000003.pt", "shared-000000000004.pt"]
+
+
+def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -> None:
+    class Told(Ranks):
+        def __init__(self, rows: list[list[int]]) -> None:
+            self.rows = rows
+
+        def all(self, values: Any) -> list[list[int]]:
+            return self.rows
+
+    # Version, sum of the own part, sum of the next rank's part here.
+    assert compare_replicas(Told([[4, 11, 22], [4, 22, 33], [4, 33, 11]]), (4, 11, 22)) == 0
+    assert compare_replicas(Told([[4, 11, 22], [4, 23, 33], [4, 33, 11]]), (4, 11, 22)) == 1
+    assert "ranks 0 and 1 hold different parameters" in caplog.text
+    assert compare_replicas(Told([[0, 0, 0], [4, 23, 33], [0, 0, 0]]), (0, 0, 0)) == 0  # nobody to compare with
+
+
+class Meeting:
+    """Two ranks in this process, each in a thread of its own; whoever waits in vain is told after a while."""
+
+    def __init__(self) -> None:
+        self.barrier, self.rows = threading.Barrier(2), [None, None]
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        self.rows[rank] = value
+        self.barrier.wait(20)
+        found = [*self.rows]
+        self.barrier.wait(20)
+        return found
+
+
+class Member(Ranks):
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.rank, self.world, self.meeting = rank, 2, meeting
+
+    def all(self, values: Any) -> list[list[int]]:
+        return self.meeting.exchange(self.rank, list(values))
+
+    def least(self, values: Any) -> list[int]:
+        return [int(min(column)) for column in zip(*self.all(values), strict=True)]
+
+    def told(self, value: Any) -> Any:
+        return self.meeting.exchange(self.rank, value)[0]
+
+
+def together(url: str, work: Callable[[int, Checkpointer, Sampler], Any]) -> list[Any]:
+    """What the work of each of two ranks returned; they save to one place."""
+    meeting, found, lock = Meeting(), [None, None], threading.Lock()
+
+    def one(rank: int) -> None:
+        with lock:
+            torch.manual_seed(0)
+            model = torch.nn.Linear(8, 8)
+        optimizer, sampler = torch.optim.SGD(model.parameters(), lr=0.1), Sampler(rank)
+        with pytest.MonkeyPatch.context() as patch, lock:
+            patch.setattr(checkpointer, "Ranks", lambda: Member(meeting, rank))
+            patch.setattr(Member, "session", lambda self: "s")
+            saver = Checkpointer(model=model, optimizer=optimizer, extra={"sampler": sampler}, tiers=[url], job="job")
+        try:
+            found[rank] = work(rank, saver, sampler)
+        except BaseException as error:
+            found[rank] = error
+        finally:
+            saver.close()
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+def step(saver: Checkpointer) -> None:
+    optimizer = saver._state.optimizer
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+def test_a_rank_whose_extra_cannot_be_saved_stops_neither_itself_nor_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for it; what torch would not load again is not written either; and later it can be saved again."""
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
+        good = sampler.state_dict
+        lost = []
+        for number in range(1, 5):
+            bad = rank == 1 and number in (1, 3)  # with the first version there is no layout yet
+            sampler.state_dict = (lambda: {"queue": object()}) if bad else good  # type: ignore[method-assign]
+            step(saver)
+            handle = saver.save()
+            lost.append(handle.local_done.exception(30) is not None)
+        return lost
+
+    assert together(tmp_path.as_uri(), work) == [[True, False, True, False]] * 2
+    assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["job-000000000002.pt", "job-000000000004.pt"]
+    assert "version 3 is not saved: ['extra']['sampler']['queue']" in caplog.text
+
+
+def test_no_rank_saves_a_version_for_which_another_has_no_slot(tmp_path: Path) -> None:
+    """Nor when the layout is made anew, while versions of the old one are still under way."""
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
+        take = saver._pipeline.take
+        if rank == 1:
+            saver._pipeline.take = lambda timeout_s=0: None  # type: ignore[method-assign]
+        first = saver.save()
+        saver._pipeline.take = take  # type: ignore[method-assign]
+        step(saver)
+        second = saver.save()
+        pipeline = saver._pipeline  # what was taken for the first is given back; another may have been warmed meanwhile
+        given_back = second.local_done.result(30) == 1 and until(
+            lambda: 1 <= len(pipeline._slots) == len(pipeline._free)
+        )
+        return [first.skipped, given_back]
+
+    assert together(tmp_path.as_uri(), work) == [[True, True]] * 2
+
+
+def test_what_two_saves_of_a_number_hold_is_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank has sent its part of the second before another has begun with the first."""
+    (tmp_path / "token").write_bytes(TOKEN)
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
+    sent = threading.Event()
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
+        (tier,) = saver._pipeline.tiers
+        put, parameters = tier.put, [*saver._state.model.parameters()]
+
+        def late(*given: Any) -> None:
+            if rank:
+                assert sent.wait(30)
+            put(*given)
+            if not rank and given[0].attempt == 2:
+                sent.set()
+
+        tier.put = late  # type: ignore[method-assign]
+        handles = []
+        for value in (1.0, 2.0):
+            with torch.no_grad():
+                saver.wait()
+                for parameter in parameters:
+                    parameter.fill_(value)
+            handles.append(saver.save())
+        return [handle.remote_done.exception(30) is None for handle in handles]
+
+    with running() as node:
+        assert together(node.url, work)[1] == [False, True]
+        reader = tier(node)
+        tree = torch.load(reader.fetch(reader.versions("job")[0], tmp_path), weights_only=True)
+        assert {float(v) for value in tree["model"].values() for v in value.flatten()} == {2.0}
+        reader.close()
+
+
+@pytest.mark.parametrize("seen_by", ["all", "one rank"])
+def test_all_ranks_raise_or_begin_anew_together(tmp_path: Path, seen_by: str) -> None:
+    """Where all versions are damaged, or one rank finds them so: none may start at 0 while another gives up."""
+
+    def save(rank: int, saver: Checkpointer, sampler: Sampler) -> int:
+        step(saver)
+        return saver.save().local_done.result(30)
+
+    def restore(rank: int, saver: Checkpointer, sampler: Sampler, **options: bool) -> int:
+        (tier,) = saver._pipeline.tiers
+        if seen_by == "one rank" and rank:
+
+            def damaged(*_: Any) -> Path:
+                raise DamagedError("bytes 0 to 9 are damaged")
+
+            tier.fetch = damaged  # type: ignore[method-assign]
+        return saver.restore_latest(**options)
+
+    assert together(tmp_path.as_uri(), save) == [1, 1]
+    (file,) = tmp_path.glob("*.pt")
+    if seen_by == "all":
+        file.write_bytes(file.read_bytes()[:-1])
+    for error in together(tmp_path.as_uri(), restore):
+        assert isinstance(error, CheckpointError) and "all versions of job are damaged" in str(error), error
+    assert file.exists()
+    assert together(tmp_path.as_uri(), partial(restore, allow_fresh=True)) == [0, 0]
+    assert sorted(p.name.split(".", 2)[2][-6:] for p in tmp_path.glob("job-*")) == [".aside"] * 2
+    assert together(tmp_path.as_uri(), restore) == [0, 0]
+
+
+def test_a_rank_that_cannot_have_a_version_says_so_to_the_others(tmp_path: Path) -> None:
+    """Whatever its reason is: they all restore the version before."""
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> int:
+        for _ in range(2):
+            step(saver)
+            saver.save(block=True)
+        (tier,) = saver._pipeline.tiers
+        fetch = tier.fetch
+
+        def full(manifest: Manifest, folder: Path) -> Path:
+            if rank and manifest.version == 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return fetch(manifest, folder)
+
+        tier.fetch = full  # type: ignore[method-assign]
+        return saver.restore_latest()
+
+    assert together(tmp_path.as_uri(), work) == [1, 1]
+
+
+def test_a_name_that_no_node_can_take_is_said_to_all_ranks() -> None:
+    meeting = Meeting()
+    nodes = SplitTier([TcpTier(f"tcp://127.0.0.1:{port}", "s", "a token") for port in (1, 2)])
+    state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.SGD(model.parameters(), lr=0.1))
+    found: list[Any] = [None, None]
+
+    def one(rank: int) -> None:
+        try:
+            restore_newest(state, [nodes], "j" * 64, Member(meeting, rank))
+        except CheckpointError as error:
+            found[rank] = str(error)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found[0] == found[1] and "at most" in found[0]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_wish_is_heard_wherever_the_training_is(world: int) -> None:
+    """A signal comes between any two lines: it is the notice that this machine will be taken away."""
+
+    class Alone(Ranks):
+        def __init__(self) -> None:
+            self.rank, self.world = 0, world
+
+        def least(self, values: Any) -> list[int]:
+            return list(values)
+
+    lines = range(1, 30)
+    for line in lines:
+        requests, left = Requests(Alone()), line
+        requests.reset(-(10**9))
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal left
+            if frame.f_code is Requests.due.__code__ and event == "line":
+                left -= 1
+                if not left:
+                    requests.ask()  # noqa: B023
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            heard = requests.due(1)
+        finally:
+            sys.settrace(before)
+        requests._next = 0
+        assert left > 0 or heard or requests.due(2), f"lost before line {line} of due()"
+
+
+@pytest.mark.slow
+def test_replicas_that_drift_apart_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRIFT", "1")
+    folder = tmp_path / "shared"
+    found = train({"url": folder.as_uri(), "token": "", "folder": str(folder)}, 2, 7, "drift")
+    assert [r["disagreements"] for r in found] == [1, 1] and found[0]["parameters"] != found[1]["parameters"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(4, (2, 1)), (3, (5, 1, 2))])
+def test_another_number_of_ranks_goes_on(node: dict[str, str], before: int, after: tuple[int, ...]) -> None:
+    first = train(node, before, 6, "elastic")
+    for world in after:
+        found = train(node, world, 6, "elastic")  # nothing left to train: what was restored is what is told
+        assert {r["start"] for r in found} == {6} and {r["parameters"] for r in found} == {first[0]["parameters"]}
+        assert {r["lr"] for r in found} == {first[0]["lr"]}
+    versions = sorted(Path(node["folder"]).glob("elastic-*.pt"))
+    tree = torch.load(versions[-1], weights_only=True)
+    assert set(tree) == {"model", "optimizer", "extra", "version"} and tree["version"] == 6
+    further = train(node, after[0], 9, "elastic")
+    assert [r["start"] for r in further] == [6] * after[0] and len({r["parameters"] for r in further}) == 1
+    (alone,) = train(node, 1, 9, "elastic")
+    assert (alone["start"], alone["parameters"]) == (9, further[0]["parameters"])

@@ -1,0 +1,273 @@
+"""The shared options: declared once, offered by every command that plans, handed on whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from support.command import Run
+from support.places import GOLDEN_FOLDER
+
+from deepvm.catalog.market.live import MarketRequest
+from deepvm.catalog.store import load_catalog
+from deepvm.cli import lazy_group
+from deepvm.cli.option_dataclass import option_name, takes_flags
+from deepvm.cli.plan import options
+from deepvm.cli.plan.options import PlanFlags, RankFlags
+from deepvm.cli.plan.sweep import SweepFlags
+from deepvm.errors import RequestError
+from deepvm.planner.request import CpuArchitecture, Generation, PlanOptions, PlanRequest
+
+GOLDEN = GOLDEN_FOLDER
+PLANNING = {"recommend": RankFlags, "explain": PlanFlags, "sweep": SweepFlags}
+
+
+def parse(record: type[PlanFlags], *words: str) -> PlanFlags:
+    """What a command with these options receives for a command line."""
+    seen: list[PlanFlags] = []
+
+    def command(flags: Any) -> None:
+        seen.append(flags)
+
+    command.__annotations__["flags"] = record
+    app = typer.Typer(rich_markup_mode=None)
+    app.command()(takes_flags(command))
+    typer.main.get_command(app).main(list(words), standalone_mode=False)
+    assert len(seen) == 1 and type(seen[0]) is record
+    return seen[0]
+
+
+@pytest.mark.parametrize("name", PLANNING)
+def test_help_is_what_it_was(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``WRITE_GOLDEN=1`` writes it anew."""
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = run(name, "--help")
+    path = GOLDEN / f"help-{name}.txt"
+    if os.environ.get("WRITE_GOLDEN"):
+        path.write_text(out)
+    assert (code, err) == (0, "")
+    assert out == path.read_text()
+
+
+@pytest.mark.parametrize(("name", "record"), PLANNING.items())
+def test_every_field_is_an_option_with_its_name(name: str, record: type[PlanFlags]) -> None:
+    command = lazy_group.load(next(e for e in lazy_group.COMMANDS if e.name == name))
+    offered = {p.name: p.opts for p in command.params if p.param_type_name == "option"}
+    for field in dataclasses.fields(record):
+        assert option_of(field.name) in offered[field.name]
+    shared = [f.name for f in dataclasses.fields(record)]
+    assert [n for n in offered if n in shared] == shared  # and in their order
+
+
+def option_of(name: str) -> str:
+    """``--job`` is not called after its field: DEEPVM_JOB is what a training job calls itself."""
+    return "--job" if name == "job_file" else f"--{name.replace('_', '-')}"
+
+
+def test_the_defaults_are_the_planners() -> None:
+    """The defaults are typed twice so that --help loads nothing; they must not drift apart."""
+    flags = parse(RankFlags, "--pw", "3")
+    asked = PlanRequest.parse(3, **flags.planner_options(load_catalog("paper")))
+    assert asked == PlanRequest.parse(3)
+    assert flags.market() == MarketRequest()
+    assert flags.regions == ()
+
+
+def test_every_argument_of_the_planner_is_an_option() -> None:
+    paper = load_catalog("paper")
+    given = {r: set(parse(r, "--pw", "3").planner_options(paper)) for r in PLANNING.values()}
+    assert given[RankFlags] == set(PlanOptions.__annotations__)
+    assert given[PlanFlags] == given[RankFlags] - {"top", "solver", "time_limit_s"}
+    assert given[SweepFlags] == given[PlanFlags] - {"policy"}
+
+
+def test_every_option_is_handed_on(tmp_path: Path) -> None:
+    """Each option changes what the planner or the market is asked; --pw and --catalog are passed by hand."""
+    paper = load_catalog("paper")
+    plain = parse(RankFlags, "--pw", "3")
+    for field in dataclasses.fields(RankFlags):
+        if field.name in ("pw", "catalog"):
+            continue
+        words = {"days": "7", "quota": "none", "region": "eu-west-1", "network": "baseline"}
+        (tmp_path / "job.yaml").write_text("steps: 10\nstep_s: 1\n")
+        words["job_file"] = str(tmp_path / "job.yaml")
+        word = words.get(field.name) or next(iter(other_words(field)), "4")
+        changed = parse(RankFlags, "--pw", "3", option_of(field.name), *([word] if word != "!" else []))
+        differs = [
+            (changed.market(), changed.regions, changed.placement_scores)
+            != (plain.market(), plain.regions, plain.placement_scores),
+            changed.planner_options(paper) != plain.planner_options(paper),
+            (changed.tables, changed.workload, changed.simulate) != (plain.tables, plain.workload, plain.simulate),
+        ]
+        assert sum(differs) == 1, field.name
+
+
+def other_words(field: dataclasses.Field[Any]) -> list[str]:
+    """Words that an option takes and that are not its default; ``!`` for a switch."""
+    kind = get_args(field.type)[0]
+    if kind is bool:
+        return ["!"]
+    literals = [a for a in (kind, *get_args(kind)) if "Literal" in str(get_origin(a))]
+    return [w for a in literals for w in get_args(a) if w != field.default]
+
+
+def test_choices_are_the_planners() -> None:
+    def offered(annotation: Any) -> set[str]:
+        kind = get_args(annotation)[0]
+        return {w for part in get_args(kind) for w in (get_args(part) or [part]) if isinstance(w, str)}
+
+    assert offered(options.CpuArch) == {c.value for c in CpuArchitecture}
+    assert offered(options.Generation) == {g.value for g in Generation}
+
+
+def test_names_of_arguments_and_options() -> None:
+    options = {o for e in lazy_group.COMMANDS if e.configured for p in lazy_group.load(e).params for o in p.opts}
+    known = {o.lstrip("-").replace("-", "_") for o in options}
+    for argument in (*PlanOptions.__annotations__, "budget"):
+        assert option_name(argument).replace("-", "_") in known
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--days", "0"], "--days: '0'"),
+        (["--days", "91"], "1 to 90"),
+        (["--days", "1.5"], "--days: '1.5'"),
+        (["--days", "\u0663"], "--days"),
+        (["--days", "9" * 5000], "--days"),
+        (["--region", "all", "--region", "us-east-1"], "--region: 'all'"),
+        (["--offline", "--prices", "live"], "--prices: 'live'"),
+        (["--prices", "yesterday"], "'snapshot'"),
+        (["--price-basis", "p99"], "'p95'"),
+        (["--network", "fast"], "'baseline'"),
+        (["--cpu-arch", "sparc"], "'arm64'"),
+        (["--generation", "next"], "'current'"),
+        (["--gpu-memory-min", "lots"], "--gpu-memory-min: 'lots'"),
+        (["--gpu-memory-max", "16"], "--gpu-memory-max: '16'"),
+        (["--gpu-total-memory-min", "2TB", "--gpu-total-memory-max", "1TB"], "--gpu-total-memory-max: '1TB'"),
+        (["--gpus-min", "0"], "--gpus-min: '0'"),
+        (["--gpus-max", "many"], "--gpus-max: 'many'"),
+    ],
+    ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
+)
+@pytest.mark.parametrize("command", [["recommend"], ["explain", "g5.xlarge"], ["sweep"]], ids=lambda c: c[0])
+def test_wrong_values_name_option_value_and_range(command: list[str], words: list[str], named: str, run: Run) -> None:
+    code, out, err = run(*command, "--pw", "3", *words)
+    assert (code, out) == (2, "")
+    assert named in err
+
+
+@given(
+    regions=st.lists(st.sampled_from(["us-east-1", "eu-west-1", "", "ap-south-1"])),
+    days=st.integers(1, 90),
+    zone=st.sampled_from(["", "use1-az1"]),
+)
+def test_a_market_has_no_region_twice(regions: list[str], days: int, zone: str) -> None:
+    flags = PlanFlags(pw="3", region=regions, days=str(days), zone=zone)
+    assert sorted(flags.regions) == sorted({r for r in regions if r})
+    assert [r for r in regions if r][:1] == list(flags.regions[:1])
+    assert (flags.market().spot.days, flags.market().spot.zone) == (days, zone)
+
+
+def test_all_regions_alone() -> None:
+    assert PlanFlags(pw="3", region=["all", "", "all"]).regions == ("all",)
+    with pytest.raises(RequestError, match="all"):
+        _ = PlanFlags(pw="3", region=["us-east-1", "all"]).regions
+
+
+def test_switches_can_be_taken_back() -> None:
+    for name in ("offline", "estimates", "burstable", "placement-scores"):
+        field = name.replace("-", "_")
+        assert getattr(parse(PlanFlags, "--pw", "3", f"--{name}"), field) is True
+        assert getattr(parse(PlanFlags, "--pw", "3", f"--{name}", f"--no-{name}"), field) is False
+
+
+def test_a_command_keeps_its_own_parameters_where_they_stand() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Two:
+        first: int = 1
+        second: list[str] = dataclasses.field(default_factory=lambda: ["x"])
+
+    seen: list[Any] = []
+
+    def command(before: str, flags: Any, after: int = 5) -> None:
+        """What it does."""
+        seen.append((before, flags, after))
+
+    command.__annotations__["flags"] = Two
+    made = takes_flags(command)
+    assert (made.__name__, made.__doc__) == ("command", "What it does.")
+    assert list(made.__signature__.parameters) == ["before", "first", "second", "after"]  # type: ignore[attr-defined]
+    made(before="b", first=2, second=["y"], after=6)
+    assert seen == [("b", Two(first=2, second=["y"]), 6)]
+
+
+def test_a_function_without_a_record_of_options_is_refused() -> None:
+    def command(name: str) -> None: ...
+
+    with pytest.raises(TypeError, match=r"command\(\) takes no dataclass"):
+        takes_flags(command)
+
+
+# --- the table of commands ---
+
+
+@pytest.mark.parametrize("entry", lazy_group.COMMANDS, ids=lambda e: e.name)
+def test_every_command_of_the_table_can_be_loaded(entry: lazy_group.Entry, run: Run) -> None:
+    assert lazy_group.load(entry).name == entry.name
+    code, out, _ = run(entry.name, "--help")
+    assert code == 0
+    assert out.startswith(f"Usage: deepvm {entry.name}")
+    listed = out.partition("Commands:\n")[2].splitlines()
+    assert not [line for line in listed if line.endswith("...")], "a sentence was cut: give it a short_help"
+
+
+def test_help_lists_every_command_in_a_line_of_80(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("--help")[1].splitlines()
+    shown = lines[lines.index("Commands:") + 1 :][: len(lazy_group.COMMANDS)]
+    assert [line.split(maxsplit=1) for line in shown] == [[e.name, e.help] for e in lazy_group.COMMANDS]
+
+
+def test_a_command_that_is_typed_wrongly(run: Run) -> None:
+    code, _, err = run("recomend")
+    assert code == 2
+    assert "Did you mean 'recommend'?" in err
+
+
+def test_help_and_one_command_load_nothing_of_the_others() -> None:
+    def loaded(*words: str) -> set[str]:
+        code = "import sys\nfrom deepvm.cli.main import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        code += "print(' '.join(m for m in sys.modules if m.startswith('deepvm.cli.')))"
+        found = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+        return {m.removeprefix("deepvm.cli.") for m in found.stdout.splitlines()[-1].split()}
+
+    assert loaded("--help") == {"main", "interrupts", "app", "commands"}
+    assert not loaded("catalog", "list") & {"recommend", "sweep", "config", "doctor"}
+    assert "recommend" not in loaded("sweep", "--help")
+
+
+def test_the_shell_completes_names_and_options() -> None:
+    def completed(*words: str) -> list[str]:
+        environ = {
+            "_DEEPVM_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        command = [str(Path(sys.executable).with_name("deepvm"))]
+        return re.split(
+            r"\s+", subprocess.run(command, env=os.environ | environ, capture_output=True, text=True).stdout
+        )
+
+    assert "recommend" in completed("deepvm", "rec")
+    assert {"--prices", "--price-basis"} <= set(completed("deepvm", "sweep", "--pri"))
+    assert "simulated" in completed("deepvm", "recommend", "--catalog", "sim")

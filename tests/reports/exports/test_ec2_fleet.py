@@ -1,0 +1,264 @@
+"""CreateFleet requests: judged by the real service model, and sent to a server that answers like AWS."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from botocore.stub import Stubber
+from botocore.validate import ParamValidator
+from hypothesis import given
+from hypothesis import strategies as st
+from moto.server import ThreadedMotoServer
+from support.plans import PLANS, any_plan, gpu_vms, memory_vms, single_anchor, spot_only, tiering
+
+from deepvm.core.cluster.instances import ZonePrice
+from deepvm.core.cluster.plan import Plan
+from deepvm.errors import RequestError
+from deepvm.reports.exports import ExportOptions, Subnet, render
+from deepvm.reports.exports.ec2_fleet import MEMORY_PLACEHOLDER, PLACEHOLDER
+
+TEMPLATE = ExportOptions(launch_template="my-template")
+
+
+def client(url: str | None = None) -> Any:
+    return boto3.client(
+        "ec2",
+        region_name="us-east-1",
+        endpoint_url=url,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+def requests(plan: Plan, options: ExportOptions = TEMPLATE) -> dict[str, dict[str, Any]]:
+    return {f.name: json.loads(f.text) for f in render(plan, "ec2-fleet", options).files}
+
+
+def overrides(request: dict[str, Any]) -> list[dict[str, Any]]:
+    (config,) = request["LaunchTemplateConfigs"]
+    found: list[dict[str, Any]] = config["Overrides"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    yield f"http://{host}:{port}"
+    moto.stop()
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_the_service_model_takes_them(plan: Plan) -> None:
+    model = client().meta.service_model.operation_model("CreateFleet")
+    with Stubber(client()) as stub:
+        for request in requests(plan).values():
+            report = ParamValidator().validate(request, model.input_shape)
+            assert not report.has_errors(), report.generate_report()
+            _assert_enums(request, model.input_shape)
+            # The same request through a client, which is what the AWS command line is.
+            stub.add_response("create_fleet", {"FleetId": "fleet-1"}, request)
+            assert stub.client.create_fleet(**request)["FleetId"] == "fleet-1"
+
+
+def _assert_enums(value: Any, shape: Any) -> None:
+    """The validator checks types only; values of enumerations are checked here."""
+    if shape.type_name == "structure":
+        for name, part in value.items():
+            _assert_enums(part, shape.members[name])
+    elif shape.type_name == "list":
+        for part in value:
+            _assert_enums(part, shape.member)
+    elif getattr(shape, "enum", None):
+        assert value in shape.enum
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_a_server_starts_the_vms(plan: Plan, server: str) -> None:
+    ec2 = client(server)
+    name = f"template-{plan.architecture}"
+    image = ec2.describe_images(Owners=["amazon"], MaxResults=5)["Images"][0]["ImageId"]
+    ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData={"ImageId": image})
+    for request in requests(plan, ExportOptions(launch_template=name)).values():
+        fleet = ec2.create_fleet(**request)["FleetId"]
+        running = ec2.describe_fleet_instances(FleetId=fleet)["ActiveInstances"]
+        (wanted,) = {o["InstanceType"] for o in overrides(request)}
+        assert [i["InstanceType"] for i in running] == [wanted] * request["TargetCapacitySpecification"][
+            "TotalTargetCapacity"
+        ]
+        (described,) = ec2.describe_fleets(FleetIds=[fleet])["Fleets"]
+        assert described["Type"] == request["Type"]
+        ec2.delete_fleets(FleetIds=[fleet], TerminateInstances=True)
+
+
+def test_the_placeholder_is_refused(server: str) -> None:
+    (request, _) = requests(tiering(), ExportOptions()).values()
+    assert overrides(request) and PLACEHOLDER in json.dumps(request)
+    with pytest.raises(ClientError):
+        client(server).create_fleet(**request)
+    shape = client().meta.service_model.shape_for("LaunchTemplateName")
+    pattern = shape.metadata["pattern"]
+    # AWS's own rule for names:
+    assert re.fullmatch(pattern, "my-template") and not re.fullmatch(pattern, PLACEHOLDER)
+    assert not re.fullmatch(pattern, MEMORY_PLACEHOLDER)
+
+
+def test_spot_and_on_demand() -> None:
+    found = requests(single_anchor())
+    spot, anchor = found["training-fleet.json"], found["anchor-fleet.json"]
+    assert (spot["Type"], anchor["Type"]) == ("maintain", "instant")
+    assert spot["SpotOptions"]["AllocationStrategy"] == "price-capacity-optimized"
+    assert spot["TargetCapacitySpecification"] == {
+        "TotalTargetCapacity": 8,
+        "SpotTargetCapacity": 8,
+        "OnDemandTargetCapacity": 0,
+        "DefaultTargetCapacityType": "spot",
+    }
+    assert anchor["TargetCapacitySpecification"]["OnDemandTargetCapacity"] == 1
+    # AWS refuses these outside fleets of type instant, or outside maintain.
+    assert {t["ResourceType"] for t in spot["TagSpecifications"]} == {"fleet"}
+    assert {t["ResourceType"] for t in anchor["TagSpecifications"]} == {"fleet", "instance"}
+    assert "ExcessCapacityTerminationPolicy" in spot and "ExcessCapacityTerminationPolicy" not in anchor
+
+
+def test_limits_are_where_aws_enforces_them() -> None:
+    """Tiering costs 17 x 0.1578 + 0.17 = 2.8526 $/h: 3.42312 with 20 %, for both markets alike."""
+    found = requests(tiering())
+    spot, nodes = found["training-fleet.json"], found["memory-fleet.json"]
+    assert spot["SpotOptions"]["MaxTotalPrice"] == "3.21912"
+    assert {o["MaxPrice"] for o in overrides(spot)} == {"0.18936"}
+    assert nodes["OnDemandOptions"]["MaxTotalPrice"] == "0.204"
+    # MaxPrice is for spot VMs alone, and a fleet has no options of a market that it does not buy in.
+    assert "MaxPrice" not in json.dumps(overrides(nodes))
+    assert "OnDemandOptions" not in spot and "SpotOptions" not in nodes
+    asked = requests(tiering(), ExportOptions(launch_template="x", max_price=Decimal("5")))
+    assert asked["training-fleet.json"]["SpotOptions"]["MaxTotalPrice"] == "4.702026"
+    assert asked["memory-fleet.json"]["OnDemandOptions"]["MaxTotalPrice"] == "0.297973"
+
+
+@given(any_plan(), st.none() | st.decimals(1, 5, places=9))
+def test_all_limits_together_hold_the_cluster_to_its_price(plan: Plan, factor: Decimal | None) -> None:
+    most = None if factor is None else plan.usd_per_hour * factor
+    enforced = Decimal(0)
+    zones = {z.zone: z.usd_per_hour for z in plan.training.zones}
+    for request in requests(plan, ExportOptions(launch_template="x", max_price=most)).values():
+        count = request["TargetCapacitySpecification"]["TotalTargetCapacity"]
+        options = request.get("SpotOptions") or request["OnDemandOptions"]
+        total = Decimal(options["MaxTotalPrice"])
+        enforced += total
+        (group,) = [g for g in plan.groups if f'{{"Key": "Name", "Value": "deepvm-{g.role}"}}' in json.dumps(request)]
+        assert group.usd_per_hour is not None and group.usd_per_hour * count <= total
+        if "SpotOptions" in request:
+            for override in overrides(request):
+                each = Decimal(override["MaxPrice"])
+                assert each * count <= total and re.fullmatch(r"\d+(\.\d{1,6})?", override["MaxPrice"])
+                assert zones.get(override.get("AvailabilityZoneId"), group.usd_per_hour) <= each
+    assert enforced <= (plan.usd_per_hour * Decimal("1.2") if most is None else most)
+
+
+def test_on_demand_alone_may_cost_all_of_the_limit() -> None:
+    plan = tiering(training=gpu_vms(0, 3, zones=()), usd_per_hour=Decimal("1.748"))
+    found = requests(plan, ExportOptions(launch_template="x", max_price=Decimal("2")))
+    totals = [Decimal(r["OnDemandOptions"]["MaxTotalPrice"]) for r in found.values()]
+    assert totals[0] >= Decimal("1.578") and totals[1] >= Decimal("0.17") and sum(totals) <= 2
+
+
+def test_no_tag_promises_a_limit() -> None:
+    for request in requests(tiering()).values():
+        keys = {t["Key"] for spec in request["TagSpecifications"] for t in spec["Tags"]}
+        assert keys == {"Name", "deepvm:plan", "deepvm:usd-per-hour", "deepvm:prices", "deepvm:source"}
+
+
+def test_one_override_for_each_zone() -> None:
+    found = requests(tiering())
+    assert overrides(found["training-fleet.json"]) == [
+        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az4", "MaxPrice": "0.18936"},
+        {"InstanceType": "g4dn.xlarge", "AvailabilityZoneId": "use1-az1", "MaxPrice": "0.18936"},
+    ]
+    assert overrides(found["memory-fleet.json"]) == [
+        {"InstanceType": "c5.xlarge", "AvailabilityZoneId": "use1-az4", "Priority": 0.0},
+        {"InstanceType": "c5.xlarge", "AvailabilityZoneId": "use1-az1", "Priority": 1.0},
+    ]
+
+
+def test_the_zone_to_start_in_comes_first_even_when_it_is_not_the_cheapest() -> None:
+    (first, *_) = overrides(requests(tiering(zone="use1-az1"))["memory-fleet.json"])
+    assert first["AvailabilityZoneId"] == "use1-az1"
+
+
+def test_zones_without_names_go_by_their_ids() -> None:
+    zones = tuple(ZonePrice(z.zone, z.usd_per_hour) for z in gpu_vms().zones)
+    found = requests(tiering(training=gpu_vms(zones=zones)))
+    assert [o.get("AvailabilityZoneId") for o in overrides(found["training-fleet.json"])] == ["use1-az4", "use1-az1"]
+    assert "AvailabilityZone" not in overrides(found["training-fleet.json"])[0]
+
+
+def test_without_zones_the_template_decides() -> None:
+    (only,) = overrides(requests(spot_only())["training-fleet.json"])
+    assert set(only) == {"InstanceType", "MaxPrice"}
+
+
+def test_subnets_stand_for_zones() -> None:
+    options = ExportOptions(subnets=(Subnet("subnet-b", "us-east-1b"), Subnet("subnet-a", "use1-az4")))
+    found = overrides(requests(tiering(), options)["training-fleet.json"])
+    assert [(o["SubnetId"], "AvailabilityZoneId" in o) for o in found] == [("subnet-a", False), ("subnet-b", False)]
+    found = overrides(requests(spot_only(), ExportOptions(subnets=(Subnet("subnet-x"),)))["training-fleet.json"])
+    assert [o["SubnetId"] for o in found] == ["subnet-x"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "allowed"), [(tiering(), "use1-az4 (us-east-1a)"), (spot_only(), "leave the zone out")]
+)
+def test_a_subnet_in_an_unknown_zone(plan: Plan, allowed: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        render(plan, "ec2-fleet", ExportOptions(subnets=(Subnet("subnet-c", "us-east-1c"),)))
+    assert caught.value.option == "subnet" and allowed in str(caught.value)
+
+
+def test_memory_nodes_of_another_cpu_need_a_template_of_their_own() -> None:
+    plan = tiering(memory=memory_vms(instance_type="c7g.xlarge", cpu_architecture="arm64"))
+    with pytest.raises(RequestError, match="c7g.xlarge is arm64, so they need different images"):
+        render(plan, "ec2-fleet", TEMPLATE)
+    (_, nodes) = requests(plan, ExportOptions()).values()
+    assert MEMORY_PLACEHOLDER in json.dumps(nodes)
+    options = ExportOptions(launch_template="gpu", memory_launch_template="arm")
+    names = {
+        n: r["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"] for n, r in requests(plan, options).items()
+    }
+    assert names["training-fleet.json"]["LaunchTemplateName"] == "gpu"
+    assert names["memory-fleet.json"]["LaunchTemplateName"] == "arm"
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
+
+
+@given(TEXT, TEXT, TEXT)
+def test_any_text_comes_back(template: str, memory: str, subnet: str) -> None:
+    options = ExportOptions(launch_template=template, memory_launch_template=memory, subnets=(Subnet(subnet),))
+    training, nodes = requests(tiering(), options).values()
+    assert training["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["LaunchTemplateName"] == template
+    assert nodes["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["LaunchTemplateName"] == memory
+    assert overrides(training)[0]["SubnetId"] == subnet
+
+
+def test_notes_say_what_to_do() -> None:
+    notes = "\n".join(render(tiering(), "ec2-fleet").notes)
+    assert "--region us-east-1 --cli-input-json file://training-fleet.json" in notes
+    assert "--launch-template" in notes and "--terminate-instances" in notes and "--zone use1-az4" in notes
+    assert "on-demand VMs start only while all of them together cost at most 0.2040 $/h" in notes
+    assert "--launch-template" not in "\n".join(render(spot_only(), "ec2-fleet", TEMPLATE).notes)
+    assert "on-demand" not in "\n".join(render(spot_only(), "ec2-fleet").notes)
+    both = tiering(training=gpu_vms(0, 3), usd_per_hour=Decimal("1.748"))
+    assert "at most 1.8936 $/h for 3 x g4dn.xlarge, 0.2040 $/h for 1 x c5.xlarge" in "\n".join(
+        render(both, "ec2-fleet").notes
+    )

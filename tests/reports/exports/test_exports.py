@@ -1,0 +1,333 @@
+"""What every export must do, run on every registered engine; and writing the files, all or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from support.places import ROOT
+from support.plans import PLANS, SOURCE, gpu_vms, spot_only, tiering
+
+from deepvm.cli.plan.export import export as command
+from deepvm.core.cluster.plan import Plan, PlanSource
+from deepvm.errors import DataError, RequestError
+from deepvm.reports.exports import REGISTRY, Export, ExportFile, ExportOptions, Subnet, render
+from deepvm.reports.exports.base import COMMENT_WIDTH, comment, header, origin, tag_value
+from deepvm.reports.exports.writing import write_export
+
+GOLDEN = ROOT / "tests" / "golden"
+ALL_OPTIONS = {
+    "image": "ami-0123",
+    "memory_image": "ami-4567",
+    "key_name": "my-key",
+    "subnet": (Subnet("subnet-1", "use1-az4"),),
+    "security_group": ("sg-1",),
+    "launch_template": "my-template",
+    "memory_launch_template": "memory-template",
+    "command": "train.py --epochs 3",
+    "max_price": Decimal("12.5"),
+}
+FIELDS = {"subnet": "subnets", "security_group": "security_groups"}
+
+each_engine = pytest.mark.parametrize("engine", REGISTRY)
+each_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+
+
+def options(*names: str, **changes: Any) -> ExportOptions:
+    chosen = {FIELDS.get(n, n): ALL_OPTIONS[n] for n in names}
+    return ExportOptions(**(chosen | changes))
+
+
+def usable(engine: str, plan: Plan) -> ExportOptions:
+    """Every option that this engine and plan take."""
+    names = [n for n in REGISTRY[engine].options if plan.memory is not None or not n.startswith("memory")]
+    return options(
+        *names, **({} if plan.training.zones or "subnet" not in names else {"subnets": (Subnet("subnet-1"),)})
+    )
+
+
+def counts(engine: str, export: Export) -> dict[tuple[str, str], int]:
+    """VMs by type and market, as the files of an engine say it."""
+    return COUNTERS[engine]({f.name: f.text for f in export.files})
+
+
+def _of_skypilot(files: dict[str, str]) -> dict[tuple[str, str], int]:
+    found = {}
+    for text in files.values():
+        task = yaml.safe_load(text)
+        for entry in task["resources"]["any_of"]:
+            market = "spot" if entry["use_spot"] else "on-demand"
+            found[entry["instance_type"], market] = task["num_nodes"]
+    return found
+
+
+def _of_fleets(files: dict[str, str]) -> dict[tuple[str, str], int]:
+    found = {}
+    for text in files.values():
+        request = json.loads(text)
+        capacity = request["TargetCapacitySpecification"]
+        (only,) = {o["InstanceType"] for c in request["LaunchTemplateConfigs"] for o in c["Overrides"]}
+        found[only, capacity["DefaultTargetCapacityType"]] = capacity["TotalTargetCapacity"]
+    return found
+
+
+def _of_terraform(files: dict[str, str]) -> dict[tuple[str, str], int]:
+    found = {}
+    resources = json.loads(files["main.tf.json"])["resource"]
+    for fleet in resources.get("aws_ec2_fleet", {}).values():
+        (target,) = fleet["target_capacity_specification"]
+        (config,) = fleet["launch_template_config"]
+        (only,) = {o["instance_type"] for o in config["override"]}
+        found[only, target["default_target_capacity_type"]] = target["total_target_capacity"]
+    for instance in resources.get("aws_instance", {}).values():
+        found[instance["instance_type"], "on-demand"] = instance["count"]
+    return found
+
+
+def _of_torchrun(files: dict[str, str]) -> dict[tuple[str, str], int]:
+    """Host files name the type and market of the lines that follow in a comment."""
+    found: dict[tuple[str, str], int] = {}
+    for name in ("hostfile", "memory-hosts"):
+        group: tuple[str, str] | None = None
+        for line in files.get(name, "").splitlines():
+            heading = re.fullmatch(r"# (\d+) x (\S+) \((spot|on-demand)\)", line)
+            if heading:
+                group = (heading[2], heading[3])
+            elif not line.startswith("#"):
+                assert group is not None
+                found[group] = found.get(group, 0) + 1
+    return found
+
+
+COUNTERS = {"skypilot": _of_skypilot, "ec2-fleet": _of_fleets, "terraform": _of_terraform, "torchrun": _of_torchrun}
+
+
+def test_every_engine_is_tested_and_on_the_command_line() -> None:
+    assert set(COUNTERS) == set(REGISTRY)
+    for name, exporter in REGISTRY.items():
+        assert exporter.name == name and exporter.summary
+        assert (ROOT / "tests" / "reports" / f"test_export_{name.replace('-', '_')}.py").exists()
+        assert exporter.options <= set(ALL_OPTIONS)
+    (choices, *_) = get_args(get_type_hints(command, include_extras=True)["to"])
+    assert list(get_args(choices)) == list(REGISTRY)
+
+
+@each_engine
+@each_plan
+def test_all_vms_of_the_plan_and_no_others(engine: str, plan: Plan) -> None:
+    wanted = {(g.instance_type, g.market.value): g.count for g in plan.groups}
+    assert counts(engine, render(plan, engine)) == wanted
+    assert counts(engine, render(plan, engine, usable(engine, plan))) == wanted
+
+
+@each_engine
+@each_plan
+def test_files_are_plain_names_with_text(engine: str, plan: Plan) -> None:
+    export = render(plan, engine)
+    names = [f.name for f in export.files]
+    assert names and len(set(names)) == len(names)
+    for file in export.files:
+        assert file.name == os.path.basename(file.name) and not file.name.startswith(".")
+        assert file.text.endswith("\n") and "\r" not in file.text
+        assert file.executable == file.text.startswith("#!")
+    assert export == render(plan, engine)
+
+
+@each_engine
+def test_the_price_its_source_and_its_day_are_there(engine: str) -> None:
+    for file in render(tiering(), engine).files:
+        text = " ".join(file.text.replace("\n#", " ").split())
+        for fact in ("2.8526", "aws", "2026-08-10", "us-east-1", "AWS price list", "17 x g4dn.xlarge"):
+            assert fact in text, (file.name, fact)
+
+
+def test_a_source_that_says_little() -> None:
+    assert origin(spot_only(source=PlanSource())) == "catalogue unnamed, undated"
+    assert origin(tiering(source=PlanSource("mine"))) == "catalogue mine, us-east-1, undated"
+    assert not any("Source" in line for line in header(spot_only(source=PlanSource()), "No limit."))
+    assert "Spot prices: p95 of 30 days." in header(
+        tiering(source=replace(SOURCE, basis="p95 of 30 days")), "No limit."
+    )
+    assert "No limit." in header(tiering(), "No limit.")
+    assert not any("limit" in line for line in header(tiering(training=gpu_vms(0, 3)), "No limit."))
+
+
+@each_engine
+def test_warnings_of_the_plan_are_told(engine: str) -> None:
+    plan = tiering(warnings=("the eFLOPS are estimated",))
+    if engine != "ec2-fleet":  # JSON that AWS reads has no room for comments
+        assert all("eFLOPS are estimated" in " ".join(f.text.split()) for f in render(plan, engine).files)
+
+
+@each_engine
+def test_options_that_an_engine_does_not_use_are_refused(engine: str) -> None:
+    for name in ALL_OPTIONS.keys() - REGISTRY[engine].options:
+        with pytest.raises(RequestError) as caught:
+            render(tiering(), engine, options(name))
+        assert caught.value.option == name and f"--to {engine} only --" in str(caught.value)
+
+
+@each_engine
+def test_options_about_memory_nodes_need_memory_nodes(engine: str) -> None:
+    for name in REGISTRY[engine].options & {"memory_image", "memory_launch_template"}:
+        with pytest.raises(RequestError, match="has no memory nodes"):
+            render(spot_only(), engine, options(name))
+
+
+def test_an_unknown_engine() -> None:
+    with pytest.raises(RequestError, match="skypilot, ec2-fleet, terraform, torchrun"):
+        render(tiering(), "slurm")
+
+
+@each_engine
+def test_the_environment_stays_out(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HOME", "USER"):
+        monkeypatch.setenv(name, "not-for-any-file")
+    for plan in PLANS.values():
+        export = render(plan, engine, usable(engine, plan))
+        assert "not-for-any-file" not in repr(export)
+
+
+@each_engine
+@each_plan
+def test_golden(engine: str, plan: Plan) -> None:
+    export = render(plan, engine, ExportOptions() if plan.memory is None else usable(engine, plan))
+    written = "".join(f"=== {f.name}{' (executable)' if f.executable else ''}\n{f.text}" for f in export.files)
+    written += "=== notes\n" + "".join(f"{note}\n" for note in export.notes)
+    path = GOLDEN / f"export-{engine}-{plan.architecture}.txt"
+    if os.environ.get("WRITE_GOLDEN"):
+        path.write_text(written)
+    assert written == path.read_text()
+
+
+@pytest.mark.parametrize("text", ["\0", "a\ud800"])
+@pytest.mark.parametrize("field", ["image", "key_name", "command", "launch_template"])
+def test_text_that_no_file_can_hold(field: str, text: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        ExportOptions(**{field: text})
+    assert caught.value.option == field
+    with pytest.raises(RequestError):
+        ExportOptions(subnets=(Subnet(text),))
+    with pytest.raises(RequestError):
+        ExportOptions(security_groups=(text,))
+
+
+@pytest.mark.parametrize("text", ["'", '"a', "a\\"])
+def test_a_command_with_an_open_quote(text: str) -> None:
+    with pytest.raises(RequestError, match="closed quotes"):
+        ExportOptions(command=text)
+
+
+@pytest.mark.parametrize("text", ["python train.py", "torchrun train.py", "bash run.sh"])
+def test_a_command_is_what_stands_behind_torchrun(text: str) -> None:
+    with pytest.raises(RequestError, match="behind torchrun"):
+        ExportOptions(command=text)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=300), max_size=4))
+def test_nothing_gets_out_of_a_comment(sentences: list[str]) -> None:
+    text = comment(sentences)
+    lines = text.splitlines()
+    assert all(line.startswith("#") for line in lines)
+    assert len(lines) == text.count("\n")
+    assert "".join(" ".join(sentences).split()) == "".join(
+        "".join(part.removeprefix("#") for part in text.split("\n")).split()
+    )
+    assert all(len(line) <= COMMENT_WIDTH + 2 or " " not in line[2:].strip() for line in lines)
+
+
+@each_engine
+def test_nothing_in_a_plan_gets_out_of_its_place(engine: str) -> None:
+    """Plans are files, and files can be written by anybody; control characters do not get through the reader."""
+    nasty = "x$(touch pwned)`id`'\"${var.region}%{if true}#: *&!|>"
+    plan = tiering()
+    odd = replace(plan, architecture=nasty, region=nasty, zone="", source=replace(SOURCE, catalog=nasty, source=nasty))
+    odd = replace(odd, training=replace(plan.training, instance_type=nasty), warnings=(nasty,))
+    found = counts(engine, render(odd, engine)) if engine != "torchrun" else {(nasty, "spot"): 17}
+    shown = nasty.replace("${", "$${").replace("%{", "%%{") if engine == "terraform" else nasty
+    assert found[shown, "spot"] == 17
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_tags_hold_what_aws_allows(text: str) -> None:
+    value = tag_value(text)
+    assert len(value) <= 256 and value == value.strip()
+    assert all(c.isalnum() or c in " _.:/=+-@" or not c.isascii() for c in value)
+
+
+def test_a_long_tag_is_cut_between_words() -> None:
+    assert tag_value("word " * 60).endswith(" word") and len(tag_value("word " * 60)) == 254
+    assert tag_value("x" * 300) == "x" * 256
+
+
+FILES = Export((ExportFile("a.txt", "new a\n"), ExportFile("b.sh", "#!/bin/sh\n", executable=True)))
+
+
+def test_files_are_written(tmp_path: Path) -> None:
+    paths = write_export(FILES, tmp_path / "deep" / "er")
+    assert [p.read_text() for p in paths] == ["new a\n", "#!/bin/sh\n"]
+    modes = [stat.S_IMODE(p.stat().st_mode) for p in paths]
+    assert not modes[0] & 0o111 and modes[1] & 0o100
+
+
+def test_existing_files_are_kept_unless_forced(tmp_path: Path) -> None:
+    (tmp_path / "b.sh").write_text("mine")
+    with pytest.raises(RequestError, match=r"b\.sh.*--force"):
+        write_export(FILES, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["b.sh"]
+    (tmp_path / "a.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(RequestError, match=r"a\.txt"):
+        write_export(FILES, tmp_path)
+    (tmp_path / "a.txt").unlink()
+    write_export(FILES, tmp_path, force=True)
+    assert (tmp_path / "b.sh").read_text() == "#!/bin/sh\n"
+
+
+def test_all_files_or_none(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old a")
+    (tmp_path / "a.txt").chmod(0o640)
+    (tmp_path / "b.sh").mkdir()
+    with pytest.raises(DataError, match="a folder or device has this name"):
+        write_export(FILES, tmp_path, force=True)
+    assert (tmp_path / "a.txt").read_text() == "old a"
+    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o640
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "b.sh"]
+
+
+def test_a_script_that_was_replaced_gets_its_mode_back(tmp_path: Path) -> None:
+    (tmp_path / "b.sh").write_text("old b")
+    (tmp_path / "b.sh").chmod(0o640)
+    (tmp_path / "a.txt").mkdir()
+    with pytest.raises(DataError):
+        write_export(Export(tuple(reversed(FILES.files))), tmp_path, force=True)
+    assert (tmp_path / "b.sh").read_text() == "old b" and stat.S_IMODE((tmp_path / "b.sh").stat().st_mode) == 0o640
+
+
+def test_what_was_made_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        if path.name == "b.sh":
+            raise DataError("no space left on device")
+        path.write_bytes(data)
+
+    monkeypatch.setattr("deepvm.reports.exports.writing.write_bytes", full)
+    with pytest.raises(DataError, match="no space"):
+        write_export(FILES, tmp_path / "new" / "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("x" * 300), Path("zero\0byte")):
+        with pytest.raises((DataError, RequestError)):
+            write_export(FILES, folder)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,72 @@
+"""What is said of a cluster's interruptions: rounded so that it is never more than is known."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepvm.core.preemption.interruptions import ClusterRisk
+from deepvm.reports.plans.risks import cluster_sentence, document, share_words
+
+
+@pytest.mark.parametrize(
+    ("band", "vms", "words"),
+    [
+        (4, 10, "at least 89 %"),
+        (4, 9, "at least 86 %"),
+        (1, 9, "36 to 62 %"),
+        (0, 9, "at most 37 %"),
+        (0, 1, "at most 5 %"),
+        (3, 1, "15 to 20 %"),
+        (4, 1, "at least 20 %"),
+        (4, 1000, "at least 99 %"),
+    ],
+)
+def test_shares(band: int, vms: int, words: str) -> None:
+    assert share_words(ClusterRisk.of_band(band, vms)) == words
+
+
+def test_sentences() -> None:
+    assert cluster_sentence(ClusterRisk.of_band(4, 9)) == (
+        "Risk of the cluster: if each of the 9 goes independently of the others, at least 86 % of the months take one "
+        "or more: at least 2.0 losses a month, one every 16 d or sooner."
+    )
+    assert cluster_sentence(ClusterRisk.of_band(1, 9)) == (
+        "Risk of the cluster: if each of the 9 goes independently of the others, 36 to 62 % of the months take one or "
+        "more: 0.46 to 0.95 losses a month, one every 32 to 66 d."
+    )
+    assert cluster_sentence(ClusterRisk.of_band(0, 9)).endswith(
+        "at most 37 % of the months take one or more: at most 0.47 losses a month, one every 65 d or more rarely."
+    )
+
+
+@pytest.mark.parametrize("band", range(5))
+def test_one_vm_needs_no_sentence_of_its_cluster(band: int) -> None:
+    """It would read "each of the 1", and say what was said of the VM."""
+    assert cluster_sentence(ClusterRisk.of_band(band, 1)) == ""
+
+
+@given(st.integers(0, 4), st.integers(1, 400))
+def test_what_is_said_holds(band: int, vms: int) -> None:
+    risk, said = ClusterRisk.of_band(band, vms), share_words(ClusterRisk.of_band(band, vms))
+    numbers = [int(n) / 100 for n in re.findall(r"\d+", said)]
+    low, high = risk.share
+    if high is None:
+        assert low - 0.0101 < numbers[0] <= low + 1e-9 and said.startswith("at least")
+    else:
+        assert high - 1e-9 <= numbers[-1] < high + 0.0101
+        assert len(numbers) == 1 or low - 0.0101 < numbers[0] <= low + 1e-9
+
+
+def test_documents_have_null_where_nothing_is_known() -> None:
+    worst, best = document(ClusterRisk.of_band(4, 9)), document(ClusterRisk.of_band(0, 9))
+    assert worst["vm_monthly_share"] == {"min": 0.2, "max": None} and worst["vms"] == 9
+    assert worst["cluster_monthly_share"] == {"min": pytest.approx(1 - 0.8**9), "max": None}
+    assert worst["mean_time_between_losses_s"] == {"min": None, "max": pytest.approx(86400 * 15.156, rel=1e-3)}
+    assert best["mean_time_between_losses_s"]["max"] is None and best["losses_per_month"]["min"] == 0
+    ends = [end for part in best.values() if isinstance(part, dict) for end in part.values()]
+    assert len(ends) == 8 and all(end is None or math.isfinite(end) for end in ends)

@@ -1,0 +1,88 @@
+"""Signals of every kind with little in them, and honest fakes of providers: they fetch, count, fail or stall."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from deepvm.catalog.signals import signal as provider
+from deepvm.catalog.signals.signal import Provider, Signal
+from deepvm.errors import CloudError
+
+NOW = datetime(2026, 11, 21, 9, 30, tzinfo=timezone.utc)
+REGION = "us-east-1"
+
+DATA: dict[str, Any] = {
+    provider.SPECS: {"g4dn.xlarge": {"vcpus": 4, "memory_gib": 16.0, "spot": True}},
+    provider.OFFERINGS: {"g4dn.xlarge": ["use1-az4", "use1-az6"]},
+    provider.ZONES: {"use1-az4": "us-east-1a"},
+    provider.ON_DEMAND: {"g4dn.xlarge": "0.526"},
+    provider.SPOT: {"g4dn.xlarge": {"use1-az4": ["0.1578", "2026-11-21T09:00:00Z"]}},
+    "history:30": {"g4dn.xlarge": {"use1-az4": [[1795000000, "0.1578"], [1795003600, "0.16"]]}},
+    provider.ADVISOR: {"g4dn.xlarge": 2},
+    provider.QUOTAS: [{"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}],
+    provider.PLACEMENT: [{"zone": "use1-az4", "score": 7}],
+}
+KINDS = (
+    provider.SPECS,
+    provider.OFFERINGS,
+    provider.ZONES,
+    provider.ON_DEMAND,
+    provider.SPOT,
+    provider.ADVISOR,
+    provider.QUOTAS,
+)
+
+
+def signal(kind: str = provider.SPOT, region: str = REGION, **changes: Any) -> Signal:
+    fields: dict[str, Any] = {"observed_at": NOW, "source": "a test", "data": DATA[kind]}
+    return Signal(kind=kind, region=region, **(fields | changes))
+
+
+def denied(why: str = "timeout", detail: str = "no answer within 30 s", advice: str = "try again") -> CloudError:
+    return CloudError("ec2 DescribeThings in us-east-1", why, detail, advice)
+
+
+class Fake(Provider):
+    """Answers with the kind's data; or raises; or waits first."""
+
+    def __init__(self, kind: str, *, error: Exception | None = None, data: Any = None, stall_s: float = 0.0) -> None:
+        self.kind = kind
+        self.error, self.data, self.stall_s = error, DATA[kind] if data is None else data, stall_s
+        self.calls: list[str] = []
+        self._lock = threading.Lock()
+
+    def fetch(self, region: str, now: datetime) -> Signal:
+        with self._lock:
+            self.calls.append(region)
+        if self.stall_s:
+            time.sleep(self.stall_s)
+        if self.error is not None:
+            raise self.error
+        return signal(self.kind, region, observed_at=now, data=self.data, source="the fake cloud")
+
+
+class Cloud:
+    """Providers of all kinds, and how often they were asked for."""
+
+    def __init__(self, kinds: Iterable[str] = KINDS, **special: Fake | Exception) -> None:
+        self.fakes = {k: Fake(k) for k in kinds}
+        for name, fake in special.items():
+            kind = name.replace("_", "-")
+            self.fakes[kind] = fake if isinstance(fake, Fake) else Fake(kind, error=fake)
+        self.made = 0
+
+    def __call__(self) -> dict[str, Provider]:
+        self.made += 1
+        return dict(self.fakes)
+
+    @property
+    def calls(self) -> dict[str, int]:
+        return {k: len(f.calls) for k, f in self.fakes.items() if f.calls}
+
+
+def after(**delta: float) -> datetime:
+    return NOW + timedelta(**delta)

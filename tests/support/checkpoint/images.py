@@ -1,0 +1,88 @@
+"""Files of versions, made by hand: no torch needed."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import random
+import zipfile
+from pathlib import Path
+
+from deepvm.checkpoint.files.writer_lock import WRITERS
+from deepvm.checkpoint.format.checksums import chunk_crcs
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
+from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.tiers.base import Shard
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder, hidden files too, but for the lock of those who write there."""
+    return sorted(name for name in os.listdir(folder) if name != WRITERS)
+
+
+REPLACED = [f"replaced.{place}" for place in ("before-rename", "before-folder-sync", "after-folder-sync")]
+"""The last of the following: the upcoming record becomes the record."""
+
+FOLDER_LABELS = [
+    f"{what}.{place}"
+    for what in ("data", "record")
+    for place in (
+        "before-write",
+        "mid-write",
+        "before-sync",
+        "after-sync",
+        "before-rename",
+        "before-folder-sync",
+        "after-folder-sync",
+    )
+]
+FOLDER_LABELS += REPLACED
+"""The points at which a writer of a folder can be killed, see :mod:`deepvm.checkpoint.files.failpoints`."""
+
+
+def noise(size: int, seed: int = 0) -> bytearray:
+    """Bytes that look like weights: not two pages alike."""
+    return bytearray(random.Random(seed).randbytes(size))
+
+
+def aligned(data: bytes | bytearray) -> memoryview:
+    """The same bytes from the start of a page on, as direct writes want them."""
+    memory = mmap.mmap(-1, len(data))
+    memory[:] = bytes(data)
+    return memoryview(memory)
+
+
+def manifest_of(
+    data: bytes | bytearray, job: str = "job", version: int = 1, chunk_bytes: int = CHUNK_BYTES
+) -> Manifest:
+    return Manifest(job, version, 1, len(data), chunk_crcs(memoryview(data), chunk_bytes), chunk_bytes)
+
+
+def plain_shard(data: bytearray, version: int = 1, job: str = "job") -> Shard:
+    layout = Layout(len(data), ((Segment(0, len(data)),),))
+    return Shard(job, version, 0, layout, memoryview(data))
+
+
+def zip_shard(version: int = 1, records: tuple[int, ...] = (1000, 200_000), job: str = "job") -> Shard:
+    """A zip file whose checksums are still missing, as a trainer has it."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for number, size in enumerate(records):
+            # A fixed date: two made one after the other are the same.
+            archive.writestr(zipfile.ZipInfo(f"data/{number}"), bytes(noise(size, version * 100 + number)))
+    data = bytearray(stream.getvalue())
+    fields = []
+    with zipfile.ZipFile(stream) as archive:
+        entry = archive.start_dir
+        for info in archive.infolist():
+            start = info.header_offset + 30 + len(info.filename)
+            fields += [
+                ChecksumField(info.header_offset + 14, start, info.file_size),
+                ChecksumField(entry + 16, start, info.file_size),
+            ]
+            entry += 46 + len(info.filename) + len(info.extra) + len(info.comment)
+    for field in fields:
+        data[field.position : field.position + 4] = bytes(4)
+    layout = Layout(len(data), ((Segment(0, len(data)),),), tuple(fields))
+    return Shard(job, version, 0, layout, memoryview(data))

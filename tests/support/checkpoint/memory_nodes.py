@@ -1,0 +1,306 @@
+"""Memory nodes and senders for tests: in this process, or in one that can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from deepvm.checkpoint.files import durable_write
+from deepvm.checkpoint.files.version_dir import VersionFolder
+from deepvm.checkpoint.format.checksums import finish
+from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.network.client import Address, Link, node_status
+from deepvm.checkpoint.network.protocol import Kind
+from deepvm.checkpoint.node import flusher, partial_version
+from deepvm.checkpoint.node.responses import Receipt, Ticket
+from deepvm.checkpoint.node.server import Node, NodeSettings
+from deepvm.checkpoint.node.version_registry import Shelf
+from deepvm.checkpoint.tiers.base import Level, Shard
+from deepvm.checkpoint.tiers.tcp import TcpTier
+
+TOKEN = b"open sesame, and then some"
+HERE = Address("127.0.0.1", 0)
+MIB = 2**20
+
+
+def make_layout(size: int, world: int = 1, seed: int = 0, records: int = 3) -> Layout:
+    """Random segments for each rank, and records with a checksum behind each, twice."""
+    rng = random.Random(seed)
+    count = min(size, max(world * 3, 1))
+    places = [0, *sorted(rng.sample(range(1, size), count - 1)), size] if size > 1 else [0, 1]
+    shards: list[list[Segment]] = [[] for _ in range(world)]
+    for start, end in zip(places, places[1:], strict=False):
+        shards[rng.randrange(world)].append(Segment(start, end - start))
+    fields = []
+    step = size // (records + 1)
+    if step > 64:
+        for number in range(records):
+            start = number * step + rng.randrange(8)
+            length = step - rng.randrange(16, 32)
+            fields.append(ChecksumField(start + length, start, length))
+            fields.append(ChecksumField(records * step + 8 + 4 * number, start, length))
+    return Layout(size, tuple(tuple(s) for s in shards), tuple(fields))
+
+
+def make_image(layout: Layout, seed: int) -> memoryview:
+    return memoryview(bytearray(random.Random(seed).randbytes(layout.size)))
+
+
+def finished(image: memoryview, layout: Layout) -> bytes:
+    """The file that a node must make of an image."""
+    copy = bytearray(image)
+    finish(memoryview(copy), layout)
+    return bytes(copy)
+
+
+@contextlib.contextmanager
+def running(memory: int = 64 * MIB, persist: Path | str | None = None, **settings: object) -> Iterator[Node]:
+    """A node in this process; ``url`` and ``address`` say where."""
+    place = persist.as_uri() if isinstance(persist, Path) else persist or ""
+    node = Node(
+        NodeSettings(**{"listen": HERE, "token": TOKEN, "memory_bytes": memory, "persist": place, **settings})  # type: ignore[arg-type]
+    )
+    address = node.start()
+    node.address, node.url = address, address.url  # type: ignore[attr-defined]
+    try:
+        yield node
+    finally:
+        node.stop(lambda: True)
+
+
+def tier(where: object, session: str = "s1", token: bytes = TOKEN, **options: object) -> TcpTier:
+    url = where if isinstance(where, str) else where.url  # type: ignore[attr-defined]
+    options.setdefault("flows", 2)  # also on a machine with two cores
+    return TcpTier(url, session, token, **options)  # type: ignore[arg-type]
+
+
+class Acks:
+    """What was acknowledged, in order; a callback for ``put``."""
+
+    def __init__(self) -> None:
+        self.levels: list[Level] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, level: Level) -> None:
+        with self._changed:
+            self.levels.append(level)
+            self._changed.notify_all()
+
+    def wait(self, level: Level, limit_s: float = 10.0) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: level in self.levels, limit_s)
+
+
+def put(to: TcpTier, version: int, layout: Layout, image: memoryview, rank: int = 0, job: str = "job") -> Acks:
+    acks = Acks()
+    to.put(Shard(job, version, rank, layout, image), acks)
+    return acks
+
+
+def put_all(
+    tiers: list[TcpTier], version: int, layout: Layout, image: memoryview, job: str = "job"
+) -> list[Acks | Exception]:
+    """All ranks at once, each from its thread."""
+    results: list[Acks | Exception] = [Exception("no answer")] * layout.world
+
+    def one(rank: int) -> None:
+        try:
+            results[rank] = put(tiers[rank], version, layout, image, rank, job)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(layout.world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return results
+
+
+def until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:
+    """Wait for a condition; whether it came."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+WAYS = ("complete", "early", "begun early")
+"""When a version's way to the disk of a node meets its trouble: it was complete when its writing began; it became
+complete while it was written, and then came the trouble; or that came with the first byte.
+"""
+
+
+class NodeDisk:
+    """The disk of the nodes in this process, which may stand still or fail, whichever way a version goes there.
+
+    Both ways end in :meth:`VersionFolder.write_filling`, in whose midst the trouble comes: what it had begun is to be
+    cleared up. A version is not complete before its writing has begun, where that is the way: else chance would decide.
+
+    Attributes:
+        early: how many versions were in trouble, or might have been, whose writing began before they were complete.
+    """
+
+    def __init__(self, way: str, patch: pytest.MonkeyPatch) -> None:
+        """Work, for now."""
+        self.way, self.early = way, 0
+        self._error, self._busy = 0, False
+        self._opened = threading.Event()
+        self._opened.set()
+        self._write, self._commit = VersionFolder.write_filling, Shelf.commit
+        patch.setattr(flusher, "LEAST_BYTES", 2**62 if way == "complete" else 0)
+        patch.setattr(partial_version, "_SILENCE_S", 20.0)  # under load the way must be the one that is meant
+        patch.setattr(VersionFolder, "write_filling", lambda folder, *words: self._troubled(folder, *words))
+        if way != "complete":
+            patch.setattr(Shelf, "commit", lambda shelf, ticket: self._late(shelf, ticket))
+
+    def hang(self) -> None:
+        """Stand still until ``work``."""
+        self._opened.clear()
+
+    def fail(self, error: int = errno.ENOSPC) -> None:
+        """Fail with this error until ``work``."""
+        self._error = error
+
+    def work(self) -> None:
+        """Take whatever comes, and what waits."""
+        self._error = 0
+        self._opened.set()
+
+    def _troubled(
+        self,
+        folder: VersionFolder,
+        image: memoryview,
+        job: str,
+        version: int,
+        final: Iterable[int],
+        manifest: Callable[[], Manifest],
+    ) -> Path:
+        early = not isinstance(final, list)
+        self.early += early
+        self._busy = True
+
+        def ends() -> Iterator[int]:
+            if early and self.way == "begun early":
+                self._trouble()
+            for end in final:
+                if end == len(image):
+                    self._trouble()
+                yield end
+
+        try:
+            return self._write(folder, image, job, version, ends(), manifest)
+        finally:
+            self._busy = False
+
+    def _trouble(self) -> None:
+        assert self._opened.wait(20), "the test has left the disk standing still"
+        if self._error:
+            raise OSError(self._error, os.strerror(self._error))
+
+    def _late(self, shelf: Shelf, ticket: Ticket) -> Receipt:
+        """A commit, once the version is on its way; while the disk is busy with another one it may take none."""
+        until(lambda: ticket.version.early or self._busy or shelf.queue, 1.0)
+        return self._commit(shelf, ticket)
+
+
+def raw_sender(node: object, layout: Layout, session: str = "s1", rank: int = 0, job: str = "job") -> Link:
+    """A connection that has said HELLO as a sender and told its layout, for tests that break rules."""
+    link = Link(node.address, TOKEN)  # type: ignore[attr-defined]
+    welcome = link.hello(
+        {
+            "role": "sender",
+            "job": job,
+            "session": session,
+            "world": layout.world,
+            "rank": rank,
+            "layout": layout.digest,
+        }
+    )
+    if not welcome["layout"]:
+        assert link.call(Kind.LAYOUT, layout.to_json()).kind is Kind.PONG
+    return link
+
+
+def program() -> list[str]:
+    """The command line for Python; where temporary folders count as disks, it believes so too (see conftest)."""
+    if durable_write.medium(Path(tempfile.gettempdir())).kind not in ("tmpfs", "ramfs"):
+        return ["-m", "deepvm.cli.main"]
+    believes = "from deepvm.checkpoint import disk; disk.Medium.volatile = False; "
+    return ["-c", believes + "import runpy; runpy.run_module('deepvm.cli.main', run_name='__main__', alter_sys=True)"]
+
+
+class Process:
+    """A node in a process of its own, by the command line."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *words: str,
+        kill_at: str = "",
+        memory: str = "64MiB",
+        persist: bool = True,
+        within: Sequence[str] = (),
+    ) -> None:
+        """Start it; ``within``: what stands before the command."""
+        token = folder / "token"
+        token.write_bytes(TOKEN + b"\n")
+        self.persist = folder / "persist"
+        command = [*within, sys.executable, *program(), "memory-node", "serve", "--listen", "127.0.0.1:0"]
+        command += ["--memory", memory, "--token-file", str(token), *words]
+        if persist:
+            command += ["--persist", f"file://{self.persist}"]
+        environment = {**os.environ, "DEEPVM_CHECKPOINT_KILL_AT": kill_at}
+        self.log = folder / "node.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        assert self.line.startswith("listening on "), self.log.read_text()
+        self.address = Address.parse(self.line.split()[-1])
+        self.url = self.address.url
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def end(self, signal: int, limit_s: float = 20.0) -> int:
+        self.process.send_signal(signal)
+        return self.process.wait(limit_s)
+
+    @property
+    def rss(self) -> int:
+        """Bytes of memory in use."""
+        return self._memory("VmRSS")
+
+    @property
+    def peak(self) -> int:
+        """The most that it was."""
+        return self._memory("VmHWM")
+
+    def _memory(self, name: str) -> int:
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.partition(f"{name}:")[2].split()[0]) * 1024
+
+    def status(self) -> dict[str, object]:
+        return dict(node_status(self.address, TOKEN))

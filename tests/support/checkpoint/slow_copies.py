@@ -1,0 +1,22 @@
+"""Copies that take as long as those of a large model, so that the next step comes while they run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from deepvm.checkpoint.snapshot.host_buffer import Slot
+
+
+def slow_copy(pause_s: float) -> Callable[..., None]:
+    """``Slot.copy`` with a pause before each piece; to be put in its place."""
+    copy = Slot.copy
+
+    def slow(self: Slot, sources: Any, which: Any, *reached: Any) -> None:
+        for number in which:
+            time.sleep(pause_s)
+            copy(self, sources, [number])
+        copy(self, sources, [], *reached)
+
+    return slow
