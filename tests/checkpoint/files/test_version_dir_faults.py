@@ -54,6 +54,15 @@ def check(path: Path, acknowledged: list[int], tried: int, size: int) -> None:
     assert set(names(path)) <= allowed | {name + SUFFIX for name in allowed}
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> VersionFolder:
+    """One with a good version 1."""
+    folder = VersionFolder(tmp_path)
+    data = noise(6 * PIECE + 77, 1)
+    folder.write(memoryview(data), manifest_of(data))
+    return folder
+
+
 @pytest.mark.parametrize("label", FOLDER_LABELS)
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_writer_killed_at_a_point(tmp_path: Path, label: str, count: int) -> None:

@@ -8,11 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from deepvm.checkpoint.files.version_dir import VersionFolder
-from support.checkpoint.images import manifest_of, noise
-
 PIECE = 65536
 
 
@@ -20,11 +15,11 @@ PIECE = 65536
 WRITER = """
 import mmap, random, sys
 from pathlib import Path
-from deepvm.checkpoint import disk
+from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.tiers.base import Shard
 from deepvm.checkpoint.tiers.file import FileTier
-disk.PIECE = 65536
+durable_write.PIECE = 65536
 folder, first, count, size = Path(sys.argv[1]), *map(int, sys.argv[2:5])
 tier = FileTier(folder, keep=2)
 print("ready", flush=True)
@@ -49,12 +44,3 @@ def killed_writer(folder: Path, at: str, first: int, count: int, size: int) -> l
     lines = done.stdout.split()
     assert lines[0] == "ready"
     return [int(line) for line in lines[1:]]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> VersionFolder:
-    """One with a good version 1."""
-    folder = VersionFolder(tmp_path)
-    data = noise(6 * PIECE + 77, 1)
-    folder.write(memoryview(data), manifest_of(data))
-    return folder

@@ -240,7 +240,7 @@ def program() -> list[str]:
     """The command line for Python; where temporary folders count as disks, it believes so too (see conftest)."""
     if durable_write.medium(Path(tempfile.gettempdir())).kind not in ("tmpfs", "ramfs"):
         return ["-m", "deepvm.cli.main"]
-    believes = "from deepvm.checkpoint import disk; disk.Medium.volatile = False; "
+    believes = "from deepvm.checkpoint.files import durable_write as disk; disk.Medium.volatile = False; "
     return ["-c", believes + "import runpy; runpy.run_module('deepvm.cli.main', run_name='__main__', alter_sys=True)"]
 
 
