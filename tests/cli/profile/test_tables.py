@@ -441,7 +441,7 @@ def test_without_measurements_recommend_does_not_load_what_reads_them() -> None:
     run = f"try: main({['recommend', *PAPER]!r})\nexcept SystemExit: print('\\n', *sys.modules)"
     code = f"import sys\nfrom deepvm.cli.main import main\n{run}"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    loaded = {m for m in out.splitlines()[-1].split() if m.startswith("deepvm.catalog.measured.tables")}
+    loaded = {m for m in out.splitlines()[-1].split() if m.startswith("deepvm.catalog.measured.")}
     assert loaded == {"deepvm.catalog.measured.location"}
 
 

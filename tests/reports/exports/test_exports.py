@@ -15,7 +15,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from support.places import ROOT
+from support.places import ROOT, TESTS
 from support.plans import PLANS, SOURCE, gpu_vms, spot_only, tiering
 
 from deepvm.cli.plan.export import export as command
@@ -116,7 +116,7 @@ def test_every_engine_is_tested_and_on_the_command_line() -> None:
     assert set(COUNTERS) == set(REGISTRY)
     for name, exporter in REGISTRY.items():
         assert exporter.name == name and exporter.summary
-        assert (ROOT / "tests" / "reports" / f"test_export_{name.replace('-', '_')}.py").exists()
+        assert (TESTS / "reports" / "exports" / f"test_{name.replace('-', '_')}.py").exists()
         assert exporter.options <= set(ALL_OPTIONS)
     (choices, *_) = get_args(get_type_hints(command, include_extras=True)["to"])
     assert list(get_args(choices)) == list(REGISTRY)
