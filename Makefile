@@ -12,7 +12,7 @@ help:
 	@echo "make test        the tests (a few minutes)"
 	@echo "make test-slow   the long campaigns as well, and what the tests cover of core and planner"
 	@echo "make check       ruff and mypy --strict"
-	@echo "make bench       speed of the command line, growth with the catalogue (build/bench/)"
+	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
 	@echo "make clean       remove .venv and build/"
 
 # A stamp stands for each set of installed packages; it is renewed when pyproject.toml changes.

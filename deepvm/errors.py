@@ -7,9 +7,9 @@
     │   └── MissingExtraError      2  the request needs an optional library: names the extra to install
     ├── JobFormatError             2  a job file says what cannot be: names keys, lines and what may stand there
     ├── DataError                  4  data is missing or unreadable
-    │   ├── CatalogNotFoundError   4  no embedded catalogue and no file has this name
-    │   ├── CatalogFormatError     4  a file that was read is not a valid catalogue: lists every problem with its place
-    │   └── MissingDataError       4  the catalogue is valid but lacks what the request needs
+    │   ├── CatalogNotFoundError   4  no embedded catalog and no file has this name
+    │   ├── CatalogFormatError     4  a file that was read is not a valid catalog: lists every problem with its place
+    │   └── MissingDataError       4  the catalog is valid but lacks what the request needs
     ├── CloudError                 5  the cloud or the network did not answer as needed: names the call and what to do
     ├── CheckpointError            1  a checkpoint could not be saved, sent or read: names the place and the cause
     │   ├── Refused (protocol)     1  a memory node refuses: ``code`` says why
@@ -116,13 +116,13 @@ class DataError(DeepVMError):
 
 
 class CatalogNotFoundError(DataError):
-    """Neither an embedded catalogue nor a readable file."""
+    """Neither an embedded catalog nor a readable file."""
 
     def __init__(self, name: str, why: str, embedded: Sequence[str]) -> None:
         """Keep the name that was asked for and the names that exist."""
         self.name, self.why, self.embedded = name, why, tuple(embedded)
         super().__init__(
-            f"catalogue {name!r}: {why}; embedded catalogues: {', '.join(embedded)}; "
+            f"catalog {name!r}: {why}; embedded catalogs: {', '.join(embedded)}; "
             "a file of your own must end in .json or .csv"
         )
 
@@ -147,7 +147,7 @@ class Problem:
 
 
 class CatalogFormatError(DataError):
-    """A file was read and is not a valid catalogue."""
+    """A file was read and is not a valid catalog."""
 
     SHOWN = 10
 
@@ -161,7 +161,7 @@ class CatalogFormatError(DataError):
 
 
 class MissingDataError(DataError):
-    """The catalogue is valid but lacks something that the request needs; the message names the next step."""
+    """The catalog is valid but lacks something that the request needs; the message names the next step."""
 
 
 class CloudError(DeepVMError):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long deepvm takes: whole processes against the import floor, a large catalogue, and growth with its size.
+"""How long deepvm takes: whole processes against the import floor, a large catalog, and growth with its size.
 
     python scripts/bench.py            # about two minutes; `make bench`
     python scripts/bench.py --quick    # seconds, figures of no value: for the tests
@@ -60,7 +60,7 @@ class Plan:
 
     Attributes:
         runs: processes for each line of the first table. copies: of the snapshot in the warm cache.
-        big: GPU and CPU types of the large catalogue.
+        big: GPU and CPU types of the large catalog.
         budgets: $/h asked of it.
         grid: GPU types and max-nodes that grow together. cpu_types: the CPU types that grow, beside the third of the
             grid; the grid grows beside the middle of these. repeats: timings for each point.
@@ -141,7 +141,7 @@ class Growth:
 
 
 def make_catalog(gpu_types: int, cpu_types: int, seed: int = SEED) -> Catalog:
-    """An invented catalogue that is shaped like a large region: prices in $/h that follow what they buy, with scatter.
+    """An invented catalog that is shaped like a large region: prices in $/h that follow what they buy, with scatter.
 
     The scatter matters: without it a few types would dominate all others, and there would be nothing to solve.
     """
@@ -238,7 +238,7 @@ def time_processes(what: Plan, catalog: Path, cached: int) -> list[Timing]:
 
     Args:
         what: how much to measure.
-        catalog: the file with the large catalogue.
+        catalog: the file with the large catalog.
         cached: types of AWS's market in the cache that the processes find.
     """
     deepvm = deepvm_command()
@@ -360,7 +360,7 @@ def draw_growth(points: Sequence[Point], growth: Sequence[Growth], path: Path) -
         frame.legend(loc="upper left", fontsize="small")
     figure.axes[0].set_ylim(min(p.seconds for p in points) / 2, max(p.seconds for p in points) * 12)
     figure.axes[0].set_ylabel(f"plan() at {GROWTH_BUDGET} $/h (CPU s)")
-    figure.suptitle("Growth of the planning time with the catalogue")
+    figure.suptitle("Growth of the planning time with the catalog")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
@@ -386,7 +386,7 @@ def machine() -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny catalogues, one run: only shows that it works")
+    parser.add_argument("--quick", action="store_true", help="tiny catalogs, one run: only shows that it works")
     parser.add_argument("--runs", type=int, help=f"processes for each line (default {FULL.runs})")
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for growth.png and bench.json")
     parser.add_argument("--check", action="store_true", help="exit status 1 when a goal is missed")

@@ -148,7 +148,7 @@ def test_it_starts_only_when_somebody_says_so(place: Place) -> None:
 
 def test_mistyped_types_are_said(place: Place) -> None:
     done = place.run("--dry-run", "--trainer-type", "g4dn.xlrge")
-    assert "no catalogue that comes with deepvm has a type g4dn.xlrge; did you mean g4dn.xlarge?" in done.stderr
+    assert "no catalog that comes with deepvm has a type g4dn.xlrge; did you mean g4dn.xlarge?" in done.stderr
 
 
 def test_a_host_that_does_not_answer(place: Place) -> None:

@@ -97,7 +97,7 @@ def test_what_a_memory_node_is_said_to_save(tmp_path: Path, capsys: pytest.Captu
         assert 100 * found == pytest.approx(said, abs=0.1)
 
 
-def test_the_two_example_catalogues_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_two_example_catalogs_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = README.read_text()
     for ending, example in (
         ("json", re.findall(r"```json\n(.*?)```", text, re.DOTALL)[1]),

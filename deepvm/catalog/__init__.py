@@ -1,1 +1,1 @@
-"""Where instance types and prices come from: embedded catalogues and the user's own files."""
+"""Where instance types and prices come from: embedded catalogs and the user's own files."""

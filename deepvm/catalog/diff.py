@@ -1,7 +1,7 @@
-"""What changed between two catalogues: types, prices and figures.
+"""What changed between two catalogs: types, prices and figures.
 
 Types are compared by their exact names, prices as exact decimals. Every field of a type is compared, also one that is
-added to the code later; left out is what says nothing about the machines: the name of the catalogue, where it was found
+added to the code later; left out is what says nothing about the machines: the name of the catalog, where it was found
 and read from, since when a zone has its price, and what an account calls the zone.
 """
 
@@ -55,7 +55,7 @@ class FigureChange:
     """One figure that is not what it was.
 
     Attributes:
-        instance_type: the type, empty for a figure of the catalogue itself. figure: its name.
+        instance_type: the type, empty for a figure of the catalog itself. figure: its name.
         old: before, None when unknown or absent. new: now.
     """
 
@@ -67,14 +67,14 @@ class FigureChange:
 
 @dataclass(frozen=True)
 class CatalogDiff:
-    """What changed from one catalogue to another.
+    """What changed from one catalog to another.
 
     Attributes:
-        old: the first catalogue. new: the second.
+        old: the first catalog. new: the second.
         added: types that only the new one has. removed: types that only the old one has.
         prices: prices of common types, the largest change first: those that came or went, then by the size in %, then
             in $/h, then by name.
-        figures: other figures, the catalogue's own first, then in the order of the old catalogue.
+        figures: other figures, the catalog's own first, then in the order of the old catalog.
     """
 
     old: Catalog
@@ -91,7 +91,7 @@ class CatalogDiff:
 
 
 def diff_catalogs(old: Catalog, new: Catalog) -> CatalogDiff:
-    """Compare two catalogues."""
+    """Compare two catalogs."""
     common = [(i, new.by_name[i.name]) for i in old if i.name in new.by_name]
     prices = [change for before, after in common for change in _price_changes(before, after)]
     figures = [*_catalog_changes(old, new), *(c for before, after in common for c in _figure_changes(before, after))]

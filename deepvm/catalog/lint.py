@@ -1,4 +1,4 @@
-"""What should make a reader doubt a catalogue that is valid."""
+"""What should make a reader doubt a catalog that is valid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED = 5
 
 
 def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
-    """Warnings about a valid catalogue, one sentence each.
+    """Warnings about a valid catalog, one sentence each.
 
     Curves that have to be clamped for n in 1..32, GPU types without eFLOPS, spot price or the default curve, CPU types
     that can hold no checkpoints, and spot prices above on-demand prices.

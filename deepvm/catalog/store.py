@@ -1,6 +1,6 @@
-"""Finding and loading catalogues: the embedded ones by name, the user's by file.
+"""Finding and loading catalogs: the embedded ones by name, the user's by file.
 
-An embedded catalogue is trusted (a test validates it) and loads without pydantic; a file is validated first.
+An embedded catalog is trusted (a test validates it) and loads without pydantic; a file is validated first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CATALOG = "aws"
 ENDINGS = (".json", ".csv")
-"""How the name of a catalogue file may end, in any case."""
+"""How the name of a catalog file may end, in any case."""
 
 
 class MarketOptions(TypedDict, total=False):
@@ -47,13 +47,13 @@ _Built = TypeVar("_Built")
 
 @lru_cache(maxsize=1)
 def embedded_names() -> tuple[str, ...]:
-    """Names of the catalogues that come with deepvm, sorted."""
+    """Names of the catalogs that come with deepvm, sorted."""
     schemas = (".schema.json",)
     return tuple(sorted(p.stem for p in data_folder().glob("*.json") if not p.name.endswith(schemas)))
 
 
 def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Unpack[MarketOptions]) -> Catalog:
-    """Load AWS's market, an embedded catalogue by its name, or a file that ends in ``.json`` or ``.csv``.
+    """Load AWS's market, an embedded catalog by its name, or a file that ends in ``.json`` or ``.csv``.
 
     Args:
         name_or_path: ``aws`` for the user's region, ``aws-us-west-2`` for another, ``paper``, ``simulated``, or a file.
@@ -65,14 +65,14 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
             - ``profile=""``: of AWS's configuration;
             - ``zone=""``: id or name of the only zone to use; empty for all of them;
             - ``price_basis="current"``, or ``"p50"``, ``"p95"``, ``"max"`` of the spot prices of ``days=30`` days;
-            - ``network="peak"``, or ``"baseline"``: which bandwidth to count with (for every kind of catalogue).
+            - ``network="peak"``, or ``"baseline"``: which bandwidth to count with (for every kind of catalog).
 
     Raises:
         RequestError: an option's value cannot be used.
         CloudError: AWS had to answer and did not.
         MissingDataError: nothing is known of the region.
-        CatalogNotFoundError: no embedded catalogue has this name and no file either; says what is near.
-        CatalogFormatError: the file cannot be read or is not a valid catalogue; lists every problem with its place.
+        CatalogNotFoundError: no embedded catalog has this name and no file either; says what is near.
+        CatalogFormatError: the file cannot be read or is not a valid catalog; lists every problem with its place.
     """
     name = os.fspath(name_or_path)
     if may_be_aws(name):
@@ -93,7 +93,7 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
 
 
 def may_be_aws(name: str) -> bool:
-    """Whether a catalogue's name begins like one of AWS's market and is no file."""
+    """Whether a catalog's name begins like one of AWS's market and is no file."""
     return name.partition("-")[0] == "aws" and not name.lower().endswith(ENDINGS)
 
 
@@ -112,7 +112,7 @@ def _load(name: str) -> Catalog:
 
 
 def catalog_names() -> tuple[str, ...]:
-    """The catalogues that can be loaded without network: the embedded ones and AWS's snapshots, sorted."""
+    """The catalogs that can be loaded without network: the embedded ones and AWS's snapshots, sorted."""
     from deepvm.catalog.signals.snapshot import snapshot_regions
 
     return tuple(sorted((*embedded_names(), *(f"aws-{r}" for r in snapshot_regions()))))
@@ -137,7 +137,7 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
 
 
 def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:
-    """The text of a catalogue file, and in words what this format cannot carry.
+    """The text of a catalog file, and in words what this format cannot carry.
 
     Args:
         catalog: what to write down.
@@ -151,7 +151,7 @@ def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]
 
 
 def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Write a catalogue to a file, whole or not at all; the ending decides the format.
+    """Write a catalog to a file, whole or not at all; the ending decides the format.
 
     Returns:
         In words, what the format cannot carry and was left out.
@@ -188,7 +188,7 @@ def _catalog_of_csv(text: str, path: Path) -> Catalog:
 
 
 def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...]], str]) -> Catalog:
-    """The catalogue of a user's file, which says of which of its prices nobody knows how they could be true."""
+    """The catalog of a user's file, which says of which of its prices nobody knows how they could be true."""
     from deepvm.catalog.market.price_filter import file_doubts
 
     found = [f"{path}: {place(where)}: {doubt}" for where, doubt in file_doubts(catalog)]
@@ -200,7 +200,7 @@ def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...
 
 
 def _named(path: Path) -> str:
-    """What a catalogue without a name is called; bytes of a file name that are no text are escaped."""
+    """What a catalog without a name is called; bytes of a file name that are no text are escaped."""
     return path.stem.encode(errors="backslashreplace").decode()
 
 
@@ -221,7 +221,7 @@ def _guarded(path: Path, build: Callable[[], _Built]) -> _Built:
     except RequestError as error:
         problem = Problem(error.option, repr(error.value)[:60], f"allowed: {error.allowed}")
     except RecursionError:
-        problem = Problem("file", "lists or objects are nested too deeply", "allowed: the fields of a catalogue")
+        problem = Problem("file", "lists or objects are nested too deeply", "allowed: the fields of a catalog")
     raise CatalogFormatError(path, [problem])
 
 
@@ -231,4 +231,4 @@ def _why_not(name: str) -> str:
     if os.path.basename(name) != name or os.path.exists(name):
         return "this file ends neither in .json nor in .csv"
     meant = did_you_mean(name, ("aws", *catalog_names()))
-    return f"no embedded catalogue has this name{f' ({meant})' if meant else ''}"
+    return f"no embedded catalog has this name{f' ({meant})' if meant else ''}"

@@ -31,7 +31,7 @@ COMMANDS = (
     Entry("recommend", "Rank the clusters that train fastest for a budget.", "plan.recommend", "recommend", True),
     Entry("explain", "Say why a type is not in the best cluster.", "plan.recommend", "explain", True),
     Entry("sweep", "Answer a whole range of budgets for four policies.", "plan.sweep", "sweep", True),
-    Entry("catalog", "Refresh, list, show, compare, validate and convert catalogues.", "catalog.group", "app"),
+    Entry("catalog", "Refresh, list, show, compare, validate and convert catalogs.", "catalog.group", "app"),
     Entry("simulate", "Train under preemption, before you pay: time and bill.", "simulate.simulate", "simulate"),
     Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "plan.export", "export"),
     Entry("profile", "Measure your own machines: eFLOPS, speed-up, saturation.", "profile.profile_group", "app"),

@@ -345,7 +345,7 @@ def value_for(setting: Setting, *, several: bool) -> Value:
 
 
 def default_of(name: str) -> Value | None:
-    """What an option is when nobody says anything; None where the catalogue decides, or the user must."""
+    """What an option is when nobody says anything; None where the catalog decides, or the user must."""
     return getattr(_NOBODY, name) if name != "pw" else None
 
 

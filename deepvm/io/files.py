@@ -11,9 +11,9 @@ from pathlib import Path
 from deepvm.errors import CatalogFormatError, DataError, Problem
 
 MAX_BYTES = 64 * 2**20
-"""Larger files are refused unread: the largest catalogue of a real cloud is below 2 MiB."""
+"""Larger files are refused unread: the largest catalog of a real cloud is below 2 MiB."""
 
-_A_CATALOGUE = "allowed: a catalogue or quotas, as `deepvm catalog show paper -o json` prints a catalogue"
+_A_CATALOG = "allowed: a catalog or quotas, as `deepvm catalog show paper -o json` prints a catalog"
 
 
 def data_folder() -> Path:
@@ -23,7 +23,7 @@ def data_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "data"
 
 
-def read_text(path: Path, wanted: str = _A_CATALOGUE) -> str:
+def read_text(path: Path, wanted: str = _A_CATALOG) -> str:
     """The text of a regular file in UTF-8, with or without a byte-order mark.
 
     Never blocks: a named pipe or a device is opened without waiting and refused unread.

@@ -1,4 +1,4 @@
-"""From a catalogue and a request to columns of candidates, with a reason for every type that is left out."""
+"""From a catalog and a request to columns of candidates, with a reason for every type that is left out."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Sizes:
 
     @property
     def throughput(self) -> FloatArray:
-        """Performance of the cluster, eFLOPS x n x K(n) (DeepVM V-A), in the catalogue's eFLOPS unit."""
+        """Performance of the cluster, eFLOPS x n x K(n) (DeepVM V-A), in the catalog's eFLOPS unit."""
         return self.ideal_throughput * self.k
 
     @property
@@ -260,7 +260,7 @@ class Candidates:
 
 
 def missing_for(architecture: Architecture, instance: InstanceType) -> str:
-    """What an architecture needs of a training VM and the catalogue does not know; empty when nothing is missing."""
+    """What an architecture needs of a training VM and the catalog does not know; empty when nothing is missing."""
     for market in sorted(architecture.markets, key=lambda m: m.value):
         if instance.usd_per_hour(market) is None:
             return f"no-{market.value}-price"
@@ -268,11 +268,11 @@ def missing_for(architecture: Architecture, instance: InstanceType) -> str:
 
 
 def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Architecture]) -> Candidates:
-    """Split the catalogue's types into candidates and rejections.
+    """Split the catalog's types into candidates and rejections.
 
     Raises:
         RequestError: a glob matches no type at all.
-        MissingDataError: no type of the catalogue has the kind of speed-up curve that was asked for.
+        MissingDataError: no type of the catalog has the kind of speed-up curve that was asked for.
     """
     if not isinstance(catalog, Catalog):  # people pass its name
         raise RequestError("catalog", catalog, "a Catalog, such as deepvm.load_catalog('paper')")
@@ -285,7 +285,7 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
         kinds = sorted({c.kind for i in gpu_types for c in i.speedups if c.workload is None})
         cure = f"ask for a speedup that it has, or make it default_speedup: {', '.join(kinds)}"
         raise MissingDataError(
-            f"no type of catalogue {catalog.name} has a general {kind} speed-up curve; "
+            f"no type of catalog {catalog.name} has a general {kind} speed-up curve; "
             + (cure if kinds else "its curves are all tied to a workload")
         )
     rejections: list[Rejection] = []
@@ -382,7 +382,7 @@ def _gpu_candidate(
 
 
 def _curve(instance: InstanceType, request: PlanRequest, kind: str) -> SpeedupCurve | None:
-    """The general curve to use: of the kind that was asked for, else of the type's own kind, else the catalogue's."""
+    """The general curve to use: of the kind that was asked for, else of the type's own kind, else the catalog's."""
     own = instance.default_speedup if request.speedup is None else ""
     return (instance.curve(own) if own else None) or instance.curve(kind)
 

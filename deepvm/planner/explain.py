@@ -57,15 +57,15 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     Args:
         catalog: the types and prices.
         request: what was asked for.
-        name: an instance type of the catalogue.
+        name: an instance type of the catalog.
 
     Raises:
-        RequestError: the catalogue has no such type.
+        RequestError: the catalog has no such type.
     """
     known = catalog.by_name
     if name not in known:
         absence = why_absent(catalog, name)
-        allowed = f"a type of catalogue {catalog.name}{f' ({absence})' if absence else ''}{examples(name, known)}"
+        allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}{examples(name, known)}"
         raise RequestError("explain", name, allowed)
     budget, architectures = request.budget_micro_usd, architectures_of(request)
     candidates = gather(catalog, request, architectures)
@@ -165,11 +165,11 @@ def explain(
     Args:
         catalog: the types and prices.
         budget: the most to pay, $/h.
-        name: an instance type of the catalogue, one that trains or a memory node.
+        name: an instance type of the catalog, one that trains or a memory node.
         tables: what was measured on your own machines, as for :func:`deepvm.recommend`.
         **options: as for :func:`deepvm.recommend`.
 
     Raises:
-        RequestError: the catalogue has no such type, or an option cannot be used.
+        RequestError: the catalog has no such type, or an option cannot be used.
     """
     return why_not(with_tables(catalog, tables), PlanRequest.parse(budget, **options), name)

@@ -145,7 +145,7 @@ def _best(objective: Objective, work: Work, request: PlanRequest, candidates: Ca
 def _no_gpu(candidates: Candidates, catalog: Catalog, request: PlanRequest) -> Infeasible:
     """No GPU type is left: advise what brings one back, first what the user can change alone."""
     reasons = {r.reason for r in candidates.rejections if catalog[r.instance_type].gpu is not None}
-    reason = f"no GPU type can be used: {_grouped(candidates, catalog, gpu=True) or 'the catalogue has none'}"
+    reason = f"no GPU type can be used: {_grouped(candidates, catalog, gpu=True) or 'the catalog has none'}"
     if "quota" in reasons:
         return Infeasible("quota", reason, _HIGHER_QUOTA)
     if "not-scaling" in reasons:
@@ -156,7 +156,7 @@ def _no_gpu(candidates: Candidates, catalog: Catalog, request: PlanRequest) -> I
     guessed = "unprofiled" in reasons and any(_has_estimate(catalog[r.instance_type]) for r in candidates.rejections)
     cures = [_ESTIMATES] if guessed and not request.estimates else []
     cures += [cure for why, cure in _CURES.items() if why in reasons]
-    return Infeasible("types", reason, ", or ".join(cures) or "use a catalogue that has GPU types")
+    return Infeasible("types", reason, ", or ".join(cures) or "use a catalog that has GPU types")
 
 
 def _has_estimate(instance: InstanceType) -> bool:
@@ -168,7 +168,7 @@ _ESTIMATES = "allow the estimates of these types with --estimates"
 # What a user can do alone comes first; what he has left out on purpose comes last.
 _CURES = {
     "unprofiled": "measure their eFLOPS on such VMs with 'deepvm profile eflops --save'",
-    "no-curve": "give these types a speed-up curve of this kind ('speedups' in the catalogue), or ask for another kind",
+    "no-curve": "give these types a speed-up curve of this kind ('speedups' in the catalog), or ask for another kind",
     "no-spot-price": "give these types a spot price",
     "no-on-demand-price": "give these types an on-demand price",
     "network-unknown": "give these types their network_gbps",
@@ -209,8 +209,8 @@ def _no_memory_node(catalog: Catalog, request: PlanRequest, candidates: Candidat
         )
         advice = f"lower the checkpoint size or the number of buffers{_opt_in(catalog, request, candidates)}{instead}"
         return Infeasible("memory", reason, advice)
-    found = _grouped(candidates, catalog, gpu=False) or "the catalogue has no CPU type"
-    advice = "allow other memory nodes" if request.memory_nodes or request.exclude else "use a catalogue with CPU types"
+    found = _grouped(candidates, catalog, gpu=False) or "the catalog has no CPU type"
+    advice = "allow other memory nodes" if request.memory_nodes or request.exclude else "use a catalog with CPU types"
     advice += _opt_in(catalog, request, candidates) + instead
     return Infeasible("memory", f"no type can be a memory node: {found}", advice)
 

@@ -147,10 +147,10 @@ class Work:
 
         Args:
             gpus: the types that may train.
-            known: all GPU types of the catalogue.
+            known: all GPU types of the catalog.
 
         Raises:
-            RequestError: ``measured_on`` is no type of the catalogue, or its eFLOPS are unknown.
+            RequestError: ``measured_on`` is no type of the catalog, or its eFLOPS are unknown.
         """
         if not self.measured_on:
             return min(

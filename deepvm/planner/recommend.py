@@ -89,7 +89,7 @@ class Recommendations(Sequence[Recommendation]):
     reference: InstanceType | None = None
 
     def __repr__(self) -> str:
-        """The ranked clusters, or why there are none; not the whole catalogue."""
+        """The ranked clusters, or why there are none; not the whole catalog."""
         if self.infeasible is not None:
             return f"<Recommendations: {self.infeasible.reason}>"
         ranked = "; ".join(f"{r.rank}: {r.cluster}, {format_usd(r.usd_per_hour)} $/h" for r in self.configurations)
@@ -122,7 +122,7 @@ def recommend(
     Args:
         catalog: the types and prices; see :func:`deepvm.load_catalog`.
         budget: the most to pay, $/h (the paper's pricing willingness PW).
-        tables: what was measured on your own machines, ``deepvm.load_tables()``; None for the catalogue's own figures.
+        tables: what was measured on your own machines, ``deepvm.load_tables()``; None for the catalog's own figures.
         **options: by keyword, with their defaults:
 
             - ``checkpoint_size=300_000_000``: bytes, or text such as ``"300MB"``;
@@ -130,7 +130,7 @@ def recommend(
             - ``objective="throughput"``, or ``"flopp"``, ``"cost-per-work"``;
             - ``policy="deepvm"``, or ``"noscale"``, ``"cost-first"``, ``"performance-first"``;
             - ``architecture=()``: ``"single-anchor"``, ``"tiering"``; none for all;
-            - ``speedup=None``: ``"hybrid"``, ``"ring"``, ``"measured"``; None for the catalogue's default;
+            - ``speedup=None``: ``"hybrid"``, ``"ring"``, ``"measured"``; None for the catalog's default;
             - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
             - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``, ``gpu_total_memory_min`` and
               ``_max``: bytes, or text such as ``"24GiB"``, of each GPU and of all of a VM;
@@ -138,7 +138,7 @@ def recommend(
             - ``estimates=False``: also types whose eFLOPS are estimated; ``burstable=False``: also memory nodes that
               run at full speed only while they have credits;
             - ``max_nodes=255``: the most VMs that train in one cluster;
-            - ``quotas=None``: account limits; None for those of the catalogue, empty for none;
+            - ``quotas=None``: account limits; None for those of the catalog, empty for none;
             - ``top=3``: how many clusters to rank;
             - ``solver="ilp"``, or ``"frontier"``: both are exact and agree;
             - ``time_limit_s=60.0``: seconds for the integer program;
@@ -150,7 +150,7 @@ def recommend(
 
     Raises:
         RequestError: an argument cannot be used.
-        MissingDataError: the catalogue lacks what was asked for.
+        MissingDataError: the catalog lacks what was asked for.
     """
     return plan(with_tables(catalog, tables), PlanRequest.parse(budget, **options))
 

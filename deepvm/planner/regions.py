@@ -75,7 +75,7 @@ def _tie_break(placed: Placed) -> tuple[object, ...]:
 
 
 def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
-    """What the policy maximises, comparable between catalogues; higher is better."""
+    """What the policy maximises, comparable between catalogs; higher is better."""
     count = float(r.cluster.gpu_count)
     eflops = r.cluster.gpu.eflops or 0.0
     if request.policy is PolicyName.COST_FIRST:

@@ -70,7 +70,7 @@ def refuse_idle_globs(request: PlanRequest, catalog: Catalog) -> None:
 
 
 def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
-    """Why a catalogue has no such type to train on or at all, in words; empty when nobody knows.
+    """Why a catalog has no such type to train on or at all, in words; empty when nobody knows.
 
     Args:
         catalog: the types.

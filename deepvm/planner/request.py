@@ -71,7 +71,7 @@ class Generation(str, Enum):
     ANY = "any"
     """All."""
     AUTO = "auto"
-    """All to train; to hold checkpoints the current ones, unless the catalogue's rule is the paper's."""
+    """All to train; to hold checkpoints the current ones, unless the catalog's rule is the paper's."""
 
 
 class SolverName(str, Enum):
@@ -119,7 +119,7 @@ class PlanRequest:
         budget: pricing willingness PW, $/h, >= 0.
         checkpoint_bytes: size f of one checkpoint. buffers: how many the memory node must hold, s (eq. 6).
         architectures: names from the registry to consider; empty for all.
-        speedup: the kind of curve to use, None for the catalogue's default.
+        speedup: the kind of curve to use, None for the catalog's default.
         gpus: globs on GPU models. instance_types: globs on the types that train. exclude: globs on any type.
             memory_nodes: globs on the types that hold checkpoints. Empty means all (for ``exclude``: none).
         gpu_memory_bytes, gpu_total_memory_bytes, gpus_per_vm: what a training VM must have: memory of each GPU, of all
@@ -129,7 +129,7 @@ class PlanRequest:
         estimates: whether types whose eFLOPS are estimated may train. burstable: whether burstable types may hold
             checkpoints.
         max_nodes: the most VMs that train in one cluster.
-        quotas: account limits; None for those of the catalogue, empty for none.
+        quotas: account limits; None for those of the catalog, empty for none.
         top: how many configurations to rank.
         time_limit_s: seconds after which the integer program settles for the best plan so far.
         work: what is to be trained, None when nobody says.
@@ -217,7 +217,7 @@ class PlanRequest:
                 None: ``makespan`` with a job, else ``throughput``.
             policy: ``deepvm``, ``noscale``, ``cost-first`` or ``performance-first``.
             architecture: one or several names of the registry; none for all.
-            speedup: ``hybrid``, ``ring`` or ``measured``; None for the catalogue's default.
+            speedup: ``hybrid``, ``ring`` or ``measured``; None for the catalog's default.
             gpu: glob(s) on GPU models.
             instance_type: glob(s) on the types that train.
             exclude: glob(s) on types that must not be used at all.
@@ -233,7 +233,7 @@ class PlanRequest:
             estimates: also consider types whose eFLOPS are estimated; their figures are marked.
             burstable: also consider burstable types as memory nodes.
             max_nodes: the most VMs that train, 1 to 4096.
-            quotas: account limits; None for those of the catalogue, empty for none.
+            quotas: account limits; None for those of the catalog, empty for none.
             top: configurations to rank, 1 to 100.
             solver: ``ilp`` or ``frontier``.
             time_limit_s: seconds, above 0.
@@ -298,11 +298,11 @@ class MeasuredTables(Protocol):
     """What was measured on the user's own machines, as :func:`deepvm.load_tables` reads it."""
 
     def apply(self, catalog: Catalog, workload: str = "") -> Catalog:
-        """The catalogue with the measured figures in it."""
+        """The catalog with the measured figures in it."""
 
 
 def with_tables(catalog: Catalog, tables: MeasuredTables | None) -> Catalog:
-    """A catalogue with measured figures in it, where there are any.
+    """A catalog with measured figures in it, where there are any.
 
     Raises:
         RequestError: something else was given, such as the name of a file.

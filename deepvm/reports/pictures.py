@@ -114,7 +114,7 @@ def draw_sweep(rows: Sequence[SweepRow], path: Path, *, catalog_name: str, eflop
         rows: see :func:`sweep_figure`.
         path: written whole or not at all; a file that stands there is replaced.
         catalog_name: for the title.
-        eflops_unit: the catalogue's.
+        eflops_unit: the catalog's.
 
     Raises:
         RequestError: another ending. MissingExtraError: matplotlib is not installed.
@@ -147,7 +147,7 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
     Args:
         rows: from :func:`deepvm.planner.sweep.sweep`, in any order.
         catalog_name: for the title.
-        eflops_unit: the catalogue's, in words.
+        eflops_unit: the catalog's, in words.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -180,7 +180,7 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
             axes.set_ylim(0, 1)
         else:
             axes.set_ylim(bottom=0)
-        axes.set_title(f"catalogue {short(catalog_name)}\n{scale}", fontsize="small")
+        axes.set_title(f"catalog {short(catalog_name)}\n{scale}", fontsize="small")
         if rows:
             # Budgets with nothing feasible are part of the picture: the axis starts where the sweep does.
             low, high = (float(f(r.budget for r in rows)) for f in (min, max))

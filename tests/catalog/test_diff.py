@@ -1,4 +1,4 @@
-"""What changed between two catalogues: judged by an oracle that knows only what is reported."""
+"""What changed between two catalogs: judged by an oracle that knows only what is reported."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_curves() -> None:
     assert figures(old, reordered) == []
 
 
-def test_figures_of_the_catalogue() -> None:
+def test_figures_of_the_catalog() -> None:
     old = catalog(gpu_type(), quotas=(Quota("P", Market.SPOT, 8),), region="us-east-1")
     new = catalog(
         gpu_type(),

@@ -1,4 +1,4 @@
-"""The embedded catalogues against figures typed here from the paper's tables."""
+"""The embedded catalogs against figures typed here from the paper's tables."""
 
 import json
 import os
@@ -186,7 +186,7 @@ def test_embedded_documents_are_valid_and_canonical(name):
 
 
 @pytest.mark.parametrize("name", embedded_names())
-def test_the_validating_path_gives_the_same_catalogue(name, tmp_path):
+def test_the_validating_path_gives_the_same_catalog(name, tmp_path):
     copy = tmp_path / f"{name}.json"
     copy.write_bytes((DATA / f"{name}.json").read_bytes())
     validated, fast = load_catalog(copy), load_catalog(name)
@@ -214,7 +214,7 @@ def test_json_schema_describes_every_field_with_its_unit():
     assert '"gt"' not in json.dumps(schema)  # a range that pydantic could not express
 
 
-def test_loading_an_embedded_catalogue_imports_nothing_slow():
+def test_loading_an_embedded_catalog_imports_nothing_slow():
     code = (
         "import sys; from deepvm.catalog.store import load_catalog; load_catalog('paper'); load_catalog('simulated');"
         "print([m for m in ('pydantic', 'pandas', 'scipy', 'csv', 'difflib') if m in sys.modules])"
@@ -224,7 +224,7 @@ def test_loading_an_embedded_catalogue_imports_nothing_slow():
 
 
 def test_a_file_says_which_rule_its_memory_nodes_follow(tmp_path):
-    """A copy of the paper's catalogue answers as that does; a file that says nothing is of real VMs."""
+    """A copy of the paper's catalog answers as that does; a file that says nothing is of real VMs."""
     paper = load_catalog("paper")
     document = document_of(paper)
     assert document["memory_nodes"] == "paper"

@@ -1,4 +1,4 @@
-"""Warnings about catalogues that are valid."""
+"""Warnings about catalogs that are valid."""
 
 from deepvm.catalog.lint import catalog_warnings
 from deepvm.catalog.store import load_catalog
@@ -40,7 +40,7 @@ def test_what_the_recommender_will_miss():
     )
 
 
-def test_the_embedded_catalogues():
+def test_the_embedded_catalogs():
     assert [w.split(",")[0] for w in catalog_warnings(load_catalog("paper"))] == [
         "3 types without eflops",
         "3 types without a general hybrid curve",

@@ -29,7 +29,7 @@ LOCALES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A catalogue without a name of its own, a job, a trace, and something broken, all called so."""
+    """A catalog without a name of its own, a job, a trace, and something broken, all called so."""
     place = tmp_path_factory.mktemp("names")
     table = subprocess.run(
         [sys.executable, "-m", "deepvm", "catalog", "show", "paper", "-o", "csv"], capture_output=True, check=True

@@ -88,7 +88,7 @@ def test_a_number_is_no_file_of_quotas(name: str, run: Run, tmp_path: Path, monk
     assert json.loads(example)["quotas"][0]["vcpus"] == (int(name) if name.isdigit() else 64)
     Path("mine.json").write_text(example)
     code, _, err = run("recommend", "--pw", "3", *PAPER, "--quota", "mine.json")
-    assert code in (0, 3) and "no type of catalogue" not in err
+    assert code in (0, 3) and "no type of catalog" not in err
 
 
 def test_a_file_whose_name_is_a_number_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,10 +106,10 @@ def test_a_missing_file(path):
     ("name", "why"),
     [
         ("papre", "did you mean paper"),
-        ("no-such", "no embedded catalogue has this name"),
-        ("", "no embedded catalogue has this name"),
+        ("no-such", "no embedded catalog has this name"),
+        ("", "no embedded catalog has this name"),
         ("./paper", "neither in .json nor in .csv"),
-        ("prices.txt", "no embedded catalogue has this name"),
+        ("prices.txt", "no embedded catalog has this name"),
         (".", "a folder"),
     ],
 )

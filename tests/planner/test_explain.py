@@ -207,7 +207,7 @@ class TestInfeasible:
     def test_no_gpu_type(self) -> None:
         assert self.relax(catalog(cpu_type())) == (
             "types",
-            "no GPU type can be used: the catalogue has none",
+            "no GPU type can be used: the catalog has none",
         )
 
     def test_unprofiled_only(self) -> None:

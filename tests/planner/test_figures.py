@@ -91,7 +91,7 @@ def ask(catalog: Catalog, budget: Any, solver: str, **changes: Any) -> Recommend
         ("0.324199", {}, []),
     ],
 )
-def test_the_paper_s_catalogue(budget: Any, changes: dict[str, Any], expected: list[str], solver: str) -> None:
+def test_the_paper_s_catalog(budget: Any, changes: dict[str, Any], expected: list[str], solver: str) -> None:
     assert short(ask(paper(), budget, solver, **changes)) == expected
 
 
@@ -116,7 +116,7 @@ def test_the_amounts_at_6_5(solver: str) -> None:
 
 
 @both_solvers
-def test_the_simulated_catalogue(solver: str) -> None:
+def test_the_simulated_catalog(solver: str) -> None:
     best = ask(simulated(), 10, solver, top=1)
     assert short(best) == ["26 F + 1 P 9.8568"]
     assert best[0].throughput == pytest.approx(6002.1, abs=0.05)
@@ -196,7 +196,7 @@ def test_the_integer_program_agrees_at_every_budget(policy: PolicyName, objectiv
 
 
 @pytest.mark.parametrize("objective", [o for o in Objective if o not in WORK_OBJECTIVES])
-def test_the_simulated_catalogue_agrees_with_the_oracle(objective: Objective) -> None:
+def test_the_simulated_catalog_agrees_with_the_oracle(objective: Objective) -> None:
     request = PlanRequest(budget=Decimal(0), objective=objective, top=2)
     plans = all_plans(simulated(), request)
     blocks = blocks_for(simulated(), request)

@@ -211,7 +211,7 @@ def test_peak_and_baseline_differ_for_trainers_alone() -> None:
     assert best(aws("m7g.large")) == best(aws("m7g.large").sustained()) == (4, "m7g.large")
 
 
-def test_eq_6_as_it_is_printed_where_the_catalogue_says_so() -> None:
+def test_eq_6_as_it_is_printed_where_the_catalog_says_so() -> None:
     for name in ("paper", "simulated"):
         assert load_catalog(name).memory_nodes is PAPER_NODES
     assert aws().memory_nodes is REAL_NODES

@@ -214,7 +214,7 @@ def test_a_dominated_memory_node_never_wins(case: Case, data: st.DataObject) -> 
 
 @settings(max_examples=examples(100))
 @given(case=cases(), seed=st.integers(0, 1000))
-def test_the_order_of_the_catalogue_means_nothing(case: Case, seed: int) -> None:
+def test_the_order_of_the_catalog_means_nothing(case: Case, seed: int) -> None:
     shuffled = list(case.catalog)
     random.Random(seed).shuffle(shuffled)
     other = Case(replace(case.catalog, instances=tuple(shuffled)), case.request)

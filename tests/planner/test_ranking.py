@@ -78,7 +78,7 @@ def test_baselines_take_clusters_that_train_nothing() -> None:
         assert any("gives a speed-up of -" in w for w in found.warnings)
 
 
-def test_quotas_of_the_request_replace_those_of_the_catalogue() -> None:
+def test_quotas_of_the_request_replace_those_of_the_catalog() -> None:
     free = recommend(paper(), 100, quotas=[], top=1)[0].cluster
     assert free.gpu_count > 33
     tight = [Quota("G and VT", Market.SPOT, 16)]

@@ -23,7 +23,7 @@ EFLOPS = {"T4": 377, "A10G": 696, "T4g": 377, "L4": 353, "L40S": 1006, "V100": 1
 @pytest.fixture(scope="module")
 def real() -> Catalog:
     if not SOURCE.exists():
-        pytest.skip("the shared AWS catalogue is not here")
+        pytest.skip("the shared AWS catalog is not here")
     instances = []
     with SOURCE.open() as lines:
         for row in csv.DictReader(lines):

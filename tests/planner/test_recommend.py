@@ -67,12 +67,12 @@ def test_what_is_no_range_of_budgets(text: str) -> None:
     assert caught.value.option == "pw"
 
 
-def test_the_name_of_a_catalogue_is_not_a_catalogue() -> None:
+def test_the_name_of_a_catalog_is_not_a_catalog() -> None:
     with pytest.raises(RequestError, match="load_catalog"):
         recommend("paper", 3)  # type: ignore[arg-type]
 
 
-def test_an_answer_shows_its_clusters_and_not_its_catalogue() -> None:
+def test_an_answer_shows_its_clusters_and_not_its_catalog() -> None:
     shown = repr(recommend(paper(), 3, top=1))
     assert shown == "<Recommendations: 1: 17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand), 2.8526 $/h>"
     assert "0.3242" in repr(recommend(paper(), 0.3))
@@ -149,7 +149,7 @@ def test_missing_curves_name_the_cure() -> None:
 @pytest.mark.parametrize(
     ("instances", "options", "constraint", "advice"),
     [
-        ([cpu_type()], {}, "types", "catalogue that has GPU types"),
+        ([cpu_type()], {}, "types", "catalog that has GPU types"),
         ([gpu_type(), cpu_type()], {"exclude": "gpu*"}, "types", "allow more types"),
         ([gpu_type(eflops=None), cpu_type()], {}, "types", "measure their eFLOPS on such VMs"),
         ([gpu_type(spot_usd_per_hour=None), cpu_type()], {}, "types", "spot price"),

@@ -59,7 +59,7 @@ def test_everything_at_once() -> None:
     assert found.memory_needed_bytes == 3 * 512 * 2**20
 
 
-def test_no_quotas_are_not_the_catalogue_s() -> None:
+def test_no_quotas_are_not_the_catalog_s() -> None:
     assert PlanRequest.parse(3, quotas=[]).quotas == ()
     assert PlanRequest.parse(3).quotas is None
 
@@ -142,7 +142,7 @@ def test_models_are_read_in_any_case() -> None:
 
 
 def test_a_kind_of_curve_that_no_type_has() -> None:
-    with pytest.raises(MissingDataError, match="no type of catalogue test has a general ring speed-up curve.*hybrid"):
+    with pytest.raises(MissingDataError, match="no type of catalog test has a general ring speed-up curve.*hybrid"):
         recommend(paper(), 3, speedup="ring")
     special = catalog(gpu_type(speedups=(HybridSpeedup(0.1, 9, 5, workload="resnet"),)))
     with pytest.raises(MissingDataError, match="all tied to a workload"):

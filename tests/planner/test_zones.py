@@ -244,7 +244,7 @@ def assert_right(seed: int) -> None:
 
 
 def in_one_zone(shop: Catalog, zone: str) -> Catalog:
-    """What is left of a catalogue for whoever may use one zone only."""
+    """What is left of a catalog for whoever may use one zone only."""
     kept = []
     for i in shop:
         spot = tuple(z for z in i.spot_zones if z.zone == zone)

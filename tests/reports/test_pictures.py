@@ -84,7 +84,7 @@ def test_lines_show_throughput_over_the_highest_of_deepvm(rows: list[SweepRow]) 
 
 def test_axes_say_units_and_scale(rows: list[SweepRow]) -> None:
     text = texts_of(pictures.sweep_figure(rows, catalog_name="paper", eflops_unit="TFLOPS"))
-    for part in ("$/h", "DeepVM's highest", "catalogue paper", "1,477.9", "TFLOPS"):
+    for part in ("$/h", "DeepVM's highest", "catalog paper", "1,477.9", "TFLOPS"):
         assert part in text
 
 

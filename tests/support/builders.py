@@ -39,7 +39,7 @@ def cpu_type(name: str = "cpu.xlarge", **changes: Any) -> InstanceType:
 
 
 def catalog(*instances: InstanceType, **changes: Any) -> Catalog:
-    """A catalogue of these types, of one GPU and one CPU type when none is given; memory nodes by eq. 6 alone."""
+    """A catalog of these types, of one GPU and one CPU type when none is given; memory nodes by eq. 6 alone."""
     fields = {"name": "test", "instances": instances or (gpu_type(), cpu_type()), "memory_nodes": PAPER_NODES}
     return Catalog(**(fields | changes))
 

@@ -1,6 +1,6 @@
 """A brute-force oracle for the planner: nested loops and exact fractions, nothing clever.
 
-Written from the specification alone. It shares only the catalogue's dataclasses with deepvm: curves, saturation, money,
+Written from the specification alone. It shares only the catalog's dataclasses with deepvm: curves, saturation, money,
 quotas, objectives and the ranking are worked out here a second time. A request is anything with the attributes of a
 ``PlanRequest``.
 """

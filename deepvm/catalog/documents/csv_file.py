@@ -1,4 +1,4 @@
-"""Catalogues as CSV: the JSON document flattened to one row per instance type, for spreadsheets.
+"""Catalogs as CSV: the JSON document flattened to one row per instance type, for spreadsheets.
 
 ::
 
@@ -9,7 +9,7 @@
     instance_type,vcpus,memory_gib,...,measured,note
     g4dn.xlarge,4,16,...,1:1 2:1.036,
 
-Lines ``# key: value`` above the header carry what belongs to the whole catalogue; ``quota`` and ``n_sat`` may stand
+Lines ``# key: value`` above the header carry what belongs to the whole catalog; ``quota`` and ``n_sat`` may stand
 many times. An empty field is a field that the JSON document leaves out. The rows pass the same schema as JSON.
 """
 
@@ -67,7 +67,7 @@ MAX_ROWS = 20_000
 
 MAX_COLUMNS = 100
 MAX_ABOVE = 10_000
-"""More lines above the header are not a catalogue's; nor are more columns than 100."""
+"""More lines above the header are not a catalog's; nor are more columns than 100."""
 
 REQUIRED = ("instance_type", "vcpus")
 KEYS = (
@@ -171,7 +171,7 @@ def parse_csv(text: str, path: FilePath) -> Sheet:
 
 
 def format_csv(catalog: Catalog) -> tuple[str, tuple[str, ...]]:
-    """The CSV text of a catalogue, and in words what CSV cannot carry and was left out."""
+    """The CSV text of a catalog, and in words what CSV cannot carry and was left out."""
     document = document_of(catalog)
     out = io.StringIO()
     for key in KEYS:

@@ -1,4 +1,4 @@
-"""Catalogues and quotas as JSON: exact numbers in, readable text out."""
+"""Catalogs and quotas as JSON: exact numbers in, readable text out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from deepvm.errors import CatalogFormatError, Problem
 
 MAX_FIELDS = 1000
-"""More fields in one object are not a catalogue; refused before each is reported as unknown."""
+"""More fields in one object are not a catalog; refused before each is reported as unknown."""
 
 MAX_VALUES = 2_000_000
 """More values in a file are refused unread: 20 000 types, the most that the schema allows, hold fewer."""
@@ -33,10 +33,10 @@ class RepeatedKeys(dict[str, Any]):
         self.repeated = tuple(repeated)
 
 
-_A_CATALOGUE = "allowed: one JSON object, as `deepvm catalog show paper -o json` prints it"
+_A_CATALOG = "allowed: one JSON object, as `deepvm catalog show paper -o json` prints it"
 
 
-def parse_json(text: str, path: Path, wanted: str = _A_CATALOGUE) -> object:
+def parse_json(text: str, path: Path, wanted: str = _A_CATALOG) -> object:
     """Read JSON with its decimals exact; NaN and infinities stay in, so that validation can name their place.
 
     Args:
@@ -64,7 +64,7 @@ def parse_json(text: str, path: Path, wanted: str = _A_CATALOGUE) -> object:
 
 
 def load_exact(text: str) -> dict[str, Any]:
-    """Read JSON of our own (an embedded catalogue) with its decimals exact."""
+    """Read JSON of our own (an embedded catalog) with its decimals exact."""
     document: dict[str, Any] = json.loads(text, parse_float=Decimal)
     return document
 

@@ -134,10 +134,10 @@ class ConfigurationDocument(_Object):
 class SourceDocument(_Object):
     """Where the prices come from."""
 
-    catalog: Text = Field("", max_length=1000, description="name of the catalogue: one line of text")
+    catalog: Text = Field("", max_length=1000, description="name of the catalog: one line of text")
     region: Place | Literal[""] | None = Field(None, description=f"the provider's region: {_PLACE}, or null")
     prices_as_of: Day | None = Field(None, description="the day the prices were true: a date YYYY-MM-DD, or null")
-    kind: Text = Field("", max_length=100, description="kind of the catalogue, such as embedded: one line of text")
+    kind: Text = Field("", max_length=100, description="kind of the catalog, such as embedded: one line of text")
     source: Text = Field("", max_length=10_000, description="who published the prices: one line of text")
     price_basis: Text = Field("", max_length=1000, description="which spot price is meant: one line of text")
 

@@ -1,4 +1,4 @@
-"""The one schema of the files that users write: catalogues (JSON, CSV) and quotas.
+"""The one schema of the files that users write: catalogs (JSON, CSV) and quotas.
 
 The pydantic models are validated against, never used as data. Each description states the unit and the range; it is
 shown in the JSON Schema and, word for word, in the error about that field. Rules that join fields (prices, unique
@@ -255,13 +255,13 @@ class InstanceDocument(_Object):
     )
     gpu: GpuDocument | None = Field(None, description="its GPUs: an object, or null for a CPU type")
     eflops: Eflops | None = _unknown(
-        "measured operations per second in the catalogue's eflops_unit", MAX_EFLOPS, "when nobody has profiled it"
+        "measured operations per second in the catalog's eflops_unit", MAX_EFLOPS, "when nobody has profiled it"
     )
     eflops_basis: Text = _text("how eflops was estimated, which needs --estimates; empty when it was measured")
-    eflops_source: Text = _text("who measured eflops, where it was not the catalogue's own source")
+    eflops_source: Text = _text("who measured eflops, where it was not the catalog's own source")
     speedups: list[Curve] = _rows("speed-up curves", most=100, default=[])
     default_speedup: Literal["", "hybrid", "ring", "measured"] = Field(
-        "", description="kind of curve to use for this type: hybrid, ring or measured, empty for the catalogue's"
+        "", description="kind of curve to use for this type: hybrid, ring or measured, empty for the catalog's"
     )
     speedup_basis: Text = _text("whose curves these are, which is said as a doubt; empty when its own")
     cpu_architecture: Literal["", "x86_64", "arm64"] = Field(
@@ -309,9 +309,9 @@ class CatalogDocument(_Object):
 
     schema_ref: str | None = Field(None, alias="$schema", description="for editors: where this JSON Schema is")
     schema_version: Literal["deepvm.catalog/1"] = Field(description=f"version of the format: {CATALOG_VERSION}")
-    name: Text = _text("name of the catalogue; the file's name when empty", most=100)
+    name: Text = _text("name of the catalog; the file's name when empty", most=100)
     region: Text = _text("the provider's region, empty when the types are invented", most=100)
-    description: Text = _text("what this catalogue is")
+    description: Text = _text("what this catalog is")
     prices_as_of: Day | None = Field(
         None, description="the day the prices were true: a date YYYY-MM-DD, or null when there is none"
     )
@@ -339,7 +339,7 @@ class CatalogDocument(_Object):
 
 
 class QuotaDocument(_Object):
-    """Limits of an account, to be used in place of a catalogue's own."""
+    """Limits of an account, to be used in place of a catalog's own."""
 
     schema_ref: str | None = Field(None, alias="$schema", description="for editors: where the JSON Schema is")
     schema_version: Literal["deepvm.quotas/1"] = Field(description=f"version of the format: {QUOTAS_VERSION}")
@@ -347,7 +347,7 @@ class QuotaDocument(_Object):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a catalogue, units and ranges in the descriptions."""
+    """The JSON Schema (draft 2020-12) of a catalog, units and ranges in the descriptions."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "catalog.schema.json",

@@ -1,4 +1,4 @@
-"""A catalogue as a plain document (what a JSON file holds) and back.
+"""A catalog as a plain document (what a JSON file holds) and back.
 
 Nothing here validates: embedded documents are ours and a test validates them, files of users pass
 :mod:`deepvm.catalog.documents.validation` first. That keeps pydantic, which is slow to import, out of the common path.
@@ -21,7 +21,7 @@ from deepvm.core.units import to_decimal
 from deepvm.errors import RequestError
 
 CATALOG_VERSION = "deepvm.catalog/1"
-"""``schema_version`` of a catalogue."""
+"""``schema_version`` of a catalog."""
 
 QUOTAS_VERSION = "deepvm.quotas/1"
 """``schema_version`` of a file of quotas."""
@@ -31,12 +31,12 @@ Document = Mapping[str, Any]
 
 
 def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> Catalog:
-    """Make the catalogue that a valid document describes.
+    """Make the catalog that a valid document describes.
 
     Args:
         document: valid by the schema; prices in $/h, memory in GiB, network in Gbit/s.
         kind: ``Provenance.kind``, ``embedded`` or ``file``.
-        name: the catalogue's name where the document gives none.
+        name: the catalog's name where the document gives none.
 
     Raises:
         RequestError: a core class refuses a figure; a document that passed the schema does not get here.
@@ -121,7 +121,7 @@ def _quota(family: str, market: Market, vcpus: int, in_use: int) -> Quota:
 
 
 def document_of(catalog: Catalog) -> dict[str, Any]:
-    """The document that describes a catalogue; :func:`build_catalog` of it gives the same catalogue.
+    """The document that describes a catalog; :func:`build_catalog` of it gives the same catalog.
 
     Prices become JSON numbers whose shortest decimal form is the exact price. ``Provenance.kind`` is not part of it:
     that is where the document was found, not what it says.

@@ -86,7 +86,7 @@ class Finding:
 
 
 def catalog_findings(document: object) -> list[Finding]:
-    """Everything that is wrong with a catalogue's document, the first 1000 fields of it; empty when it is valid."""
+    """Everything that is wrong with a catalog's document, the first 1000 fields of it; empty when it is valid."""
     findings, refused = _schema_findings(schema.CatalogDocument, document)
     if isinstance(document, Mapping) and ("schema_version",) not in refused:
         findings += islice(_joined_findings(document, refused), _MANY)

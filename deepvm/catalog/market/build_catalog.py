@@ -1,4 +1,4 @@
-"""Signals of a region joined into a catalogue, each figure with the source and the age of its signal."""
+"""Signals of a region joined into a catalog, each figure with the source and the age of its signal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PRICES = (ON_DEMAND, SPOT)
 
 
 class SignalMissingError(MissingDataError):
-    """Something that a catalogue needs is not at hand.
+    """Something that a catalog needs is not at hand.
 
     Attributes:
         what: what is missing, in words. kinds: the signals that would tell.

@@ -1,6 +1,6 @@
 """What is known of a type's speed: measured on itself, on one with the same GPU, or estimated; and always said which.
 
-Measured are three types of the embedded catalogue ``paper``. The rest follows from them:
+Measured are three types of the embedded catalog ``paper``. The rest follows from them:
 
 - the same GPU once: its eFLOPS, and its curves, which are those of another size and say so;
 - the same GPU several times: as many times its eFLOPS (an estimate until somebody profiles the VM). In data-parallel

@@ -1,6 +1,6 @@
 """Today's market of a region: live, from the cache, or the snapshot, whichever is the best that can be had.
 
-Catalogues called ``aws`` or ``aws-REGION`` are made here. Nothing slow is loaded before it is needed: with a fresh
+Catalogs called ``aws`` or ``aws-REGION`` are made here. Nothing slow is loaded before it is needed: with a fresh
 cache, or without credentials, boto3 stays out.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from deepvm.catalog.signals.signal import Provider
 
 KINDS = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
-"""The signals of a catalogue; a history of prices comes on top where it is asked for."""
+"""The signals of a catalog; a history of prices comes on top where it is asked for."""
 
 MOST_DAYS = 90
 """AWS keeps spot prices for 90 days."""
@@ -144,7 +144,7 @@ _TYPES_ASKED = 5
 
 
 def region_in(name: str) -> str | None:
-    """The region that a catalogue's name means: empty for ``aws``, None when it is no such name.
+    """The region that a catalog's name means: empty for ``aws``, None when it is no such name.
 
     Raises:
         RequestError: ``aws-`` and something that is no region.
@@ -163,7 +163,7 @@ def open_markets(
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Catalog, ...]:
-    """The catalogues of regions, in their order; of several, those that cannot be had are left out with a note.
+    """The catalogs of regions, in their order; of several, those that cannot be had are left out with a note.
 
     Args:
         regions: their names; none for the user's own, ``all`` for every region that can be had.
@@ -187,7 +187,7 @@ def open_markets(
 
 
 def open_market(region: str = "", request: MarketRequest | None = None, **given: object) -> Catalog:
-    """The catalogue of one region; see :func:`open_markets`."""
+    """The catalog of one region; see :func:`open_markets`."""
     return open_markets([region] if region else [], request or MarketRequest(), **given)[0]  # type: ignore[arg-type]
 
 
@@ -300,7 +300,7 @@ def _several(
     now: datetime,
     progress: Callable[[str], None],
 ) -> tuple[Catalog, ...]:
-    """The catalogues of regions; of several, those that cannot be had become a note of the others.
+    """The catalogs of regions; of several, those that cannot be had become a note of the others.
 
     Raises:
         MissingDataError, RequestError, CloudError: what the first region lacks, if none of them can be had.

@@ -1,6 +1,6 @@
-"""Measured tables in a catalogue: eFLOPS, speed-up curves and network saturation of the user's own machines.
+"""Measured tables in a catalog: eFLOPS, speed-up curves and network saturation of the user's own machines.
 
-Pure: what was measured and a catalogue come in, a catalogue goes out that says in its provenance what is measured.
+Pure: what was measured and a catalog come in, a catalog goes out that says in its provenance what is measured.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from deepvm.errors import RequestError
 
 @dataclass(frozen=True)
 class Applied:
-    """A catalogue with what was measured in it.
+    """A catalog with what was measured in it.
 
     Attributes:
-        catalog: the catalogue. used: the entries that changed it. notes: why others did not, as far as it is worth a
+        catalog: the catalog. used: the entries that changed it. notes: why others did not, as far as it is worth a
             word. workloads: of the eFLOPS and of the curves that count, each empty without any.
     """
 
@@ -33,7 +33,7 @@ class Applied:
 
 
 def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
-    """Put measured figures in the place of a catalogue's own.
+    """Put measured figures in the place of a catalog's own.
 
     - ``eflops``: by the rule of :mod:`deepvm.catalog.measured.comparable_eflops`.
     - ``scaling``: the type's ``measured`` curve, which becomes its default where it has at least three sizes above 1,
@@ -45,7 +45,7 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
         tables: what was measured.
         catalog: what is known otherwise; returned as it is when nothing concerns it.
         workload: the beginning of the workload that counts, such as ``resnet50``; empty for the rule.
-        among: all catalogues that are compared with this one, such as those of other regions: their eFLOPS must come
+        among: all catalogs that are compared with this one, such as those of other regions: their eFLOPS must come
             to one scale.
 
     Raises:
@@ -55,7 +55,7 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
 
 
 def reasons(tables: Tables, catalog: Catalog) -> dict[str, str]:
-    """Why entries are not used in a catalogue, by name; empty for those that are.
+    """Why entries are not used in a catalog, by name; empty for those that are.
 
     Args:
         tables: what was measured.
@@ -73,11 +73,11 @@ def reasons(tables: Tables, catalog: Catalog) -> dict[str, str]:
 def _not_concerned(entry: Entry, catalog: Catalog, workloads: tuple[str, str]) -> str:
     if entry.kind == "saturation":
         if not {entry.sender_type, entry.receiver_type} & catalog.by_name.keys():
-            return f"the catalogue has neither a type {entry.sender_type} nor {entry.receiver_type}"
+            return f"the catalog has neither a type {entry.sender_type} nor {entry.receiver_type}"
         return "of several measurements at one bandwidth the smallest n_sat holds"
     instance = catalog.by_name.get(entry.instance_type)
     if instance is None:
-        return f"the catalogue has no type {entry.instance_type}"
+        return f"the catalog has no type {entry.instance_type}"
     if instance.gpu is None:
         return f"{entry.instance_type} has no GPU, and only types with GPUs train"
     return f"{workloads[entry.kind == 'scaling']} counts for {entry.instance_type}; --workload chooses"

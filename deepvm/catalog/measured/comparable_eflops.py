@@ -1,19 +1,19 @@
 """Which eFLOPS compare with which: the rule that keeps figures of two workloads from one ranking.
 
-A catalogue's eFLOPS are of one workload and in one unit (the paper's: 377 for a T4). What ``deepvm profile eflops``
+A catalog's eFLOPS are of one workload and in one unit (the paper's: 377 for a T4). What ``deepvm profile eflops``
 measures is FLOP/s of another workload (10^12 and more). Side by side, whatever was measured would beat everything else.
 So a figure counts only on a scale that it shares with the others:
 
 1. Figures measured here with one and the same workload compare with each other. Where several workloads were measured,
    one counts: the one that was asked for, else the one measured on the most types, else the one measured last.
-2. A type with a figure measured here and a published one of the catalogue links the two scales; with several, the
-   geometric mean of their ratios does. Measured figures are brought to the catalogue's scale by it, the others stay as
+2. A type with a figure measured here and a published one of the catalog links the two scales; with several, the
+   geometric mean of their ratios does. Measured figures are brought to the catalog's scale by it, the others stay as
    they are. One type alone then keeps its figure: a single measurement says nothing about which type is faster.
 3. Where the ratios of several links differ by more than a quarter, the workloads run the GPUs so differently that
    published figures are estimates beside the measured ones: they need ``--estimates``.
 4. Without a link nothing compares: only what was measured here may train. ``--estimates`` lets the others in, linked by
    the estimates of the types that were measured.
-5. Other types with the same GPU follow a measured one, as they do in the catalogue: the same figure for the same number
+5. Other types with the same GPU follow a measured one, as they do in the catalog: the same figure for the same number
    of GPUs, a multiple (an estimate) for another number.
 """
 
@@ -36,10 +36,10 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Speeds:
-    """A catalogue's types with measured eFLOPS in them.
+    """A catalog's types with measured eFLOPS in them.
 
     Attributes:
-        instances: all types, in the catalogue's order. unit: what eFLOPS count now.
+        instances: all types, in the catalog's order. unit: what eFLOPS count now.
         used: the entries whose figures are in. notes: why others are not.
         doubts: see :class:`deepvm.core.cluster.instances.Provenance`.
     """
@@ -53,11 +53,11 @@ class Speeds:
 
 @dataclass(frozen=True)
 class _Scale:
-    """How measured figures come to the catalogue's scale.
+    """How measured figures come to the catalog's scale.
 
     Attributes:
-        factor: catalogue's unit in one FLOP/s. links: the types that say so. spread: largest ratio over smallest.
-        estimated: whether they are estimates, so that the catalogue's figures come to the measured scale instead.
+        factor: catalog's unit in one FLOP/s. links: the types that say so. spread: largest ratio over smallest.
+        estimated: whether they are estimates, so that the catalog's figures come to the measured scale instead.
     """
 
     factor: float
@@ -67,7 +67,7 @@ class _Scale:
 
 
 def measured_speeds(catalog: Catalog, entries: Sequence[Entry], chosen: str, known: Catalog) -> Speeds:
-    """Put eFLOPS that were measured into a catalogue's types.
+    """Put eFLOPS that were measured into a catalog's types.
 
     Args:
         catalog: where they go.
@@ -94,7 +94,7 @@ def measured_speeds(catalog: Catalog, entries: Sequence[Entry], chosen: str, kno
 
 
 def choose_workload(entries: Iterable[Entry], catalog: Catalog) -> str:
-    """The workload that was measured on the most GPU types of a catalogue; of equals the one measured last.
+    """The workload that was measured on the most GPU types of a catalog; of equals the one measured last.
 
     Args:
         entries: those that can be used.
@@ -165,7 +165,7 @@ def _with_speed(instance: InstanceType, catalog: Catalog, here: Mapping[str, Ent
         entry = here[instance.name]
         source = f"measured here, {entry.measured_at.date()} ({entry.workload}): {_measured(entry):.4g} FLOP/s"
         if not scale.estimated:
-            source += f", on the catalogue's scale by {listed(scale.links)}"
+            source += f", on the catalog's scale by {listed(scale.links)}"
         return replace(instance, eflops=_rounded(_measured(entry) * factor), eflops_basis="", eflops_source=source)
     same = [
         n
@@ -195,7 +195,7 @@ def _with_speed(instance: InstanceType, catalog: Catalog, here: Mapping[str, Ent
 def _following(
     instance: InstanceType, same: Sequence[InstanceType], here: Mapping[str, Entry], factor: float
 ) -> InstanceType:
-    """A type with the GPU of types that were measured: their figures in the catalogue's own proportion."""
+    """A type with the GPU of types that were measured: their figures in the catalog's own proportion."""
     assert instance.gpu is not None
     shares = []
     for other in same:
@@ -231,20 +231,20 @@ def _doubts(
             f"measure {' or '.join(published[:3])} with the same workload too to compare them, or " if published else ""
         )
         return (
-            f"{measured}: eFLOPS measured here with {chosen} compare with none of the catalogue's, which are of "
-            f"another workload, so {count} with figures of the catalogue count only with --estimates; {too}leave the "
+            f"{measured}: eFLOPS measured here with {chosen} compare with none of the catalog's, which are of "
+            f"another workload, so {count} with figures of the catalog count only with --estimates; {too}leave the "
             "measured tables out with --tables paper",
         )
     if scale.spread > FAR_APART:
         return (
-            f"{listed(scale.links)} link what was measured here with {chosen} to the catalogue's eFLOPS, and differ "
+            f"{listed(scale.links)} link what was measured here with {chosen} to the catalog's eFLOPS, and differ "
             f"by {scale.spread - 1:.0%}: GPUs compare differently in the two workloads, so {count} with figures of the "
-            "catalogue count only with --estimates; measure them too",
+            "catalog count only with --estimates; measure them too",
         )
     how = "alone links" if len(scale.links) == 1 else f"link (within {scale.spread - 1:.0%})"
     return (
-        f"{listed(scale.links)} {how} what was measured here with {chosen} to the catalogue's eFLOPS: {count} with "
-        "figures of the catalogue compare only as far as both workloads run GPUs alike; measure them too to be sure",
+        f"{listed(scale.links)} {how} what was measured here with {chosen} to the catalog's eFLOPS: {count} with "
+        "figures of the catalog compare only as far as both workloads run GPUs alike; measure them too to be sure",
     )
 
 
@@ -255,7 +255,7 @@ def smallest_of_each_gpu(instances: Iterable[InstanceType]) -> list[str]:
 
 
 def _rests(old: InstanceType, new: InstanceType) -> bool:
-    """Whether a type still goes by the catalogue's figure."""
+    """Whether a type still goes by the catalog's figure."""
     return old.gpu is not None and old.eflops is not None and not new.eflops_source.startswith(("measured", "after"))
 
 

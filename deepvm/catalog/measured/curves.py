@@ -6,7 +6,7 @@ of the types beside which it is ranked. Speed-ups of two workloads may differ se
 1. Only curves of one workload count: of the one that was asked for, else of the measured eFLOPS, else of the one that
    was measured on the most types, else last. Where none is of the eFLOPS' workload, those of its model come first.
    Others are kept as curves of their workloads, which no ranking uses.
-2. Types that nobody measured go by the catalogue's curves and eFLOPS. Nobody knows whether these are of the same
+2. Types that nobody measured go by the catalog's curves and eFLOPS. Nobody knows whether these are of the same
    workload (the paper does not say what its eFLOPS are of), so each such meeting is a doubt that names what to measure.
 """
 
@@ -145,10 +145,10 @@ def curve_doubts(
             )
         if name in speeds and not same_workload(entry.workload, of_eflops):
             found.append(f"the curve of {name} was measured with {entry.workload}, its eFLOPS with {of_eflops}")
-    return [*found, *_beside_the_catalogue(list(instances), curves)]
+    return [*found, *_beside_the_catalog(list(instances), curves)]
 
 
-def _beside_the_catalogue(instances: Sequence[InstanceType], curves: Curves) -> list[str]:
+def _beside_the_catalog(instances: Sequence[InstanceType], curves: Curves) -> list[str]:
     """Rule 2. Types with estimated eFLOPS rank only with ``--estimates``, which says so itself."""
     ranked = [i for i in instances if i.gpu is not None and i.eflops is not None and not i.eflops_basis]
     own = sorted({i.name for i in ranked} & set(curves.defaults))
@@ -160,13 +160,13 @@ def _beside_the_catalogue(instances: Sequence[InstanceType], curves: Curves) -> 
         to_measure = smallest_of_each_gpu(rest)
         found.append(
             f"the speed-up of {listed(own)} was measured here with {workload}, and {listed([i.name for i in rest])} "
-            f"{'goes' if len(rest) == 1 else 'go'} by the catalogue's, which may be of another workload: they compare "
+            f"{'goes' if len(rest) == 1 else 'go'} by the catalog's, which may be of another workload: they compare "
             f"only as far as both scale alike; run 'deepvm profile scaling' with {workload} on {listed(to_measure)} too"
         )
     borrowed = [i.name for i in ranked if i.name in own and not i.eflops_source.startswith(("measured", "after"))]
     if borrowed:
         found.append(
-            f"the eFLOPS of {listed(borrowed)} are the catalogue's, perhaps of another workload than {workload}, with "
+            f"the eFLOPS of {listed(borrowed)} are the catalog's, perhaps of another workload than {workload}, with "
             "which the speed-up was measured here; run 'deepvm profile eflops' with that there too"
         )
     return found

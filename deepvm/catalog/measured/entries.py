@@ -184,7 +184,7 @@ class Tables:
         return Tables(tuple(found[name] for name in sorted(found)), self.path)
 
     def apply(self, catalog: Catalog, workload: str = "") -> Catalog:
-        """The catalogue with these figures in it; see :func:`deepvm.catalog.measured.tables.apply`."""
+        """The catalog with these figures in it; see :func:`deepvm.catalog.measured.tables.apply`."""
         from deepvm.catalog.measured.apply import apply
 
         return apply(self, catalog, workload)

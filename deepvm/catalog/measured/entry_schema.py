@@ -291,7 +291,7 @@ def document_findings(kind: str, document: object, path: Path = ()) -> list[Find
     if not found and kind != "saturation":
         key = workload_key(document["workload"])  # type: ignore[index]  # valid, so it is an object
         if len(key) > MAX_KEY:
-            expected = f"allowed: at most {MAX_KEY} characters together, as a workload of a catalogue has"
+            expected = f"allowed: at most {MAX_KEY} characters together, as a workload of a catalog has"
             found.append(Finding((*path, "workload"), shown(key), expected))
     if not found and kind == "scaling":
         found += _curve_findings(document["points"], (*path, "points"))  # type: ignore[index]  # valid

@@ -1,4 +1,4 @@
-"""Whether what was measured ran on the GPUs that the catalogue gives a type: a wrong type is easily typed."""
+"""Whether what was measured ran on the GPUs that the catalog gives a type: a wrong type is easily typed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def another_gpu(entry: Entry, gpu: Gpu) -> list[str]:
 
     Args:
         entry: of kind ``eflops`` or ``scaling``.
-        gpu: of its type, as the catalogue has it.
+        gpu: of its type, as the catalog has it.
     """
     model = re.compile(rf"(?<![a-z0-9]){re.escape(gpu.name.lower())}(?![a-z0-9])")
     if not entry.gpus or any(model.search(n.lower()) for n in entry.gpus):

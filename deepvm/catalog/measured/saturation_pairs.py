@@ -1,8 +1,8 @@
-"""n_sat that was measured between two types, in a catalogue's table of n_sat by bandwidth (DeepVM Table V).
+"""n_sat that was measured between two types, in a catalog's table of n_sat by bandwidth (DeepVM Table V).
 
-The planner looks n_sat up by the bandwidth that the catalogue gives both types, min(sender, receiver), of the receiver
+The planner looks n_sat up by the bandwidth that the catalog gives both types, min(sender, receiver), of the receiver
 what counts for a memory node; so there the row of a pair stands, whatever bandwidth was seen while it was measured: one
-stream of a 25 Gbit/s VM may reach 5, and a row at 5 would never count for the pair itself. Where the catalogue does not
+stream of a 25 Gbit/s VM may reach 5, and a row at 5 would never count for the pair itself. Where the catalog does not
 know an end, the document's bandwidth counts; a pair of two unknown types changes nothing.
 
 n_sat never falls as bandwidth grows. A knee that was measured replaces the published row of its bandwidth; rows of less

@@ -252,7 +252,7 @@ def encode_tables(tables: Tables) -> bytes:
 
 
 def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
-    """A catalogue with measured figures in the place of its own; see :func:`deepvm.catalog.measured.apply.apply`."""
+    """A catalog with measured figures in the place of its own; see :func:`deepvm.catalog.measured.apply.apply`."""
     from deepvm.catalog.measured.apply import apply as put
 
     return put(tables, catalog, workload, among=among)

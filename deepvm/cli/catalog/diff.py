@@ -1,4 +1,4 @@
-"""``deepvm catalog diff``: what changed between two catalogues."""
+"""``deepvm catalog diff``: what changed between two catalogs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHANGED = 1
 @takes_flags
 def diff(
     old: Annotated[
-        str, typer.Argument(metavar="OLD", help="AWS's market, an embedded catalogue, or a .json or .csv file.")
+        str, typer.Argument(metavar="OLD", help="AWS's market, an embedded catalog, or a .json or .csv file.")
     ],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The one to compare it with.")],
     flags: SourceFlags,
@@ -28,7 +28,7 @@ def diff(
         bool, typer.Option("--fail-on-change", help="Leave with exit code 1 when anything changed.")
     ] = False,
 ) -> None:
-    """Show what changed between two catalogues: types, prices (the largest change in % first) and figures.
+    """Show what changed between two catalogs: types, prices (the largest change in % first) and figures.
 
     Example: deepvm catalog diff yesterday.json today.json
     """

@@ -1,4 +1,4 @@
-"""``deepvm catalog``: look at catalogues, check and convert one's own."""
+"""``deepvm catalog``: look at catalogs, check and convert one's own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Refresh, list, show, compare, validate and convert catalogues of instance types and prices.",
+    help="Refresh, list, show, compare, validate and convert catalogs of instance types and prices.",
 )
 app.command("refresh", cls=ConfiguredCommand, short_help="Fetch prices, types and quotas from AWS now.")(refresh)
 app.command("status", cls=ConfiguredCommand, short_help="Show what is kept of AWS's prices and types.")(status)
-app.command("diff", cls=ConfiguredCommand, short_help="Show what changed between two catalogues.")(diff)
+app.command("diff", cls=ConfiguredCommand, short_help="Show what changed between two catalogs.")(diff)
 
 
 class ListOutput(str, Enum):
@@ -49,11 +49,11 @@ class ShowOutput(str, Enum):
     CSV = "csv"
 
 
-@app.command("list", short_help="List the catalogues that come with deepvm.")
+@app.command("list", short_help="List the catalogs that come with deepvm.")
 def list_catalogs(
     output: Annotated[ListOutput, typer.Option("--output", "-o", help="Form of the output.")] = ListOutput.TABLE,
 ) -> None:
-    """List the catalogues that come with deepvm; what was fetched from AWS is in 'deepvm catalog status'."""
+    """List the catalogs that come with deepvm; what was fetched from AWS is in 'deepvm catalog status'."""
     from deepvm.catalog.store import catalog_names, load_catalog
 
     rows = [_summary(load_catalog(name, prices="snapshot")) for name in catalog_names()]
@@ -84,18 +84,18 @@ def list_catalogs(
     sys.stdout.write(text)
 
 
-@app.command(cls=ConfiguredCommand, short_help="Show the types of a catalogue with their prices.")
+@app.command(cls=ConfiguredCommand, short_help="Show the types of a catalog with their prices.")
 @takes_flags
 def show(
     catalog: Annotated[
-        str, typer.Argument(metavar="NAME|FILE", help="AWS's market, an embedded catalogue, or a .json or .csv file.")
+        str, typer.Argument(metavar="NAME|FILE", help="AWS's market, an embedded catalog, or a .json or .csv file.")
     ],
     flags: ShowFlags,
     output: Annotated[
         ShowOutput, typer.Option("--output", "-o", help="json and csv are the file formats: redirect, edit, use.")
     ] = ShowOutput.TABLE,
 ) -> None:
-    """Show the types of a catalogue with their prices and performance, those that you measured included."""
+    """Show the types of a catalog with their prices and performance, those that you measured included."""
     from deepvm.catalog.store import format_catalog
 
     loaded = flags.load(catalog)
@@ -114,9 +114,9 @@ def show(
 
 @app.command()
 def validate(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A .json or .csv catalogue.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A .json or .csv catalog.")],
 ) -> None:
-    """Check a catalogue and name every problem.
+    """Check a catalog and name every problem.
 
     Exit code 0 with a summary, or 4 with the place of every problem, what was found and what is allowed.
     """
@@ -134,13 +134,13 @@ def validate(
 @takes_flags
 def convert(
     source: Annotated[
-        str, typer.Argument(metavar="IN", help="AWS's market, an embedded catalogue, or a .json or .csv file.")
+        str, typer.Argument(metavar="IN", help="AWS's market, an embedded catalog, or a .json or .csv file.")
     ],
     target: Annotated[str, typer.Argument(metavar="OUT", help="The file to write; .json or .csv decides the format.")],
     flags: SourceFlags,
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")] = False,
 ) -> None:
-    """Write a catalogue as JSON or as CSV."""
+    """Write a catalog as JSON or as CSV."""
     import os
 
     from deepvm.catalog.store import ENDINGS, save_catalog

@@ -1,4 +1,4 @@
-"""From the options that say where prices come from to catalogues."""
+"""From the options that say where prices come from to catalogs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
-    """The catalogues that the options mean, one for each region, with notes on stderr about where they come from.
+    """The catalogs that the options mean, one for each region, with notes on stderr about where they come from.
 
     What the user measured is in them.
 
     Raises:
-        MissingDataError: the catalogue holds prices of another region, or nothing is known of the region.
+        MissingDataError: the catalog holds prices of another region, or nothing is known of the region.
         CloudError: AWS had to answer and did not.
         DataError: it cannot be found or read.
         RequestError: options that contradict each other, or a workload that was not measured.
@@ -61,7 +61,7 @@ def _published(flags: PlanFlags) -> tuple[Catalog, ...]:
 
 
 def measured(catalogs: Sequence[Catalog], tables: str, workload: str) -> tuple[Catalog, ...]:
-    """Catalogues with the figures that the user measured, with notes about those that cannot be used.
+    """Catalogs with the figures that the user measured, with notes about those that cannot be used.
 
     Args:
         catalogs: all that are compared.
@@ -95,14 +95,14 @@ def measured(catalogs: Sequence[Catalog], tables: str, workload: str) -> tuple[C
 
 
 def _named(catalog: Catalog, tables: Tables, name: str) -> Catalog:
-    """The catalogue, which says of what file its measured figures are where it is not the user's own."""
+    """The catalog, which says of what file its measured figures are where it is not the user's own."""
     if name == "auto" or not catalog.provenance.measured:
         return catalog
     return replace(catalog, provenance=replace(catalog.provenance, measured_file=tables.path))
 
 
 def _other(flags: PlanFlags) -> Catalog:
-    """An embedded catalogue or a file, for which most of the options about prices mean nothing."""
+    """An embedded catalog or a file, for which most of the options about prices mean nothing."""
     from deepvm.catalog.store import load_catalog
     from deepvm.core.cluster.one_zone import zones_of
     from deepvm.errors import MissingDataError
@@ -110,11 +110,11 @@ def _other(flags: PlanFlags) -> Catalog:
     catalog = load_catalog(flags.catalog, network=flags.network, zone=flags.zone)
     setter = _set_elsewhere("region", list(flags.region)) if flags.regions else ""
     if setter and flags.regions != (catalog.region,):
-        note(f"region = {', '.join(flags.regions)} ({setter}) has no effect on catalogue {catalog.name}")
+        note(f"region = {', '.join(flags.regions)} ({setter}) has no effect on catalog {catalog.name}")
     for region in () if setter else flags.regions:
         if region != catalog.region:
             has = f"it holds prices of {catalog.region}" if catalog.region else "its types are in no region"
-            raise MissingDataError(f"catalogue {catalog.name} has no prices of region {region!r}: {has}")
+            raise MissingDataError(f"catalog {catalog.name} has no prices of region {region!r}: {has}")
     idle = {
         "--profile": flags.profile,
         "--zone": "" if zones_of(catalog) else flags.zone,
@@ -127,7 +127,7 @@ def _other(flags: PlanFlags) -> Catalog:
         if value:
             shown = option if value == "it" else f"{option} {value}"
             why = "does not tell zones apart" if option == "--zone" else "is not read from AWS"
-            note(f"{shown} has no effect: catalogue {catalog.name} {why}")
+            note(f"{shown} has no effect: catalog {catalog.name} {why}")
     return catalog
 
 
@@ -147,7 +147,7 @@ def _set_elsewhere(name: str, value: object) -> str:
 
 
 def one_catalog(flags: PlanFlags) -> Catalog:
-    """The catalogue that the options mean, where a command takes only one.
+    """The catalog that the options mean, where a command takes only one.
 
     Raises:
         RequestError: several regions.

@@ -28,7 +28,7 @@ def _complete_catalog(incomplete: str) -> list[str]:
 
 
 def complete_type(incomplete: str) -> list[str]:
-    """Types of the default catalogue that begin so, for the shell."""
+    """Types of the default catalog that begin so, for the shell."""
     from deepvm.catalog.store import load_catalog
 
     return [i.name for i in load_catalog(DEFAULT_CATALOG, offline=True) if i.name.startswith(incomplete)]
@@ -50,7 +50,7 @@ Policy = Annotated[
 ]
 Speedup = Annotated[
     Literal["hybrid", "ring", "measured"] | None,
-    typer.Option(help="Speed-up curve to use in place of the catalogue's default."),
+    typer.Option(help="Speed-up curve to use in place of the catalog's default."),
 ]
 CpuArch = Annotated[
     Literal["x86_64", "arm64"] | None, typer.Option(help="Only types with these processors. All unless given.")
@@ -122,9 +122,9 @@ class PlanFlags:
     ] = "30"
     network: Annotated[
         Network | None,
-        typer.Option(help="Bandwidth at its peak, or what can be sustained. The catalogue's unless given."),
+        typer.Option(help="Bandwidth at its peak, or what can be sustained. The catalog's unless given."),
     ] = None
-    profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogues and files.")] = ""
+    profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogs and files.")] = ""
     tables: Tables = "auto"
     workload: Workload = ""
     placement_scores: Annotated[
@@ -198,7 +198,7 @@ class PlanFlags:
     max_nodes: Annotated[str, typer.Option(metavar="N", help="The most VMs that train in one cluster.")] = "255"
     quota: Annotated[
         str | None,
-        typer.Option(metavar="FILE|none", help="Account limits in vCPUs, or none; the catalogue's unless given."),
+        typer.Option(metavar="FILE|none", help="Account limits in vCPUs, or none; the catalog's unless given."),
     ] = None
 
     # Not called "job": DEEPVM_JOB is what a training job calls itself.
@@ -348,7 +348,7 @@ def open_job(path: str) -> "Job | None":
 
     job = read_job(Path(path))
     if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
-        note(f"{path}: its prices are not used, the catalogue's are")
+        note(f"{path}: its prices are not used, the catalog's are")
     return job
 
 

@@ -19,7 +19,7 @@ _VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE
 
 
 def open_quotas(name: str | None, catalog: Catalog) -> tuple[Quota, ...] | None:
-    """None for the catalogue's own quotas, an empty tuple for ``none``, else those of a file."""
+    """None for the catalog's own quotas, an empty tuple for ``none``, else those of a file."""
     if name is None:
         return None
     if name.lower() == "none":
@@ -32,7 +32,7 @@ def open_quotas(name: str | None, catalog: Catalog) -> tuple[Quota, ...] | None:
     families = sorted({i.quota_family for i in catalog})
     for family in dict.fromkeys(q.family for q in quotas):
         if family not in families:
-            note(f"{name}: no type of catalogue {catalog.name} counts against {family!r}, only {', '.join(families)}")
+            note(f"{name}: no type of catalog {catalog.name} counts against {family!r}, only {', '.join(families)}")
     return quotas
 
 

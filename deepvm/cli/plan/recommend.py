@@ -123,9 +123,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 
 @takes_flags
 def explain(
-    name: Annotated[
-        str, typer.Argument(metavar="TYPE", autocompletion=o.complete_type, help="A type of the catalogue.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="TYPE", autocompletion=o.complete_type, help="A type of the catalog.")],
     flags: o.PlanFlags,
     output: Annotated[
         Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print the answer.")

@@ -1,4 +1,4 @@
-"""Options of commands that read catalogues and do not plan."""
+"""Options of commands that read catalogs and do not plan."""
 
 # No `from __future__ import annotations` here, as in deepvm.cli.plan.options: typer reads the types of the fields.
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SourceFlags:
-    """How a command that only reads catalogues comes to AWS's prices; as in :class:`PlanFlags`."""
+    """How a command that only reads catalogs comes to AWS's prices; as in :class:`PlanFlags`."""
 
     prices: Annotated[
         Prices, typer.Option(help="From AWS where that is possible, only from AWS, or those that came with deepvm.")
@@ -23,10 +23,10 @@ class SourceFlags:
     offline: Annotated[
         bool, typer.Option(show_default=False, help="Never ask the network: use what is kept on this machine.")
     ] = False
-    profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogues and files.")] = ""
+    profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogs and files.")] = ""
 
     def load(self, name: str) -> "Catalog":
-        """A catalogue, with notes about where AWS's prices come from.
+        """A catalog, with notes about where AWS's prices come from.
 
         Raises:
             DataError, CloudError: it cannot be had.

@@ -239,11 +239,11 @@ def every_type() -> Catalog:
 
 
 def warn_of_types(types: Iterable[str], catalog: Catalog | None = None) -> None:
-    """Name those that are in no catalogue: a mistyped type would never be used and never be missed."""
+    """Name those that are in no catalog: a mistyped type would never be used and never be missed."""
     known = (catalog or every_type()).by_name
     for name in sorted(set(types) - set(known)):
         meant = did_you_mean(name, known)
-        note(f"no catalogue that comes with deepvm has a type {name}{f'; {meant}' if meant else ''}")
+        note(f"no catalog that comes with deepvm has a type {name}{f'; {meant}' if meant else ''}")
 
 
 def _say_which_are_used(new: Sequence[Entry], tables: Tables, known: Catalog) -> None:

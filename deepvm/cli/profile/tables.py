@@ -41,7 +41,7 @@ def list_tables(
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="Say of each whether it is used with this catalogue.  [default: all that come with deepvm]",
+            help="Say of each whether it is used with this catalog.  [default: all that come with deepvm]",
         ),
     ] = "",
     output: Output = "table",
@@ -80,12 +80,12 @@ def diff(
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="Show what the measurements change in this catalogue, not what the last change did.",
+            help="Show what the measurements change in this catalog, not what the last change did.",
         ),
     ] = "",
     output: Output = "table",
 ) -> None:
-    """Show what the last change did to the measured tables, or what they change in a catalogue.
+    """Show what the last change did to the measured tables, or what they change in a catalog.
 
     Example: deepvm tables diff --catalog paper
     """

@@ -141,7 +141,7 @@ class Recommendation:
     Attributes:
         rank: 1 is best.
         speedup: S(n) after the clamp; scaling_factor: K(n) = S(n)/n (eq. 13).
-        throughput: eFLOPS x n x K(n), in the catalogue's eFLOPS unit.
+        throughput: eFLOPS x n x K(n), in the catalog's eFLOPS unit.
         flopp_spot: operations per dollar of one spot VM (eq. 1).
         z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant 3600.
         usd_per_work: price over throughput, $/h per eFLOPS unit; None where the curve says that nothing is trained.

@@ -1,4 +1,4 @@
-"""What can be rented: instance types with their prices, quotas, and the catalogue that holds them."""
+"""What can be rented: instance types with their prices, quotas, and the catalog that holds them."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ class InstanceType:
         on_demand_usd_per_hour: $/h, None where it is not sold on demand.
         spot_usd_per_hour: $/h, None where it has no spot market.
         gpu: its GPUs, None for a CPU type.
-        eflops: operations per second in the catalogue's unit, None when nobody knows.
+        eflops: operations per second in the catalog's unit, None when nobody knows.
         eflops_basis: how ``eflops`` was estimated, in words; empty when it was measured. Such a type is considered only
             where estimates are allowed.
-        eflops_source: who measured ``eflops``, in words, where it was not the catalogue's own source.
+        eflops_source: who measured ``eflops``, in words, where it was not the catalog's own source.
         speedups: its speed-up curves, at most one general one of each kind.
         default_speedup: the kind of curve to use for this type unless the user says otherwise; empty for the
-            catalogue's.
+            catalog's.
         speedup_basis: whose curves these are, in words, where they are another type's; empty when its own. Such a type
             is considered as any other, and a warning says so.
         quota_family: the provider's quota that its vCPUs count against.
@@ -111,7 +111,7 @@ class InstanceType:
         current_generation: whether the provider calls it current.
         interruption_band: how often it is taken away: 0-4 for below 5, 5-10, 10-15, 15-20, above 20 % a month.
         spot_zones: its spot prices by zone: the one whose price is ``spot_usd_per_hour``, then the others, which are
-            put cheapest first. Empty when unknown. Of a type in a catalogue the first is the cheapest, of one in a
+            put cheapest first. Empty when unknown. Of a type in a catalog the first is the cheapest, of one in a
             cluster the cluster's zone (see :meth:`in_zone`).
         zones: ids of the zones that offer it; empty when unknown.
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
@@ -272,7 +272,7 @@ class Catalog:
     memory_nodes: MemoryNodeRule = REAL_NODES
 
     def __post_init__(self) -> None:
-        """Sell each type in its cheapest zone; refuse an empty catalogue and names or quotas that stand twice.
+        """Sell each type in its cheapest zone; refuse an empty catalog and names or quotas that stand twice.
 
         Raises:
             RequestError: naming the duplicates.
@@ -284,19 +284,19 @@ class Catalog:
         object.__setattr__(self, "instances", tuple(i.in_cheapest_zone() for i in self.instances))
 
     def sustained(self) -> Catalog:
-        """The same catalogue counting with what networks sustain; unknown where only the peak is known.
+        """The same catalog counting with what networks sustain; unknown where only the peak is known.
 
         Raises:
             MissingDataError: no type says what its network sustains.
         """
         if all(i.network_baseline_gbps is None for i in self):
             raise MissingDataError(
-                f"catalogue {self.name} does not say what networks sustain (network_baseline_gbps); use --network peak"
+                f"catalog {self.name} does not say what networks sustain (network_baseline_gbps); use --network peak"
             )
         return replace(self, instances=tuple(replace(i, network_gbps=i.network_baseline_gbps) for i in self))
 
     def __iter__(self) -> Iterator[InstanceType]:
-        """The types in the catalogue's order."""
+        """The types in the catalog's order."""
         return iter(self.instances)
 
     def __len__(self) -> int:
@@ -316,7 +316,7 @@ class Catalog:
         """
         if name in self.by_name:
             return self.by_name[name]
-        raise MissingDataError(f"catalogue {self.name} has no instance type {name!r}")
+        raise MissingDataError(f"catalog {self.name} has no instance type {name!r}")
 
 
 def _in_order(zones: Sequence[ZonePrice], price: Decimal | None) -> tuple[ZonePrice, ...]:

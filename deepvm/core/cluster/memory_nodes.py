@@ -41,7 +41,7 @@ class MemoryNodeRule:
     """What a VM must have to hold checkpoints.
 
     Attributes:
-        name: what catalogue files call it.
+        name: what catalog files call it.
         reserved_bytes: memory of any VM that no checkpoint can have. reserved_percent: and this share of its memory.
         least_vcpus: it receives, verifies and writes at the same time.
         sustained: whether its network counts with what it sustains, where that is known: checkpoints come again and
@@ -90,4 +90,4 @@ REAL_NODES = MemoryNodeRule(
 """For VMs that are rented: checkpoints may have 2.75 GB of 4 GiB, 6.4 GB of 8, 13.7 GB of 16, 57.5 GB of 64."""
 
 RULES: Mapping[str, MemoryNodeRule] = {rule.name: rule for rule in (REAL_NODES, PAPER_NODES)}
-"""By the name in catalogue files."""
+"""By the name in catalog files."""

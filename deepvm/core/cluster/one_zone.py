@@ -1,4 +1,4 @@
-"""A catalogue for whoever may use one zone only."""
+"""A catalog for whoever may use one zone only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deepvm.errors import RequestError
 
 
 def zones_of(catalog: Catalog) -> dict[str, str]:
-    """The zones that a catalogue tells of, by id, with their names in the user's account where it has them."""
+    """The zones that a catalog tells of, by id, with their names in the user's account where it has them."""
     ids = {zone: "" for i in catalog for zone in i.zones}
     named = {z.zone: z.name for i in catalog for z in i.spot_zones}
     return dict(sorted((ids | named).items()))
@@ -18,14 +18,14 @@ def zones_of(catalog: Catalog) -> dict[str, str]:
 def within_zone(catalog: Catalog, zone: str) -> Catalog:
     """The types that are sold in one zone, at its spot prices; what is not sold there is kept in ``Catalog.absent``.
 
-    A type whose zones are unknown may be anywhere and stays as it is, and so does a catalogue that tells of no zones.
+    A type whose zones are unknown may be anywhere and stays as it is, and so does a catalog that tells of no zones.
 
     Args:
         catalog: the types and prices.
         zone: its id, or its name in the user's account.
 
     Raises:
-        RequestError: the catalogue knows zones, and not this one.
+        RequestError: the catalog knows zones, and not this one.
     """
     known = zones_of(catalog)
     if not known:
@@ -33,7 +33,7 @@ def within_zone(catalog: Catalog, zone: str) -> Catalog:
     wanted = zone if zone in known else next((i for i, name in known.items() if name == zone), "")
     if not wanted:
         listed = ", ".join(f"{i} ({name})" if name else i for i, name in known.items())
-        raise RequestError("zone", zone, f"a zone of catalogue {catalog.name}: {listed}")
+        raise RequestError("zone", zone, f"a zone of catalog {catalog.name}: {listed}")
     kept, absent = [], dict(catalog.absent)
     for instance in catalog:
         there = _in(instance, wanted)

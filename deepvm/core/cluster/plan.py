@@ -1,6 +1,6 @@
 """A plan that was made: the cluster that somebody chose from a recommendation, ready to be handed to another tool.
 
-A plan knows names and prices, and nothing else of the catalogue that it came from: it is read from the document of
+A plan knows names and prices, and nothing else of the catalog that it came from: it is read from the document of
 ``deepvm recommend -o json``, perhaps on another machine and another day.
 """
 

@@ -1,4 +1,4 @@
-"""Where the figures of a catalogue come from."""
+"""Where the figures of a catalog come from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A figure of a catalogue that was measured on the user's own machines.
+    """A figure of a catalog that was measured on the user's own machines.
 
     Attributes:
         kind: ``eflops``, ``scaling`` (a speed-up curve) or ``saturation`` (n_sat of a bandwidth).
@@ -42,11 +42,11 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a catalogue's figures come from.
+    """Where a catalog's figures come from.
 
     Attributes:
         kind: ``embedded``, ``file``, ``live``, ``cache``; ``mixed`` where prices come from several.
-        prices_as_of: the day the oldest prices were true, None when the catalogue is invented.
+        prices_as_of: the day the oldest prices were true, None when the catalog is invented.
         source: the publication or service, in words.
         origins: the same for each kind of figure, where they differ.
         basis: which spot price is meant, in words, where it is not the current one: ``p95 of 30 days``.

@@ -31,7 +31,7 @@ class SpeedupCurve(ABC):
     """S(n) of one VM type.
 
     Attributes:
-        workload: the model that was trained, or None for a catalogue's general curve.
+        workload: the model that was trained, or None for a catalog's general curve.
         source: where the figures come from.
         fitted_to: the largest n of the measurements that it was fitted to, None when nobody says.
     """

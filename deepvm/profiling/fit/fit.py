@@ -67,12 +67,12 @@ class Fit:
 
     @property
     def hybrid(self) -> HybridSpeedup:
-        """DeepVM eq. 12 with the same parameters, as catalogues carry it."""
+        """DeepVM eq. 12 with the same parameters, as catalogs carry it."""
         return HybridSpeedup(*self.law("logistic").values, fitted_to=float(self.sizes[-1]))
 
     @property
     def ring(self) -> RingSpeedup:
-        """The alpha-beta law, as catalogues carry it."""
+        """The alpha-beta law, as catalogs carry it."""
         return RingSpeedup(*self.law("alpha-beta").values, fitted_to=float(self.sizes[-1]))
 
     def band_points(self) -> tuple[BandPoint, ...]:

@@ -99,7 +99,7 @@ def fit_law(law: Law, n: FloatArray, s: FloatArray, *, evaluations: int = EVALUA
         evaluations: of the law, from each start, before a search is cut off.
     """
     if law is ALPHA_BETA:
-        # The same code that fits a ring to a catalogue's points: the two must agree to the last digit.
+        # The same code that fits a ring to a catalog's points: the two must agree to the last digit.
         ring = RingSpeedup.fit(list(zip(n, s, strict=True)))
         return _fitted(law, (ring.c, ring.l), n, s, converged=True)
     starts = law.starts(n, s)

@@ -240,7 +240,7 @@ def origin(plan: Plan) -> str:
     source = plan.source
     kind = f" ({source.kind})" if source.kind else ""
     dated = f"as of {source.prices_as_of}" if source.prices_as_of else "undated"
-    return ", ".join(part for part in (f"catalogue {source.catalog or 'unnamed'}{kind}", plan.region, dated) if part)
+    return ", ".join(part for part in (f"catalog {source.catalog or 'unnamed'}{kind}", plan.region, dated) if part)
 
 
 def header(plan: Plan, limit: str) -> tuple[str, ...]:

@@ -25,15 +25,15 @@ from deepvm.reports.exports.base import (
     refuse_memory_options,
 )
 
-# GPU models that SkyPilot's AWS catalogue calls as AWS and deepvm do. Under another name the instance type would not
+# GPU models that SkyPilot's AWS catalog calls as AWS and deepvm do. Under another name the instance type would not
 # match, and the type alone says which GPUs it has.
 _SAME_NAMES = frozenset({"T4", "T4g", "A10G", "M60", "V100", "K80", "L4", "L40S", "H100", "H200"})
 _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
 # resources.max_hourly_cost (from 0.13 on) sorts out types while the optimizer looks for one, by the prices of
-# SkyPilot's own catalogue; a VM gets no bid and nothing watches its price. Written here it would look like a limit.
+# SkyPilot's own catalog; a VM gets no bid and nothing watches its price. Written here it would look like a limit.
 _NO_LIMIT = (
     "Spot prices move, and SkyPilot holds no VM to a price: its max_hourly_cost filters types by the prices in its own "
-    "catalogue before it starts one. A spot VM costs at most its on-demand price."
+    "catalog before it starts one. A spot VM costs at most its on-demand price."
 )
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
 

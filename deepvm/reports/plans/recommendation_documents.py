@@ -116,7 +116,7 @@ def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
 
 
 def _effective(answer: Recommendations) -> Catalog:
-    """The catalogue with the quotas that were counted with."""
+    """The catalog with the quotas that were counted with."""
     quotas = answer.request.quotas
     return answer.catalog if quotas is None else replace(answer.catalog, quotas=quotas)
 
@@ -139,7 +139,7 @@ def explanation(why: WhyNot, catalog: Catalog) -> dict[str, Any]:
 
 
 def source(catalog: Catalog) -> dict[str, Any]:
-    """Where a catalogue's figures come from, each kind of figure with when it was true (ISO 8601, UTC)."""
+    """Where a catalog's figures come from, each kind of figure with when it was true (ISO 8601, UTC)."""
     about = catalog.provenance
     found: dict[str, Any] = {
         "catalog": catalog.name,
@@ -255,7 +255,7 @@ def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
 
 def _gpu_facts(gpu: InstanceType, catalog: Catalog) -> dict[str, Any]:
     return {
-        # Only where it was measured by somebody else than the catalogue's own source.
+        # Only where it was measured by somebody else than the catalog's own source.
         **({"eflops_source": gpu.eflops_source} if gpu.eflops_source else {}),
         "gpu_name": gpu.gpu and gpu.gpu.name,
         "gpus_per_vm": gpu.gpu and gpu.gpu.count,

@@ -361,7 +361,7 @@ def _profiling(rejections: Sequence[Rejection], answer: Recommendations) -> str:
 
 
 def format_work(throughput: float) -> str:
-    """A throughput in the catalogue's unit; FLOP/s, which have a dozen digits, in four of them."""
+    """A throughput in the catalog's unit; FLOP/s, which have a dozen digits, in four of them."""
     return f"{throughput:.1f}" if throughput < _MANY_DIGITS else f"{throughput:.4g}"
 
 

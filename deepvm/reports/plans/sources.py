@@ -39,7 +39,7 @@ def source_line(catalog: Catalog, now: datetime) -> str:
     prices = [o for o in source.origins if o.signal.partition(":")[0] in _PRICES]
     if prices:
         return f"Prices: {catalog.region}, {_by_signal(prices, now)}{_basis(catalog)}.{_renewal(catalog, prices, now)}"
-    where = f"{source.kind} catalogue {catalog.name}" + (f", {catalog.region}" if catalog.region else "")
+    where = f"{source.kind} catalog {catalog.name}" + (f", {catalog.region}" if catalog.region else "")
     if source.prices_as_of is None:
         return f"Prices: {where}, undated."
     days = (now.date() - source.prices_as_of).days
@@ -133,7 +133,7 @@ def quota_lines(answer: Recommendations, now: datetime) -> list[str]:
         return [f"Quotas: yours in {answer.catalog.region}, {_age(told, now)}; {limits}."]
     if quotas:
         limits = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
-        return [f"Quotas: those of the catalogue ({family}: {limits} vCPUs); yours may be lower, see --quota."]
+        return [f"Quotas: those of the catalog ({family}: {limits} vCPUs); yours may be lower, see --quota."]
     needs = [_need(f, market, vcpus) for (f, market), vcpus in _vcpus(cluster).items() if f in FAMILIES]
     if not needs or not answer.catalog.provenance.origins:
         return []

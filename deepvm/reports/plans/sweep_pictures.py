@@ -205,4 +205,4 @@ def _title(rows: Sequence[SweepRow], work: Work, catalog_name: str) -> str:
         how += "; hollow: it does not hold there, and may be far off"
     if any(outlooks) and None in outlooks:
         how += "\nno line: nothing is feasible, or the job does not end"
-    return f"catalogue {short(catalog_name, 22)}; {job}\n{how}"
+    return f"catalog {short(catalog_name, 22)}; {job}\n{how}"

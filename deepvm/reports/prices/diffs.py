@@ -1,4 +1,4 @@
-"""What changed between two catalogues: as a document, as rows, and as a report for people."""
+"""What changed between two catalogs: as a document, as rows, and as a report for people."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def csv_rows(diff: CatalogDiff) -> tuple[list[str], list[list[Any]]]:
 
 
 def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
-    """Tables on stdout, for a person; ``old`` and ``new`` are what that person calls the catalogues."""
+    """Tables on stdout, for a person; ``old`` and ``new`` are what that person calls the catalogs."""
     print_lines([f"From {_named(diff.old, old)} to {_named(diff.new, new)}."])
     if diff.empty:
         print_lines(["No difference: the same types, prices and figures."])
@@ -93,7 +93,7 @@ def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
                 print_lines(["", f"{name}, {figure}", f"  old: {before}", f"  new: {after}"])
         if any(f.figure == "default_speedup" and f.instance_type for f in diff.figures):
             kind = diff.new.default_speedup
-            print_lines(["", f"default_speedup is the curve that a type goes by; -, the catalogue's own, is {kind}."])
+            print_lines(["", f"default_speedup is the curve that a type goes by; -, the catalog's own, is {kind}."])
 
 
 _TYPE_COLUMNS = [
@@ -178,7 +178,7 @@ def _price_cells(change: PriceChange, *, zones: bool) -> list[str]:
 
 
 def _figure_cells(change: FigureChange) -> list[str]:
-    return [change.instance_type or "(catalogue)", change.figure, _figure(change.old), _figure(change.new)]
+    return [change.instance_type or "(catalog)", change.figure, _figure(change.old), _figure(change.new)]
 
 
 def _price(price: Decimal | None) -> str:

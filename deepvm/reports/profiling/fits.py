@@ -100,14 +100,14 @@ def _use(fit: Fit) -> str:
     points = "or the points themselves, kind measured"
     match best.law.name:
         case "alpha-beta":
-            return f"in a catalogue, a curve of kind ring (alpha-beta) with {_parameters(best)}; {points}"
+            return f"in a catalog, a curve of kind ring (alpha-beta) with {_parameters(best)}; {points}"
         case "amdahl":
-            return f"in a catalogue, a curve of kind ring with c 0, l {best.values[0]:.4g}, which is the same; {points}"
+            return f"in a catalog, a curve of kind ring with c 0, l {best.values[0]:.4g}, which is the same; {points}"
         case "logistic" if any(text.startswith("hybrid") for text in fit.warnings):
             return "the points themselves, kind measured: a hybrid with these a, b and c is wrong at small n"
         case "logistic":
-            return f"in a catalogue, a curve of kind hybrid with {_parameters(best)}, its tangent below b; {points}"
-    return "the points themselves, kind measured: catalogues have no curve of this law"
+            return f"in a catalog, a curve of kind hybrid with {_parameters(best)}, its tangent below b; {points}"
+    return "the points themselves, kind measured: catalogs have no curve of this law"
 
 
 def _parameters(fitted: Fitted) -> str:

@@ -1,4 +1,4 @@
-"""Catalogues as CSV: the same schema, places as line and column, the habits of spreadsheets."""
+"""Catalogs as CSV: the same schema, places as line and column, the habits of spreadsheets."""
 
 import csv
 import io

@@ -163,7 +163,7 @@ def test_another_kind_of_document(other: str) -> None:
 @pytest.mark.parametrize("broken", ["[]", "7", "null", "not json", "{", "#  architecture  spot VMs"])
 def test_what_is_no_object_says_how_to_make_a_plan(broken: str) -> None:
     message = only(broken)
-    assert "deepvm recommend --pw 3 -o json > plan.json" in message and "catalogue" not in message
+    assert "deepvm recommend --pw 3 -o json > plan.json" in message and "catalog" not in message
 
 
 def test_nothing_feasible_says_why() -> None:

@@ -1,4 +1,4 @@
-"""Round trips of generated catalogues, and files made to break the reader."""
+"""Round trips of generated catalogs, and files made to break the reader."""
 
 import json
 import string
@@ -168,7 +168,7 @@ def test_csv_and_json_round_trip_through_files(folder, catalog):
 
 
 def _as_written(loaded, name):
-    """A catalogue without what was said of its file: doubts about prices, which drawn ones often deserve."""
+    """A catalog without what was said of its file: doubts about prices, which drawn ones often deserve."""
     assert all(name in doubt and "$/h is " in doubt for doubt in loaded.provenance.doubts)
     return replace(loaded, provenance=replace(loaded.provenance, doubts=()))
 
@@ -180,7 +180,7 @@ def test_a_curve_without_a_file_form_is_refused():
 
 
 def attempt(path):
-    """Only errors of the data family may come out; whatever loads is a catalogue."""
+    """Only errors of the data family may come out; whatever loads is a catalog."""
     for load in (load_catalog, load_quotas):
         try:
             load(path)

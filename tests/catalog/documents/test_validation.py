@@ -1,4 +1,4 @@
-"""What a user is told about a JSON catalogue that cannot be used: file, place, what was found, what is allowed."""
+"""What a user is told about a JSON catalog that cannot be used: file, place, what was found, what is allowed."""
 
 import copy
 import json
@@ -223,7 +223,7 @@ def test_repeated_keys_are_named_where_they_stand(tmp_path):
         ("{" + ",".join(f'"k{i}": 1' for i in range(2000)) + "}", "file", "2000 fields"),
     ],
 )
-def test_a_file_that_is_no_catalogue_at_all(text, place, found, tmp_path):
+def test_a_file_that_is_no_catalog_at_all(text, place, found, tmp_path):
     problem = problems_of(tmp_path, text).problems[0]
     assert problem.place == place
     assert found in problem.found

@@ -1,4 +1,4 @@
-"""Signals joined into a catalogue."""
+"""Signals joined into a catalog."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_a_file_may_be_called_like_the_market(name: str, tmp_path: Path, monkeyp
     [
         ("aws-moon-base", RequestError, "catalog: 'moon-base'"),
         ("aws-us-east-1a", RequestError, "its region is us-east-1"),
-        ("aws-", CatalogNotFoundError, "'aws-': no embedded catalogue"),
+        ("aws-", CatalogNotFoundError, "'aws-': no embedded catalog"),
         ("AWS", CatalogNotFoundError, "did you mean aws"),
     ],
 )
@@ -600,7 +600,7 @@ def test_days_without_a_basis_change_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert open_market("", MarketRequest.parse(days=7), now=NOW).region == REGION
 
 
-def test_network_is_checked_for_every_catalogue() -> None:
+def test_network_is_checked_for_every_catalog() -> None:
     with pytest.raises(RequestError, match="network: 'fast'"):
         load_catalog("paper", network="fast")
 

@@ -155,7 +155,7 @@ def test_such_a_price_never_leads_the_ranking() -> None:
 
 
 def written(folder: Path, ending: str, **prices: Any) -> Path:
-    """The paper's catalogue as a user's file with other prices of g4dn.xlarge."""
+    """The paper's catalog as a user's file with other prices of g4dn.xlarge."""
     document = json.loads(format_catalog(load_catalog("paper"), ".json")[0])
     (row,) = [i for i in document["instances"] if i["instance_type"] == "g4dn.xlarge"]
     row |= prices
@@ -190,7 +190,7 @@ def test_a_users_zone_and_on_demand_price(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["paper", "simulated"])
-def test_the_catalogues_that_come_with_deepvm_leave_no_doubt(tmp_path: Path, name: str) -> None:
+def test_the_catalogs_that_come_with_deepvm_leave_no_doubt(tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name}.json"
     path.write_text(format_catalog(load_catalog(name), ".json")[0])
     assert load_catalog(path).provenance.doubts == () == load_catalog(name).provenance.doubts

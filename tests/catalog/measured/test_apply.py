@@ -1,4 +1,4 @@
-"""Measured figures in a catalogue: above all that figures of two workloads never stand in one ranking."""
+"""Measured figures in a catalog: above all that figures of two workloads never stand in one ranking."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_measured_types_stand_to_each_other_as_measured(measured: dict[str, floa
     found = apply(tables(*(eflops(n, v) for n, v in measured.items())), PAPER)
     for a, b in combinations(measured, 2):
         assert found[a].eflops / found[b].eflops == pytest.approx(measured[a] / measured[b], rel=1e-5)  # type: ignore[operator]
-    # Put on the catalogue's scale by the geometric mean: the others are neither favoured nor harmed as a whole.
+    # Put on the catalog's scale by the geometric mean: the others are neither favoured nor harmed as a whole.
     before = math.prod(PAPER[n].eflops or 0 for n in measured)
     assert math.prod(found[n].eflops or 0 for n in measured) == pytest.approx(before, rel=1e-4)
     assert all(found[n].eflops == PAPER[n].eflops for n in NAMES if n not in measured)
@@ -299,15 +299,15 @@ EFFICIENT = {**WORKLOAD, "model": "efficientnet_v2_m"}
 STEEP = ((1, 1), (2, 1.9), (4, 3.8), (8, 7.5), (16, 14))
 
 
-def test_a_curve_beside_the_catalogues_is_doubted() -> None:
+def test_a_curve_beside_the_catalogs_is_doubted() -> None:
     """It turns the plan round, and nobody knows what the other curves and the eFLOPS are of."""
     found = apply(tables(scaling("g5.xlarge", STEEP, workload=EFFICIENT)), PAPER)
     curves, speeds = found.provenance.doubts
     name = "efficientnet_v2_m/224px/b64/float32/adam"
     assert curves.startswith(f"the speed-up of g5.xlarge was measured here with {name}, and ")
-    assert "g3s.xlarge, g4dn.xlarge go by the catalogue's" in curves.replace("g4dn.xlarge, g3s", "g3s")
+    assert "g3s.xlarge, g4dn.xlarge go by the catalog's" in curves.replace("g4dn.xlarge, g3s", "g3s")
     assert f"'deepvm profile scaling' with {name} on g3s.xlarge, g4dn.xlarge too" in curves
-    assert "eFLOPS of g5.xlarge are the catalogue's" in speeds and "'deepvm profile eflops'" in speeds
+    assert "eFLOPS of g5.xlarge are the catalog's" in speeds and "'deepvm profile eflops'" in speeds
     asked = apply(tables(scaling("g5.xlarge", STEEP, workload=EFFICIENT)), PAPER, "efficientnet")
     assert asked == found
 
@@ -406,7 +406,7 @@ def test_rows_that_contradict_give_way_and_it_is_said() -> None:
     assert len(more.provenance.notes) == 2
 
 
-def test_the_smaller_bandwidth_of_a_pair_counts_and_the_catalogue_knows_it() -> None:
+def test_the_smaller_bandwidth_of_a_pair_counts_and_the_catalog_knows_it() -> None:
     ends = {"sender_gbps": 25, "receiver_gbps": 10}
     assert rows(apply(tables(saturation(18, **ends)), PAPER).n_sat)[10] == 18
     assert rows(apply(tables(saturation(18, None)), PAPER).n_sat)[10] == 18  # g4dn.xlarge 25, c5.xlarge 10
@@ -415,7 +415,7 @@ def test_the_smaller_bandwidth_of_a_pair_counts_and_the_catalogue_knows_it() -> 
 
 
 def test_the_row_stands_where_the_planner_looks() -> None:
-    """One stream reached 4.6 Gbit/s, but the catalogue's g4dn.xlarge has 25 and its c5.xlarge 10."""
+    """One stream reached 4.6 Gbit/s, but the catalog's g4dn.xlarge has 25 and its c5.xlarge 10."""
     found = apply(tables(saturation(18, None, sender_gbps=4.6, receiver_gbps=9.4)), PAPER)
     assert rows(found.n_sat) == {**rows(PAPER_TABLE), 10: 18}
     elsewhere = replace(PAPER, instances=tuple(i for i in PAPER if i.name != "c5.xlarge"))

@@ -81,7 +81,7 @@ def test_the_policy_is_printed_and_nothing_is_asked(run: Run, monkeypatch: pytes
 
 
 def test_exit_codes_follow_the_checks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What AWS says is simulated here; the checks themselves have their tests beside the catalogue."""
+    """What AWS says is simulated here; the checks themselves have their tests beside the catalog."""
     answers: tuple[Check, ...] = ()
     monkeypatch.setattr(checks, "check_aws", lambda aws, region, now: answers)
     for ok, code, status in ((True, 0, "ok"), (None, 0, "warning"), (False, 5, "failed")):

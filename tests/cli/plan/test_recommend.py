@@ -68,11 +68,11 @@ GOLDENS = {
     "sweep.csv": ["sweep", "--pw", "0:3:1", "--catalog", "simulated", "-o", "csv"],
     "sweep.json": ["sweep", "--pw", "0.3,3", "--policy", "deepvm", "-o", "json", "--catalog", "paper"],
 }
-"""The paper's catalogue does not change, so these outputs change with the code alone; AWS's are in the README."""
+"""The paper's catalog does not change, so these outputs change with the code alone; AWS's are in the README."""
 
 
 @pytest.fixture(autouse=True)
-def _on_the_papers_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_the_papers_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user would have it, by a setting; an option beats it."""
     monkeypatch.setenv("DEEPVM_CATALOG", "paper")
 
@@ -271,7 +271,7 @@ def test_options_offer_what_the_planner_has() -> None:
     assert offered(options.Solver) == {s.value for s in SolverName}
 
 
-def test_the_default_catalogue_is_the_stores() -> None:
+def test_the_default_catalog_is_the_stores() -> None:
     from deepvm.catalog.store import DEFAULT_CATALOG
 
     assert options.DEFAULT_CATALOG == DEFAULT_CATALOG
@@ -347,7 +347,7 @@ def test_figures_to_act_on_are_not_rounded(tmp_path: Path, run: Run) -> None:
     )
 
 
-def test_completion_knows_catalogues_and_types() -> None:
+def test_completion_knows_catalogs_and_types() -> None:
     assert options._complete_catalog("pa") == ["paper"]
     assert "g4dn.xlarge" in options.complete_type("g4")
     script = subprocess.run(
@@ -493,4 +493,4 @@ def test_a_file_that_knows_zones_is_planned_within_the_one_asked_for(run: Run, t
     code, out, err = run("recommend", "--catalog", str(file), "--pw", "2", "--zone", "c3")
     assert (code, out) == (2, "") and "a1, b2" in err
     code, _, err = run("recommend", "--catalog", "paper", "--pw", "3", "--zone", "a1")
-    assert code == 0 and "--zone a1 has no effect: catalogue paper does not tell zones apart" in err
+    assert code == 0 and "--zone a1 has no effect: catalog paper does not tell zones apart" in err

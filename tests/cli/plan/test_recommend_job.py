@@ -149,7 +149,7 @@ def test_prices_of_a_job_file_are_not_used_and_it_is_said(job: str, run: Run, tm
     _, out, err = run(*ASK, "--job", job)
     _, same, told = run(*ASK, "--job", str(priced))
     assert same == out and "prices are not used" not in err
-    assert f"Note: {priced}: its prices are not used, the catalogue's are" in told
+    assert f"Note: {priced}: its prices are not used, the catalog's are" in told
 
 
 def test_machines_that_are_never_taken_away(job: str, run: Run) -> None:

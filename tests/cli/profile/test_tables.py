@@ -106,7 +106,7 @@ def test_figure_5_as_measured_points(good: Good) -> None:
             checked += 1
             assert found["speedup"] == pytest.approx(min(FIGURE_5[name][SIZES.index(count)], count))
     assert checked > 3
-    # The catalogue holds the same points, so the answer is the same cluster; now it is the default too.
+    # The catalog holds the same points, so the answer is the same cluster; now it is the default too.
     published = json.loads(good("recommend", *PAPER, "--speedup", "measured", "--tables", "paper", "-o", "json"))
     own = json.loads(good("recommend", *PAPER, "-o", "json"))
     assert own["configurations"][0]["throughput"] == pytest.approx(published["configurations"][0]["throughput"])
@@ -157,7 +157,7 @@ def test_paper_is_byte_for_byte_what_it_is_without_tables(
     assert run(*words) == paper != own
 
 
-def test_a_catalogue_with_measurements_can_be_kept(good: Good) -> None:
+def test_a_catalog_with_measurements_can_be_kept(good: Good) -> None:
     """And counts the same whether the tables are applied to it once more or not."""
     save(eflops(), instance_type="g4dn.xlarge")
     save(eflops(2.9e12, machine={}), instance_type="g5.xlarge")
@@ -180,7 +180,7 @@ def test_a_catalogue_with_measurements_can_be_kept(good: Good) -> None:
 
 
 def test_regions_are_brought_to_one_scale() -> None:
-    """One of them lacks the type that links what was measured to the catalogue's eFLOPS."""
+    """One of them lacks the type that links what was measured to the catalog's eFLOPS."""
     paper = deepvm.load_catalog("paper")
     new = replace(paper["g5.xlarge"], name="new.xlarge", gpu=Gpu("new"), eflops=None)
     linked = replace(paper, instances=(*paper, new))
@@ -374,8 +374,7 @@ def test_the_machine_may_know_its_type(capsys: pytest.CaptureFixture[str]) -> No
     assert load_tables().entries[0].instance_type == "g4dn.xlarge"
     save(eflops(), instance_type="g4nd.xlarge")
     assert (
-        "no catalogue that comes with deepvm has a type g4nd.xlarge; did you mean g4dn.xlarge?"
-        in capsys.readouterr().err
+        "no catalog that comes with deepvm has a type g4nd.xlarge; did you mean g4dn.xlarge?" in capsys.readouterr().err
     )
 
 
@@ -481,14 +480,14 @@ def test_what_is_saved_and_not_used_is_said_at_once(capsys: pytest.CaptureFixtur
     assert "uses it" not in err
     assert "'deepvm recommend' does not use eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam:cpu: eFLOPS of" in err
     save(scaling(), instance_type="laptop")
-    assert "the catalogue has no type laptop" in capsys.readouterr().err
+    assert "the catalog has no type laptop" in capsys.readouterr().err
     save(scaling(), instance_type="g4dn.xlarge")
     assert "'deepvm recommend' uses it from now on" in capsys.readouterr().err
     out = good("tables", "list")
     assert [line.split()[4] for line in out.splitlines()[1:4]] == ["no", "yes", "no"]
-    assert "Not used: scaling:laptop:resnet50/224px/b64/float32/adam: the catalogue has no type laptop.\n" in out
+    assert "Not used: scaling:laptop:resnet50/224px/b64/float32/adam: the catalog has no type laptop.\n" in out
     rows = json.loads(good("tables", "list", "--catalog", "simulated", "-o", "json"))["entries"]
-    assert [r["used"] for r in rows] == [False] * 3 and rows[1]["why_not"] == "the catalogue has no type g4dn.xlarge"
+    assert [r["used"] for r in rows] == [False] * 3 and rows[1]["why_not"] == "the catalog has no type g4dn.xlarge"
 
 
 @pytest.mark.parametrize("name", ["g4dn", "g4dn.*", "*resnet50*", "scaling:g4dn.xlarge"])

@@ -130,7 +130,7 @@ def test_prices_of_zones_are_exact() -> None:
             ZonePrice("a", price)  # type: ignore[arg-type]
 
 
-def test_a_catalogue_sells_its_types_in_their_cheapest_zone() -> None:
+def test_a_catalog_sells_its_types_in_their_cheapest_zone() -> None:
     somewhere = gpu_type("g", spot_usd_per_hour="0.3", spot_zones=zones(a="0.3", b="0.2", c="0.25"))
     found = catalog(somewhere, cpu_type())["g"]
     assert found.spot_usd_per_hour == Decimal("0.2") and [z.zone for z in found.spot_zones] == ["b", "c", "a"]
@@ -157,7 +157,7 @@ def test_quotas() -> None:
         Quota("G", "reserved", 1)  # type: ignore[arg-type]
 
 
-def test_a_catalogue_holds_its_types() -> None:
+def test_a_catalog_holds_its_types() -> None:
     found = catalog(gpu_type("a"), cpu_type("b"))
     assert [i.name for i in found] == ["a", "b"]
     assert len(found) == 2

@@ -1,4 +1,4 @@
-"""A catalogue in one zone: what is sold there, at what it costs there."""
+"""A catalog in one zone: what is sold there, at what it costs there."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_an_unknown_zone_is_refused_with_those_that_are_known() -> None:
         within_zone(shop(), "z9")
 
 
-def test_a_catalogue_that_tells_of_no_zones_stays_as_it_is() -> None:
+def test_a_catalog_that_tells_of_no_zones_stays_as_it_is() -> None:
     plain = catalog()
     assert within_zone(plain, "z1") is plain

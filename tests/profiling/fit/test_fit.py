@@ -71,7 +71,7 @@ class TestPublished:
         assert mean_error(quick(known).ring, unknown) < 0.05
 
     @pytest.mark.parametrize("name", FIGURE_5)
-    def test_the_ring_is_the_one_of_catalogues(self, name: str) -> None:
+    def test_the_ring_is_the_one_of_catalogs(self, name: str) -> None:
         own, theirs = quick(measured(name)).ring, RingSpeedup.fit(measured(name)[1:])
         assert (own.c, own.l) == pytest.approx((theirs.c, theirs.l), rel=1e-6)
         assert own.fitted_to == 32

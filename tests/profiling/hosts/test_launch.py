@@ -66,7 +66,7 @@ def test_files_that_hold_no_hosts(tmp_path: Path, data: bytes, error: type[Excep
     file.write_bytes(data)
     with pytest.raises(error, match=said) as caught:
         read_hosts(file)
-    assert "catalogue" not in str(caught.value)
+    assert "catalog" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ def test_the_price_its_source_and_its_day_are_there(engine: str) -> None:
 
 
 def test_a_source_that_says_little() -> None:
-    assert origin(spot_only(source=PlanSource())) == "catalogue unnamed, undated"
-    assert origin(tiering(source=PlanSource("mine"))) == "catalogue mine, us-east-1, undated"
+    assert origin(spot_only(source=PlanSource())) == "catalog unnamed, undated"
+    assert origin(tiering(source=PlanSource("mine"))) == "catalog mine, us-east-1, undated"
     assert not any("Source" in line for line in header(spot_only(source=PlanSource()), "No limit."))
     assert "Spot prices: p95 of 30 days." in header(
         tiering(source=replace(SOURCE, basis="p95 of 30 days")), "No limit."

@@ -166,7 +166,7 @@ def test_limits_of_the_job_are_drawn(rows: list[SweepRow]) -> None:
 @pytest.mark.parametrize("policies", [["deepvm"], ["deepvm", "noscale", "cost-first", "performance-first"]])
 def test_nothing_is_written_outside_of_the_picture(policies: list[str]) -> None:
     many = sweep(paper(), parse_budgets("0:3:0.5"), policies, work=4, mttp="40min")
-    figure = outlooks_figure(many, job(), catalog_name="a name of a catalogue that is long " * 3)
+    figure = outlooks_figure(many, job(), catalog_name="a name of a catalog that is long " * 3)
     render(figure)
     for box in (figure.axes[0].title.get_window_extent(), figure.legends[0].get_window_extent()):
         assert box.x0 >= 0 and box.x1 <= figure.bbox.width

@@ -1,4 +1,4 @@
-"""Random catalogues and requests, with everything that real price lists and users do to a planner.
+"""Random catalogs and requests, with everything that real price lists and users do to a planner.
 
 Types come from pools that are made once from a fixed seed; Hypothesis chooses among them. That is several times faster
 than drawing every field of every type, and a failing example still shrinks to few types and to the first of the pool.
@@ -32,7 +32,7 @@ from deepvm.planner.request import (
 from support import oracle
 from support.builders import catalog, cpu_type, gpu_type
 
-# The order of names is neither that of numbers nor that of the catalogue, and case counts.
+# The order of names is neither that of numbers nor that of the catalog, and case counts.
 GPU_NAMES = ("g2.x", "g10.x", "a1.x", "Z9.x")
 CPU_NAMES = ("c5.x", "c10.x", "b1.x", "Y7.x", "m6.x")
 FAMILIES = ("G", "Standard")
@@ -41,7 +41,7 @@ KINDS = ("hybrid", "ring", "measured")
 
 @dataclass(frozen=True)
 class Case:
-    """A catalogue and what is asked of it."""
+    """A catalog and what is asked of it."""
 
     catalog: Catalog
     request: PlanRequest
@@ -234,7 +234,7 @@ def cases(draw: st.DrawFn, pool: str = "ordinary") -> Case:
     gpus = draw(types("gpus", pool, GPU_NAMES, 1).filter(lambda found: any(t.curve(k) for t in found for k in KINDS)))
     kinds = [k for k in KINDS if any(t.curve(k) for t in gpus)]
     instances = [*gpus, *draw(types("cpus", pool, CPU_NAMES, 0))]
-    unit = draw(st.sampled_from([1.0, 1e-3, 5e10]))  # what eFLOPS counts is up to the catalogue
+    unit = draw(st.sampled_from([1.0, 1e-3, 5e10]))  # what eFLOPS counts is up to the catalog
     instances = [replace(i, eflops=i.eflops * unit) if i.eflops else i for i in instances]
     random.Random(draw(st.integers(0, 99))).shuffle(instances)
     shop = catalog(
@@ -281,5 +281,5 @@ def repriced(instance: InstanceType, spot: Callable[[Decimal], Decimal]) -> Inst
 
 
 def with_twins(shop: Catalog, rename: Callable[[str], str]) -> Catalog:
-    """The catalogue with a twin of every type."""
+    """The catalog with a twin of every type."""
     return replace(shop, instances=(*shop, *(replace(i, name=rename(i.name)) for i in shop)))
