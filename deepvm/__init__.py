@@ -31,6 +31,7 @@ _HOMES = {
     "load_tables": "deepvm.catalog.measured.tables",
     "recommend": "deepvm.planner.recommend",
     "sweep": "deepvm.planner.sweep",
+    "to_frame": "deepvm.reports.frames",
 }
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "load_tables",
     "recommend",
     "sweep",
+    "to_frame",
 ]
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from deepvm.planner.explain import explain
     from deepvm.planner.recommend import Recommendations, recommend
     from deepvm.planner.sweep import sweep
+    from deepvm.reports.frames import to_frame
 
 
 def __getattr__(name: str) -> Any:

@@ -98,6 +98,16 @@ class MissingExtraError(RequestError):
         return f"{name if self.option else 'this'} needs {self.library}, which is not installed; {self.allowed}"
 
 
+EXTRAS = {"matplotlib": "plot", "pandas": "pandas", "scipy": "fit", "torch": "train"}
+"""Optional libraries, and the extras that bring them."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """The error for an optional library that is not installed, None where another module is missing."""
+    library = (error.name or "").partition(".")[0]
+    return MissingExtraError("", library, EXTRAS[library]) if library in EXTRAS else None
+
+
 class JobFormatError(DeepVMError):
     """A file that describes a job says something that cannot be; ``problems`` are for people, each with its place."""
 

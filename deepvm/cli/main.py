@@ -99,8 +99,10 @@ def _run(words: list[str]) -> int:
 
 def _said(error: BaseException, words: list[str]) -> int:
     """Say what went wrong; the exit code that belongs to it."""
-    from deepvm.errors import DeepVMError
+    from deepvm.errors import DeepVMError, missing_extra
 
+    if isinstance(error, ModuleNotFoundError):
+        error = missing_extra(error) or error
     if isinstance(error, DeepVMError):
         # Notes are from deepvm.cli.configured: who set the value that was refused.
         lines = [_message(error), *getattr(error, "__notes__", ()), *_misread(words)]

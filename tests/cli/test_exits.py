@@ -216,3 +216,22 @@ def test_the_package_is_the_command_too(words: list[str], tmp_path: Path) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "deepvm 0.1.0\n", "")
     wrong = subprocess.run([sys.executable, *words, "recommend"], capture_output=True, text=True, timeout=60)
     assert wrong.returncode == 2 and "deepvm recommend" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "extra", "words"),
+    [
+        ("scipy", "fit", ("profile", "fit", "{points}")),
+        ("matplotlib", "plot", ("sweep", "--catalog", "paper", "--pw", "1:2:1", "--plot", "{folder}/a.png")),
+    ],
+)
+def test_a_missing_library_is_named_with_its_extra(
+    library: str, extra: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text("n,speedup\n" + "".join(f"{n},{n / (1 + n / 50)}\n" for n in (1, 2, 4, 8, 16, 32)))
+    code = f"import sys; sys.modules[{library!r}] = None; from deepvm.cli.main import main; main(sys.argv[1:])"
+    given = [word.format(points=points, folder=tmp_path) for word in words]
+    ended = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and f"needs {library}" in ended.stderr and f"deepvm[{extra}]" in ended.stderr
+    assert "Traceback" not in ended.stderr
