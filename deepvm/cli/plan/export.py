@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.plan import options as o
+from deepvm.reports.exports.registry import REGISTRY
 
 if TYPE_CHECKING:
+    Engine = str
     from deepvm.core.cluster.plan import Plan
-    from deepvm.reports.exports import Subnet
+    from deepvm.reports.exports.base import Subnet
+else:
+    Engine = Literal[tuple(REGISTRY)]
 
 
 def export(
     file: Annotated[
         str, typer.Argument(metavar="PLAN", help="What `deepvm recommend -o json` wrote; - reads standard input.")
     ],
-    to: Annotated[
-        Literal["skypilot", "ec2-fleet", "terraform", "torchrun"], typer.Option("--to", help="The tool to write for.")
-    ],
+    to: Annotated[Engine, typer.Option("--to", help="The tool to write for.")],
     rank: Annotated[str, typer.Option("--rank", metavar="N", help="Which configuration; 1 is the best.")] = "1",
     output_dir: Annotated[
         str,
@@ -74,7 +76,8 @@ def export(
 
     from deepvm.core.units import to_decimal
     from deepvm.errors import RequestError
-    from deepvm.reports.exports import ExportOptions, render
+    from deepvm.reports.exports.base import ExportOptions
+    from deepvm.reports.exports.registry import render
     from deepvm.reports.exports.writing import write_export
 
     subnets = tuple(_subnet(text) for text in subnet)
@@ -161,7 +164,7 @@ def _lost(before: Plan, after: Plan, subnets: tuple[Subnet, ...], why: str) -> s
 
 def _subnet(text: str) -> Subnet:
     from deepvm.errors import RequestError
-    from deepvm.reports.exports import Subnet
+    from deepvm.reports.exports.base import Subnet
 
     zone, separator, name = text.rpartition("=")
     if not name or (separator and not zone):

@@ -22,8 +22,9 @@ from support.plans import PLANS, any_plan, gpu_vms, memory_vms, single_anchor, s
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
-from deepvm.reports.exports import ExportOptions, Subnet, render
+from deepvm.reports.exports.base import ExportOptions, Subnet
 from deepvm.reports.exports.ec2_fleet import MEMORY_PLACEHOLDER, PLACEHOLDER
+from deepvm.reports.exports.registry import render
 
 TEMPLATE = ExportOptions(launch_template="my-template")
 

@@ -19,7 +19,8 @@ from support.plans import PLANS, gpu_vms, memory_vms, single_anchor, spot_only, 
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedVms
 from deepvm.errors import RequestError
-from deepvm.reports.exports import ExportOptions, render
+from deepvm.reports.exports.base import ExportOptions
+from deepvm.reports.exports.registry import render
 
 # What SkyPilot 0.14.1 takes (sky/utils/schemas.py, get_task_schema and get_resources_schema): names of the keys, and
 # the types of those that are used here. Both objects are closed: any other key is an error.

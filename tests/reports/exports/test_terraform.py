@@ -20,7 +20,8 @@ from support.plans import PLANS, SOURCE, any_plan, gpu_vms, memory_vms, single_a
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
-from deepvm.reports.exports import ExportOptions, Subnet, render
+from deepvm.reports.exports.base import ExportOptions, Subnet
+from deepvm.reports.exports.registry import render
 from deepvm.reports.exports.terraform import literal
 
 # Arguments and blocks of the AWS provider (its documentation of 5.x), as far as they are used here.
