@@ -120,7 +120,7 @@ def simulate_each(
         progress: told how many more runs, of whichever case, are done or will never be.
 
     Returns:
-        What came out, in the order of the cases; the error in the place of one whose job does not get ahead.
+        The results, in the order of the cases; an error where a job makes no progress.
 
     Raises:
         RequestError, MissingExtraError, WorkerLostError, CloudError: as :func:`simulate`.
@@ -132,8 +132,8 @@ def simulate_each(
     if isinstance(jobs, bool) or not 1 <= jobs <= 1024:
         raise RequestError("jobs", jobs, "a number of processes from 1 to 1024")
     address = _dask_address(executor) if executor else ""
-    courses = [
-        _Course(
+    running = [
+        _Case(
             job,
             policy,
             lives if lives is not None else Drawn(job.lifetime, job.mttp_s, job.vms),
@@ -142,22 +142,22 @@ def simulate_each(
         )
         for job, policy in cases
     ]
-    tasks = ((c, n, t) for c in courses for n, t in c.tasks(seed, deadline))
-    processes = min(jobs, sum(-(-runs // c.size) for c in courses))
+    tasks = ((c, n, t) for c in running for n, t in c.tasks(seed, deadline))
+    processes = min(jobs, sum(-(-runs // c.size) for c in running))
     with closing(_outcomes(tasks, processes, address)) as outcomes:
-        for course, number, came in outcomes:
-            more = course.take(number, came, seed, deadline)
+        for case, number, outcome in outcomes:
+            more = case.take(number, outcome, seed, deadline)
             if progress is not None and more:
                 progress(more)
-    return [course.answer() for course in courses]
+    return [case.answer() for case in running]
 
 
 Spec = tuple[Job, SavePolicy, LifeSource, int, int, int, Deadline | None]
 
 
 @dataclass(eq=False)
-class _Course:
-    """How far a case is. ``left`` is the runs that are still to come, ``size`` those of a chunk."""
+class _Case:
+    """Progress of a case; ``left``: runs still to come, ``size``: runs of a chunk."""
 
     job: Job
     policy: SavePolicy
@@ -166,45 +166,45 @@ class _Course:
     size: int
     parts: dict[int, Outcome] = field(default_factory=dict)
     results: Results | None = None
-    hopeless: tuple[int, SimulationError] | None = None
+    failed: tuple[int, SimulationError] | None = None
 
     def tasks(self, seed: int, deadline: Deadline | None) -> Iterator[tuple[int, Spec]]:
         """The chunks, made when they are asked for; none any more once one of them has failed."""
         for number, first in enumerate(range(0, runs := self.left, self.size)):
-            if self.hopeless is not None:
+            if self.failed is not None:
                 return
             yield number, (self.job, self.policy, self.lives, min(self.size, runs - first), seed, number, deadline)
 
-    def take(self, number: int, came: Outcome | SimulationError, seed: int, deadline: Deadline | None) -> int:
-        """Keep what came of a chunk; how many runs fewer there are to come."""
-        if isinstance(came, SimulationError):
+    def take(self, number: int, outcome: Outcome | SimulationError, seed: int, deadline: Deadline | None) -> int:
+        """Keep the outcome of a chunk; returns by how many runs fewer are left."""
+        if isinstance(outcome, SimulationError):
             # Chunks are handed out in order, and all that were handed out come: the error of the first is the same
             # whoever was faster.
-            if self.hopeless is None or number < self.hopeless[0]:
-                self.hopeless = number, came
+            if self.failed is None or number < self.failed[0]:
+                self.failed = number, outcome
             self.parts.clear()
             fewer, self.left = self.left, 0
             return fewer
-        if self.hopeless is not None:
+        if self.failed is not None:
             return 0
-        self.parts[number] = came
-        self.left -= len(came.total_s)
+        self.parts[number] = outcome
+        self.left -= len(outcome.total_s)
         if not self.left:
             ordered = [self.parts[n] for n in sorted(self.parts)]
             self.results = Results.gather(self.job, policy_name(self.policy), seed, ordered, deadline)
             self.parts.clear()
-        return len(came.total_s)
+        return len(outcome.total_s)
 
     def answer(self) -> Results | SimulationError:
-        """What came out."""
-        if self.hopeless is not None:
-            return self.hopeless[1]
+        """The results, or the error."""
+        if self.failed is not None:
+            return self.failed[1]
         assert self.results is not None
         return self.results
 
 
-Task = tuple[_Course, int, Spec]
-Came = tuple[_Course, int, Outcome | SimulationError]
+Task = tuple[_Case, int, Spec]
+Completed = tuple[_Case, int, Outcome | SimulationError]
 
 
 def _chunk(spec: Spec) -> Outcome | SimulationError:
@@ -219,8 +219,8 @@ def _chunk(spec: Spec) -> Outcome | SimulationError:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Ctrl-C, which a terminal sends to all, is not heard inside; nor ever by processes that start there."""
+def _ignoring_ctrl_c() -> Iterator[None]:
+    """Ignore Ctrl-C, which a terminal sends to all processes; those that start inside ignore it for good."""
     if threading.current_thread() is not threading.main_thread():  # only that one may say what signals do
         yield
         return
@@ -232,7 +232,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _follow_parent() -> None:
-    """In a process of the pool: do not hear Ctrl-C, and end when the parent does, also when that is killed."""
+    """In a process of the pool: ignore Ctrl-C, and end with the parent, even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None
@@ -244,26 +244,26 @@ def _follow_parent() -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def _outcomes(tasks: Iterator[Task], processes: int, address: str) -> Generator[Came, None, None]:
-    """What comes of the tasks, as it comes; tasks are taken from the iterator one by one as others are done."""
+def _outcomes(tasks: Iterator[Task], processes: int, address: str) -> Generator[Completed, None, None]:
+    """Outcomes as they come; a task is taken from the iterator when another one is done."""
     if address:
         yield from _on_dask(tasks, address)
     elif processes <= 1:
-        for course, number, spec in tasks:
-            yield course, number, _chunk(spec)
+        for case, number, spec in tasks:
+            yield case, number, _chunk(spec)
     else:
         yield from _in_processes(tasks, processes)
 
 
-def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Came]:
+def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Completed]:
     # A fresh interpreter each: a fork of a process with threads (numpy's, or a notebook's) may hang.
     others = set(active_children())
     pool: Executor = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_follow_parent)
     try:
-        with _deaf():
+        with _ignoring_ctrl_c():
             for _ in range(processes):  # all start now, deaf; with tasks that come later they would start later
                 pool.submit(int)
-        yield from _handed_out(tasks, _AHEAD * processes, pool.submit, lambda future: future.result())
+        yield from _bounded(tasks, _AHEAD * processes, pool.submit, lambda future: future.result())
     except BrokenProcessPool:
         raise WorkerLostError(
             f"one of {processes} processes was killed, perhaps because memory ran out; use fewer --jobs, or none"
@@ -271,7 +271,7 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Came]:
     except BaseException:
         # Nobody waits for chunks that nobody wants: who presses Ctrl-C twice would do so for ever. The futures are
         # not cancelled: the pool's thread fails on such futures when it finds its processes dead.
-        with _deaf():
+        with _ignoring_ctrl_c():
             for child in set(active_children()) - others:
                 child.kill()
             # One that was killed while it sent has left half of a message, and as long as anybody could write the rest,
@@ -284,21 +284,21 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Came]:
         pool.shutdown()
 
 
-def _handed_out(
+def _bounded(
     tasks: Iterator[Task],
     ahead: int,
     submit: Callable[..., Any],
     result: Callable[[Any], Outcome | SimulationError],
     look: Callable[[], object] | None = None,
-) -> Iterator[Came]:
-    """Keep so many tasks handed out; ``look``, if there is one, when for some time nothing came back."""
-    waiting: dict[Any, tuple[_Course, int]] = {}
+) -> Iterator[Completed]:
+    """Keep ``ahead`` tasks submitted; ``look`` is called when nothing came back for a while."""
+    waiting: dict[Any, tuple[_Case, int]] = {}
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def hand_out(count: int) -> None:
-        for course, number, spec in islice(tasks, count):
+        for case, number, spec in islice(tasks, count):
             future = submit(_chunk, spec)
-            waiting[future] = course, number
+            waiting[future] = case, number
             future.add_done_callback(done.put)
 
     hand_out(ahead)
@@ -324,7 +324,7 @@ def _dask_address(executor: str) -> str:
     raise RequestError("executor", executor, "dask://HOST:PORT, the address of a Dask scheduler")
 
 
-def _on_dask(tasks: Iterator[Task], address: str) -> Iterator[Came]:
+def _on_dask(tasks: Iterator[Task], address: str) -> Iterator[Completed]:
     try:
         from distributed import Client, KilledWorker
     except ImportError:
@@ -334,7 +334,7 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Iterator[Came]:
         try:
             with client:
                 client.wait_for_workers(1, timeout=CONNECT_S)
-                yield from _handed_out(
+                yield from _bounded(
                     tasks,
                     max(_AHEAD_FAR, _AHEAD * sum(client.nthreads().values())),
                     partial(client.submit, pure=False),
@@ -381,7 +381,7 @@ def _awaited(client: Any, future: Any) -> Outcome | SimulationError:
 
 @contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """What goes wrong inside is told as an error, and not by a library's logs as well."""
+    """Silence a library whose failures are raised as errors anyway."""
     logs = [logging.getLogger(name) for name in names]
     before = [log.level for log in logs]
     for log in logs:
