@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PW ?= 3
 
-.PHONY: help recommend test test-slow check bench clean
+.PHONY: help recommend test test-slow check coverage bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,7 @@ help:
 	@echo "make test        the tests (a few minutes)"
 	@echo "make test-slow   the long campaigns as well, and what the tests cover of core and planner"
 	@echo "make check       ruff and mypy --strict"
+	@echo "make coverage    how much of each room its own tests cover"
 	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
 	@echo "make clean       remove .venv and build/"
 
@@ -60,6 +61,11 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+coverage: export OMP_NUM_THREADS := 1
+
+coverage: $(VENV)/.dev
+	$(BIN)/python scripts/coverage_rooms.py
 
 bench: $(VENV)/.dev
 	@$(COMPILE)

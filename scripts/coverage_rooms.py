@@ -1,0 +1,52 @@
+"""Show how much of each room its own tests cover, lines and branches together; name the modules below the limit.
+
+Usage: python scripts/coverage_rooms.py [ROOM ...]     (``make coverage`` for all rooms)
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LEAST = 85.0
+"""Per cent of each module, by the tests of its room in this process; processes that tests start are not counted."""
+
+
+def rooms() -> list[str]:
+    """The rooms that have tests of their own."""
+    found = sorted(p.parent.name for p in (ROOT / "deepvm").glob("*/__init__.py"))
+    return [room for room in found if (ROOT / "tests" / room).is_dir()]
+
+
+def covered(room: str) -> dict[str, float]:
+    """Per cent of each module of a room."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "coverage.json"
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", f"tests/{room}", f"--cov=deepvm/{room}"]
+        command += ["--cov-branch", f"--cov-report=json:{report}", "--cov-report="]
+        ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        if ended.returncode not in (0, 5) or not report.exists():
+            sys.exit(f"the tests of {room} fail: python -m pytest tests/{room}")
+        files = json.loads(report.read_text())["files"]
+    return {name: own["summary"]["percent_covered"] for name, own in files.items() if own["summary"]["num_statements"]}
+
+
+def main() -> int:
+    """Print a row for each room, and one for each module below the limit."""
+    low = False
+    for room in sys.argv[1:] or rooms():
+        modules = covered(room)
+        print(f"{room:<12} {sum(modules.values()) / len(modules):5.1f} %  mean of {len(modules)} modules", flush=True)
+        for name, percent in sorted(modules.items(), key=lambda row: row[1]):
+            if percent < LEAST:
+                low = True
+                print(f"    {percent:5.1f} %  {name}", flush=True)
+    return int(low)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
