@@ -51,3 +51,44 @@ def test_the_installed_command_works_outside_the_checkout(wheel: Path, tmp_path:
     assert found.returncode == 0, found.stderr
     best = recommend(load_catalog("aws-us-east-1", prices="snapshot"), 3)[0]
     assert json.loads(found.stdout)["configurations"][0]["usd_per_hour"] == float(best.usd_per_hour)
+
+
+@pytest.mark.slow
+def test_the_wheel_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+    """As ``pipx install`` has it: nothing of this checkout, nothing of the test tools, the base libraries alone."""
+    home = tmp_path / "home"
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=120)
+    install = [
+        str(home / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        str(wheel),
+    ]
+    done = subprocess.run(install, capture_output=True, text=True, timeout=900)
+    if done.returncode and "No matching distribution" in done.stderr:
+        pytest.skip("no package index")
+    assert done.returncode == 0, done.stderr
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(home / "bin" / "deepvm"), *words]
+        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+
+    found = run("recommend", "--pw", "3", "-o", "json", "--prices", "snapshot")
+    assert found.returncode == 0 and json.loads(found.stdout)["configurations"], found.stderr
+    assert run("simulate", "--preset", "gpt-117m", "--runs", "10").returncode == 0
+    here = subprocess.run(
+        [
+            str(home / "bin" / "python"),
+            "-c",
+            "import importlib.util as u; print(*map(u.find_spec, ['pandas', 'scipy']))",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert here.stdout == "None None\n"
+    missing = run("recommend", "--pw", "3", "--catalog", "paper", "--speedup", "measured")
+    assert missing.returncode == 2 and "deepvm[fit]" in missing.stderr
