@@ -1,4 +1,4 @@
-"""Many runs: in chunks with seeds of their own, in this process, in several, or on a Dask cluster.
+"""Monte Carlo: many runs in chunks with seeds of their own, in this process, in several, or on a Dask cluster.
 
 A chunk of a case is simulated from ``SeedSequence(seed, spawn_key=(chunk,))``, so the same seed gives the same runs
 wherever and in whatever order chunks are done, and whatever other cases there are; the chunks of all cases go through
@@ -38,16 +38,16 @@ from deepvm.simulator.engine.state import Outcome
 from deepvm.simulator.results import Results
 
 CHUNK = 10_000
-"""Runs that are simulated together: enough that numpy's own time counts little, few enough for the memory."""
+"""Runs per chunk: enough to hide numpy's overhead, few enough for the memory."""
 MACHINES = 16 * CHUNK
-"""Of all runs that are simulated together; fewer runs of large clusters, for the same reason."""
+"""Machines per chunk: large clusters get smaller chunks, for the same reason."""
 CONNECT_S = 15.0
 ENDED = 143
-"""Exit code of a process whose parent is gone; nobody is left to read it but whoever looks at the machine."""
+"""Exit code of a worker whose parent is gone."""
 _AHEAD = 2
-"""Chunks that are handed out for each process: one to work on, one to go on with."""
+"""Chunks submitted per process: one to work on, one to continue with."""
 _AHEAD_FAR = 256
-"""The least that is handed out to a Dask cluster, to which workers may come later."""
+"""Least number of chunks submitted to a Dask cluster, which workers may join later."""
 
 
 def simulate(
@@ -169,7 +169,7 @@ class _Case:
     failed: tuple[int, SimulationError] | None = None
 
     def tasks(self, seed: int, deadline: Deadline | None) -> Iterator[tuple[int, Spec]]:
-        """The chunks, made when they are asked for; none any more once one of them has failed."""
+        """Yield the chunks lazily; none after one has failed."""
         for number, first in enumerate(range(0, runs := self.left, self.size)):
             if self.failed is not None:
                 return
@@ -261,7 +261,7 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Completed]:
     pool: Executor = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_follow_parent)
     try:
         with _ignoring_ctrl_c():
-            for _ in range(processes):  # all start now, deaf; with tasks that come later they would start later
+            for _ in range(processes):  # start all workers now, while SIGINT is ignored
                 pool.submit(int)
         yield from _bounded(tasks, _AHEAD * processes, pool.submit, lambda future: future.result())
     except BrokenProcessPool:
@@ -314,7 +314,7 @@ def _bounded(
 
 
 def _dask_address(executor: str) -> str:
-    """``HOST:PORT``; what is none is found here, and not by whoever fails to connect to it."""
+    """``HOST:PORT``; a malformed address is refused here, before anybody tries to connect."""
     found = re.fullmatch(r"dask://(?:\[([^\[\]]+)\]|([\w.-]+)):([0-9]{1,5})", executor)
     try:
         if found and 1 <= int(found[3]) <= 65535 and (IPv6Address(found[1]) if found[1] else found[2].encode("idna")):
@@ -350,7 +350,7 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Iterator[Completed]:
 
 
 def _connected(kind: Any, address: str) -> Any:
-    """A Dask client, for a kind that is not typed."""
+    """Connect a Dask client; ``kind`` is its untyped class."""
     # Made in two steps, so that it is there also if it cannot connect. It has to be closed then: left to the end of the
     # interpreter, it waits for its thread, which is gone, and says that it failed.
     client = kind.__new__(kind)
@@ -371,7 +371,7 @@ def _unreachable(address: str, error: BaseException, advice: str) -> CloudError:
 
 
 def _awaited(client: Any, future: Any) -> Outcome | SimulationError:
-    """The future's result; a cluster that has lost all of its workers is not waited for for ever."""
+    """The future's result; raises when the cluster has lost all its workers."""
     while True:
         try:
             return cast(Outcome | SimulationError, future.result(timeout=CONNECT_S))

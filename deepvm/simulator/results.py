@@ -1,4 +1,4 @@
-"""What came out of simulated runs."""
+"""Results of simulated runs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Results:
     def gather(
         cls, job: Job, policy: str, seed: int, outcomes: Sequence[Outcome], deadline: Deadline | None = None
     ) -> Results:
-        """Put the runs of all chunks together."""
+        """Join the runs of all chunks."""
         total = np.concatenate([o.total_s for o in outcomes])
         vm_s = np.concatenate([o.vm_s for o in outcomes])
         on_demand_s = np.concatenate([o.on_demand_s for o in outcomes])
@@ -90,7 +90,7 @@ class Results:
 
     @property
     def late_share(self) -> float:
-        """Share of the runs that were done behind the deadline; 0 without one."""
+        """Share of the runs that missed the deadline; 0 without one."""
         return 0.0 if self.deadline is None else float((self.total_s > self.deadline.seconds).mean())
 
     def document(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Jobs that differ in one or two numbers."""
+"""Sweeps: jobs that differ in one or two parameters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came out of a case; ``values`` as in :class:`Case`."""
+    """The results of a case; ``values`` as in :class:`Case`."""
 
     results: Results
     values: tuple[tuple[str, float], ...] = ()

@@ -30,10 +30,10 @@ from deepvm.simulator.engine.policy_adapter import Decisions
 from deepvm.simulator.engine.state import NEVER, PARTS, Array, Outcome, Rows, Runs
 
 HOPELESS, HOPELESS_LIVES = 100.0, 10_000
-"""A run that takes so many times as long as its work does not get ahead, nor one that loses so many machines a step."""
+"""Runs that take this many times their work, or lose this many machines per step, are given up."""
 
 KEPT_BYTES = 16 << 20
-"""Temporary arrays of less are kept; see :func:`_keep_memory`."""
+"""Temporary arrays below this size are reused; see :func:`_keep_memory`."""
 
 
 def run(
@@ -62,7 +62,7 @@ def run(
 
 
 def _keep_memory() -> None:
-    """Have malloc keep what temporary arrays are made of: a third of the time went into page faults.
+    """Make malloc keep the memory of temporary arrays: page faults took a third of the time.
 
     glibc maps blocks of their own from the size of the largest one on that it was ever given back, and gives other free
     memory back from twice as much on (mallopt(3), M_MMAP_THRESHOLD); elsewhere this does nothing. So a process keeps up
@@ -174,7 +174,7 @@ class _Engine:
         return r
 
     def _ask(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
-        """Ask for one machine in each row; elastic clusters ask again for those that are lost before they come."""
+        """Request one machine per row; elastic clusters request again what is lost before it arrives."""
         self._ask_once(r, rows, machine, when)
         while self._elastic:  # the others train on meanwhile
             death = r.death[rows, machine]
@@ -205,7 +205,7 @@ class _Engine:
         r.death[rows, machine], r.notice[rows, machine] = death, notice
 
     def _lose(self, r: Runs, which: Rows, machine: Rows | int, when: Array) -> None:
-        """In the rows ``which`` a machine is lost or let go at ``when``, is learnt from, and is replaced."""
+        """In the rows ``which`` a machine is lost or released at ``when``; observe it and replace it."""
         rows = self._plain(which, len(r.number))
         death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
         when = np.maximum(when, r.now[rows])
@@ -229,7 +229,7 @@ class _Engine:
         self._ask(r, rows, machine, again)
 
     def _change(self, r: Runs, rows: Rows) -> None:
-        """In these rows all machines are given back, and others are asked for in the other market."""
+        """Release all machines of these rows and request others in the other market."""
         r.on_demand[rows] = ~r.on_demand[rows]
         r.training[rows] = False
         r.step[rows] = r.durable[rows]
@@ -237,14 +237,14 @@ class _Engine:
             self._ask(r, rows, machine, r.now[rows])
 
     def _plain(self, which: Rows, rows: int) -> Rows | slice:
-        """Rows as a slice when it is all of them: numpy copies nothing for a slice.
+        """Rows as a slice where all are meant: numpy does not copy for a slice.
 
         With several machines rows and machines are paired, which only two arrays are.
         """
         return slice(None) if len(which) == rows and self._job.vms == 1 else which
 
     def _wait(self, r: Runs, which: Rows) -> None:
-        """Machines are waited for and prepared; rows that lose one meanwhile wait again."""
+        """Wait for machines and prepare them; rows that lose one meanwhile wait again."""
         rows, count, job = self._plain(which, len(r.number)), len(which), self._job
         first: Any = 0 if job.vms == 1 else r.death[rows].argmin(1)
         now, death = r.now[rows], r.death[rows, first]
@@ -277,7 +277,7 @@ class _Engine:
             self._lose(r, which[lost], first[lost] if job.vms > 1 else 0, death[lost])
 
     def _train(self, r: Runs) -> None:
-        """One stretch of equal segments in each row, or as much of it as there is time for."""
+        """One stretch of equal segments per row, or as much of it as there is time for."""
         job, random, now = self._job, self._random, r.now
         at: Any = (slice(None), 0)
         if job.vms > 1:

@@ -1,4 +1,4 @@
-"""Intervals that grow with the machine's age: many saves at once.
+"""Save intervals that grow with the age of the machine, many saves at once.
 
 The interval of ``hazard`` is weighed anew at each save. Its square is linear in the machine's age (``lomax_s`` in
 deepvm.core.preemption.save_intervals), and from save to save the age grows by an interval and a save: so the interval
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from deepvm.simulator.engine.state import Array, Runs
 
 ALIKE = 0.1
-"""Intervals that differ by less are taken for equal: what they cost is flat around the best of them."""
+"""Intervals that differ by less count as equal: the cost is flat around the optimum."""
 LINEAR = 1.0
 """The growth is taken as even until the interval has grown by this share of it."""
 LEFT, DEVIATIONS = 1, 5

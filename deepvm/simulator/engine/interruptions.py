@@ -1,4 +1,4 @@
-"""Where a stretch of segments is cut by a loss, a notice or a machine that joins.
+"""Where a stretch of segments is interrupted: by a loss, a notice or a machine that joins.
 
 A stretch is drawn as a whole: the time of all its steps and of all its saves, not of each. On an even timeline, on
 which all steps and all saves are equally long, the cut falls within one of them, and any place in it is as likely as
@@ -33,11 +33,11 @@ UNEVEN = 1.5
 """Latencies whose longest is so many times the shortest are uneven: v/m^2 is 0.013 there. It would change what a
 preemption costs by less than 0.7 % of one step or save, and to heed it makes the engine half as fast."""
 FEW = 12
-"""A stretch that is left after fewer uneven segments is done one by one: the first are drawn as they are."""
+"""Stretches of fewer uneven segments are simulated one by one, each drawn as it is."""
 
 
 def uneven(span: Span) -> bool:
-    """Whether it makes a difference which of the steps or saves are cut."""
+    """Whether it matters which steps or saves are cut."""
     return span.high > UNEVEN * span.low
 
 
@@ -59,7 +59,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Cut:
-    """How far a stretch got; all arrays (R,).
+    """Progress of a stretch; all arrays (R,).
 
     Attributes:
         cut: whether it is left before its end.
@@ -80,7 +80,7 @@ class Cut:
 
     @classmethod
     def even(cls, of: Stretch, left: Array) -> Cut:
-        """On the even timeline, ``left`` seconds from the beginning."""
+        """Position on the even timeline, ``left`` seconds from its start."""
         full = np.floor(left / of.segment)
         cut = full < of.count
         full = np.minimum(full, of.count)
@@ -141,7 +141,7 @@ class Cut:
 
 
 def _all_at(at: Cut, of: Stretch, step_s: Number, save_s: float) -> Array:
-    """What the whole steps and saves take if each takes so long, seconds."""
+    """Seconds that all whole steps and saves take at these durations."""
     return np.asarray((at.full * of.steps + at.done) * step_s + at.full * of.saved * save_s)
 
 

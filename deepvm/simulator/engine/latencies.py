@@ -14,13 +14,13 @@ from deepvm.core.preemption.job import Span
 from deepvm.simulator.engine.state import TINY, Array, Mask, Rows
 
 AT_ONCE = 4096
-"""Of more backups under way at once, neighbours are taken together: how far back one goes is bounded."""
+"""Backups under way at once that are tracked singly; beyond, neighbours are merged, which bounds the look-back."""
 GRID = 1000
-"""Points of a numerical integral."""
+"""Points of the numerical integral."""
 
 
 def total(random: np.random.Generator, span: Span, count: Array | Mask) -> Array:
-    """The sum of ``count`` latencies in each row; of one latency where it is a mask."""
+    """Sum of ``count`` latencies per row; a mask counts as 0 or 1."""
     if span.low == span.high:
         return np.asarray(span.low * count)
     drawn = random.random(len(count)) * (span.high - span.low)
@@ -30,14 +30,16 @@ def total(random: np.random.Generator, span: Span, count: Array | Mask) -> Array
 
 
 def remainder(whole: Span, part: Span) -> Span:
-    """What is left of one latency when another one that began with it is over; nothing if that takes longer.
+    """Remainder of one latency after another that started with it; 0 if the other takes longer.
 
     Where that may happen this is not uniform: then a uniform one from 0 with the same mean.
     """
     if part.high <= whole.low:
         return Span(whole.low - part.mean, whole.high - part.mean)
     parts = part.low + (part.high - part.low) * (np.arange(GRID) + 0.5) / GRID
-    over = np.maximum(whole.high - parts, 0.0) - np.maximum(whole.low - parts, 0.0)  # of the whole, what is longer
+    over = np.maximum(whole.high - parts, 0.0) - np.maximum(
+        whole.low - parts, 0.0
+    )  # the part of the whole that is longer
     mean = over * (np.maximum(whole.low - parts, 0.0) + over / 2)
     mean = np.where(
         whole.high > whole.low, mean / max(whole.high - whole.low, TINY), np.maximum(whole.high - parts, 0.0)
@@ -56,16 +58,16 @@ class Backups:
         self._narrow, self._wide = sorted(width if width > TINY else 0.0 for width in widths)
 
     def draw(self, random: np.random.Generator, saved: Mask) -> Array:
-        """One latency in each row."""
+        """One latency per row."""
         drawn = total(random, self._durable, saved)
         return drawn + total(random, self._behind, saved) if self._behind.high else drawn
 
     def chance(self, age: Array) -> Array:
-        """That a version is durable ``age`` seconds after its stall."""
+        """Probability that a version is durable ``age`` seconds after its stall."""
         x, narrow, wide = age - self._low, self._narrow, self._wide
         if narrow > 1e-6 * wide:  # the mean of the wide one's law over the narrow one
             found = (self._ramp(x) - self._ramp(x - narrow)) / narrow
-        else:  # that one is no more than a shift, if not both are
+        else:  # the narrow one is a mere shift, if not both
             found = (x - narrow / 2) / wide if wide else np.zeros(len(x))
         return np.where(age >= self.high, 1.0, np.clip(found, 0.0, 1.0))
 
@@ -95,7 +97,7 @@ class Backups:
         safe[rows] = 0.0
         drawn, above = random.random(len(rows)), np.ones(len(rows))
         together = np.ceil(width / apart / AT_ONCE)
-        back = np.maximum(np.ceil((self._low - age) / apart), 0.0)  # younger ones cannot be
+        back = np.maximum(np.ceil((self._low - age) / apart), 0.0)  # younger ones cannot be durable yet
         while True:
             middle = back + np.floor(together / 2)
             above = above * (1 - self.chance(age + middle * apart)) ** together

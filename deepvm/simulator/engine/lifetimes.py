@@ -1,4 +1,4 @@
-"""Where the lives of preemptible machines come from: laws with a given mean, or lives that were seen."""
+"""Lifetimes of preemptible machines: drawn from a law with a given mean, or replayed from observed lives."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SHAPES = "shapes above 0.01, of lomax above 1, sigma above 0 and below 30"
 
 
 class LifeSource(Protocol):
-    """Draws lives, from the request for a machine to its preemption."""
+    """Draws lifetimes, counted from the request for a machine to its preemption."""
 
     def starts(self, random: np.random.Generator, runs: int) -> Whole:
-        """(runs,) where each run begins; whatever :meth:`draw` needs of it."""
+        """(runs,) cursors: where each run begins; passed back to :meth:`draw`."""
 
     def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
         """Lives in seconds.
@@ -36,7 +36,7 @@ class LifeSource(Protocol):
 
 @dataclass(frozen=True)
 class Drawn:
-    """Lives that follow a law.
+    """Lifetimes drawn from a law.
 
     Attributes:
         law: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``.
@@ -93,7 +93,7 @@ class Drawn:
 
 
 class Seen:
-    """Lives that were seen: each run follows one pool in its order, from a random place on, round again at its end."""
+    """Observed lifetimes: each run follows one pool in order from a random start, and wraps around at its end."""
 
     def __init__(self, pools: Sequence[Sequence[float]]) -> None:
         """Keep the lives.
@@ -123,7 +123,7 @@ class Seen:
 
 
 def whole_lives(lives: Sequence[tuple[float, bool]]) -> tuple[float, ...]:
-    """Lives to replay; one whose end was not seen goes on with the length of the next.
+    """Lifetimes to replay; a censored one is extended by the next.
 
     Args:
         lives: (seconds, whether the end was seen), in order, taken as a ring.

@@ -27,17 +27,17 @@ from deepvm.simulator.engine.state import NEVER, Array, Mask, Rows, Runs
 
 @dataclass(frozen=True)
 class Deadline:
-    """When a job has to be done, seconds from its start, and who decides between spot and on-demand VMs."""
+    """Deadline of a job, seconds from its start, and the policy that chooses between spot and on-demand VMs."""
 
     seconds: float
     policy: DeadlinePolicy
 
 
 class Markets:
-    """Decides for all runs at once."""
+    """Chooses the market for all runs at once."""
 
     def __init__(self, job: Job, policy: SavePolicy, deadline: Deadline) -> None:
-        """Reckon what can be known beforehand.
+        """Precompute what does not change.
 
         Raises:
             RequestError: the job runs on demand anyway, or is elastic.

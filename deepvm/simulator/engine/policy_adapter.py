@@ -1,4 +1,4 @@
-"""What a policy is told, what it learns, and what comes of its decisions, for all runs at once."""
+"""Adapter between a save policy and the engine: what it is told and learns, and its decisions, for all runs at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Decisions:
         self._everywhere = isinstance(policy, EverySeconds)
         # Asked of a protocol, isinstance is slow.
         self._weighing = policy if isinstance(policy, IntervalPolicy) and (spot or self._everywhere) else None
-        self._prior = min(job.mttp_s[0], NEVER) / job.vms  # what is believed of the cluster before anything is seen
+        self._prior = min(job.mttp_s[0], NEVER) / job.vms  # prior of the cluster
         self._history = LomaxHistory.around(self._prior) if isinstance(policy, Hazard) and spot else None
         warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         self.facts = SaveFacts(
@@ -51,7 +51,7 @@ class Decisions:
         )
 
     def begin(self, r: Runs) -> None:
-        """Nothing is seen yet."""
+        """Start without observations."""
         if self._history is not None:
             r.logs = np.zeros((len(r.number), len(self._history.scale_s)))
             r.shape[:], r.scale[:] = self._history.law()
@@ -83,7 +83,7 @@ class Decisions:
         return facts if self._history is None else replace(facts, shape=r.shape, scale_s=r.scale)
 
     def grows(self, r: Runs, facts: SaveFacts | None) -> Growing | None:
-        """The next intervals, if they grow with the age of the newest machine; None: they do not."""
+        """The next intervals if they grow with the age of the newest machine, else None."""
         if self._history is None or self._weighing is None or facts is None:
             return None
         asked = r.asked[:, 0] if self._job.vms == 1 else r.asked.max(1)
@@ -91,10 +91,10 @@ class Decisions:
         return Growing.of(self._weighing, replace(facts, age_s=np.maximum(r.now - asked, 0.0)))
 
     def heeds(self, facts: SaveFacts | None, grace_s: Array) -> Mask | None:
-        """Whether notices that leave so much time are heeded; None: none is."""
+        """Whether notices with this grace period are heeded; None: none are."""
         if self._weighing is None or facts is None or not self._job.grace_s.high:
             return None
-        # What the notice says counts, not what notices usually say.
+        # The grace period of this notice counts, not the usual one.
         heeds = np.asarray(self._weighing.emergency(replace(facts, grace_s=grace_s)))
         return heeds if heeds.any() else None
 
@@ -138,7 +138,7 @@ class Decisions:
     def _interval(
         self, r: Runs, facts: SaveFacts | None, grows: Growing | None, until: Array, random: np.random.Generator
     ) -> tuple[Array | float, Array | float]:
-        """Steps between two saves, and for how many of them."""
+        """Steps between two saves, and for how many saves."""
         most: Array | float = 1.0 if self._deadline else NEVER  # another cap behind each save
         if self._fixed is not None:
             return self._fixed, most

@@ -1,4 +1,4 @@
-"""Where simulated runs stand, and what becomes of them."""
+"""State of simulated runs, and their outcomes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TINY = 1e-300
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the runs; arrays of one shape (runs,).
+    """Outcomes of the runs; arrays of one shape (runs,).
 
     Attributes:
         total_s: from the first request to the last step.
@@ -37,7 +37,7 @@ class Outcome:
 
 @dataclass
 class Runs:
-    """Where each run stands; all arrays have one row for each run that is not done, (R,) or (R, ...)."""
+    """State of the runs that are not done; all arrays are (R,) or (R, ...)."""
 
     number: npt.NDArray[np.int64]
     start: npt.NDArray[np.int64]
@@ -69,12 +69,12 @@ class Runs:
     logs: Array  # (R, K)
 
     def keep(self, rows: Mask) -> None:
-        """Go on with these rows only."""
+        """Keep these rows only."""
         kept = np.flatnonzero(rows)
         for f in fields(self):  # several times as fast as a mask for what has two dimensions
             setattr(self, f.name, getattr(self, f.name).take(kept, axis=0))
 
 
 def rest_of(steps: Array, by: Array | float) -> Array:
-    """What is left of whole numbers divided by others; many times as fast as ``%`` on floats."""
+    """Remainder of whole numbers held as floats; many times as fast as ``%``."""
     return steps - np.floor(steps / by) * by

@@ -36,7 +36,7 @@ Whole = npt.NDArray[np.int64]
 Up = npt.NDArray[np.bool_]
 
 LATE_S = 1e-6
-"""Sums of a million ticks are not exact; so little is not late."""
+"""Tolerance: sums of a million ticks are not exact."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class DeadlineJob:
     price_ratio: float = 0.33
 
     def __post_init__(self) -> None:
-        """Refuse what is no job.
+        """Validate the job.
 
         Raises:
             RequestError: naming the attribute as the command line does.
@@ -115,7 +115,7 @@ class DeadlineJob:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of N jobs.
+    """Outcomes of N jobs.
 
     Attributes:
         took_s: (N,) from start to end. cost: (N,) relative to on-demand alone. late: (N,) whether after the deadline.
@@ -226,7 +226,7 @@ class DeadlineRow:
 
 
 FORESIGHT = "foresight"
-"""In the place of a policy: the least that any could cost, see deepvm.core.preemption.offline_optimum."""
+"""In place of a policy: the offline optimum, see :mod:`deepvm.core.preemption.offline_optimum`."""
 
 
 def replay_traces(
@@ -298,7 +298,7 @@ def replay_traces(
 
 @dataclass(frozen=True)
 class _Pool:
-    """A trace as it is used: whether the machines are there, and at which ticks jobs start."""
+    """A trace ready for replay: availability per tick, and the ticks at which jobs start."""
 
     path: Path
     up: Up
@@ -321,7 +321,7 @@ def _rows(
     name: str,
     policy: DeadlinePolicy,
 ) -> list[DeadlineRow]:
-    """All pools of one gap at once."""
+    """Replay all pools with the same tick at once."""
     sizes = np.array([len(p.up) for p in pools])
     first = np.cumsum(sizes) - sizes
     counts = [len(p.begin) for p in pools]

@@ -1,4 +1,4 @@
-"""Laws of lifetimes, fitted to lives that are known up to an interval, or were only watched for a while.
+"""Lifetime laws fitted to interval-censored and right-censored lives.
 
 Maximum likelihood. A life that ended between ``low`` and ``high`` has the probability S(low) - S(high), one that was
 watched to ``low`` has S(low), S being the share of lives that last longer. AIC = 2 k - 2 log-likelihood, with k
@@ -32,7 +32,7 @@ from deepvm.simulator.traces.trace import TraceLives
 Array = npt.NDArray[np.float64]
 
 FEWEST = 5
-"""Fewer lives that ended say nothing of a law's shape."""
+"""Fewest observed ends from which a shape can be fitted."""
 
 _TIMES = (math.log(1e-6), math.log(1e6))
 """Bounds of the logarithm of a time, in units of the mean life."""
@@ -61,7 +61,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A law with the parameters that make the lives most probable.
+    """A law with its maximum-likelihood parameters.
 
     Attributes:
         law: the family. values: its parameters. log_likelihood: of all lives. at_bound: whether the shape is as far out
@@ -75,7 +75,7 @@ class Fitted:
 
     @property
     def aic(self) -> float:
-        """Akaike's criterion; the least is best."""
+        """Akaike information criterion; lower is better."""
         return 2 * len(self.values) - 2 * self.log_likelihood
 
     @property
@@ -84,11 +84,11 @@ class Fitted:
         return self.law.mean_s(*self.values)
 
     def survival(self, t_s: Array) -> Array:
-        """Share of lives that last longer, same shape as ``t_s``."""
+        """Survival function at ``t_s``, same shape."""
         return np.exp(self.law.log_survival(np.asarray(t_s, dtype=float), *self.values))
 
     def document(self) -> dict[str, Any]:
-        """For JSON; a mean that is infinite is null."""
+        """For JSON; an infinite mean is null."""
         mean = self.mean_s
         return {
             "law": self.law.name,
@@ -102,7 +102,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Survival:
-    """Kaplan and Meier's estimate: ``share[i]`` of the lives last longer than ``t_s[i]``; a step after each time."""
+    """Kaplan-Meier estimate: ``share[i]`` of the lives last longer than ``t_s[i]``; a step function."""
 
     t_s: Array
     share: Array

@@ -46,12 +46,12 @@ Array: TypeAlias = npt.NDArray[np.float64]
 STEP_S = 4.6
 """One step of GPT-117M in the Spotify thesis, table 6.2."""
 MTTP_S = 10_800.0
-"""Mean time to preemption before a pool has shown its own: 3 h, as in chapter 6 of the Spotify thesis."""
+"""Prior mean time to preemption of a pool: 3 h, as in chapter 6 of the Spotify thesis."""
 BEST_FIXED, EMERGENCY = "best-fixed", "emergency"
-"""Names beside those of policies: what they stand for cannot be a policy, because it knows the future."""
+"""Reference rows beside the policies; they know the future."""
 POLICIES = ("thesis", BEST_FIXED, "hazard", EMERGENCY)
 CANDIDATES = 241
-"""Intervals that are tried for the best one, some 5 % apart: half of that off the optimum costs 0.03 % of the cost."""
+"""Intervals tried for the best one, some 5 % apart: half of that off the optimum costs 0.03 %."""
 MOST_CYCLES = 200_000
 """Saves in one life: one every three seconds for a week."""
 
@@ -72,7 +72,7 @@ class Cost:
 
     @property
     def share(self) -> float:
-        """Saves and lost work over the machine time."""
+        """Saves and lost work as a share of the machine time."""
         return (self.saves_s + self.lost_s) / self.machine_s
 
     def __add__(self, other: Cost) -> Cost:
@@ -155,7 +155,7 @@ def replay(
 
 
 def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> tuple[float, Cost]:
-    """The interval that would have been best for this pool if it had been known, seconds of work, and its cost.
+    """The best fixed interval for this pool in hindsight, seconds of work, and its cost.
 
     One of ``CANDIDATES`` intervals from a step to the longest life, or none (infinite). For a fixed interval the sums
     of :func:`replay` over its cycles are those of arithmetic series.
@@ -187,7 +187,7 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> t
 
 
 def emergency(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Cost:
-    """The cost when each notice comes in time: no saves but one at each preemption.
+    """The cost if every notice comes in time: one save at each preemption, no others.
 
     It starts when the step under way has ended and must be safe before the machine goes, so a step is counted as lost
     (Spotify thesis, Algorithm 1 (4): step + save < grace).
@@ -211,7 +211,7 @@ def replay_all(
     step_s: float = STEP_S,
     mttp_s: float = MTTP_S,
 ) -> tuple[Replayed, ...]:
-    """Each policy at each latency on each pool; each pool is learnt for itself.
+    """Replay each policy at each latency on each pool; policies learn each pool anew.
 
     Args:
         pools: of :func:`deepvm.simulator.traces.trace.lives_of`.

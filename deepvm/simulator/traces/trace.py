@@ -1,4 +1,4 @@
-"""Traces of spot machines: how many of them were there at each tick of a clock, and the lives in them.
+"""Traces of spot machines: how many were up at each tick, and the lives in them.
 
 ::
 
@@ -34,7 +34,7 @@ from deepvm.io.files import read_text
 MOST_NODES = 100_000
 LONGEST_GAP_S = 1e6
 SHOWN = 40
-"""Characters of a wrong value that a message shows."""
+"""Longest excerpt of a wrong value in a message."""
 
 _A_TRACE = 'allowed: a trace, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}'
 _GAP = f"allowed: the seconds between two ticks, above 0 and at most {LONGEST_GAP_S:g}"
@@ -77,7 +77,7 @@ class TraceLives:
 
     @property
     def preemptions(self) -> int:
-        """How many lives ended."""
+        """Number of lives whose end was seen."""
         return int(self.ended.sum())
 
 
@@ -203,7 +203,7 @@ def pools_of(
 
 
 def check_nodes(nodes: int | None) -> None:
-    """Refuse what is no number of machines.
+    """Validate the numbers of machines.
 
     Raises:
         RequestError: below 1.
