@@ -34,7 +34,7 @@ Format = Literal["png", "svg"]
 
 _DPI = 160
 MARK_ALL = 24
-"""Up to so many budgets every point has a marker; beyond, about one in twelve."""
+"""Up to this many budgets every point has a marker; beyond, about one in twelve."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def picture_format(path: Path) -> Format:
 
 
 def check_picture(path: Path) -> None:
-    """Find out whether a picture can be drawn, before there is anything to draw.
+    """Check that a picture can be drawn, before the work starts.
 
     Raises:
         RequestError: neither .png nor .svg, or no such folder. MissingExtraError: matplotlib is not installed.
@@ -294,7 +294,7 @@ def step_line(
     drawstyle: Any = "steps-post",
 ) -> None:
     """One line of several, with its own colour, dashes and marker."""
-    # Markers of different lines stand at different budgets, or the upper ones would hide the lower ones.
+    # Lines have their markers at different budgets, so that none hides another.
     every = 1 if len(x) <= MARK_ALL else max(places, len(x) // 12)
     axes.plot(
         x,

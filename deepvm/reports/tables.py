@@ -90,7 +90,7 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream
 
 
 def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """The columns that a terminal of this width has room for; None when even those that must be there do not fit."""
+    """Columns that fit into this width; None when not even the mandatory ones do."""
     shown = list(range(len(columns)))
     while _widths([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], width) is None:
         last = max(shown, key=lambda i: (columns[i].drop, i))
@@ -101,7 +101,7 @@ def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], most: int) -> list[int] | None:
-    """Widths with which all fits, the widest columns wrapped first; None when words or numbers would have to be torn.
+    """Column widths that fit, wrapping the widest columns first; None where a word or number would be torn.
 
     A number that is continued on the next line is misread: right-aligned cells are never wrapped.
     """
@@ -136,7 +136,7 @@ def _print_cells(columns: Sequence[Column], rows: Sequence[Sequence[str]], strea
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    # Neither words nor options may be torn apart: people copy them.
+    # Never break words or options: people copy them.
     return textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 

@@ -22,7 +22,7 @@ from deepvm.errors import RequestError
 
 COMMENT_WIDTH = 110
 RENDEZVOUS_PORT = 29500
-"""Where torchrun's agents meet unless told otherwise; PyTorch's own default."""
+"""Rendezvous port of torchrun, PyTorch's default."""
 JOIN_TIMEOUT_S = 3600
 """Seconds that torchrun's agents wait for missing VMs: PyTorch's 600 are less than a spot VM may take to come back."""
 
@@ -118,7 +118,7 @@ class ExportFile:
 
 @dataclass(frozen=True)
 class Export:
-    """What an engine makes of a plan.
+    """The files that a plan becomes.
 
     Attributes:
         files: to be written together or not at all.
@@ -289,7 +289,7 @@ def tag_value(text: str) -> str:
 
 
 def spread_note(plan: Plan) -> str:
-    """What it means that VMs may start in several zones."""
+    """What starting VMs in several zones implies."""
     zone = plan.zone or plan.training.zones[0].zone
     return f"VMs may start in several zones, and traffic between zones costs money; --zone {zone} keeps them in one"
 

@@ -89,7 +89,7 @@ def within_limit(plan: Plan, options: ExportOptions) -> Limited:
 
 
 def on_demand_note(limited: Limited) -> tuple[str, ...]:
-    """What the on-demand VMs may cost when they start, for a tool that holds them to it."""
+    """Price limit of the on-demand VMs at start, for tools that enforce one."""
     found = [(g, limited.of(g)) for g in limited.plan.groups if g.market is Market.ON_DEMAND]
     parts = [(f"{format_usd(limit.usd_per_hour)} $/h", g) for g, limit in found if limit is not None]
     if not parts:

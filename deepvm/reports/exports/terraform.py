@@ -65,7 +65,7 @@ def _limited(plan: Plan, options: ExportOptions) -> Limited:
 
 
 def literal(text: str) -> str:
-    """Text as a Terraform expression of that text: what would start a template is doubled."""
+    """Text as a Terraform expression: the start of a template is escaped by doubling."""
     return text.replace("${", "$${").replace("%{", "%%{")
 
 

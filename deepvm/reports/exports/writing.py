@@ -15,7 +15,7 @@ from deepvm.reports.exports.base import Export, ExportFile
 
 @dataclass(frozen=True)
 class _Before:
-    """What stood in the place of a file: its content and mode, both None where there was none."""
+    """The previous content and mode of a file, both None where there was none."""
 
     path: Path
     data: bytes | None
@@ -95,7 +95,7 @@ def _write(path: Path, file: ExportFile) -> None:
     if file.executable:
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
-            path.chmod(mode | (mode & 0o444) >> 2)  # whoever may read it may run it
+            path.chmod(mode | (mode & 0o444) >> 2)  # executable for everybody who may read it
         except OSError as error:
             raise _refused(path, error) from None
 

@@ -17,7 +17,7 @@ def simulated(outlooks: Iterable[Outlook | None]) -> bool:
 
 
 def expected_columns(*, spread: bool) -> list[Column]:
-    """Time and bill; with ``spread`` also what 95 % of the runs keep within. See :func:`expected_cells`."""
+    """Columns for time and bill; with ``spread`` also their 95th percentiles. See :func:`expected_cells`."""
     time, cost = Column("expected time", "right"), Column("expected cost", "right", drop=2)
     if not spread:
         return [time, cost]
@@ -47,7 +47,7 @@ def in_words(outlook: Outlook) -> str:
 
 
 def expected_document(outlook: Outlook) -> dict[str, Any]:
-    """What the job is expected to take; null where it does not come to an end."""
+    """Expected time and bill of the job; null where it never ends."""
     ends, spread = math.isfinite(outlook.total_s), outlook.spread
     found: dict[str, Any] = {
         "makespan_s": outlook.total_s if ends else None,

@@ -116,7 +116,7 @@ def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
 
 
 def _effective(answer: Recommendations) -> Catalog:
-    """The catalog with the quotas that were counted with."""
+    """The catalog with the quotas that were applied."""
     quotas = answer.request.quotas
     return answer.catalog if quotas is None else replace(answer.catalog, quotas=quotas)
 
@@ -339,7 +339,7 @@ CSV_EXPECTED = [
     "total_cost_p50_usd",
     "total_cost_p95_usd",
 ]
-"""Behind the others where there is a job."""
+"""Appended where there is a job."""
 
 
 def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:

@@ -83,7 +83,7 @@ def _title(answer: Recommendations) -> str:
 
 
 def _placed(r: Recommendation, first: Recommendation) -> str:
-    """A cluster, with its zone where that is not the first one's."""
+    """A cluster, with its zone where it differs from that of the first."""
     zone, other = r.cluster.zone, first.cluster.zone
     return f"{r.cluster} in {zone.zone}" if zone and (other is None or zone.zone != other.zone) else str(r.cluster)
 
@@ -106,7 +106,7 @@ def _others(found: Comparison) -> list[str]:
 def _table(
     placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool, regions: bool = False
 ) -> tuple[list[Column], list[list[str]]]:
-    """What to rent stays on the narrowest terminal, and what becomes of the job or else the throughput before all."""
+    """Columns and cells; the narrowest terminal keeps what to rent and the job's time, or else the throughput."""
     outlooks = [r.outlook for r, _ in placed]
     job, spread = outlooks[0] is not None, simulated(outlooks)
     zones = not wide and len({r.cluster.zone.zone for r, _ in placed if r.cluster.zone}) > 1
@@ -136,7 +136,7 @@ _WIDE = (
     Column("$/h per eFLOPS", "right", drop=13),
     Column("curve", drop=15),
     Column("zone", drop=10),
-    # The share of one VM goes first: alone it reads as if it were the cluster's, which is a multiple of it.
+    # Dropped before the cluster's share: alone, the share of one VM would be taken for it.
     Column("VM interrupted a month", drop=9),
     Column("cluster interrupted a month", drop=8, wrap=False),
 )
@@ -176,7 +176,7 @@ def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool, sp
 
 
 def _job_lines(answer: Recommendations) -> list[str]:
-    """What the expected time and bill stand on."""
+    """Assumptions behind the expected time and bill."""
     work, first = answer.request.work, answer.configurations[0]
     if work is None or answer.reference is None or first.outlook is None:
         return []
@@ -241,7 +241,7 @@ def _many(count: float) -> str:
 
 
 def _against(other: Recommendation, first: Recommendation) -> str:
-    """Expected time and bill of a cluster, and what they are to those of the first."""
+    """Expected time and bill of a cluster, compared with those of the first."""
     new, old = other.outlook, first.outlook
     if new is None or old is None:
         return ""

@@ -13,11 +13,11 @@ from deepvm.core.preemption.interruptions import ClusterRisk
 
 _DAY_S = 86_400
 _HAIR = 1e-9
-"""A bound of 5.000000000000001 % is one of 5 %."""
+"""Tolerance: 5.000000000000001 % is 5 %."""
 
 
 def risk_of(cluster: Cluster) -> ClusterRisk | None:
-    """None where AWS says nothing about the type, or nothing is on the spot market."""
+    """None without spot VMs, or where AWS has no band for the type."""
     band = cluster.gpu.interruption_band
     return None if band is None or not cluster.spot_count else ClusterRisk.of_band(band, cluster.spot_count)
 
@@ -26,7 +26,7 @@ def share_words(risk: ClusterRisk) -> str:
     """``at least 86 %``: the probability that a month takes one VM of the cluster or more."""
     low, high = risk.share
     most = None if high is None else f"{math.ceil(100 * high - _HAIR)}"
-    # A month may always be a lucky one.
+    # Never 100 %: a month may always be lucky.
     return _between(f"{min(math.floor(100 * low + _HAIR), 99)}" if low else "", most, " %")
 
 

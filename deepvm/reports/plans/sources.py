@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from deepvm.catalog.market.live import Placement
 
 ODD_START = 0.1
-"""A curve whose S(1) is further from 1 than this is not to be trusted for few VMs."""
+"""Curves whose S(1) is further from 1 are doubtful for few VMs."""
 STALE_DAYS = 30
-"""Spot prices older than this are history rather than prices."""
+"""Spot prices older than this are called out as old."""
 _PRICES = ("on-demand", "spot", "history")
 _WORDS = {
     "live": "live from AWS",
@@ -64,7 +64,7 @@ _KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat"}
 
 
 def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
-    """Which figures were measured on the user's own machines, or by a file that he named, and when; none where none."""
+    """Which figures were measured on the user's own machines, or come from a named file, and when."""
     about = catalog.provenance
     parts = []
     for kind, name in _KINDS.items():
@@ -118,7 +118,7 @@ def _renewal(catalog: Catalog, prices: Sequence[Origin], now: datetime) -> str:
 
 
 def quota_lines(answer: Recommendations, now: datetime) -> list[str]:
-    """Which limits were used without having been asked for, or, unknown, what the best cluster needs of them."""
+    """Quotas that were applied by default or, where unknown, what the best cluster needs."""
     cluster = answer.configurations[0].cluster
     if answer.request.quotas is not None:
         return []
@@ -179,7 +179,7 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
 
 
 def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -> list[str]:
-    """How often the VMs of a cluster are taken away, and it with them.
+    """How often single VMs, and the cluster, are interrupted.
 
     Args:
         best: the cluster.
@@ -223,7 +223,7 @@ def zone_lines(best: Recommendation, catalog: Catalog) -> list[str]:
 
 
 def placement_lines(placement: Placement | None) -> list[str]:
-    """How likely the spot VMs can be had at once; empty where nobody asked."""
+    """Placement scores of the spot VMs; empty unless asked for."""
     if placement is None:
         return []
     scores = ", ".join(f"{zone} {score}" for zone, score in placement.scores.items()) or "none"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDE = 50.0
-"""Largest over smallest value, from where on an axis from 0 would press most of the curve flat: it is logarithmic."""
+"""Ratio of the largest to the smallest value above which the axis is logarithmic."""
 
 
 def draw_outlooks(rows: Sequence[SweepRow], work: Work, path: Path, *, catalog_name: str) -> None:
@@ -119,17 +119,17 @@ def _panel(
 def _ranges(
     axes: Axes, x: Sequence[float], low: Sequence[float], high: Sequence[float], color: str, *, share: float
 ) -> None:
-    """The simulated runs: a band, and a bar at each budget, for it has no width at the last and at one before a gap."""
+    """The simulated runs: a band, and a bar at each budget, as the band has no width at the last one or before a gap."""
     at = [i for i, value in enumerate(low) if math.isfinite(value)]
     if at:
         axes.fill_between(x, low, high, step="post", color=color, alpha=0.16, linewidth=0)
-        # Each policy's are narrower than those below, which stay in sight; those of many budgets do not touch.
+        # Bars on top are narrower, so that those below stay visible; bars of neighbouring budgets do not touch.
         width = share * min(_BAR, _BARS / len(x))
         axes.vlines([x[i] for i in at], [low[i] for i in at], [high[i] for i in at], color, linewidth=width, alpha=0.5)
 
 
 _BAR, _BARS = 8.0, 200.0
-"""Points that the widest bar takes, and the widest of all budgets together; the axis has twice as many."""
+"""Width of the widest bar, points, and of all bars of a policy together; the axis has twice as many."""
 
 
 def _outlook(row: SweepRow) -> Outlook | None:
@@ -175,7 +175,7 @@ def _mark_doubtful(
 
 
 def _limit(axes: Axes, value: float, name: str) -> None:
-    """What the job may take, as a thin line with its name."""
+    """A limit of the job as a thin labelled line."""
     axes.axhline(value, color="0.25", linewidth=1.0, linestyle=(0, (3.0, 2.0)), zorder=1.5)
     axes.annotate(
         name,

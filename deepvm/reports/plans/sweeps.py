@@ -28,7 +28,7 @@ HEADER = (
 
 
 EXPECTED = ("makespan_s", "total_cost_usd", "closed_form_holds")
-"""Behind the others where there is a job."""
+"""Appended where there is a job."""
 SIMULATED = (
     "runs",
     "makespan_p5_s",
@@ -38,7 +38,7 @@ SIMULATED = (
     "total_cost_p50_usd",
     "total_cost_p95_usd",
 )
-"""Behind those where it was simulated."""
+"""Appended where it was simulated."""
 
 
 def header(rows: Sequence[SweepRow]) -> tuple[str, ...]:
@@ -131,4 +131,4 @@ def print_rows(rows: Sequence[SweepRow]) -> None:
 
 
 _DROPS = {"gpu_count": 1, "gpu_type": 2, "usd_per_hour": 3, "memory_count": 9, "memory_type": 10, "architecture": 11}
-"""In which order columns are left out of a narrow terminal, the highest first; no type without how many of it."""
+"""Order in which narrow terminals drop columns, the highest first; a type never stays without its count."""

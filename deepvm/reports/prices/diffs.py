@@ -160,7 +160,7 @@ def _type_cells(instance: InstanceType) -> list[str]:
 
 
 def _is_long(change: FigureChange) -> bool:
-    """Whether a change has lines of its own: a column as wide as a source would tear the table apart."""
+    """Whether a change is printed on lines of its own, as it is too wide for a column."""
     return max(len(_figure(change.old)), len(_figure(change.new))) > _LONGEST_CELL
 
 

@@ -1,4 +1,4 @@
-"""Signals for people and programs: what was fetched, and what is kept how fresh."""
+"""Signals for people and programs: what was fetched, what is cached, and how fresh it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUS_VERSION = "deepvm.catalog-status/1"
 
 @dataclass(frozen=True)
 class SignalStatus:
-    """How one signal of one region stands.
+    """State of one signal of one region.
 
     Attributes:
         region, kind: which one.
@@ -58,7 +58,7 @@ def status_of(
     kinds: Sequence[str],
     snapshots: Mapping[str, Mapping[str, Signal]],
 ) -> tuple[SignalStatus, ...]:
-    """How every signal stands, region by region: what is kept, what is absent, what came with deepvm.
+    """State of every signal, region by region: cached, absent, or embedded.
 
     Args:
         entries: the files of the cache.

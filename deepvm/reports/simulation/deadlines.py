@@ -30,7 +30,7 @@ HEADER = (
     "took",
 )
 ALL = "all"
-"""In the place of a trace's name: the mean over all of them."""
+"""In place of a trace's name: the mean over all traces."""
 
 
 def rows_of(found: Sequence[DeadlineRow]) -> list[list[Any]]:
@@ -112,7 +112,7 @@ def deadlines_figure(found: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
         axes = figure.add_subplot()
         for index, policy in enumerate(policies):
             style = STYLES[index % len(STYLES)]
-            aside = 0.16 * (index - (len(policies) - 1) / 2)  # the dots of different policies stand side by side
+            aside = 0.16 * (index - (len(policies) - 1) / 2)  # dots of different policies side by side
             dots = [(slacks.index(r.slack) + aside, r.cost) for r in found if r.policy == policy and r.trace]
             axes.plot(*zip(*dots, strict=True), ".", color=style.color, alpha=0.35, markersize=5, zorder=1)
             means = {r.slack: r.cost for r in found if r.policy == policy and r.trace is None}

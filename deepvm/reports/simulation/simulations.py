@@ -20,7 +20,7 @@ COMPARISON = "deepvm.simulate-comparison/1"
 
 
 def undisturbed_s(job: Job) -> float:
-    """Seconds of the job on VMs that nobody takes away: allocation, preparation, steps and the user's own saves."""
+    """Seconds of the job on demand: allocation, preparation, steps and the user's own saves."""
     saves = job.steps // job.save_every_steps if job.save_every_steps else 0
     work = job.steps * job.step_s.mean + saves * job.blocked_s.mean
     return job.allocation_s.mean + job.preparation_s.mean + work
@@ -129,7 +129,7 @@ def _remarks(answers: Sequence[Answer]) -> list[str]:
 
 
 def _on_demand(answers: Sequence[Answer]) -> list[tuple[str, str]]:
-    """What the job costs on VMs that nobody takes away, beside the cheapest of its answers."""
+    """What the job costs on demand, compared with the cheapest answer."""
     job = answers[0].results.job
     if job.market is not Market.SPOT or not job.on_demand_usd_per_hour:
         return []
@@ -154,7 +154,7 @@ def _on_demand_usd_per_second(job: Job) -> float:
 
 
 def _nothing(job: Job, deadline: bool) -> list[tuple[str, str]]:
-    """What was not given, and so makes the job look better than it is."""
+    """Parameters that were not given, which makes the job look better than it is."""
     spot = job.market is Market.SPOT
     times = {"save_s": job.save_s, "allocation_s": job.allocation_s, "preparation_s": job.preparation_s}
     missing = [key for key, span in times.items() if spot and not span.high]

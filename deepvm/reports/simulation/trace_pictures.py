@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deepvm.simulator.traces.trace import Trace, TraceLives
 
 MOST = 40
-"""More traces than that are lines without a height; only the first are drawn."""
+"""Only the first traces are drawn; more would be too thin to see."""
 
 
 def draw_traces(traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[Fitted], path: Path) -> None:

@@ -21,11 +21,11 @@ SHOW_HEADER = ("trace", "nodes", "gap_s", "ticks", "there", "lives", "preemption
 FIT_HEADER = ("trace", "law", "parameter", "value", "log_likelihood", "aic")
 REPLAY_HEADER = ("policy", "save_s", "trace", "machine_s", "saves_s", "lost_s", "preemptions", "cost_share")
 ALL = "all"
-"""In the place of a trace's name: all of them together."""
+"""In place of a trace's name: all traces together."""
 
 
 def names(paths: Sequence[str]) -> list[str]:
-    """The names without the folders that they have in common."""
+    """Names relative to their common folder."""
     common = os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])
     return [os.path.relpath(os.path.abspath(p), common) for p in paths]
 
@@ -79,7 +79,7 @@ def print_show(rows: Sequence[Sequence[Any]]) -> None:
 
 
 def median_s(pools: Sequence[TraceLives]) -> float | None:
-    """Half of the lives last longer (Kaplan and Meier); None when more than half outlast what was watched."""
+    """Median life (Kaplan-Meier); None when more than half of the lives are censored."""
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
     curve = survival_curve(pools)
@@ -156,7 +156,7 @@ def print_fit(
 
 
 def _to_plan_with(fits: Sequence[Fitted]) -> list[str]:
-    """How the planner and the simulator are told of these lives."""
+    """How to use the fit: options for the planner and the simulator."""
     steady = next(f for f in fits if f.law.name == "exponential").mean_s
     lasting = next(f for f in fits if math.isfinite(f.mean_s))
     law = ":".join([lasting.law.name, *(f"{shape:.4g}" for shape in lasting.values[1:])])
