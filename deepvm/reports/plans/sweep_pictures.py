@@ -119,7 +119,7 @@ def _panel(
 def _ranges(
     axes: Axes, x: Sequence[float], low: Sequence[float], high: Sequence[float], color: str, *, share: float
 ) -> None:
-    """The simulated runs: a band, and a bar at each budget, as the band has no width at the last one or before a gap."""
+    """The simulated runs: a band, and a bar at each budget, as the band is empty at the last one and before a gap."""
     at = [i for i, value in enumerate(low) if math.isfinite(value)]
     if at:
         axes.fill_between(x, low, high, step="post", color=color, alpha=0.16, linewidth=0)
