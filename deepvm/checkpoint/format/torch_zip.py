@@ -12,6 +12,7 @@ import io
 import os
 import struct
 import tempfile
+import zipfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,9 +26,7 @@ from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
 from deepvm.errors import CheckpointError
 
 ALIGNMENT = 128
-_LOCAL, _DESCRIPTOR, _ENTRY = b"PK\x03\x04", b"PK\x07\x08", b"PK\x01\x02"
-_END, _LOCATOR, _END64 = b"PK\x05\x06", b"PK\x06\x07", b"PK\x06\x06"
-_ANY_64 = 0xFFFFFFFF
+_DESCRIPTOR = b"PK\x07\x08"
 # Values that fill eight bytes of a pickle, so that any other value can be written over them. See _number_places().
 _INT_MARK, _FLOAT_MARK = 0x6A5A5A5A00000000, 0x7E5A5A5A00000000
 
@@ -151,8 +150,8 @@ class _Record:
 
 
 def _read_image(sink: _Sink, sizes: Sequence[int], parts: Parts) -> Image:
-    view = _Sparse(sink.pieces)
-    records = {r.name.partition("/")[2]: r for r in _records(view, sink.position)}
+    view = _Sparse(sink.pieces, sink.position)
+    records = {r.name.partition("/")[2]: r for r in _records(view)}
     pickle = records["data.pkl"]
     offsets = []
     changing = [pickle]
@@ -169,7 +168,7 @@ def _read_image(sink: _Sink, sizes: Sequence[int], parts: Parts) -> Image:
         pieces=_merged(sink.pieces),
         storages=tuple(offsets),
         sizes=tuple(sizes),
-        numbers=_number_places(view.read(pickle.offset, pickle.size), pickle.offset, floats),
+        numbers=_number_places(view.at(pickle.offset, pickle.size), pickle.offset, floats),
         floats=floats,
         pickle=Segment(pickle.offset, pickle.size),
         fields=tuple(ChecksumField(place, r.offset, r.size) for r in changing for place in r.crc_places),
@@ -192,13 +191,25 @@ def _number_places(pickle: bytes, start: int, floats: Sequence[bool]) -> tuple[i
 
 
 class _Sparse:
-    """Reading from pieces of a file."""
+    """A file of which only pieces are there, as :class:`zipfile.ZipFile` reads it."""
 
-    def __init__(self, pieces: Sequence[tuple[int, bytes]]) -> None:
-        self._pieces = _merged(pieces)
+    def __init__(self, pieces: Sequence[tuple[int, bytes]], size: int) -> None:
+        self._pieces, self._size, self._position = _merged(pieces), size, 0
         self._starts = [start for start, _ in self._pieces]
 
-    def read(self, offset: int, length: int) -> bytes:
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, length: int = -1) -> bytes:
+        found = self.at(self._position, self._size - self._position if length < 0 else length)
+        self._position += len(found)
+        return found
+
+    def at(self, offset: int, length: int) -> bytes:
         start, data = self._pieces[max(bisect_right(self._starts, offset) - 1, 0)]
         if not start <= offset <= offset + length <= start + len(data):
             raise CheckpointError("torch.save left a hole where none is expected")
@@ -216,59 +227,25 @@ def _merged(pieces: Sequence[tuple[int, bytes]]) -> tuple[tuple[int, bytes], ...
     return tuple((offset, bytes(data)) for offset, data in found)
 
 
-def _records(view: _Sparse, size: int) -> list[_Record]:
-    """The directory of a zip file that may be zip64 (PKWARE APPNOTE 4.3)."""
-    end = view.read(size - 22, 22)
-    if end[:4] != _END:
-        raise CheckpointError("torch.save ends its files in a way that is not known here")
-    count, _, position = struct.unpack("<HII", end[10:20])
-    locator = view.read(size - 42, 20)
-    if locator[:4] == _LOCATOR:
-        end64 = view.read(struct.unpack("<Q", locator[8:16])[0], 56)
-        if end64[:4] != _END64:
-            raise CheckpointError("torch.save ends its files in a way that is not known here")
-        count, _, position = struct.unpack("<QQQ", end64[32:56])
-    found = []
-    for _ in range(count):
-        fixed = view.read(position, 46)
-        name_length, extra_length, comment_length = struct.unpack("<HHH", fixed[28:34])
-        if fixed[:4] != _ENTRY:
-            raise CheckpointError("torch.save writes its directory in a way that is not known here")
-        name = view.read(position + 46, name_length).decode()
-        extra = view.read(position + 46 + name_length, extra_length)
-        length, start = _wide(fixed, extra)
-        local = view.read(start, 30)
-        offset = start + 30 + sum(struct.unpack("<HH", local[26:30]))
+def _records(view: _Sparse) -> Iterator[_Record]:
+    """The files in the zip; the places of their checksums are those of PKWARE APPNOTE 4.3, which zipfile hides."""
+    try:
+        archive = zipfile.ZipFile(cast("IO[bytes]", view))
+    except zipfile.BadZipFile as error:
+        raise CheckpointError(f"torch.save writes its directory in a way that is not known here: {error}") from error
+    position = archive.start_dir
+    for info in archive.infolist():
+        local = view.at(info.header_offset, 30)
+        offset = info.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
         places = [position + 16]
-        described = struct.unpack("<H", fixed[8:10])[0] & 8
-        if described and local[:4] == _LOCAL:
-            if view.read(offset + length, 4) != _DESCRIPTOR:
+        if info.flag_bits & 8:
+            if view.at(offset + info.file_size, 4) != _DESCRIPTOR:
                 raise CheckpointError("torch.save describes its records in a way that is not known here")
-            places.append(offset + length + 4)
-        elif length:
-            places.append(start + 14)
-        found.append(_Record(name, offset, length, tuple(places)))
-        position += 46 + name_length + extra_length + comment_length
-    return found
-
-
-def _wide(fixed: bytes, extra: bytes) -> tuple[int, int]:
-    """Length and start of a record; beyond 4 GiB they stand in the extra field 1."""
-    packed, length = struct.unpack("<II", fixed[20:28])
-    start = struct.unpack("<I", fixed[42:46])[0]
-    place = 0
-    while place + 4 <= len(extra):
-        kind, count = struct.unpack("<HH", extra[place : place + 4])
-        body = extra[place + 4 : place + 4 + count]
-        place += 4 + count
-        if kind != 1:
-            continue
-        wide = iter(struct.unpack(f"<{len(body) // 8}Q", body[: len(body) // 8 * 8]))
-        length = next(wide) if length == _ANY_64 else length
-        if packed == _ANY_64:
-            next(wide)
-        start = next(wide) if start == _ANY_64 else start
-    return int(length), int(start)
+            places.append(offset + info.file_size + 4)
+        elif info.file_size:
+            places.append(info.header_offset + 14)
+        yield _Record(info.filename, offset, info.file_size, tuple(places))
+        position += 46 + len(info.orig_filename.encode()) + len(info.extra) + len(info.comment)
 
 
 def _test(image: Image, parts: Parts) -> None:
