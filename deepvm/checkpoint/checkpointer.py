@@ -14,23 +14,27 @@ from typing import Any
 
 import torch
 
+from deepvm.checkpoint.arguments import (
+    check,
+    choose_strategy,
+    mtbf_of,
+    name_of,
+    open_all,
+    parse_every,
+    warn_of_no_name,
+)
 from deepvm.checkpoint.format.flatten import take_apart
 from deepvm.checkpoint.restore import restore_newest
-from deepvm.checkpoint.snapshot.choose import choose
 from deepvm.checkpoint.snapshot.layer_slots import Layers
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Versions
 from deepvm.checkpoint.snapshot.strategies import Copying
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.training.announce import shown
-from deepvm.checkpoint.training.arguments import check, name_of, open_all, warn_of_no_name
-from deepvm.checkpoint.training.exits import close_at_exit
-from deepvm.checkpoint.training.hooks import Hook, StepHook, aside, nested_step
+from deepvm.checkpoint.training.hooks import Hook, StepHook, aside, close_at_exit, nested_step
 from deepvm.checkpoint.training.journal import Journal
-from deepvm.checkpoint.training.ranks import Ranks
+from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.checkpoint.training.save_requests import Requests
-from deepvm.checkpoint.training.save_schedule import mtbf_of, parse_every
 from deepvm.checkpoint.training.state import Stateful, TrainingState
 from deepvm.checkpoint.training.unseen_steps import Unseen
 from deepvm.core.preemption.savepolicy import EverySteps, Never, SaveContext, SaveFacts
@@ -109,12 +113,12 @@ class Checkpointer:
             warn_of_no_name(opened)
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
-        self._strategy = choose(strategy, self._pipeline.tiers, self.job, self._ranks.world)
+        self._strategy = choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
         self._layers = Layers(self._strategy, self._pipeline, self._state)
         self._versions = Versions(
             self._state, self._pipeline, self._ranks, self._strategy, self._layers, self._journal, self.job
         )
-        self._requests = Requests(self._ranks)
+        self._requests = SaveRequests(self._ranks)
         self._version = 0
         self._stepping = self._closed = False
         self._process = os.getpid()  # a forked child has nothing to finish

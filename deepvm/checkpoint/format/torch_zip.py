@@ -9,6 +9,7 @@ Check-Pack), and tensors lie at multiples of 128 bytes (LightCheck III-D).
 from __future__ import annotations
 
 import io
+import logging
 import os
 import struct
 import tempfile
@@ -29,6 +30,9 @@ ALIGNMENT = 128
 _DESCRIPTOR = b"PK\x07\x08"
 # Values that fill eight bytes of a pickle, so that any other value can be written over them. See _number_places().
 _INT_MARK, _FLOAT_MARK = 0x6A5A5A5A00000000, 0x7E5A5A5A00000000
+
+log = logging.getLogger("deepvm.checkpoint")
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,13 @@ class _Sink(io.RawIOBase):
         return self.position
 
 
+class SavedImage(Image):
+    """The file of one version as ``torch.save`` wrote it: nothing is left to be copied, patched or filled in."""
+
+    def write_numbers(self, image: memoryview, numbers: Sequence[int | float]) -> None:
+        """They are in it."""
+
+
 def plan_image(tree: Any, parts: Parts | None = None) -> Image:
     """Lay out the file of a state.
 
@@ -114,6 +125,33 @@ def plan_image(tree: Any, parts: Parts | None = None) -> Image:
     image = _read_image(sink, [s.nbytes() for s in parts.storages], parts)
     _test(image, parts)
     return image
+
+
+def lay_out(tree: Any, parts: Parts, world: int) -> Image:
+    """:func:`plan_image`, or the saved file where that is not possible; the log says so once.
+
+    Saving is slower, and training stands still meanwhile; the file is verified and restored like any other.
+
+    Args:
+        tree: the state.
+        parts: the same taken apart.
+        world: ranks that share the file; the files that several of them save are not the same.
+
+    Raises:
+        CheckpointError: it is not possible, and there are several ranks.
+    """
+    try:
+        return plan_image(tree, parts)
+    except CheckpointError as error:
+        if world > 1:
+            raise CheckpointError(f"{error}; several ranks need a release of torch that is known here") from error
+        if str(error) not in _warned:
+            _warned.add(str(error))
+            log.warning("%s; each version is saved by torch.save while training stands still", error)
+    stream = io.BytesIO()
+    torch.save(tree, stream)
+    data = stream.getvalue()
+    return SavedImage(len(data), ((0, data),), (), (), (), (), Segment(0, 0), (), lasting=False)
 
 
 def _template(tree: Any, parts: Parts, twins: Sequence[torch.UntypedStorage]) -> Any:

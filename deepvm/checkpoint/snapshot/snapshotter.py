@@ -17,10 +17,17 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.format.flatten import Parts, take_apart
-from deepvm.checkpoint.format.plan import Plan, make_plan
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
 from deepvm.checkpoint.snapshot.layer_slots import Layers
-from deepvm.checkpoint.snapshot.pending_snapshot import CHANGED, Begun, Division, changed_since, seen_now
+from deepvm.checkpoint.snapshot.pending_snapshot import (
+    CHANGED,
+    Begun,
+    Division,
+    Plan,
+    changed_since,
+    make_plan,
+    seen_now,
+)
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.strategies import Bytes, Copying, Strategy
 from deepvm.checkpoint.tiers.base import Shard

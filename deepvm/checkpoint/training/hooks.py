@@ -1,22 +1,30 @@
-"""Hooks into a model and its optimizers, and where the training is while one of them runs."""
+"""Hooks into a model, its optimizers and the end of the program, and where the training is while one of them runs."""
 
 from __future__ import annotations
 
+import atexit
 import inspect
+import logging
+import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from deepvm.errors import RequestError
+from deepvm.errors import CheckpointError, RequestError
 
 _WHY = (
     "the checkpointer copies between optimizer steps, so it cannot be part of a graph: compile optimizer.step without "
     "fullgraph=True"
 )
 _DEEPEST = 8
+EXIT_S = 30.0
+"""Seconds that the end of a program waits for tiers that do not answer."""
+
+log = logging.getLogger("deepvm.checkpoint")
 
 
 class Hook:
@@ -111,3 +119,21 @@ def aside() -> Iterator[None]:
     """Whatever mode the training is in: what is made here can be used in every other, and has no gradients."""
     with torch.inference_mode(False), torch.no_grad():
         yield
+
+
+def close_at_exit(close: Callable[[float], None]) -> None:
+    """Call this method at the end of the program, if its object is still there, with a limit in seconds.
+
+    Who forgets to close a checkpointer must not lose what is under way. In this process only: a forked child
+    inherits the handler, but neither the threads nor the right to end them.
+    """
+    atexit.register(_close, weakref.WeakMethod(close), os.getpid())
+
+
+def _close(method: weakref.WeakMethod[Callable[[float], None]], process: int) -> None:
+    close = method() if os.getpid() == process else None
+    if close is not None:
+        try:
+            close(EXIT_S)
+        except CheckpointError as error:
+            log.warning("at the end of the program: %s", error)

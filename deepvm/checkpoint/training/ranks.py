@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
+from deepvm.checkpoint.format.interval_set import runs
 from deepvm.checkpoint.format.layout import Segment
 
 WAIT_S = 600
+_SHARE_S, _MOST_STEPS = 1.0, 1000
+"""Ranks share requests after this time, and after so many steps at the latest."""
 log = logging.getLogger("deepvm.checkpoint")
 
 
@@ -59,6 +63,46 @@ class Ranks:
     def session(self) -> str:
         """A random name of this run, the same on all ranks; collective."""
         return str(self.told(secrets.token_hex(8)))
+
+
+class SaveRequests:
+    """Save requests from any thread or rank; ranks share them about once a second."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        """None yet."""
+        self._ranks = ranks
+        self._asked = False
+        self.reset(0)
+
+    def ask(self) -> None:
+        """Ask for the next version; any thread may, at any time."""
+        self._asked = True
+
+    def reset(self, version: int) -> None:
+        """Continue from another version; on all ranks."""
+        self._next, self._since, self._since_s = version, version, time.monotonic()
+
+    def due(self, version: int, wish: bool = False) -> bool:
+        """Whether this version was requested. Collective: every rank asks after every step.
+
+        Args:
+            version: the step that has ended.
+            wish: this process wants it; of several ranks only the first counts, by its clock.
+        """
+        if self._ranks.world > 1 and version < self._next:
+            return False
+        asked = self._asked
+        if asked:  # a request between the two lines means the same step; none is lost
+            self._asked = False
+        if self._ranks.world == 1:
+            return asked or wish
+        now = time.monotonic()
+        step_ms = int(1000 * (now - self._since_s) / max(version - self._since, 1))
+        wanted, slowest = self._ranks.least([-int(asked or (wish and not self._ranks.rank)), -step_ms])
+        steps = int(1000 * _SHARE_S) // max(-slowest, 1)
+        self._next = version + min(max(steps, 1), _MOST_STEPS)
+        self._since, self._since_s = version, now
+        return bool(wanted)
 
 
 def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
@@ -117,14 +161,4 @@ def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> 
             part = min(length, ends[rank] - done)
             found[rank].append(Segment(offset, part))
             offset, length, done = offset + part, length - part, done + part
-    return tuple(_joined(segments) for segments in found)
-
-
-def _joined(segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    joined: list[Segment] = []
-    for segment in sorted(segments):
-        if joined and joined[-1].offset + joined[-1].length == segment.offset:
-            joined[-1] = Segment(joined[-1].offset, joined[-1].length + segment.length)
-        else:
-            joined.append(segment)
-    return tuple(joined)
+    return tuple(runs(segments) for segments in found)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from support.checkpoint.trainings import Job, Slow, contents, fill_and_save, simple  # noqa: E402
 
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
-from deepvm.checkpoint.format import fallback, torch_zip  # noqa: E402
+from deepvm.checkpoint.format import torch_zip  # noqa: E402
 from deepvm.checkpoint.format.flatten import take_apart  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -24,7 +24,7 @@ def _unknown_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         raise CheckpointError("torch loads another state than the one it laid out")
 
     monkeypatch.setattr(torch_zip, "_test", fails)
-    monkeypatch.setattr(fallback, "_told", set())
+    monkeypatch.setattr(torch_zip, "_warned", set())
 
 
 def test_an_interrupted_run_goes_on_bit_by_bit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -70,7 +70,7 @@ def test_a_slow_tier_costs_no_more_memory_than_the_slots() -> None:
 def test_several_ranks_are_told() -> None:
     tree = {"x": torch.ones(3)}
     with pytest.raises(CheckpointError, match="several ranks need a release of torch"):
-        fallback.lay_out(tree, take_apart(tree), 2)
+        torch_zip.lay_out(tree, take_apart(tree), 2)
 
 
 def test_files_are_those_of_torch(tmp_path: Path) -> None:

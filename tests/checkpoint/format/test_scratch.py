@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from support.checkpoint.zip_images import write  # noqa: E402
 
-from deepvm.checkpoint.format import fallback  # noqa: E402
+from deepvm.checkpoint.format import torch_zip  # noqa: E402
 from deepvm.checkpoint.format.flatten import take_apart  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
@@ -31,7 +31,7 @@ def refused(*_: Any) -> int:
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for temporary files that is none."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    monkeypatch.setattr(fallback, "_told", set())
+    monkeypatch.setattr(torch_zip, "_warned", set())
     return tmp_path / "gone"
 
 
@@ -56,7 +56,7 @@ def test_where_there_is_neither_the_folder_is_named(
     monkeypatch.setattr(os, "memfd_create", refused, raising=False)
     with pytest.raises(CheckpointError, match=f"{nowhere}: .*TMPDIR"):
         plan_image(TREE)
-    image = fallback.lay_out(TREE, take_apart(TREE), 1)
+    image = torch_zip.lay_out(TREE, take_apart(TREE), 1)
     assert not image.lasting and "saved by torch.save" in caplog.text
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(nowhere)])

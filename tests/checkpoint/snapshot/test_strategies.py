@@ -21,11 +21,11 @@ from support.checkpoint.small_training import small  # noqa: E402
 from support.checkpoint.trainings import Fill, contents, fill_and_save, model_of  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.arguments import choose_strategy  # noqa: E402
 from deepvm.checkpoint.files import durable_write  # noqa: E402
 from deepvm.checkpoint.files.durable_write import Medium  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
 from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
-from deepvm.checkpoint.snapshot.choose import choose  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.checkpoint.snapshot.strategies import CloneFirst, Copying  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
@@ -219,10 +219,10 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(RequestError, match="strategy: 'X' cannot be used; allowed: C, G"):
         small(tmp_path, strategy="X")
     with pytest.raises(RequestError, match="file:///folder"):
-        choose("D", [], "job", 1)
+        choose_strategy("D", [], "job", 1)
     optimizer, saver = small(tmp_path)
     with pytest.raises(RequestError, match="there are 3"):
-        choose("D", saver._pipeline.tiers, "job", 3)
+        choose_strategy("D", saver._pipeline.tiers, "job", 3)
     saver.close()
     monkeypatch.setattr(durable_write, "medium", lambda folder: Medium("btrfs"))
     with pytest.raises(RequestError, match="is on btrfs: use C"):

@@ -19,7 +19,7 @@ from support.checkpoint.trainings import Slow  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.snapshot.pipeline import Pipeline  # noqa: E402
-from deepvm.checkpoint.training import exits  # noqa: E402
+from deepvm.checkpoint.training import hooks  # noqa: E402
 from deepvm.checkpoint.training.journal import Journal  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -94,7 +94,7 @@ def test_a_forked_child_leaves_its_parents_files_alone(
     strategy: str, mappable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(exits.atexit, "register", lambda *call: registered.append(call))
+    monkeypatch.setattr(hooks.atexit, "register", lambda *call: registered.append(call))
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     saver = Checkpointer(model=model, optimizer=optimizer, tiers=[mappable.as_uri()], strategy=strategy, every=1)
@@ -104,7 +104,7 @@ def test_a_forked_child_leaves_its_parents_files_alone(
     slots = [slot for slot in (saver._pipeline.take(30.0), saver._pipeline.take(30.0)) if slot is not None]
     assert len(slots) == 2
     before = sorted(mappable.iterdir())
-    ((call, *arguments),) = [r for r in registered if r[0] is exits._close]  # torch registers its own, too
+    ((call, *arguments),) = [r for r in registered if r[0] is hooks._close]  # torch registers its own, too
 
     def end() -> None:
         call(*arguments)

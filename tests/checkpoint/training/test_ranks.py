@@ -29,8 +29,12 @@ from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
 from deepvm.checkpoint.restore import restore_newest  # noqa: E402
 from deepvm.checkpoint.tiers.striped import SplitTier  # noqa: E402
 from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
-from deepvm.checkpoint.training.ranks import Ranks, compare_replicas, shards  # noqa: E402
-from deepvm.checkpoint.training.save_requests import Requests  # noqa: E402
+from deepvm.checkpoint.training.ranks import (  # noqa: E402
+    Ranks,
+    SaveRequests,  # noqa: E402
+    compare_replicas,
+    shards,
+)
 from deepvm.checkpoint.training.state import TrainingState  # noqa: E402
 from deepvm.errors import CheckpointError, DamagedError  # noqa: E402
 
@@ -342,12 +346,12 @@ def test_a_wish_is_heard_wherever_the_training_is(world: int) -> None:
 
     lines = range(1, 30)
     for line in lines:
-        requests, left = Requests(Alone()), line
+        requests, left = SaveRequests(Alone()), line
         requests.reset(-(10**9))
 
         def trace(frame: Any, event: str, _: Any) -> Any:
             nonlocal left
-            if frame.f_code is Requests.due.__code__ and event == "line":
+            if frame.f_code is SaveRequests.due.__code__ and event == "line":
                 left -= 1
                 if not left:
                     requests.ask()  # noqa: B023

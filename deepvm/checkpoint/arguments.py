@@ -1,4 +1,4 @@
-"""The arguments of a checkpointer: refused by name when they cannot be used, before anything is opened."""
+"""The arguments of a checkpointer, checked by name before anything is opened."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ import torch
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.version_dir import check_job
+from deepvm.checkpoint.snapshot.mmap_snapshot import IntoFile
+from deepvm.checkpoint.snapshot.strategies import CloneFirst, Strategy
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.checkpoint.training.announce import shown
+from deepvm.core.preemption.savepolicy import POLICIES, Auto, EverySeconds, EverySteps, Never, SavePolicy, parse_policy
+from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
 JOB = "DEEPVM_JOB"
 """Variable with the name of the training."""
+MTBF = "DEEPVM_MTBF"
+"""Variable with the cluster's mean time between failures, such as ``2h``, for the policies that weigh saves."""
+MTBF_S = 3600.0
+"""Where it is not set."""
 _DEFAULT = "job"
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "glusterfs")
 _SHARED = ("tcp://", "tcps://", "s3://")
@@ -85,6 +93,76 @@ def warn_of_no_name(tiers: Sequence[Tier]) -> None:
             "give each a name with job= or %s",
             *(_DEFAULT, ", ".join(places), JOB),
         )
+
+
+def parse_every(every: int | str | None) -> SavePolicy:
+    """Read ``every``: None, steps (100), a time ("30s", "10min", "1h"), "auto", or a policy as the simulator names it.
+
+    Raises:
+        RequestError: anything else.
+    """
+    names = ", ".join(f'"{name}"' for name in (*POLICIES, "static:100", "every:10min") if name != "none")
+    allowed = f'a whole number of steps from 1, a time such as "30s", "10min" or "1h", or one of {names}'
+    if every is None:
+        return Never()
+    if isinstance(every, bool) or not isinstance(every, (int, str)):
+        raise RequestError("every", every, allowed)
+    text = str(every).strip()
+    if text == "auto":
+        return Auto(mtbf_s())
+    if text.isascii() and text.isdigit():
+        text = f"static:{text}"
+    if text in POLICIES or ":" in text:
+        try:
+            return parse_policy(text)
+        except RequestError:
+            raise RequestError("every", every, allowed) from None
+    return EverySeconds(parse_seconds(text, "every", allowed=allowed))
+
+
+def mtbf_of(policy: SavePolicy) -> float:
+    """The mean time between failures that a policy counts with; not looked up for those that need none.
+
+    Raises:
+        RequestError: the variable holds no time.
+    """
+    return MTBF_S if isinstance(policy, (Never, EverySteps, EverySeconds)) else mtbf_s()
+
+
+def mtbf_s() -> float:
+    """The cluster's mean time between failures, as :data:`MTBF` says, seconds.
+
+    Raises:
+        RequestError: the variable holds no time.
+    """
+    said = os.environ.get(MTBF, "").strip()
+    return parse_seconds(said, MTBF, allowed="a time such as 2h") if said else MTBF_S
+
+
+def choose_strategy(name: str, tiers: Sequence[Tier], job: str, world: int) -> Strategy:
+    """The strategy of this name; see :mod:`deepvm.checkpoint.snapshot.strategies`.
+
+    Args:
+        name: ``C``, ``G``, ``D``, or ``layerwise``, which copies as C does, layer by layer.
+        tiers: where versions go.
+        job: whose they are.
+        world: how many ranks there are.
+
+    Raises:
+        RequestError: there is none of this name, or it cannot be used here.
+    """
+    if name in ("C", "layerwise"):
+        return Strategy()
+    if name == "G":
+        return CloneFirst()
+    if name == "D":
+        folders = [tier.folder for tier in tiers if isinstance(tier, FileTier)]
+        if not folders:
+            raise RequestError("strategy", name, "with a file:///folder among the tiers; without one use C")
+        if world > 1:
+            raise RequestError("strategy", name, f"for one rank; there are {world}: use C")
+        return IntoFile(folders[0], job)
+    raise RequestError("strategy", name, "C, G, D or layerwise")
 
 
 def _is_shared(tier: Tier) -> bool:
