@@ -43,9 +43,7 @@ def restore_newest(
         CheckpointError: no tier answers, what was found is of another model, or versions are there and none of them can
             be had now, or at all; all ranks raise.
     """
-    found = ranks.told(_candidates(tiers, job) if not ranks.rank else None)
-    if isinstance(found, CheckpointError):  # raised by all ranks: none must wait for another
-        raise found
+    found = ranks.by_first(lambda: _candidates(tiers, job))
     withheld: Exception | None = None
     damaged: dict[tuple[int, str], str] = {}
     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
@@ -73,10 +71,7 @@ def restore_newest(
     # A node that dies meanwhile comes back with what it promised: a run that began anew would be the loss of all of it.
     if not ranks.least([withheld is None])[0]:
         raise CheckpointError(f"there are versions, and none can be had now; start again when it can: {withheld or ''}")
-    evidence = ranks.told(_evidence(tiers, job) if not ranks.rank else None)
-    if isinstance(evidence, CheckpointError):
-        raise evidence
-    damaged |= evidence
+    damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.least([not damaged])[0]:
         if not ranks.rank:
             tell_fresh(job, tiers)
@@ -89,19 +84,17 @@ def restore_newest(
             "restore_latest(allow_fresh=True), which sets them aside"
         )
     left = {(manifest.version, tiers[number].url) for manifest, number in found} | damaged.keys()
-    failure = ranks.told(_set_aside(tiers, job, left) if not ranks.rank else None)
-    if failure is not None:
-        raise failure
+    ranks.by_first(lambda: _set_aside(tiers, job, left))
     log.warning("%s begins anew at 0; what is left of its versions was set aside: %s", job, told)
     return 0
 
 
-def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str] | CheckpointError:
+def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
     """What is the matter with versions that no tier gives, by number and URL of the tier."""
     try:
         return {(d.version, tier.url): d.problem for tier in tiers for d in tier.damaged(job)}
     except (CheckpointError, RequestError) as error:
-        return CheckpointError(f"{error}; a version may be there, so this training does not begin anew")
+        raise CheckpointError(f"{error}; a version may be there, so this training does not begin anew") from error
 
 
 def _told(damaged: Mapping[tuple[int, str], str]) -> str:
@@ -112,7 +105,7 @@ def _told(damaged: Mapping[tuple[int, str], str]) -> str:
     return ("; ".join(shown) or "another rank cannot read them, see its log") + more
 
 
-def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]]) -> CheckpointError | None:
+def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]]) -> None:
     """Where something is left, by number and URL of the tier."""
     try:
         for tier in tiers:
@@ -120,11 +113,10 @@ def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]
             if numbers:
                 tier.set_aside(job, numbers)
     except (CheckpointError, RequestError) as error:
-        return CheckpointError(f"{error}; this training does not begin anew over damaged versions")
-    return None
+        raise CheckpointError(f"{error}; this training does not begin anew over damaged versions") from error
 
 
-def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[Manifest, int]] | CheckpointError:
+def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[Manifest, int]]:
     """Complete versions and the number of their tier, newest first; of the same one, that of the first tier."""
     found: list[tuple[Manifest, int]] = []
     silent: list[Exception] = []
@@ -134,7 +126,7 @@ def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[Manifest, int]] |
         except (CheckpointError, RequestError) as error:  # such as a job's name that is too long for parts of it
             silent.append(error)
     if silent and not found:  # a run that began anew would overwrite what may be there
-        return CheckpointError(f"{silent[0]}; a version may be there, so this training does not begin anew")
+        raise CheckpointError(f"{silent[0]}; a version may be there, so this training does not begin anew")
     for problem in silent:
         log.warning("a newer version may exist where nobody answers: %s", problem)
     return sorted(found, key=lambda pair: -pair[0].version)

@@ -16,21 +16,8 @@ def finish(image: memoryview, layout: Layout) -> None:
         image: the whole file, writable.
         layout: which checksums stand where.
     """
-    for _ in _fill(image, layout, len(image)):
+    for _ in seal(image, layout):
         pass
-
-
-def finish_filling(
-    image: memoryview,
-    layout: Layout,
-    ready: Callable[[int], None],
-    summed: Callable[[int, int], int] | None = None,
-) -> Iterator[int]:
-    """:func:`finish` while the image is still being filled in; arguments and what it yields as for :func:`seal`.
-
-    ``summed``: the CRC-32 of so many bytes (the second number) from a place on, from somebody who knows it.
-    """
-    return _fill(image, layout, CHUNK_BYTES, ready=ready, summed=summed)
 
 
 def chunk_crcs(image: memoryview, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, ...]:
@@ -41,50 +28,36 @@ def chunk_crcs(image: memoryview, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, 
 def seal(
     image: memoryview,
     layout: Layout,
-    crcs: list[int],
-    chunk_bytes: int = CHUNK_BYTES,
-    ready: Callable[[int], None] | None = None,
+    crcs: list[int] | None = None,
+    ready: Callable[[int], None] = lambda end: None,
+    summed: Callable[[int, int], int] | None = None,
 ) -> Iterator[int]:
     """:func:`finish` and :func:`chunk_crcs` at once, chunk by chunk: one can be sent while the next is made.
 
     Args:
         image: the whole file, writable.
         layout: which checksums stand where.
-        crcs: gets the CRC-32 of each chunk.
-        chunk_bytes: bytes of a chunk.
+        crcs: gets the CRC-32 of each chunk of ``CHUNK_BYTES``.
         ready: waits until so many bytes from the start were filled in, but for checksums; all were unless given.
+        summed: the CRC-32 of so many bytes (the second number) from a place on, where somebody knows it already.
 
     Yields:
         How many bytes from the start are what they will be.
     """
-    return _fill(image, layout, chunk_bytes, crcs, ready)
-
-
-def _fill(
-    image: memoryview,
-    layout: Layout,
-    step: int,
-    crcs: list[int] | None = None,
-    ready: Callable[[int], None] | None = None,
-    summed: Callable[[int, int], int] | None = None,
-) -> Iterator[int]:
     summed = summed or (lambda offset, length: crc32(image[offset : offset + length]))
     fields = iter(sorted(layout.fields))
     field = next(fields, None)
     known: dict[tuple[int, int], int] = {}
-    for start in range(0, len(image), step):
-        end = min(start + step, len(image))
-        if ready is not None:
-            ready(end)
+    for start in range(0, len(image), CHUNK_BYTES):
+        end = min(start + CHUNK_BYTES, len(image))
+        ready(end)
         # Layout sees to it that no range holds a checksum: the order in which they are filled in does not matter.
         while field is not None and field.position < end:
             position, offset, length = field
-            if ready is not None:
-                ready(min(position + 4, len(image)))  # what comes later must not come over the end of a checksum
+            ready(min(position + 4, len(image)))  # what comes later must not come over the end of a checksum
             # Each record has its checksum twice in a zip file: behind its data and in the directory at the end.
             if (offset, length) not in known:
-                if ready is not None:
-                    ready(offset + length)  # a checksum may stand before its record
+                ready(offset + length)  # a checksum may stand before its record
                 known[offset, length] = summed(offset, length)
             struct.pack_into("<I", image, position, known[offset, length])
             field = next(fields, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from deepvm.checkpoint.format.checksums import finish_filling
+from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.crc_combine import Atom, total
 from deepvm.checkpoint.node.eviction import Room
@@ -45,7 +45,7 @@ class Arriving:
             GivenUpError: nothing comes, it will not become complete, or a complete one waits for the disk.
         """
         size = self._version.plan.layout.size
-        for end in finish_filling(self._version.image, self._version.plan.layout, self._wait, self._sum):
+        for end in seal(self._version.image, self._version.plan.layout, ready=self._wait, summed=self._sum):
             if end < size:
                 yield end
         with self._room.changed:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from deepvm.checkpoint.format.checksums import finish_filling
+from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.torch_zip import Image
@@ -178,7 +178,7 @@ class Filling:
         self._copied = self._sealed = 0
         self.error: CheckpointError | None = None
         self._sealing = threading.Lock()
-        self._seal: Iterator[int] = finish_filling(image, layout, self._wait)
+        self._seal: Iterator[int] = seal(image, layout, ready=self._wait)
         self.ready = self._wait_sealed if shared else self._wait
 
     def reached(self, end: int) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
 from deepvm.checkpoint.format.interval_set import runs
 from deepvm.checkpoint.format.layout import Segment
+from deepvm.errors import CheckpointError
 
+T = TypeVar("T")
 WAIT_S = 600
 _SHARE_S, _MOST_STEPS = 1.0, 1000
 """Ranks share requests after this time, and after so many steps at the latest."""
@@ -59,6 +61,18 @@ class Ranks:
         box = [value]
         torch.distributed.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
+
+    def by_first(self, work: Callable[[], T]) -> T:
+        """What rank 0 finds, or its CheckpointError, which all ranks raise: none must wait for another. Collective."""
+        found: Any = None
+        try:
+            found = None if self.rank else work()
+        except CheckpointError as error:
+            found = error
+        found = self.told(found)
+        if isinstance(found, CheckpointError):
+            raise found
+        return cast("T", found)
 
     def session(self) -> str:
         """A random name of this run, the same on all ranks; collective."""
