@@ -23,9 +23,9 @@ from support.checkpoint.trainings import Fill, Job, Slow, contents, fill_and_sav
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.arguments import parse_every  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
+from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
-from deepvm.checkpoint.tiers.base import Level, Shard  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, parse_policy  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402

@@ -22,7 +22,7 @@ from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Segment
 from deepvm.checkpoint.format.manifest import SUFFIX, Manifest
-from deepvm.checkpoint.tiers.base import Shard
+from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError
 
 LIMIT_S = 60.0

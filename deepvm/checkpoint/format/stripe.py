@@ -25,7 +25,7 @@ from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.interval_set import runs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment
-from deepvm.checkpoint.tiers.base import Shard
+from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 MARK_BYTES = 16

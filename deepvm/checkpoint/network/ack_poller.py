@@ -10,9 +10,9 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.client import Link
 from deepvm.checkpoint.network.protocol import Kind, Refused
-from deepvm.checkpoint.tiers.base import Level
 from deepvm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)

@@ -15,8 +15,9 @@ from functools import partial
 from queue import SimpleQueue
 
 from deepvm.checkpoint.format.layout import Layout
+from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.snapshot.host_buffer import Filling, Slot
-from deepvm.checkpoint.tiers.base import Shard, Tier
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError, TierBusyError
 

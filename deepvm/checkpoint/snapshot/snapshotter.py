@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.format.flatten import Parts, take_apart
+from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
 from deepvm.checkpoint.snapshot.layer_slots import Layers
 from deepvm.checkpoint.snapshot.pending_snapshot import (
@@ -30,7 +31,6 @@ from deepvm.checkpoint.snapshot.pending_snapshot import (
 )
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.strategies import Bytes, Copying, Strategy
-from deepvm.checkpoint.tiers.base import Shard
 from deepvm.checkpoint.training.hooks import aside
 from deepvm.checkpoint.training.journal import Journal
 from deepvm.checkpoint.training.ranks import Ranks, compare_replicas

@@ -20,7 +20,8 @@ from deepvm.checkpoint.files.shared_file_write import put_part
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import Damage, Manifest
-from deepvm.checkpoint.tiers.base import Level, Shard, Tier
+from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.errors import CheckpointError, RequestError
 
 _MOST_SHOWN = 5

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from deepvm.checkpoint.files.version_dir import Found, VersionFolder, verify
 from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.format.stripe import join, whole_job
-from deepvm.checkpoint.tiers.base import Level, Shard, Tier
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.errors import CheckpointError
 
 

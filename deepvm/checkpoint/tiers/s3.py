@@ -35,7 +35,8 @@ from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
-from deepvm.checkpoint.tiers.base import Level, Shard, Tier
+from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.bucket import Bucket, checksum
 from deepvm.checkpoint.tiers.objects import UPCOMING, Objects, submit
 from deepvm.errors import CheckpointError, DamagedError, RequestError

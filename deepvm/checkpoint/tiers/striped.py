@@ -25,6 +25,7 @@ from typing import TypeVar
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.format.stripe import (
     MOST_PARTS,
     Part,
@@ -37,7 +38,7 @@ from deepvm.checkpoint.format.stripe import (
     read_part,
 )
 from deepvm.checkpoint.network.protocol import Refused
-from deepvm.checkpoint.tiers.base import Level, Shard, Tier
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.commit_barrier import Step
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError

@@ -22,12 +22,13 @@ from deepvm.checkpoint.files.version_dir import VersionFolder, check_job, verify
 from deepvm.checkpoint.format.interval_set import Ranges, runs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.ack_poller import Pending, Watcher
 from deepvm.checkpoint.network.client import Address, Link, damage_in, manifest_in, pairs_in, unreachable
 from deepvm.checkpoint.network.endpoint import Place
 from deepvm.checkpoint.network.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Kind
 from deepvm.checkpoint.network.token import Token
-from deepvm.checkpoint.tiers.base import Level, Shard, Tier
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.commit_barrier import Step
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.host_info import cores

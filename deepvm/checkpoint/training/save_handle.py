@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass, field
 
-from deepvm.checkpoint.tiers.base import Level
+from deepvm.checkpoint.format.shard import Level
 from deepvm.errors import CheckpointError
 
 KEPT = 16

@@ -16,7 +16,7 @@ from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import record_of
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout, Segment
-from deepvm.checkpoint.tiers.base import Shard
+from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.tiers.file import FileTier
 
 PIECE = 64

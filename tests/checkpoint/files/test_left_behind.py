@@ -25,8 +25,8 @@ from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import UPCOMING
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify
 from deepvm.checkpoint.format.manifest import SUFFIX
+from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.node import flusher
-from deepvm.checkpoint.tiers.base import Level
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.errors import CheckpointError

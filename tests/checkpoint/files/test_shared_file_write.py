@@ -12,11 +12,11 @@ from support.checkpoint.images import names
 
 from deepvm.checkpoint.files import shared_file_write
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.format import shard as shard_module
 from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.manifest import Manifest
-from deepvm.checkpoint.tiers import base
-from deepvm.checkpoint.tiers.base import Level, Shard
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.training.ranks import shards
 from deepvm.errors import CheckpointError
@@ -106,7 +106,7 @@ def test_ranks_have_time_for_the_bytes_of_a_large_version(tmp_path: Path, monkey
 
     monkeypatch.setattr(shared_file_write, "_complete", complete)
     monkeypatch.setattr(shared_file_write.put_part, "__defaults__", (0.4,))
-    monkeypatch.setattr(base, "LEAST_BYTES_S", SIZE / 20)
+    monkeypatch.setattr(shard_module, "LEAST_BYTES_S", SIZE / 20)
     assert put(tmp_path, 1, parts, layout, [0, 1], "s") == [[Level.DURABLE]] * 2
     assert VersionFolder(tmp_path).file("job", 1).read_bytes() == whole
 
@@ -118,14 +118,14 @@ def test_two_saves_of_a_number_have_files_of_their_own(tmp_path: Path, monkeypat
     honest = shared_file_write._complete
 
     def complete(*given: object) -> object:
-        monkeypatch.setattr(base, "LEAST_BYTES_S", 1e12)
+        monkeypatch.setattr(shard_module, "LEAST_BYTES_S", 1e12)
         (error,) = put(tmp_path, 1, images(layout, 1)[1], layout, [1], "s", attempt=1)
         assert isinstance(error, CheckpointError)
         return honest(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shared_file_write, "_complete", complete)
     monkeypatch.setattr(shared_file_write.put_part, "__defaults__", (0.3,))
-    monkeypatch.setattr(base, "LEAST_BYTES_S", SIZE / 20)
+    monkeypatch.setattr(shard_module, "LEAST_BYTES_S", SIZE / 20)
     assert put(tmp_path, 1, parts, layout, [0, 1], "s", attempt=2) == [[Level.DURABLE]] * 2
     assert VersionFolder(tmp_path).file("job", 1).read_bytes() == whole
 

@@ -25,8 +25,8 @@ from deepvm.checkpoint.files.commit_record import UPCOMING, settle
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify
 from deepvm.checkpoint.files.writer_lock import NODE, WRITERS, FileLock, Presence
 from deepvm.checkpoint.format.manifest import SUFFIX
+from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.node.store import FolderStore
-from deepvm.checkpoint.tiers.base import Level
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError
 

@@ -22,9 +22,9 @@ from support.checkpoint.zip_images import write  # noqa: E402
 
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
 from deepvm.checkpoint.format.flatten import put_together, take_apart  # noqa: E402
+from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes  # noqa: E402
-from deepvm.checkpoint.tiers.base import Level, Shard  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 

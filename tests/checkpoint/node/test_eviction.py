@@ -23,12 +23,12 @@ from support.checkpoint.memory_nodes import (
 )
 
 from deepvm.checkpoint.files.version_dir import VersionFolder
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network import ack_poller
 from deepvm.checkpoint.network.client import Link
 from deepvm.checkpoint.network.protocol import Kind
 from deepvm.checkpoint.node import version_registry
 from deepvm.checkpoint.node.slots import machine_memory
-from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.errors import CheckpointError, TierBusyError
 
 # --- promises ----------------------------------------------------------------------------------------------------

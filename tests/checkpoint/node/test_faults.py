@@ -36,13 +36,14 @@ from support.checkpoint.memory_nodes import (
 from support.places import TESTS
 
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.format import shard as shard_module
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network import protocol
 from deepvm.checkpoint.network.client import Link
 from deepvm.checkpoint.network.protocol import Channel, Kind, Refused, admit, introduce
-from deepvm.checkpoint.tiers import base, tcp
-from deepvm.checkpoint.tiers.base import Level, Shard
+from deepvm.checkpoint.tiers import tcp
 from deepvm.errors import CheckpointError, TierBusyError
 
 HEAD = struct.Struct("!4sBI")
@@ -570,7 +571,7 @@ def test_a_version_that_takes_longer_than_any_other_wait_arrives(monkeypatch: py
         to, acks = tier(node, limit_s=0.5, await_s=0.5, flows=1), Acks()
         with pytest.raises(CheckpointError):
             to.put(slowly(1, layout, 0.2), acks)
-        monkeypatch.setattr(base, "LEAST_BYTES_S", layout.size / 20)
+        monkeypatch.setattr(shard_module, "LEAST_BYTES_S", layout.size / 20)
         to.put(slowly(2, layout, 0.2), acks)
         assert acks.levels == [Level.REMOTE]
         to.close()

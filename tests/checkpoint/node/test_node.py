@@ -34,12 +34,12 @@ from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.crc_combine import Cuts, seal_by_parts, total
 from deepvm.checkpoint.format.interval_set import runs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import Address
 from deepvm.checkpoint.network.protocol import Channel, Kind, Refused, tune, within_machine
 from deepvm.checkpoint.node.eviction import Room
 from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.tiers import tcp
-from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
 
 

@@ -22,13 +22,13 @@ from deepvm.checkpoint.files.version_dir import VersionFolder, verify
 from deepvm.checkpoint.format import checksums, crc_combine
 from deepvm.checkpoint.format.interval_set import runs
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.node import flusher, partial_version
 from deepvm.checkpoint.node import version_registry as rules
 from deepvm.checkpoint.node.partial_version import Arriving, GivenUpError
 from deepvm.checkpoint.node.responses import Ticket
 from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.node.version_registry import Shelf
-from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.errors import CheckpointError
 
 

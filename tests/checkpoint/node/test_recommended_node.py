@@ -16,7 +16,7 @@ from support.cgroups import limited
 from support.checkpoint import object_store
 from support.checkpoint.memory_nodes import MIB, Acks, Process, finished, make_image, make_layout, put_all, tier, until
 
-from deepvm.checkpoint.tiers.base import Level
+from deepvm.checkpoint.format.shard import Level
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.memory_nodes import (
     KERNEL_BYTES,

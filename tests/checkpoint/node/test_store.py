@@ -23,8 +23,8 @@ from support.checkpoint.memory_nodes import (
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.node.store import Store, open_store
-from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.errors import CheckpointError, RequestError
 

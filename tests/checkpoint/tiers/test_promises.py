@@ -18,8 +18,9 @@ torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
-from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
+from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.checkpoint.training.save_handle import Handle  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402

@@ -19,8 +19,8 @@ from support.places import TESTS
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, Manifest
+from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.tiers import s3
-from deepvm.checkpoint.tiers.base import Level
 from deepvm.checkpoint.tiers.bucket import checksum
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError

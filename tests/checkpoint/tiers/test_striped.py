@@ -33,6 +33,7 @@ from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.format.stripe import (  # noqa: E402
     belong_together,
     join,
@@ -46,7 +47,6 @@ from deepvm.checkpoint.format.stripe import (  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.tiers import striped as split_module  # noqa: E402
-from deepvm.checkpoint.tiers.base import Level, Shard  # noqa: E402
 from deepvm.checkpoint.tiers.commit_barrier import Step  # noqa: E402
 from deepvm.checkpoint.tiers.registry import open_tier  # noqa: E402
 from deepvm.checkpoint.tiers.striped import SplitTier  # noqa: E402

@@ -19,11 +19,12 @@ from support.checkpoint.memory_nodes import HERE, TOKEN, running
 
 from deepvm.checkpoint.format.checksums import chunk_crcs, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.format.stripe import part_job, read_part_file
 from deepvm.checkpoint.network.endpoint import Place
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.snapshot.host_buffer import Filling
-from deepvm.checkpoint.tiers.base import Level, Shard, Tier
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.checkpoint.tiers.striped import SplitTier

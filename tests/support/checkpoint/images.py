@@ -13,7 +13,7 @@ from deepvm.checkpoint.files.writer_lock import WRITERS
 from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.manifest import Manifest
-from deepvm.checkpoint.tiers.base import Shard
+from deepvm.checkpoint.format.shard import Shard
 
 
 def names(folder: Path) -> list[str]:

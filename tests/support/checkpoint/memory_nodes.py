@@ -21,13 +21,13 @@ from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import Address, Link, node_status
 from deepvm.checkpoint.network.protocol import Kind
 from deepvm.checkpoint.node import flusher, partial_version
 from deepvm.checkpoint.node.responses import Receipt, Ticket
 from deepvm.checkpoint.node.server import Node, NodeSettings
 from deepvm.checkpoint.node.version_registry import Shelf
-from deepvm.checkpoint.tiers.base import Level, Shard
 from deepvm.checkpoint.tiers.tcp import TcpTier
 
 TOKEN = b"open sesame, and then some"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deepvm.checkpoint.files import failpoints
 from deepvm.checkpoint.format.manifest import Manifest
-from deepvm.checkpoint.tiers.base import Level
+from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.errors import CheckpointError
 from support.checkpoint.images import noise, plain_shard

@@ -27,6 +27,7 @@ import torch._dynamo  # the first optimizer loads it, which takes longer than al
 from deepvm.checkpoint import Checkpointer, checkpointer, restore
 from deepvm.checkpoint.files import durable_write, failpoints
 from deepvm.checkpoint.format import checksums
+from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.client import Address
 from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.node.eviction import Room
@@ -34,7 +35,7 @@ from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.server import Node, NodeSettings
 from deepvm.checkpoint.snapshot import host_buffer, snapshotter
 from deepvm.checkpoint.snapshot.host_buffer import Slot
-from deepvm.checkpoint.tiers.base import Level, Tier
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.checkpoint.training.state import TrainingState

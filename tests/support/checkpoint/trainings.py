@@ -14,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
-from deepvm.checkpoint.tiers.base import Level, Shard, Tier  # noqa: E402
+from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
+from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.errors import DamagedError  # noqa: E402
 
 
