@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.documents.json_file import format_document
-from deepvm.io.files import write_bytes
+from deepvm.io.atomic_write import write_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 CURATED = (

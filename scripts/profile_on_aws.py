@@ -58,7 +58,7 @@ try:
     from deepvm.cli.profile.profile_save import USELESS_SPREAD, warn_of_types
     from deepvm.core.units import counted, parse_bytes
     from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
-    from deepvm.io.files import write_bytes
+    from deepvm.io.atomic_write import write_bytes
     from deepvm.profiling.hosts.hosts import Host, parse_hosts, read_hosts
 except ImportError as missing:
     sys.exit(

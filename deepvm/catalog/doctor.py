@@ -19,7 +19,7 @@ from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
 from deepvm.catalog.signals.signal import Signal
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError, DeepVMError
-from deepvm.io.files import data_folder
+from deepvm.io.package_data import data_folder
 
 WARNING_SKEW_S = 60.0
 """A clock that is off by so much soon will be off by too much."""

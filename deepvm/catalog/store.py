@@ -17,7 +17,9 @@ from deepvm.catalog.documents.serialization import build_catalog, build_quotas, 
 from deepvm.core.cluster.instances import Catalog, Quota
 from deepvm.core.spelling import did_you_mean
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, Problem, RequestError
-from deepvm.io.files import data_folder, read_text, write_bytes
+from deepvm.io.atomic_write import write_bytes
+from deepvm.io.package_data import data_folder
+from deepvm.io.safe_read import read_text
 
 if TYPE_CHECKING:
     from typing import Unpack

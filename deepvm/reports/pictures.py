@@ -20,7 +20,7 @@ import numpy as np
 
 from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.errors import MissingExtraError, RequestError
-from deepvm.io.files import write_bytes
+from deepvm.io.atomic_write import write_bytes
 from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import SweepRow
 

@@ -16,7 +16,7 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.spelling import did_you_mean, one_of
 from deepvm.core.units import MOST_SECONDS
 from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.io.files import read_text
+from deepvm.io.safe_read import read_text
 from deepvm.simulator.engine.lifetimes import LAWS, SHAPES, Drawn
 
 _LARGEST = 1_000_000

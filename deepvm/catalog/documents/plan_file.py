@@ -21,7 +21,7 @@ from deepvm.catalog.documents.validation import Finding, field_description, json
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedVms, PlanSource
 from deepvm.errors import CatalogFormatError, Problem, RequestError
-from deepvm.io.files import read_text
+from deepvm.io.safe_read import read_text
 
 PLAN_VERSION = "deepvm.recommend/1"
 STANDARD_INPUT = "standard input"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
-from deepvm.catalog.signals.signal import format_time
 from deepvm.core.cluster.instances import Catalog
+from deepvm.io.times import format_time, parse_time
 
 TABLES_VERSION = "deepvm.tables/1"
 """``schema_version`` of measured tables."""
@@ -230,21 +230,3 @@ def build_entry(raw: Mapping[str, Any]) -> Entry:
         sender_type=raw.get("sender_type", ""),
         receiver_type=raw.get("receiver_type", ""),
     )
-
-
-def parse_time(text: str) -> datetime:
-    """A moment in ISO 8601 with a zone, or a day (its midnight in UTC), in UTC and whole seconds.
-
-    Raises:
-        ValueError: it is none.
-    """
-    # Python 3.10 reads no Z.
-    moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
-    if moment.tzinfo is None:
-        if len(text) > len("2026-01-31"):
-            raise ValueError("no time zone")
-        moment = moment.replace(tzinfo=timezone.utc)
-    try:
-        return moment.astimezone(timezone.utc).replace(microsecond=0)
-    except OverflowError:
-        raise ValueError("out of range") from None

@@ -35,10 +35,10 @@ from deepvm.catalog.measured.entries import (
     DOCUMENT_VERSIONS,
     TABLES_VERSION,
     build_entry,
-    parse_time,
     workload_key,
 )
 from deepvm.errors import CatalogFormatError, Problem
+from deepvm.io.times import parse_time
 
 MAX_ENTRIES = 10_000
 MAX_KEY = 100

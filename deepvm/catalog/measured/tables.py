@@ -27,7 +27,8 @@ from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, Entry, Tables, bu
 from deepvm.catalog.measured.location import CURRENT, absent, default_folder
 from deepvm.core.cluster.instances import Catalog
 from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
-from deepvm.io.files import MAX_BYTES, read_text, sync_folder, write_bytes
+from deepvm.io.atomic_write import sync_folder, write_bytes
+from deepvm.io.safe_read import MAX_BYTES, read_text
 
 PREVIOUS, LOCK = "measured.previous.json", ".measured.lock"
 _NEXT = ".measured.next.json"

@@ -27,7 +27,8 @@ from typing import Literal
 from deepvm.catalog.signals.signal import ACCOUNT_BOUND, FAILURES, TTL_S, Signal, ttl_s
 from deepvm.catalog.signals.signal_file import Stored, decode, encode
 from deepvm.errors import CatalogFormatError, DataError, RequestError
-from deepvm.io.files import MAX_BYTES, read_text, write_bytes
+from deepvm.io.atomic_write import write_bytes
+from deepvm.io.safe_read import MAX_BYTES, read_text
 from deepvm.io.user_dirs import user_folder
 
 CLOCK_SKEW = timedelta(minutes=5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 SPECS, OFFERINGS, ZONES = "specs", "offerings", "zones"
@@ -39,23 +39,6 @@ ACCOUNT_BOUND = frozenset({ZONES, QUOTAS, PLACEMENT, FAILURES})
 def ttl_s(kind: str) -> int:
     """Seconds for which a kind counts as fresh; a kind may carry a parameter behind a colon (``history:30``)."""
     return TTL_S[kind.partition(":")[0]]
-
-
-def parse_time(text: str) -> datetime:
-    """A moment in UTC of its ISO 8601 form, with ``Z`` or an offset.
-
-    Raises:
-        ValueError: not such a text, or without a time zone.
-    """
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    if moment.tzinfo is None:
-        raise ValueError(f"{text!r} names no time zone")
-    return moment.astimezone(timezone.utc)
-
-
-def format_time(moment: datetime) -> str:
-    """ISO 8601 in UTC, whole seconds, with ``Z``."""
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)

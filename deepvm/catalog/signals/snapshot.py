@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from deepvm.catalog.signals.signal import Signal, parse_time
-from deepvm.io.files import data_folder
+from deepvm.catalog.signals.signal import Signal
+from deepvm.io.package_data import data_folder
+from deepvm.io.times import parse_time
 
 
 def snapshot_regions() -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def export(
 def _read(file: str, rank: str) -> Plan:
     from deepvm.catalog.documents.plan_file import decode_plan, load_plan
     from deepvm.errors import RequestError
-    from deepvm.io.files import MAX_BYTES
+    from deepvm.io.safe_read import MAX_BYTES
 
     if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:
         raise RequestError("rank", rank, "a whole number >= 1")

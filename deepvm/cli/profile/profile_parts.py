@@ -171,7 +171,7 @@ class Folder:
 
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
         """A document that is whole, and when it was measured."""
-        from deepvm.catalog.measured.entries import parse_time
+        from deepvm.io.times import parse_time
 
         file = self.file(part.title)
         if not file.exists() or not part.whole(document := _read(file)):
@@ -187,7 +187,7 @@ class Folder:
 
     def finish(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
         """Keep a document, unless it has been growing here."""
-        from deepvm.catalog.signals.signal import format_time
+        from deepvm.io.times import format_time
 
         if not self.file(part.title).exists():
             _write(self.file(part.title), document)
@@ -343,7 +343,7 @@ def _read(file: Path) -> Mapping[str, Any]:
     import json
 
     from deepvm.errors import CatalogFormatError
-    from deepvm.io.files import read_text
+    from deepvm.io.safe_read import read_text
 
     try:
         found = json.loads(read_text(file))
@@ -357,7 +357,7 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> None:
-    from deepvm.io.files import write_bytes
+    from deepvm.io.atomic_write import write_bytes
     from deepvm.reports.documents import to_json
 
     write_bytes(file, to_json(dict(document)).encode())

@@ -160,8 +160,8 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
     from datetime import datetime, timezone
 
     from deepvm.catalog.measured.entries import FUTURE
-    from deepvm.catalog.signals.signal import format_time
     from deepvm.errors import DataError, MeasurementError, RequestError
+    from deepvm.io.times import format_time
 
     new = tuple(entries)
     now = datetime.now(timezone.utc)

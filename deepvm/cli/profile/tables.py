@@ -179,7 +179,7 @@ def export(
     from deepvm.catalog.measured.tables import encode_tables, load_tables, own_folder
     from deepvm.core.units import counted
     from deepvm.errors import RequestError
-    from deepvm.io.files import write_bytes
+    from deepvm.io.atomic_write import write_bytes
 
     tables = load_tables(own_folder())
     if file == "-":
@@ -306,8 +306,9 @@ def _moment(text: str, path: Path) -> datetime:
     """When something was measured: as given, else when its file was written."""
     from datetime import datetime, timezone
 
-    from deepvm.catalog.measured.entries import FUTURE, parse_time
+    from deepvm.catalog.measured.entries import FUTURE
     from deepvm.errors import RequestError
+    from deepvm.io.times import parse_time
 
     now = datetime.now(timezone.utc)
     if not text:

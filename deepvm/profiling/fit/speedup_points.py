@@ -28,7 +28,7 @@ from typing import Any
 from deepvm.catalog.documents.json_file import parse_json
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.errors import CatalogFormatError, Problem
-from deepvm.io.files import read_text
+from deepvm.io.safe_read import read_text
 
 Points = tuple[tuple[float, float], ...]
 """(n, S(n)): VMs, and how many times as fast as one they train; sorted by n, repeats allowed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.errors import CatalogFormatError, Problem, RequestError
-from deepvm.io.files import read_text
+from deepvm.io.safe_read import read_text
 
 MOST_HOSTS = 1024
 # Never a hyphen first: ssh would take the name for an option.

@@ -12,7 +12,8 @@ from typing import Any
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.errors import DataError, RequestError
-from deepvm.io.files import read_text, write_bytes
+from deepvm.io.atomic_write import write_bytes
+from deepvm.io.safe_read import read_text
 
 SCALING_VERSION = DOCUMENT_VERSIONS["scaling"]
 _WANTED = "--out goes on with a file that this command has written, or begins a new one"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.errors import DataError, RequestError
-from deepvm.io.files import write_bytes
+from deepvm.io.atomic_write import write_bytes
 from deepvm.reports.exports.base import Export, ExportFile
 
 

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from deepvm.catalog.signals.signal import format_time
 from deepvm.core.cluster.cluster import Cluster, NodeGroup, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
+from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Range

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.cluster import Outlook
 from deepvm.core.units import format_seconds
-from deepvm.io.files import write_bytes
+from deepvm.io.atomic_write import write_bytes
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import SweepRow

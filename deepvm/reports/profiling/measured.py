@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepvm.catalog.measured.entries import Entry, Tables
-from deepvm.catalog.signals.signal import format_time
+from deepvm.io.times import format_time
 from deepvm.reports.tables import Column, print_lines, print_table
 
 LIST_VERSION = "deepvm.tables-list/1"

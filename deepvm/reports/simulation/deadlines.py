@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepvm.io.files import write_bytes
+from deepvm.io.atomic_write import write_bytes
 from deepvm.reports.pictures import STYLES, frame, new_figure, own_settings, picture_format, render
 from deepvm.reports.tables import Column, print_lines, print_table
 from deepvm.simulator.traces.deadline_replay import FORESIGHT, DeadlineJob, DeadlineRow

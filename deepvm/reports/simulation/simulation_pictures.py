@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepvm.io.files import write_bytes
+from deepvm.io.atomic_write import write_bytes
 from deepvm.reports.pictures import STYLES, frame, new_figure, own_settings, picture_format, render, short
 from deepvm.reports.simulation.simulations import by_job, shares, value
 from deepvm.simulator.results import Spread

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from deepvm.catalog.documents.json_file import RepeatedKeys, parse_json
 from deepvm.errors import CatalogFormatError, Problem, RequestError
-from deepvm.io.files import read_text
+from deepvm.io.safe_read import read_text
 
 MOST_NODES = 100_000
 LONGEST_GAP_S = 1e6

@@ -14,7 +14,7 @@ import pytest
 from support.profiling.scaling_runs import TINY, environment
 
 from deepvm.errors import DataError, MeasurementError, RequestError
-from deepvm.io.files import write_bytes
+from deepvm.io.atomic_write import write_bytes
 from deepvm.profiling.hosts.hosts import Host
 from deepvm.profiling.hosts.launch import Launcher
 from deepvm.profiling.scaling import scaling_host

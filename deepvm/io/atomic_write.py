@@ -1,0 +1,72 @@
+"""Write files whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from deepvm.errors import DataError
+from deepvm.io.safe_read import os_reason
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file: a new file beside it, fsync, rename; on any failure the old file, or none, remains.
+
+    A symbolic link is followed; the permissions of a file that is replaced are kept.
+
+    Raises:
+        DataError: the folder is missing, nothing may be written there, the disk is full, or a folder or device has
+            this name.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        mode = _mode_of(path, target)
+        temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
+        try:
+            _write_synced(temporary, data, mode)
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        sync_folder(target.parent)
+    except (OSError, ValueError) as error:
+        raise _not_written(path, os_reason(error)) from None
+
+
+def _mode_of(path: Path, target: Path) -> int | None:
+    try:
+        status = target.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_written(path, "a folder or device has this name")
+    return stat.S_IMODE(status.st_mode)
+
+
+def _write_synced(path: Path, data: bytes, mode: int | None) -> None:
+    # os.open and not tempfile: a new file gets the permissions that the user's umask asks for.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with open(descriptor, "wb") as stream:
+        if mode is not None:
+            os.fchmod(descriptor, mode)
+        stream.write(data)
+        stream.flush()
+        os.fsync(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder outlast a power cut, where the file system can."""
+    # The rename itself must reach the disk; some file systems do not support it, and then it is in their hands.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _not_written(path: Path, why: str) -> DataError:
+    return DataError(f"{path}: cannot be written: {why}; nothing was changed, name another place or make room")
