@@ -6,7 +6,7 @@ An embedded catalog is trusted (a test validates it) and loads without pydantic;
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,8 +23,6 @@ from deepvm.io.safe_read import read_text
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from deepvm.catalog.documents.validation import Finding
 
 DEFAULT_CATALOG = "aws"
 ENDINGS = (".json", ".csv")
@@ -126,7 +124,8 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
     Raises:
         CatalogFormatError: the file is missing, cannot be read, or is not valid; lists every problem with its place.
     """
-    from deepvm.catalog.documents.validation import json_place, quota_findings
+    from deepvm.catalog.documents.findings import json_place, refuse
+    from deepvm.catalog.documents.validation import quota_findings
 
     file = Path(path)
     try:
@@ -134,7 +133,7 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
     except FileNotFoundError:
         raise CatalogFormatError(file, [Problem("file", "does not exist", "allowed: a JSON file of quotas")]) from None
     document = parse_json(text, file)
-    _refuse(file, _guarded(file, lambda: quota_findings(document)), json_place(document))
+    refuse(file, _guarded(file, lambda: quota_findings(document)), json_place(document))
     return _guarded(file, lambda: build_quotas(document["quotas"]))  # type: ignore[index]  # valid, so it is an object
 
 
@@ -172,20 +171,22 @@ def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, .
 
 
 def _catalog_of_json(text: str, path: Path) -> Catalog:
-    from deepvm.catalog.documents.validation import catalog_findings, json_place
+    from deepvm.catalog.documents.findings import json_place, refuse
+    from deepvm.catalog.documents.validation import catalog_findings
 
     document = parse_json(text, path)
-    _refuse(path, _guarded(path, lambda: catalog_findings(document)), json_place(document))
+    refuse(path, _guarded(path, lambda: catalog_findings(document)), json_place(document))
     catalog = _guarded(path, lambda: build_catalog(document, name=_named(path)))  # type: ignore[arg-type]  # valid: an object
     return _doubted(catalog, path, json_place(document))
 
 
 def _catalog_of_csv(text: str, path: Path) -> Catalog:
     from deepvm.catalog.documents.csv_file import parse_csv
+    from deepvm.catalog.documents.findings import refuse
     from deepvm.catalog.documents.validation import catalog_findings
 
     sheet = parse_csv(text, path)
-    _refuse(path, catalog_findings(sheet.document), sheet.place, sheet.problems)
+    refuse(path, catalog_findings(sheet.document), sheet.place, sheet.problems)
     return _doubted(_guarded(path, lambda: build_catalog(sheet.document, name=_named(path))), path, sheet.place)
 
 
@@ -204,16 +205,6 @@ def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...
 def _named(path: Path) -> str:
     """What a catalog without a name is called; bytes of a file name that are no text are escaped."""
     return path.stem.encode(errors="backslashreplace").decode()
-
-
-def _refuse(
-    path: Path,
-    findings: Sequence[Finding],
-    place: Callable[[tuple[str | int, ...]], str],
-    problems: Sequence[Problem] = (),
-) -> None:
-    if problems or findings:
-        raise CatalogFormatError(path, [*problems, *(f.problem(place) for f in findings)])
 
 
 def _guarded(path: Path, build: Callable[[], _Built]) -> _Built:

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
+from deepvm.catalog.documents.findings import Path, shown, unknown_name
 from deepvm.catalog.documents.json_file import exact_number
 from deepvm.catalog.documents.serialization import document_of
-from deepvm.catalog.documents.validation import Path, shown, unknown_name
 from deepvm.core.cluster.instances import Catalog
 from deepvm.errors import CatalogFormatError, Problem
 

@@ -10,14 +10,22 @@ import os
 from collections.abc import Iterator, Mapping
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from deepvm.catalog.documents.json_file import RepeatedKeys, parse_json
+from deepvm.catalog.documents.findings import (
+    Finding,
+    Path,
+    json_place,
+    refuse,
+    repeated_keys,
+    schema_findings,
+    shown,
+)
+from deepvm.catalog.documents.json_file import parse_json
 from deepvm.catalog.documents.schema import MAX_USD_PER_HOUR, Day, Price, Text, Whole
-from deepvm.catalog.documents.validation import Finding, field_description, json_place, shown
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedVms, PlanSource
 from deepvm.errors import CatalogFormatError, Problem, RequestError
@@ -29,10 +37,7 @@ STANDARD_INPUT = "standard input"
 
 _EXPECTED = "allowed: one JSON object, as `deepvm recommend --pw 3 -o json > plan.json` writes it"
 _MOST_VMS = 1_000_000
-_MANY = 1000
 _PRICE = f"a number above 0 and at most {MAX_USD_PER_HOUR} with at most 6 decimals"
-
-Location = tuple[str | int, ...]
 
 
 def _as_total(value: object) -> Decimal:
@@ -191,7 +196,7 @@ def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
             problem with its place.
         RequestError: no configuration has this rank.
     """
-    file = Path(path)
+    file = FilePath(path)
     try:
         text = read_text(file, _EXPECTED)
     except FileNotFoundError:
@@ -226,11 +231,10 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
     Raises:
         CatalogFormatError: not valid. RequestError: no configuration has this rank.
     """
-    raw = parse_json(text, Path(name), _EXPECTED)
-    problems = _problems(raw)
-    if problems:
-        raise CatalogFormatError(name, problems)
+    raw = parse_json(text, FilePath(name), _EXPECTED)
+    refuse(name, _findings(raw), json_place(raw))
     document = PlanDocument.model_validate(raw)
+    refuse(name, _joined(document), json_place(raw))
     if not document.configurations:
         advice = document.relax.advice if document.relax else ""
         found = f"the plan has no configuration: {document.reason or 'nothing was feasible'}"
@@ -287,30 +291,22 @@ def _plan(chosen: ConfigurationDocument, source: SourceDocument, budget: Decimal
     )
 
 
-def _problems(document: object) -> list[Problem]:
-    place = json_place(document)
+def _findings(document: object) -> list[Finding]:
     if not isinstance(document, Mapping):
-        return [Problem("top level", shown(document), _EXPECTED)]
+        return [Finding((), shown(document), _EXPECTED)]
     version = document.get("schema_version")
     if version != PLAN_VERSION:  # a document of another kind is not judged by this one's fields
         found = "missing" if "schema_version" not in document else shown(version)
-        return [Problem("schema_version", found, f"allowed: {PLAN_VERSION}, {_EXPECTED.removeprefix('allowed: ')}")]
-    problems = [Problem(place(p), "this field stands twice in its object", "allowed: once") for p in _twice(document)]
-    try:
-        valid = PlanDocument.model_validate(document)
-    except ValidationError as refusal:
-        errors = refusal.errors(include_url=False, include_context=False, include_input=False)
-        for error in errors[:_MANY]:
-            problems.append(_problem(document, error["loc"], place(error["loc"])))
-        return problems
-    return problems + [finding.problem(place) for finding in _joined(valid)]
+        expected = f"allowed: {PLAN_VERSION}, {_EXPECTED.removeprefix('allowed: ')}"
+        return [Finding(("schema_version",), found, expected)]
+    return [*repeated_keys(document), *schema_findings(PlanDocument, document)]
 
 
 def _joined(document: PlanDocument) -> Iterator[Finding]:
     """What only several fields together can get wrong."""
     first: dict[int, int] = {}
     for i, configuration in enumerate(document.configurations):
-        here: Location = ("configurations", i)
+        here: Path = ("configurations", i)
         if first.setdefault(configuration.rank, i) != i:
             yield Finding((*here, "rank"), f"rank {configuration.rank} stands twice", "allowed: every rank once")
         gpu = configuration.gpu
@@ -340,23 +336,3 @@ def _total(configuration: ConfigurationDocument) -> Decimal | None:
     if any(count and price is None for count, price in parts):
         return None
     return sum((count * price for count, price in parts if count and price is not None), Decimal(0))
-
-
-def _problem(document: object, location: Location, place: str) -> Problem:
-    value: Any = document
-    for step in location:
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return Problem(place, "missing", f"allowed: {field_description(PlanDocument, location)}")
-    return Problem(place, shown(value), f"allowed: {field_description(PlanDocument, location)}")
-
-
-def _twice(document: object) -> Iterator[Location]:
-    stack: list[tuple[Location, Any]] = [((), document)]
-    while stack:
-        path, value = stack.pop()
-        if isinstance(value, RepeatedKeys):
-            yield from ((*path, name) for name in value.repeated)
-        children = value.items() if isinstance(value, dict) else enumerate(value)
-        stack += [((*path, step), child) for step, child in children if isinstance(child, (dict, list))]

@@ -16,9 +16,19 @@ from itertools import islice
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from deepvm import __version__
+from deepvm.catalog.documents.findings import (
+    MANY,
+    Finding,
+    Path,
+    json_place,
+    refuse,
+    repeated_keys,
+    schema_findings,
+    shown,
+)
 from deepvm.catalog.documents.json_file import parse_json
 from deepvm.catalog.documents.schema import (
     MAX_EFLOPS,
@@ -30,7 +40,6 @@ from deepvm.catalog.documents.schema import (
     TypeName,
     Whole,
 )
-from deepvm.catalog.documents.validation import Finding, Path, field_description, json_place, repeated_keys, shown
 from deepvm.catalog.measured.entries import (
     DOCUMENT_VERSIONS,
     TABLES_VERSION,
@@ -44,7 +53,6 @@ MAX_ENTRIES = 10_000
 MAX_KEY = 100
 EXPECTED = "allowed: what `deepvm tables export` or `deepvm profile ... -o json` writes"
 TABLES_EXPECTED = "allowed: what `deepvm tables export` writes"
-_MANY = 1000
 _DEEPEST = 100
 _SINCE, _UNTIL = 2000, 2200
 
@@ -188,12 +196,13 @@ def parse_document(text: str, path: FilePath, expected: str = EXPECTED) -> Any:
         CatalogFormatError: not JSON, a number that is not finite, or a field that stands twice.
     """
     document = parse_json(text, path, expected)
-    refuse(path, document, islice(repeated_keys(document), _MANY))
+    place = json_place(document)
+    refuse(path, repeated_keys(document), place)
     try:
         plain = _plain(document)
     except RecursionError:
         raise CatalogFormatError(path, [Problem("file", "lists or objects are nested too deeply", expected)]) from None
-    refuse(path, document, islice(_not_finite((), plain), _MANY))
+    refuse(path, islice(_not_finite((), plain), MANY), place)
     try:
         json.dumps(plain, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -201,18 +210,6 @@ def parse_document(text: str, path: FilePath, expected: str = EXPECTED) -> Any:
             path, [Problem("file", "a text holds half of a character (\\ud800)", expected)]
         ) from None
     return plain
-
-
-def refuse(path: FilePath | str, document: object, findings: Iterator[Finding] | list[Finding]) -> None:
-    """Raise if anything was found.
-
-    Raises:
-        CatalogFormatError: with every finding and its place.
-    """
-    place = json_place(document)
-    problems = [f.problem(place) for f in findings]
-    if problems:
-        raise CatalogFormatError(path, problems)
 
 
 def version_finding(document: object, known: str) -> Finding | None:
@@ -245,7 +242,7 @@ def tables_findings(document: object) -> list[Finding]:
     version = version_finding(document, TABLES_VERSION)
     if version is not None:
         return [replace(version, expected=_way_into_tables(document) or version.expected)]
-    found = list(_refused(TablesDocument, document, ()))
+    found = schema_findings(TablesDocument, document)
     if found:
         return found
     first: dict[str, int] = {}
@@ -257,7 +254,7 @@ def tables_findings(document: object) -> list[Finding]:
             if first.setdefault(name, i) != i:
                 expected = f"allowed: every measurement once; the first is entry {first[name] + 1}"
                 found.append(Finding(("entries", i), f"a second {shown(name)}", expected))
-        if len(found) > _MANY:
+        if len(found) > MANY:
             break
     return found
 
@@ -278,16 +275,16 @@ def _way_into_tables(document: object) -> str:
 def entry_findings(raw: Mapping[str, Any], path: Path = ()) -> list[Finding]:
     """Everything that is wrong with one entry and the document in it."""
     kind = raw.get("kind")
-    found = list(_refused(PairEntry if kind == "saturation" else TypeEntry, raw, path))
-    return found or document_findings(raw["kind"], raw["document"], (*path, "document"))
+    found = schema_findings(PairEntry if kind == "saturation" else TypeEntry, raw)
+    return [f.below(path) for f in found] or document_findings(raw["kind"], raw["document"], (*path, "document"))
 
 
 def document_findings(kind: str, document: object, path: Path = ()) -> list[Finding]:
     """Everything that is wrong with the document of a profiling command."""
     version = version_finding(document, DOCUMENT_VERSIONS[kind])
     if version is not None:
-        return [Finding((*path, *version.path), version.found, version.expected)]
-    found = list(_refused(DOCUMENTS[kind], document, path))
+        return [version.below(path)]
+    found = [f.below(path) for f in schema_findings(DOCUMENTS[kind], document)]
     if not found and kind != "saturation":
         key = workload_key(document["workload"])  # type: ignore[index]  # valid, so it is an object
         if len(key) > MAX_KEY:
@@ -307,33 +304,6 @@ def _curve_findings(points: list[Mapping[str, Any]], path: Path) -> Iterator[Fin
             yield Finding((*path, i, "speedup"), shown(point["speedup"]), "allowed: exactly 1 at n = 1: it is the unit")
     if max(sizes) == 1:
         yield Finding(path, "no n above 1", "allowed: at least one n above 1; measure more VMs")
-
-
-def _refused(model: type[BaseModel], value: object, path: Path) -> Iterator[Finding]:
-    try:
-        model.model_validate(value)
-    except ValidationError as refusal:
-        seen: set[Path] = set()
-        for error in refusal.errors(include_url=False, include_context=False, include_input=False)[:_MANY]:
-            finding = _finding(model, value, error["type"], error["loc"], path)
-            if finding.path not in seen:  # a union refuses in the name of each of its members
-                seen.add(finding.path)
-                yield finding
-
-
-def _finding(model: type[BaseModel], value: object, error: str, loc: Path, path: Path) -> Finding:
-    if error == "extra_forbidden":
-        return Finding((*path, *loc), "unknown field", f"allowed fields: {', '.join(model.model_fields)}")
-    at: Any = value
-    for depth, step in enumerate(loc):
-        try:
-            at = at[step]
-        except (KeyError, IndexError, TypeError):
-            if error == "missing" or depth == 0:
-                return Finding((*path, *loc), "missing", f"allowed: {field_description(model, loc)}")
-            loc = loc[:depth]  # the tag of a union, which is no field
-            break
-    return Finding((*path, *loc), shown(at), f"allowed: {field_description(model, loc) or EXPECTED[9:]}")
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

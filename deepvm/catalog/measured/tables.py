@@ -98,10 +98,11 @@ def read_tables(path: Path) -> Tables:
         CatalogFormatError: missing, too large, not JSON, of another version, or with values that cannot be; names
             every problem with its place.
     """
-    from deepvm.catalog.measured.entry_schema import TABLES_EXPECTED, parse_document, refuse, tables_findings
+    from deepvm.catalog.documents.findings import json_place, refuse
+    from deepvm.catalog.measured.entry_schema import TABLES_EXPECTED, parse_document, tables_findings
 
     document = parse_document(read_measured(path, TABLES_EXPECTED), path, TABLES_EXPECTED)
-    refuse(path, document, tables_findings(document))
+    refuse(path, tables_findings(document), json_place(document))
     return build_tables(document, str(path))
 
 
@@ -149,7 +150,8 @@ def entry_of(
         RequestError: an unknown kind, or a type is missing.
         CatalogFormatError: the document is not valid; names every problem with its place.
     """
-    from deepvm.catalog.measured.entry_schema import entry_findings, parse_document, refuse
+    from deepvm.catalog.documents.findings import json_place, refuse
+    from deepvm.catalog.measured.entry_schema import entry_findings, parse_document
 
     if kind not in DOCUMENT_VERSIONS:
         raise RequestError("kind", kind, " or ".join(DOCUMENT_VERSIONS))
@@ -163,14 +165,9 @@ def entry_of(
     # Through text and back: what is kept is what a file can hold, whoever made the document.
     plain = parse_document(json.dumps(dict(document)), Path(name))
     entry = Entry(kind, measured_at.replace(microsecond=0), plain, **needed)
-    refuse(name, plain, [_inside(f) for f in entry_findings(entry.as_document())])
+    inside = json_place({"document": plain})
+    refuse(name, entry_findings(entry.as_document()), lambda path: inside(path).removeprefix("document."))
     return entry
-
-
-def _inside(finding: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(finding, path=finding.path[1:]) if finding.path[:1] == ("document",) else finding
 
 
 @dataclass(frozen=True)

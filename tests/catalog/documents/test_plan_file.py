@@ -96,7 +96,7 @@ def test_optional_fields_may_be_null_or_missing() -> None:
         (("gpu", "cpu_architecture"), "mips", "cpu_architecture", "x86_64 or arm64"),
         (("gpu", "zones"), {}, "zones", "a list of at most 1000 objects"),
         (("gpu", "zones", 1, "usd_per_hour"), None, "zones[1].usd_per_hour", "spot price of the zone"),
-        (("gpu", "zones", 1), "use1-az4", "zones[1]", "a list of at most 1000 objects"),
+        (("gpu", "zones", 1), "use1-az4", "zones[1]", "an object with at least the fields zone, usd_per_hour"),
         (("memory",), [], "memory", "or null without any"),
         (("memory", "count"), 0, "memory", "whole number from 1"),
         (("usd_per_hour",), "2.85", "usd_per_hour", "$/h"),
