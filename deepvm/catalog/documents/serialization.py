@@ -6,9 +6,9 @@ Nothing here validates: embedded documents are ours and a test validates them, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import date
-from decimal import Decimal
 from typing import Any
 
 from deepvm.catalog.clouds.aws.quota_codes import FAMILIES, quota_family
@@ -17,7 +17,6 @@ from deepvm.core.cluster.memory_nodes import REAL_NODES, RULES
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
-from deepvm.core.units import to_decimal
 from deepvm.errors import RequestError
 
 CATALOG_VERSION = "deepvm.catalog/1"
@@ -67,41 +66,29 @@ def build_instance(raw: Document) -> InstanceType:
     """Make one instance type from its object in ``instances``."""
     gpu = raw.get("gpu")
     return InstanceType(
+        **{name: raw[name] for name in _AS_IT_STANDS if raw.get(name) is not None},
         name=raw["instance_type"],
-        vcpus=int(raw["vcpus"]),
-        memory_gib=_float(raw.get("memory_gib")),
-        network_gbps=_float(raw.get("network_gbps")),
-        network_baseline_gbps=_float(raw.get("network_baseline_gbps")),
-        on_demand_usd_per_hour=raw.get("on_demand_usd_per_hour"),
-        spot_usd_per_hour=raw.get("spot_usd_per_hour"),
-        gpu=None if gpu is None else _build_gpu(gpu),
-        eflops=_float(raw.get("eflops")),
-        eflops_basis=raw.get("eflops_basis", ""),
-        eflops_source=raw.get("eflops_source", ""),
-        default_speedup=raw.get("default_speedup") or "",
-        speedup_basis=raw.get("speedup_basis", ""),
-        cpu_architecture=raw.get("cpu_architecture", ""),
-        burstable=raw.get("burstable", False),
-        current_generation=raw.get("current_generation", True),
-        interruption_band=None if (band := raw.get("interruption_band")) is None else int(band),
-        spot_zones=tuple(
-            ZonePrice(z["zone"], to_decimal(z["usd_per_hour"], "usd_per_hour", unit="$/h"), z.get("name", ""))
-            for z in raw.get("spot_zones", ())
-        ),
+        gpu=None if gpu is None else Gpu(**gpu),
+        spot_zones=tuple(ZonePrice(**zone) for zone in raw.get("spot_zones", ())),
         zones=tuple(raw.get("zones", ())),
-        unusable=raw.get("unusable", ""),
         speedups=tuple(build_curve(c) for c in raw.get("speedups", ())),
         quota_family=raw.get("quota_family") or quota_family(raw["instance_type"]),
-        note=raw.get("note", ""),
     )
 
 
 def build_curve(raw: Document) -> SpeedupCurve:
     """Make one speed-up curve from its object in ``speedups``; ``kind`` is hybrid, ring or measured."""
-    about = {"workload": raw.get("workload"), "source": raw.get("source", "")}
-    if raw.get("fitted_to") is not None:
-        about["fitted_to"] = float(raw["fitted_to"])
-    return _CURVES[raw["kind"]](raw, about)
+    about = {name: _figure(value) for name, value in raw.items() if name != "kind" and value is not None}
+    return _CURVES[raw["kind"]](**about)
+
+
+def _figure(value: Any) -> Any:
+    """A parameter of a curve in Python's own numbers."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return RingSpeedup(float(value["c"]), float(value["l"]))
+    return tuple((float(n), float(s)) for n, s in value) if isinstance(value, Sequence) else float(value)
 
 
 def build_saturation(rows: Iterable[Document]) -> SaturationTable:
@@ -154,50 +141,19 @@ def _quota_document(quota: Quota) -> dict[str, Any]:
     return document | ({"in_use": quota.in_use} if quota.in_use else {})
 
 
-_SAID_WHERE_KNOWN = ("network_baseline_gbps", "cpu_architecture", "interruption_band", "unusable")
-
-
 def _instance_document(instance: InstanceType) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "instance_type": instance.name,
-        "vcpus": instance.vcpus,
-        "memory_gib": _plain(instance.memory_gib),
-        "network_gbps": _plain(instance.network_gbps),
-        "on_demand_usd_per_hour": _plain(instance.on_demand_usd_per_hour),
-        "spot_usd_per_hour": _plain(instance.spot_usd_per_hour),
-        "quota_family": instance.quota_family,
-    }
+    always = ("vcpus", "memory_gib", "network_gbps", "on_demand_usd_per_hour", "spot_usd_per_hour", "quota_family")
+    document = {"instance_type": instance.name, **{name: _plain(getattr(instance, name)) for name in always}}
     if instance.gpu is not None:
-        document["gpu"] = {
-            "name": instance.gpu.name,
-            "count": instance.gpu.count,
-            "memory_gib": _plain(instance.gpu.memory_gib),
-            "manufacturer": instance.gpu.manufacturer,
-        }
-    if instance.gpu is not None or instance.eflops is not None:
+        document["gpu"] = {f.name: _plain(getattr(instance.gpu, f.name)) for f in fields(Gpu)}
         # A GPU type without eFLOPS says so: whoever edits the file sees what is missing.
         document["eflops"] = _plain(instance.eflops)
-    document |= {f: _plain(v) for f in _SAID_WHERE_KNOWN if (v := getattr(instance, f)) not in (None, "")}
-    if instance.zones:
-        document["zones"] = list(instance.zones)
-    if instance.spot_zones:
-        document["spot_zones"] = [_zone_document(z) for z in instance.spot_zones]
-    if instance.burstable:
-        document["burstable"] = True
-    if not instance.current_generation:
-        document["current_generation"] = False
-    if instance.eflops_basis:
-        document["eflops_basis"] = instance.eflops_basis
-    if instance.eflops_source:
-        document["eflops_source"] = instance.eflops_source
-    if instance.speedups:
-        document["speedups"] = [_curve_document(c) for c in instance.speedups]
-        if instance.speedup_basis:
-            document["speedup_basis"] = instance.speedup_basis
-    if instance.default_speedup:
-        document["default_speedup"] = instance.default_speedup
-    if instance.note:
-        document["note"] = instance.note
+    for name in _SAID_WHERE_KNOWN:
+        value = getattr(instance, name)
+        if value != _DEFAULTS[name] and name not in document:
+            document[name] = [_curve_document(c) for c in value] if name == "speedups" else _plain(value)
+    if not instance.speedups:
+        document.pop("speedup_basis", None)
     return document
 
 
@@ -207,58 +163,48 @@ def _zone_document(zone: ZonePrice) -> dict[str, Any]:
 
 
 def _curve_document(curve: SpeedupCurve) -> dict[str, Any]:
-    document: dict[str, Any] = {"kind": curve.kind}
-    if curve.workload is not None:
-        document["workload"] = curve.workload
-    if isinstance(curve, HybridSpeedup):
-        document |= {"a": _plain(curve.a), "b": _plain(curve.b), "c": _plain(curve.c)}
-    elif isinstance(curve, RingSpeedup):
-        document |= {"c": _plain(curve.c), "l": _plain(curve.l)}
-    elif isinstance(curve, MeasuredSpeedup):
-        document["points"] = [[_plain(n), _plain(s)] for n, s in curve.points]
-        if curve.beyond is not None:
-            document["beyond"] = {"c": _plain(curve.beyond.c), "l": _plain(curve.beyond.l)}
-    else:
+    if curve.kind not in _CURVES:
         raise RequestError("speedups", curve.kind, f"curves that a file can hold: {', '.join(_CURVES)}")
-    if curve.fitted_to is not None and not isinstance(curve, MeasuredSpeedup):  # its points say so themselves
-        document["fitted_to"] = _plain(curve.fitted_to)
-    if curve.source:
-        document["source"] = curve.source
-    return document
+    names = ["workload", *(f.name for f in fields(curve) if not f.kw_only), "fitted_to", "source"]
+    if isinstance(curve, MeasuredSpeedup):
+        names.remove("fitted_to")  # its points say so themselves
+    found = {name: _plain(getattr(curve, name)) for name in names}
+    return {"kind": curve.kind, **{name: value for name, value in found.items() if value not in (None, "")}}
 
 
-def _build_gpu(raw: Document) -> Gpu:
-    return Gpu(raw["name"], int(raw.get("count", 1)), _float(raw.get("memory_gib")), raw.get("manufacturer", "NVIDIA"))
-
-
-def _hybrid(raw: Document, about: dict[str, Any]) -> SpeedupCurve:
-    return HybridSpeedup(float(raw["a"]), float(raw["b"]), float(raw["c"]), **about)
-
-
-def _ring(raw: Document, about: dict[str, Any]) -> SpeedupCurve:
-    return RingSpeedup(float(raw["c"]), float(raw["l"]), **about)
-
-
-def _measured(raw: Document, about: dict[str, Any]) -> SpeedupCurve:
-    beyond = raw.get("beyond")
-    ring = None if beyond is None else RingSpeedup(float(beyond["c"]), float(beyond["l"]))
-    return MeasuredSpeedup(tuple((float(n), float(s)) for n, s in raw["points"]), ring, **about)
-
-
-_CURVES: dict[str, Callable[[Document, dict[str, Any]], SpeedupCurve]] = {
-    "hybrid": _hybrid,
-    "ring": _ring,
-    "measured": _measured,
+_CURVES: dict[str, Callable[..., SpeedupCurve]] = {
+    curve.kind: curve for curve in (HybridSpeedup, RingSpeedup, MeasuredSpeedup)
 }
+_DEFAULTS = {f.name: f.default for f in fields(InstanceType)}
+_AS_IT_STANDS = _DEFAULTS.keys() - {"name", "gpu", "spot_zones", "zones", "speedups", "quota_family"}
+_SAID_WHERE_KNOWN = (
+    "eflops",
+    "network_baseline_gbps",
+    "cpu_architecture",
+    "interruption_band",
+    "unusable",
+    "zones",
+    "spot_zones",
+    "burstable",
+    "current_generation",
+    "eflops_basis",
+    "eflops_source",
+    "speedups",
+    "speedup_basis",
+    "default_speedup",
+    "note",
+)
 
 
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _plain(value: float | Decimal | str | None) -> int | float | str | None:
-    """A JSON number: whole where it is whole, else the shortest decimal that reads back as the same value."""
-    if value is None or isinstance(value, str):
+def _plain(value: Any) -> Any:
+    """JSON of a figure; a number is whole where it is whole, else the shortest decimal that reads back as the same."""
+    if value is None or isinstance(value, (str, bool)):
         return value
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, ZonePrice):
+        return _zone_document(value)
+    if isinstance(value, RingSpeedup):
+        return {"c": _plain(value.c), "l": _plain(value.l)}
     number = float(value)
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
