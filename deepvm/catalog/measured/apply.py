@@ -5,12 +5,13 @@ Pure: what was measured and a catalog come in, a catalog goes out that says in i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from deepvm.catalog.measured.comparable_eflops import choose_workload, measured_speeds, usable_speeds
+from deepvm.catalog.measured.comparable_eflops import choose_workload, measured_speeds
 from deepvm.catalog.measured.curves import choose_curves, curve_doubts, with_curves
-from deepvm.catalog.measured.entries import Entry, Tables, Told
+from deepvm.catalog.measured.entries import Entry, Note
+from deepvm.catalog.measured.gpu_check import another_gpu, usable_entries
 from deepvm.catalog.measured.saturation_pairs import measured_pairs
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.provenance import Measurement
@@ -28,11 +29,11 @@ class Applied:
 
     catalog: Catalog
     used: tuple[Entry, ...] = ()
-    notes: tuple[Told, ...] = ()
+    notes: tuple[Note, ...] = ()
     workloads: tuple[str, str] = ("", "")
 
 
-def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
+def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
     """Put measured figures in the place of a catalog's own.
 
     - ``eflops``: by the rule of :mod:`deepvm.catalog.measured.comparable_eflops`.
@@ -54,7 +55,7 @@ def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequen
     return _applied(tables, catalog, workload, among).catalog
 
 
-def reasons(tables: Tables, catalog: Catalog) -> dict[str, str]:
+def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
     """Why entries are not used in a catalog, by name; empty for those that are.
 
     Args:
@@ -83,13 +84,13 @@ def _not_concerned(entry: Entry, catalog: Catalog, workloads: tuple[str, str]) -
     return f"{workloads[entry.kind == 'scaling']} counts for {entry.instance_type}; --workload chooses"
 
 
-def _applied(tables: Tables, catalog: Catalog, workload: str, among: Sequence[Catalog]) -> Applied:
+def _applied(tables: Iterable[Entry], catalog: Catalog, workload: str, among: Sequence[Catalog]) -> Applied:
     trained = [e for e in tables if e.kind != "saturation"]
     if workload:
         trained = _of_workload(trained, workload)
     known = Catalog("known", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
     # What cannot be used has no say in which workload counts.
-    speeds_of, unused, odd = usable_speeds(known, [e for e in trained if e.kind == "eflops"])
+    speeds_of, unused = usable_entries(known, [e for e in trained if e.kind == "eflops"])
     chosen = choose_workload(speeds_of, known)
     speeds = measured_speeds(catalog, speeds_of, chosen, known)
     curves = choose_curves(known, [e for e in trained if e.kind == "scaling"], chosen)
@@ -100,7 +101,7 @@ def _applied(tables: Tables, catalog: Catalog, workload: str, among: Sequence[Ca
     if not used and not notes:
         return Applied(catalog)
     here = {e.subject for e in speeds_of if e.workload == chosen}
-    doubts = [*odd, *speeds.doubts, *curve_doubts(instances, curves, chosen, here)]
+    doubts = [*another_gpu(known, speeds_of), *speeds.doubts, *curve_doubts(instances, curves, chosen, here)]
     about = catalog.provenance
     provenance = replace(
         about,

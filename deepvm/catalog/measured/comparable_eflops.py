@@ -24,8 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from deepvm.catalog.measured.entries import Entry, Told
-from deepvm.catalog.measured.gpu_check import another_gpu, without_gpu
+from deepvm.catalog.measured.entries import Entry, Note
 from deepvm.core.cluster.instances import Catalog, InstanceType
 
 FAR_APART = 1.25
@@ -48,7 +47,7 @@ class Speeds:
     unit: str
     used: tuple[Entry, ...] = ()
     doubts: tuple[str, ...] = ()
-    notes: tuple[Told, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def measured_speeds(catalog: Catalog, entries: Sequence[Entry], chosen: str, kno
             f"eFLOPS of {listed(others)} were measured, but not with {chosen}, so they do not compare; "
             "'deepvm tables list' shows them, --workload chooses"
         )
-        notes.append(Told(why, tuple(e.name for e in entries if e.instance_type in others)))
+        notes.append(Note(why, tuple(e.name for e in entries if e.instance_type in others)))
     scale = _scale(known, here)
     found = tuple(_with_speed(i, known, here, scale) for i in catalog)
     unit = f"FLOP/s of {chosen}" if scale.estimated else catalog.eflops_unit
@@ -109,41 +108,6 @@ def choose_workload(entries: Iterable[Entry], catalog: Catalog) -> str:
             moment = (entry.measured_at, entry.workload)
             last[entry.workload] = max(last.get(entry.workload, moment), moment)
     return max(types, key=lambda w: (len(types[w]), last[w]), default="")
-
-
-def usable_speeds(catalog: Catalog, entries: Iterable[Entry]) -> tuple[list[Entry], list[Told], list[str]]:
-    """The ``eflops`` entries that say what a type's GPUs do, why others do not, and what is odd about the first.
-
-    Args:
-        catalog: all types that are compared; entries of other types are left out without a word.
-        entries: of kind ``eflops``.
-    """
-    usable, notes, doubts = [], [], []
-    for entry in entries:
-        instance = catalog.by_name.get(entry.instance_type)
-        if instance is None:
-            continue
-        if instance.gpu is None:
-            notes += without_gpu(entry)
-            continue
-        if entry.on_cpu:
-            why = (
-                f"eFLOPS of {entry.instance_type} were measured on its processors, not on its {instance.gpu.name}: "
-                f"they are not used; 'deepvm tables remove {entry.name}' removes them"
-            )
-            notes.append(Told(why, (entry.name,)))
-            continue
-        took_part = entry.document.get("processes") or len(entry.gpus)
-        if isinstance(took_part, int) and 0 < took_part < instance.gpu.count:
-            why = (
-                f"eFLOPS of {entry.instance_type} were measured on {took_part} of its {instance.gpu.count} GPUs, and "
-                "all of them would train: they are not used; measure all, without --processes"
-            )
-            notes.append(Told(why, (entry.name,)))
-            continue
-        doubts += another_gpu(entry, instance.gpu)
-        usable.append(entry)
-    return usable, notes, doubts
 
 
 def _scale(catalog: Catalog, here: Mapping[str, Entry]) -> _Scale:

@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deepvm.catalog.measured.comparable_eflops import choose_workload, listed, smallest_of_each_gpu
-from deepvm.catalog.measured.entries import Entry, Told, same_workload
-from deepvm.catalog.measured.gpu_check import another_gpu, without_gpu
+from deepvm.catalog.measured.entries import Entry, Note, same_workload
+from deepvm.catalog.measured.gpu_check import another_gpu, usable_entries
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.core.units import counted
@@ -40,7 +40,7 @@ class Curves:
     workload: str
     general: Mapping[str, Entry]
     by_type: Mapping[str, Sequence[Entry]]
-    notes: tuple[Told, ...]
+    notes: tuple[Note, ...]
     odd: tuple[str, ...]
 
     @property
@@ -57,7 +57,7 @@ def choose_curves(catalog: Catalog, entries: Iterable[Entry], of_eflops: str) ->
         entries: of kind ``scaling``.
         of_eflops: the workload of the measured eFLOPS, empty without any.
     """
-    usable, notes = _usable(catalog, entries)
+    usable, notes = usable_entries(catalog, entries)
     wanted = _workload(usable, of_eflops, catalog)
     by_type: dict[str, list[Entry]] = {}
     for entry in usable:
@@ -73,9 +73,8 @@ def choose_curves(catalog: Catalog, entries: Iterable[Entry], of_eflops: str) ->
             f"the speed-up of {name} was measured with {theirs}, what counts here with {wanted}: they do not compare, "
             "so it is not used; --workload chooses, or measure both with one workload"
         )
-        notes.append(Told(why, tuple(e.name for e in own)))
-    odd = [text for n, e in general.items() if (gpu := catalog[n].gpu) is not None for text in another_gpu(e, gpu)]
-    return Curves(wanted, general, by_type, tuple(notes), tuple(odd))
+        notes.append(Note(why, tuple(e.name for e in own)))
+    return Curves(wanted, general, by_type, tuple(notes), tuple(another_gpu(catalog, general.values())))
 
 
 def _workload(entries: Sequence[Entry], of_eflops: str, catalog: Catalog) -> str:
@@ -85,26 +84,6 @@ def _workload(entries: Sequence[Entry], of_eflops: str, catalog: Catalog) -> str
     enough = [e for e in entries if _sizes(e) >= FEWEST_SIZES] or entries
     alike = [e for e in enough if e.workload.partition("/")[0] == of_eflops.partition("/")[0]]
     return choose_workload(alike or enough, catalog)
-
-
-def _usable(catalog: Catalog, entries: Iterable[Entry]) -> tuple[list[Entry], list[Told]]:
-    """The curves of types that train, and which of them are none of their GPUs, in words."""
-    usable, notes = [], []
-    for entry in entries:
-        instance = catalog.by_name.get(entry.instance_type)
-        if instance is None:
-            continue
-        if instance.gpu is None:
-            notes += without_gpu(entry)
-        elif entry.on_cpu:
-            why = (
-                f"the curve of {entry.instance_type} was measured on its processors, whose steps are longer than its "
-                f"GPUs', so it is not used; 'deepvm tables remove {entry.name}' removes it"
-            )
-            notes.append(Told(why, (entry.name,)))
-        else:
-            usable.append(entry)
-    return usable, notes
 
 
 def with_curves(instances: Iterable[InstanceType], curves: Curves, known: Catalog) -> tuple[InstanceType, ...]:

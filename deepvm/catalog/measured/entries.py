@@ -6,13 +6,11 @@ it is used one day. Nothing here validates: files and documents pass :mod:`deepv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import Any
 
-from deepvm.core.cluster.instances import Catalog
 from deepvm.io.times import format_time, parse_time
 
 TABLES_VERSION = "deepvm.tables/1"
@@ -134,7 +132,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Told:
+class Note:
     """Something to say about measurements.
 
     Attributes:
@@ -143,58 +141,6 @@ class Told:
 
     text: str
     unused: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Tables:
-    """Measured tables: at most one entry of each name, sorted by name.
-
-    Attributes:
-        entries: what was measured. path: the file they were read from, empty when none.
-    """
-
-    entries: tuple[Entry, ...] = ()
-    path: str = ""
-
-    def __len__(self) -> int:
-        """How many entries there are."""
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[Entry]:
-        """In the order of their names."""
-        return iter(self.entries)
-
-    def called(self, name: str) -> tuple[Entry, ...]:
-        """The entries that a person means: by their name or a type, the beginning of it, or a glob."""
-
-        def is_meant(word: str) -> bool:
-            return word == name or word.startswith((f"{name}:", f"{name}/", f"{name}.")) or fnmatchcase(word, name)
-
-        return tuple(
-            e for e in self.entries if any(map(is_meant, (e.name, e.instance_type, e.sender_type, e.receiver_type)))
-        )
-
-    def merged(self, entries: Iterable[Entry]) -> Tables:
-        """With other entries; of two of the same name the later measurement stays, the one given of two at once."""
-        found = {e.name: e for e in self.entries}
-        for entry in entries:
-            old = found.get(entry.name)
-            if old is None or entry.measured_at >= old.measured_at:
-                found[entry.name] = entry
-        return Tables(tuple(found[name] for name in sorted(found)), self.path)
-
-    def apply(self, catalog: Catalog, workload: str = "") -> Catalog:
-        """The catalog with these figures in it; see :func:`deepvm.catalog.measured.tables.apply`."""
-        from deepvm.catalog.measured.apply import apply
-
-        return apply(self, catalog, workload)
-
-    def as_document(self) -> dict[str, Any]:
-        """The tables as they stand in a file."""
-        from deepvm import __version__
-
-        entries = [e.as_document() for e in self.entries]
-        return {"schema_version": TABLES_VERSION, "deepvm": __version__, "entries": entries}
 
 
 def workload_key(workload: Mapping[str, Any]) -> str:
@@ -213,11 +159,6 @@ def same_workload(one: str, other: str) -> bool:
 
 def _word(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def build_tables(document: Mapping[str, Any], path: str = "") -> Tables:
-    """Make the tables that a valid document describes."""
-    return Tables((), path).merged(build_entry(raw) for raw in document["entries"])
 
 
 def build_entry(raw: Mapping[str, Any]) -> Entry:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from deepvm.catalog.measured.entries import Entry, Told
+from deepvm.catalog.measured.entries import Entry, Note
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.cluster.saturation import SaturationTable
@@ -24,7 +24,7 @@ from deepvm.core.cluster.saturation import SaturationTable
 
 def measured_pairs(
     catalog: Catalog, entries: Sequence[Entry], known: Catalog
-) -> tuple[SaturationTable, list[Entry], list[Told]]:
+) -> tuple[SaturationTable, list[Entry], list[Note]]:
     """The table with what was measured in it, the entries that made it, and what had to give way, in words.
 
     Args:
@@ -32,7 +32,7 @@ def measured_pairs(
         entries: of kind ``saturation``, of any types.
         known: all types that are compared, in whatever region; they give the bandwidths.
     """
-    notes: list[Told] = []
+    notes: list[Note] = []
     knees: dict[float, tuple[int, Entry]] = {}
     bounds: list[tuple[float, int, Entry]] = []
     for entry in entries:
@@ -41,7 +41,7 @@ def measured_pairs(
         gbps = _bandwidth(entry, known, catalog.memory_nodes)
         if gbps is None:
             why = f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair"
-            notes.append(Told(why, (entry.name,)))
+            notes.append(Note(why, (entry.name,)))
             continue
         senders, seen = entry.senders
         if not seen:
@@ -64,7 +64,7 @@ def measured_pairs(
                 f"n_sat of {entry.subject} stays {now}: no saturation was seen up to {senders} senders; measure with "
                 "more to know it"
             )
-            notes.append(Told(why, (entry.name,)))
+            notes.append(Note(why, (entry.name,)))
             continue
         own[gbps] = lifted
         table = _merged(table, own, notes)
@@ -72,7 +72,7 @@ def measured_pairs(
     return SaturationTable.from_rows(list(table.items())), used, notes
 
 
-def _merged(published: Mapping[float, int], own: Mapping[float, int], notes: list[Told]) -> dict[float, int]:
+def _merged(published: Mapping[float, int], own: Mapping[float, int], notes: list[Note]) -> dict[float, int]:
     """Published rows as far as measured ones leave them standing, and these."""
     table = dict(own)
     for gbps, n in published.items():
@@ -81,10 +81,10 @@ def _merged(published: Mapping[float, int], own: Mapping[float, int], notes: lis
         below = max((m for g, m in own.items() if g < gbps), default=0)
         above = min((m for g, m in own.items() if g > gbps), default=n)
         if n < below:
-            notes.append(Told(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth"))
+            notes.append(Note(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth"))
         elif n > above:
             lower = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}, measured here at more bandwidth"
-            notes.append(Told(lower))
+            notes.append(Note(lower))
             table[gbps] = above
         else:
             table[gbps] = n

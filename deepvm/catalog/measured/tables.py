@@ -1,42 +1,74 @@
-"""The user's measured tables: one file that profiling writes and the planner reads.
-
-::
-
-    <folder>/measured.json             the tables
-    <folder>/measured.previous.json    what they were before the last change
-    <folder>/.measured.lock            held while a process changes them
-
-A change is a new file beside the old one, fsync, a second name for the old one, and a rename: whatever happens on the
-way, a whole ``measured.json`` remains. Two processes that save at once wait for each other, and nothing is lost.
-"""
+"""The user's measured tables: entries by name, and the file that profiling writes and the planner reads."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, Entry, Tables, build_tables
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TABLES_VERSION, Entry, build_entry
 from deepvm.catalog.measured.location import CURRENT, absent, default_folder
+from deepvm.catalog.measured.storage import PREVIOUS, locked, replace_file
 from deepvm.core.cluster.instances import Catalog
 from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
-from deepvm.io.atomic_write import sync_folder, write_bytes
 from deepvm.io.safe_read import MAX_BYTES, read_text
 
-PREVIOUS, LOCK = "measured.previous.json", ".measured.lock"
-_NEXT = ".measured.next.json"
 
-LOCK_WAIT_S = 30.0
-"""How long a save waits for another one; a save takes milliseconds."""
+@dataclass(frozen=True)
+class Tables:
+    """Measured tables: at most one entry of each name, sorted by name.
 
-_POLL_S = 0.02
+    Attributes:
+        entries: what was measured. path: the file they were read from, empty when none.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    path: str = ""
+
+    def __len__(self) -> int:
+        """How many entries there are."""
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """In the order of their names."""
+        return iter(self.entries)
+
+    def called(self, name: str) -> tuple[Entry, ...]:
+        """The entries that a person means: by their name or a type, the beginning of it, or a glob."""
+
+        def is_meant(word: str) -> bool:
+            return word == name or word.startswith((f"{name}:", f"{name}/", f"{name}.")) or fnmatchcase(word, name)
+
+        return tuple(
+            e for e in self.entries if any(map(is_meant, (e.name, e.instance_type, e.sender_type, e.receiver_type)))
+        )
+
+    def merged(self, entries: Iterable[Entry]) -> Tables:
+        """With other entries; of two of the same name the later measurement stays, the one given of two at once."""
+        found = {e.name: e for e in self.entries}
+        for entry in entries:
+            old = found.get(entry.name)
+            if old is None or entry.measured_at >= old.measured_at:
+                found[entry.name] = entry
+        return Tables(tuple(found[name] for name in sorted(found)), self.path)
+
+    def apply(self, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
+        """The catalog with these figures in it; see :func:`deepvm.catalog.measured.apply.apply`."""
+        from deepvm.catalog.measured.apply import apply
+
+        return apply(self, catalog, workload, among=among)
+
+    def as_document(self) -> dict[str, Any]:
+        """The tables as they stand in a file."""
+        from deepvm import __version__
+
+        entries = [e.as_document() for e in self.entries]
+        return {"schema_version": TABLES_VERSION, "deepvm": __version__, "entries": entries}
 
 
 def own_folder() -> Path:
@@ -89,6 +121,11 @@ def open_tables(name: str) -> Tables | None:
     if not name.lower().endswith(".json"):
         raise RequestError("tables", name, "auto, paper, or a .json file that 'deepvm tables export' wrote")
     return read_tables(Path(name))
+
+
+def build_tables(document: Mapping[str, Any], path: str = "") -> Tables:
+    """Make the tables that a valid document describes."""
+    return Tables((), path).merged(build_entry(raw) for raw in document["entries"])
 
 
 def read_tables(path: Path) -> Tables:
@@ -216,7 +253,7 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
         DataError: there is nothing to go back to, it cannot be read, or the folder cannot be written.
     """
     place = Path(folder)
-    with _locked(place):
+    with locked(place):
         before = place / PREVIOUS
         if os.path.lexists(before):
             try:
@@ -224,9 +261,9 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
             except CatalogFormatError as error:
                 _add_note(error, f"These are the tables before the last change: remove {before} to do without them.")
                 raise
-            _put(place, before.read_bytes())
+            replace_file(place, before.read_bytes())
         elif os.path.lexists(place / CURRENT):
-            _put(place, encode_tables(Tables()))
+            replace_file(place, encode_tables(Tables()))
         else:
             raise DataError(
                 f"{place / CURRENT}: nothing was measured yet, so there is no earlier version to go back to"
@@ -249,15 +286,8 @@ def encode_tables(tables: Tables) -> bytes:
     return (json.dumps(tables.as_document(), indent=1, allow_nan=False) + "\n").encode()
 
 
-def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
-    """A catalog with measured figures in the place of its own; see :func:`deepvm.catalog.measured.apply.apply`."""
-    from deepvm.catalog.measured.apply import apply as put
-
-    return put(tables, catalog, workload, among=among)
-
-
 def _change(folder: Path, change: Callable[[Tables], Tables]) -> Change:
-    with _locked(folder):
+    with locked(folder):
         old = load_tables(folder)
         new = change(old)
         if new.entries != old.entries:
@@ -268,75 +298,8 @@ def _change(folder: Path, change: Callable[[Tables], Tables]) -> Change:
                     f"{folder / CURRENT}: would have {len(data) / 2**20:.0f} MiB, more than the {most} that are read; "
                     "'deepvm tables remove' makes room"
                 )
-            _put(folder, data)
+            replace_file(folder, data)
     return Change(old, Tables(new.entries, str(folder / CURRENT)), folder / CURRENT)
-
-
-def _put(folder: Path, data: bytes) -> None:
-    """Replace the tables; the old ones become the previous ones. At every moment a whole file has the name."""
-    current, upcoming = folder / CURRENT, folder / _NEXT
-    try:
-        for left_over in folder.glob("*measured.*.tmp"):  # of a process that was killed; nobody else holds the lock
-            left_over.unlink(missing_ok=True)
-        # All that needs room on the disk comes first.
-        write_bytes(upcoming, data)
-        if os.path.lexists(current):
-            _second_name(current, folder / PREVIOUS)
-        os.replace(upcoming, current)
-        sync_folder(folder)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            upcoming.unlink()
-        raise DataError(f"{current}: cannot be written: {error.strerror}; nothing was changed") from None
-
-
-def _second_name(current: Path, previous: Path) -> None:
-    spare = previous.with_name(f".{previous.name}.{os.urandom(4).hex()}.tmp")
-    try:
-        os.link(current, spare)
-    except OSError:  # file systems without hard links
-        write_bytes(previous, current.read_bytes())
-        return
-    try:
-        os.replace(spare, previous)
-    finally:
-        # Two names of one file are renamed to each other by doing nothing at all (POSIX), and then the first remains.
-        spare.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder against other processes; the kernel lets go when this one ends, however it ends.
-
-    Raises:
-        DataError: it cannot be made or written, or somebody holds it for too long.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise DataError(
-            f"{error.filename or folder}: measured tables cannot be written: {why}; DEEPVM_DATA_DIR names another place"
-        ) from None
-    end = time.monotonic() + LOCK_WAIT_S
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    what = f"another deepvm has held {folder / LOCK} for {LOCK_WAIT_S:g} s"
-                    raise DataError(f"{what}; nothing was saved, try again") from None
-                time.sleep(_POLL_S)
-            except OSError as error:  # without a lock, two saves could lose each other's entries
-                raise DataError(
-                    f"{folder / LOCK}: cannot be locked: {error.strerror}; DEEPVM_DATA_DIR names another place"
-                ) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _add_note(error: DataError, text: str) -> None:

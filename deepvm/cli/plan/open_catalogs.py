@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deepvm.catalog.market.live import Placement
-    from deepvm.catalog.measured.entries import Tables
+    from deepvm.catalog.measured.tables import Tables
     from deepvm.cli.plan.options import PlanFlags
     from deepvm.core.cluster.instances import Catalog
     from deepvm.planner.regions import Comparison
@@ -77,7 +77,7 @@ def measured(catalogs: Sequence[Catalog], tables: str, workload: str) -> tuple[C
 
         if nothing_measured():
             return tuple(catalogs)
-    from deepvm.catalog.measured.tables import apply, open_tables
+    from deepvm.catalog.measured.tables import open_tables
 
     found = open_tables(tables)
     if found is None:
@@ -86,7 +86,7 @@ def measured(catalogs: Sequence[Catalog], tables: str, workload: str) -> tuple[C
         return tuple(catalogs)
     if not found and not workload:
         return tuple(catalogs)
-    applied = tuple(_named(apply(found, c, workload, among=catalogs), found, tables) for c in catalogs)
+    applied = tuple(_named(found.apply(c, workload, among=catalogs), found, tables) for c in catalogs)
     before = {text for catalog in catalogs for text in catalog.provenance.notes}
     for text in dict.fromkeys(t for catalog in applied for t in catalog.provenance.notes):
         if text not in before:  # those have been said

@@ -155,7 +155,7 @@ def _folder(out: str) -> Path | None:
 
 
 def _print(entries: list[Entry], output: str) -> None:
-    from deepvm.catalog.measured.entries import Tables
+    from deepvm.catalog.measured.tables import Tables
 
     tables = Tables().merged(entries)
     if output == "json":

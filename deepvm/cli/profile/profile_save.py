@@ -12,7 +12,8 @@ from deepvm.cli.plan.options import note, say
 from deepvm.core.spelling import did_you_mean
 
 if TYPE_CHECKING:
-    from deepvm.catalog.measured.entries import Entry, Tables
+    from deepvm.catalog.measured.entries import Entry
+    from deepvm.catalog.measured.tables import Tables
     from deepvm.core.cluster.instances import Catalog
 
 Save = Annotated[

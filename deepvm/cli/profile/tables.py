@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from deepvm.catalog.measured.entries import Entry, Tables
+    from deepvm.catalog.measured.entries import Entry
+    from deepvm.catalog.measured.tables import Tables
 
 Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")]
 Name = Annotated[
@@ -89,7 +90,7 @@ def diff(
 
     Example: deepvm tables diff --catalog paper
     """
-    from deepvm.catalog.measured.tables import apply, load_tables, own_folder, previous_tables
+    from deepvm.catalog.measured.tables import load_tables, own_folder, previous_tables
     from deepvm.reports.profiling import measured as report
 
     folder = own_folder()
@@ -106,7 +107,7 @@ def diff(
     from deepvm.reports.prices import diffs
 
     published = load_catalog(catalog)
-    own = apply(tables, published)
+    own = tables.apply(published)
     found = diff_catalogs(published, own)
     if output == "json":
         _write(diffs.document(found))

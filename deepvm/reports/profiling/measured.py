@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepvm.catalog.measured.entries import Entry, Tables
+from deepvm.catalog.measured.entries import Entry
+from deepvm.catalog.measured.tables import Tables
 from deepvm.io.times import format_time
 from deepvm.reports.tables import Column, print_lines, print_table
 

@@ -17,9 +17,8 @@ from support.profiling.measurements import DAY, WORKLOAD, eflops, saturation, sc
 from support.published import FIGURE_5, SIZES
 
 import deepvm
-from deepvm.catalog.measured.apply import reasons
+from deepvm.catalog.measured.apply import apply, reasons
 from deepvm.catalog.measured.entries import Entry
-from deepvm.catalog.measured.tables import apply
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
 from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES

@@ -31,11 +31,13 @@ from support.profiling.measurements import (
     tables,
 )
 
-from deepvm.catalog.measured import tables as measured
-from deepvm.catalog.measured.entries import Entry, Tables
+from deepvm.catalog.measured import storage
+from deepvm.catalog.measured.entries import Entry
+from deepvm.catalog.measured.location import default_folder
 from deepvm.catalog.measured.tables import (
     CURRENT,
     PREVIOUS,
+    Tables,
     encode_tables,
     entry_of,
     load_tables,
@@ -164,7 +166,7 @@ def test_a_kill_at_any_step_leaves_whole_tables(tmp_path: Path) -> None:
         pytest.fail("it never came to the end")
     assert step > 5 and old in ends and both in ends
     save_entries(folder, [saturation()])
-    assert {p.name for p in folder.iterdir()} == {CURRENT, PREVIOUS, measured.LOCK}
+    assert {p.name for p in folder.iterdir()} == {CURRENT, PREVIOUS, storage.LOCK}
 
 
 def test_the_new_tables_are_on_the_disk_before_they_have_the_name(
@@ -210,9 +212,9 @@ def test_saves_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_a_lock_that_nobody_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    monkeypatch.setattr(measured, "LOCK_WAIT_S", 0.2)
+    monkeypatch.setattr(storage, "LOCK_WAIT_S", 0.2)
     save_entries(tmp_path, [eflops("g4dn.xlarge")])
-    with open(tmp_path / measured.LOCK) as held:
+    with open(tmp_path / storage.LOCK) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(DataError, match=r"another deepvm has held .*; nothing was saved, try again"):
             save_entries(tmp_path, [eflops("g5.xlarge")])
@@ -242,7 +244,7 @@ def test_a_full_disk_leaves_the_old_tables(small_disk: Path) -> None:
         save_entries(small_disk, [eflops("c.xlarge", notes="x" * 120_000)])
     assert load_tables(small_disk).entries == (first, second)
     assert previous_tables(small_disk).entries == (first,)
-    assert {p.name for p in small_disk.iterdir()} == {CURRENT, PREVIOUS, measured.LOCK}
+    assert {p.name for p in small_disk.iterdir()} == {CURRENT, PREVIOUS, storage.LOCK}
 
 
 def test_damaged_tables_are_not_overwritten(tmp_path: Path) -> None:
@@ -476,8 +478,8 @@ def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("XDG_DATA_HOME", raising=False)
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        assert measured.default_folder(environ) == platformdirs.user_data_path("deepvm")
-    assert measured.default_folder({"DEEPVM_DATA_DIR": str(tmp_path)}) == tmp_path
+        assert default_folder(environ) == platformdirs.user_data_path("deepvm")
+    assert default_folder({"DEEPVM_DATA_DIR": str(tmp_path)}) == tmp_path
 
 
 def test_without_a_file_nothing_slow_is_loaded(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from support.places import GOLDEN_FOLDER
 from support.published import FIGURE_5, SIZES
 
 import deepvm
-from deepvm.catalog.measured.entries import Tables
-from deepvm.catalog.measured.tables import encode_tables, entry_of, load_tables, own_folder, save_entries
+from deepvm.catalog.measured.tables import Tables, encode_tables, entry_of, load_tables, own_folder, save_entries
 from deepvm.cli.plan.open_catalogs import measured
 from deepvm.cli.profile.profile_save import check_save, save
 from deepvm.core.cluster.instances import Gpu

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from deepvm.catalog.measured.entries import Entry, Tables
-from deepvm.catalog.measured.tables import entry_of
+from deepvm.catalog.measured.entries import Entry
+from deepvm.catalog.measured.tables import Tables, entry_of
 
 DAY = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 WORKLOAD = {"model": "resnet50", "resolution": 224, "batch": 64, "dtype": "float32", "optimizer": "adam"}
