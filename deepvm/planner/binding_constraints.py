@@ -11,7 +11,8 @@ from deepvm.core.cluster.cluster import Binding
 from deepvm.core.cluster.instances import InstanceType, Market, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
-from deepvm.planner.candidates import Candidates, Sizes
+from deepvm.planner.candidates import Candidates
+from deepvm.planner.columns import Sizes
 from deepvm.planner.rejections import quota_too_small
 from deepvm.planner.request import MOST_NODES, PlanRequest
 from deepvm.planner.scoring import TIE, scoring

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,8 @@ from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
 from deepvm.core.cluster.speedup import ScalingFactor, SpeedupCurve, scaling_factor
 from deepvm.core.units import MICRO_USD
 from deepvm.errors import MissingDataError, RequestError
+from deepvm.planner.architectures.base import Architecture
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, MemoryTier, Sizes
 from deepvm.planner.rejections import (
     memory_rejection,
     quota_count,
@@ -26,12 +27,7 @@ from deepvm.planner.request import PlanRequest, PolicyName
 from deepvm.planner.zones import Offers, places_of
 
 if TYPE_CHECKING:
-    from deepvm.planner.architectures.base import Architecture
-    from deepvm.planner.job_forecast import Work
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+    from deepvm.planner.job_forecast import Work  # loads what only jobs need
 
 
 @dataclass(frozen=True)
@@ -51,127 +47,6 @@ class GpuCandidate:
     n_sat: int
     offers: int = 0
     cheapest: bool = True
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """One row for each (GPU type, zone, number of VMs) of one architecture, ordered by type name.
-
-    Attributes:
-        types: the GPU types, by name, each once for each zone. type_index: index into ``types``.
-        count: VMs that train, n.
-        spot, on_demand: how many of them are bought in each market. price: micro-dollars an hour of the GPU VMs.
-        k: scaling factor K(n).
-        ideal_throughput, ideal_z: eFLOPS x n and the printed objective (eq. 4, 8) with K = 1.
-        n_sat: n_sat of the type's own network. clamped, extrapolated: see :class:`ScalingFactor`.
-        offers: the memory nodes that are sold where it stands, a column of :attr:`MemoryTier.offered`.
-        quotas: the account limits that the planner counts with.
-        total_s, preemptions, sound: what the user's job is expected to take, see :mod:`deepvm.planner.job_forecast`; 0
-            without a job.
-        billed_s: for how much time its whole cluster is paid: longer where replacements overlap with what they replace.
-        most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
-    """
-
-    types: tuple[InstanceType, ...]
-    type_index: IntArray
-    count: IntArray
-    spot: IntArray
-    on_demand: IntArray
-    price: IntArray
-    k: FloatArray
-    ideal_throughput: FloatArray
-    ideal_z: FloatArray
-    n_sat: IntArray
-    clamped: BoolArray
-    extrapolated: BoolArray
-    offers: IntArray
-    quotas: tuple[Quota, ...]
-    total_s: FloatArray
-    billed_s: FloatArray
-    preemptions: FloatArray
-    sound: BoolArray
-    most_usd: IntArray
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.count)
-
-    @property
-    def throughput(self) -> FloatArray:
-        """Performance of the cluster, eFLOPS x n x K(n) (DeepVM V-A), in the catalog's eFLOPS unit."""
-        return self.ideal_throughput * self.k
-
-    @property
-    def z(self) -> FloatArray:
-        """The printed objective (DeepVM eq. 4, 8), eFLOPS per $/h."""
-        return self.ideal_z * self.k
-
-    @property
-    def order(self) -> IntArray:
-        """The place of each row in the order of (type name, n); the same for all zones of a type."""
-        names = np.cumsum([0, *(a.name != b.name for a, b in pairwise(self.types))])
-        most = int(self.count.max(initial=0)) + 1
-        return np.asarray(names[self.type_index] * most + self.count, dtype=np.int64)
-
-    def take(self, rows: BoolArray | IntArray) -> Sizes:
-        """The same columns with only these rows."""
-        columns = [f.name for f in fields(self) if f.name not in ("types", "quotas")]
-        return replace(self, **{c: getattr(self, c)[rows] for c in columns})
-
-
-@dataclass(frozen=True)
-class MemoryTier:
-    """One row for each type that can be a memory node, ordered by name.
-
-    Attributes:
-        price: on-demand micro-dollars an hour. n_sat: of the type's own network.
-        max_count: how many of them the on-demand quota allows. room_bytes: what one VM has for checkpoints.
-        needed_bytes: f x s (eq. 6).
-        sold: whether a type (row) is sold in a zone (column); see :class:`deepvm.planner.zones.Offers`.
-        offered: whether a type (row) may stand beside the sizes with this column in :attr:`Sizes.offers`.
-    """
-
-    types: tuple[InstanceType, ...]
-    price: IntArray
-    n_sat: IntArray
-    max_count: IntArray
-    room_bytes: IntArray
-    needed_bytes: int
-    sold: BoolArray
-    offered: BoolArray
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.types)
-
-    def take(self, rows: BoolArray) -> MemoryTier:
-        """The same columns with only these rows."""
-        kept = tuple(t for t, keep in zip(self.types, rows.tolist(), strict=True) if keep)
-        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")}
-        return replace(self, types=kept, **columns)
-
-    @property
-    def offers_differ(self) -> bool:
-        """Whether some type is not sold in all zones: only then zones matter."""
-        return not bool(self.sold.all())
-
-    def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
-        """The fewest memory nodes that keep n/m < n_sat (eq. 7): floor(n / n_sat) + 1.
-
-        Args:
-            count: training VMs, n; shape (rows,).
-            sender_n_sat: n_sat of the training VMs' own network, shape (rows,).
-
-        Returns:
-            Shape (rows, types).
-        """
-        pair = np.minimum(sender_n_sat[:, None], self.n_sat[None, :])
-        return np.asarray(count[:, None] // pair + 1)
-
-    def most_useful(self, sizes: Sizes, budget: int) -> IntArray:
-        """An upper bound on how many of each type any plan within the budget uses."""
-        needed = self.needed(sizes.count, sizes.n_sat).max(axis=0)
-        return np.asarray(np.minimum(np.minimum(needed, self.max_count), budget // self.price))
 
 
 @dataclass(frozen=True)
@@ -311,7 +186,7 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     tier = MemoryTier(
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
-        n_sat=_ints(rule.n_sat(catalog.n_sat, rule.network_gbps(i) or 0.0) for i in memory),
+        n_sat=_ints(rule.n_sat(catalog.n_sat, i.memory_node_gbps(rule) or 0.0) for i in memory),
         max_count=_ints(quota_count(quotas, i, Market.ON_DEMAND) for i in memory),
         room_bytes=_ints(rule.room_bytes(i.memory_bytes or 0) for i in memory),
         needed_bytes=request.memory_needed_bytes,
@@ -321,7 +196,7 @@ def gather(catalog: Catalog, request: PlanRequest, architectures: Sequence[Archi
     work = request.work
     return Candidates(
         work=work,
-        reference=None if work is None else work.reference(gpus, gpu_types),
+        reference=None if work is None else work.reference([g.instance for g in gpus], gpu_types),
         gpus=gpus,
         tier=tier,
         quotas=tuple(quotas),

@@ -23,12 +23,11 @@ time: a little too much, because the memory nodes or the anchor are in that pric
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.core.cluster.cluster import Cluster, Outlook
 from deepvm.core.cluster.instances import InstanceType, Market
@@ -38,15 +37,7 @@ from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from deepvm.planner.candidates import GpuCandidate, Sizes
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from deepvm.planner.columns import IntArray, Sizes
 
 SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
 ALLOCATION_S, PREPARATION_S, GRACE_S = Span(62, 218), Span(143.2, 183.2), Span.of(120)
@@ -142,7 +133,7 @@ class Work:
             total_budget=None if total_budget is None else to_decimal(total_budget, "total_budget"),
         )
 
-    def reference(self, gpus: Sequence[GpuCandidate], known: Sequence[InstanceType]) -> InstanceType | None:
+    def reference(self, gpus: Sequence[InstanceType], known: Sequence[InstanceType]) -> InstanceType | None:
         """The type that ``step_s`` is of; None when no type can train.
 
         Args:
@@ -154,7 +145,7 @@ class Work:
         """
         if not self.measured_on:
             return min(
-                (g.instance for g in gpus),
+                gpus,
                 key=lambda i: (i.spot_usd_per_hour is None, i.spot_usd_per_hour or 0, i.name),
                 default=None,
             )

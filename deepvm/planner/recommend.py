@@ -13,13 +13,13 @@ import numpy as np
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
+from deepvm.planner.architectures.formulation import SolveStatus
 from deepvm.planner.binding_constraints import binding
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import block_of, blocks_of, describe, improvement, with_next_zone
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import architectures_of, scoring
-from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.search.frontier import Block, Choice, Frontier, rank
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ def memory_rejection(
         return not_by_default
     if instance.on_demand_usd_per_hour is None:
         return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")
-    if rule.network_gbps(instance) is None:
+    if instance.memory_node_gbps(rule) is None:
         return Rejection(name, "network-unknown", "its network bandwidth is not known")
     room = rule.room_bytes(instance.memory_bytes or 0)
     if room < request.memory_needed_bytes:

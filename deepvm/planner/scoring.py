@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.spelling import one_of
+from deepvm.errors import RequestError
 from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.candidates import Sizes
+from deepvm.planner.columns import FloatArray, IntArray, Sizes
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 TIE = 1e-9
 """Values whose relative difference is at most this are equal, and the cheaper plan wins."""
@@ -47,7 +45,14 @@ def tie_floor(best: float) -> float:
 
 
 def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
-    """The architectures that a request considers; Cost-First and Performance-First know only some of them."""
+    """The architectures that a request considers; Cost-First and Performance-First know only some of them.
+
+    Raises:
+        RequestError: there is no architecture of a name that was asked for.
+    """
+    for name in request.architectures:
+        if name not in REGISTRY:
+            raise RequestError("architecture", name, one_of(name, REGISTRY))
     baseline = request.policy in (PolicyName.COST_FIRST, PolicyName.PERFORMANCE_FIRST)
     names = request.architectures or tuple(REGISTRY)
     return tuple(a for name, a in REGISTRY.items() if name in names and (a.known_to_baselines or not baseline))

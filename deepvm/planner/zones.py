@@ -11,18 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.core.cluster.cluster import Cluster, NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
-
-if TYPE_CHECKING:
-    from deepvm.planner.candidates import MemoryTier
-
-BoolArray = npt.NDArray[np.bool_]
+from deepvm.planner.columns import BoolArray, MemoryTier
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from support.planner.strategies import Case, cases
 
 from deepvm.core.cluster.instances import Catalog, Market, Quota, ZonePrice
 from deepvm.planner.architectures import REGISTRY, base
+from deepvm.planner.architectures.formulation import SolveStatus
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.search.frontier import Block
 from deepvm.planner.search.solver import IntegerProgram
 

@@ -9,8 +9,11 @@ from support.builders import catalog, cpu_type, gpu_type, hybrid, paper
 from deepvm.core.cluster.instances import Gpu, Market, Quota
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import MissingDataError, RequestError
+from deepvm.planner.explain import explain
 from deepvm.planner.recommend import recommend
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName, SpeedupKind
+from deepvm.planner.scoring import architectures_of
+from deepvm.planner.sweep import sweep
 
 
 def test_the_defaults_are_those_of_the_dataclass() -> None:
@@ -99,7 +102,7 @@ def test_no_quotas_are_not_the_catalog_s() -> None:
 def test_what_cannot_be_used_is_named(option: str, value: Any) -> None:
     arguments = {"budget": 3} | {option: value}
     with pytest.raises(RequestError) as caught:
-        PlanRequest.parse(**arguments)
+        architectures_of(PlanRequest.parse(**arguments))
     assert caught.value.option == option
     assert caught.value.value == value or value != value
     assert caught.value.allowed
@@ -109,7 +112,17 @@ def test_what_cannot_be_used_is_named(option: str, value: Any) -> None:
 
 def test_one_wrong_architecture_among_several() -> None:
     with pytest.raises(RequestError, match="architecture: 'ring' cannot be used; allowed: single-anchor or tiering"):
-        PlanRequest.parse(3, architecture=["tiering", "ring"])
+        architectures_of(PlanRequest.parse(3, architecture=["tiering", "ring"]))
+
+
+def test_every_way_in_refuses_an_unknown_architecture() -> None:
+    for ask in (
+        lambda: recommend(paper(), 3, architecture="ring"),
+        lambda: sweep(paper(), [3], architecture="ring"),
+        lambda: explain(paper(), 3, "g5.xlarge", architecture="ring"),
+    ):
+        with pytest.raises(RequestError, match="architecture: 'ring' cannot be used"):
+            ask()
 
 
 def test_a_quota_stands_once() -> None:

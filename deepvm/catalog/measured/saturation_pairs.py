@@ -97,7 +97,7 @@ def _bandwidth(entry: Entry, known: Catalog, rule: MemoryNodeRule) -> float | No
     sender, receiver = (known.by_name.get(name) for name in (entry.sender_type, entry.receiver_type))
     for side, gbps in (
         ("sender_gbps", None if sender is None else sender.network_gbps),
-        ("receiver_gbps", None if receiver is None else rule.network_gbps(receiver)),
+        ("receiver_gbps", None if receiver is None else receiver.memory_node_gbps(rule)),
     ):
         value = entry.document.get(side) if gbps is None else gbps
         if value is None:

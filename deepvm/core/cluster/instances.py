@@ -185,6 +185,11 @@ class InstanceType:
         price = self.usd_per_hour(market)
         return None if price is None else to_micro_usd(price)
 
+    def memory_node_gbps(self, rule: MemoryNodeRule) -> float | None:
+        """The bandwidth in Gbit/s that counts for a memory node of this type, None if unknown."""
+        sustained = self.network_baseline_gbps if rule.sustained else None
+        return self.network_gbps if sustained is None else sustained
+
     def in_zone(self, zone: ZonePrice) -> InstanceType:
         """The type as it is sold in one of its zones: at that zone's spot price, with the other zones behind it."""
         if zone == self.spot_zones[0]:

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.saturation import SaturationTable
-
-if TYPE_CHECKING:
-    from deepvm.core.cluster.instances import InstanceType
 
 KERNEL_BYTES = 300_000_000
 KERNEL_PERCENT = 5
@@ -60,11 +56,6 @@ class MemoryNodeRule:
     def room_bytes(self, memory_bytes: int) -> int:
         """How much of a VM's memory may be checkpoints, at least 0; f x s must fit (eq. 6)."""
         return max(0, memory_bytes * (100 - self.reserved_percent) // 100 - self.reserved_bytes)
-
-    def network_gbps(self, instance: InstanceType) -> float | None:
-        """The bandwidth in Gbit/s that counts for a memory node of this type, None if unknown."""
-        sustained = instance.network_baseline_gbps if self.sustained else None
-        return instance.network_gbps if sustained is None else sustained
 
     def n_sat(self, table: SaturationTable, network_gbps: float) -> int:
         """How many senders saturate a memory node with this bandwidth (eq. 14), at least 1."""

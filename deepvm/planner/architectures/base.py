@@ -11,18 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.core.cluster.instances import Market
-
-if TYPE_CHECKING:
-    from deepvm.planner.candidates import MemoryTier, Sizes
-    from deepvm.planner.search.formulation import Formulation, Pick
-
-IntArray = npt.NDArray[np.int64]
+from deepvm.planner.architectures.formulation import Formulation, Pick
+from deepvm.planner.columns import IntArray, MemoryTier, Sizes
 
 
 class Architecture(ABC):

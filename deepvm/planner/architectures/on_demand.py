@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from deepvm.planner.architectures.base import IntArray
 from deepvm.planner.architectures.single_anchor import SingleAnchor
+from deepvm.planner.columns import IntArray
 
 
 class OnDemand(SingleAnchor):

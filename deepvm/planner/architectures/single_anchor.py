@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from deepvm.planner.architectures.base import Architecture, IntArray
-from deepvm.planner.candidates import MemoryTier, Sizes
-from deepvm.planner.search.formulation import (
+from deepvm.planner.architectures.base import Architecture
+from deepvm.planner.architectures.formulation import (
     Formulation,
     Pick,
     budget_row,
@@ -17,6 +16,7 @@ from deepvm.planner.search.formulation import (
     quota_rows,
     total_budget_row,
 )
+from deepvm.planner.columns import IntArray, MemoryTier, Sizes
 
 
 class SingleAnchor(Architecture):

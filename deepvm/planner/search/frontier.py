@@ -11,18 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.core.cluster.cluster import Cluster, NodeGroup
 from deepvm.core.cluster.instances import Market
 from deepvm.planner.architectures.base import Architecture
-from deepvm.planner.candidates import MemoryTier, Sizes
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, MemoryTier, Sizes
 from deepvm.planner.scoring import Scoring, tie_floor
 from deepvm.planner.search.dominance import price_order, skyband
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

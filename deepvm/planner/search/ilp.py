@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.planner.architectures.formulation import Constraint, Formulation, Pick, SolveStatus
 from deepvm.planner.scoring import Scoring, tie_floor
 from deepvm.planner.search.dominance import price_order, skyband
-from deepvm.planner.search.formulation import Constraint, Formulation, Pick, SolveStatus
 from deepvm.planner.search.frontier import Block, Choice, useful_tier
 from deepvm.planner.search.solver import IntegerProgram
 

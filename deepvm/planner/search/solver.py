@@ -18,7 +18,7 @@ import numpy as np
 import pulp
 
 from deepvm.errors import SolverError
-from deepvm.planner.search.formulation import Constraint, Formulation, SolveStatus
+from deepvm.planner.architectures.formulation import Constraint, Formulation, SolveStatus
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,11 @@ def test_more_memory_has_no_less_room(memory: int, more: int) -> None:
 
 def test_a_network_counts_with_what_it_sustains() -> None:
     node = cpu_type(network_gbps=12.5, network_baseline_gbps=0.937)
-    assert (REAL_NODES.network_gbps(node), PAPER_NODES.network_gbps(node)) == (0.937, 12.5)
+    assert (node.memory_node_gbps(REAL_NODES), node.memory_node_gbps(PAPER_NODES)) == (0.937, 12.5)
     unknown = cpu_type(network_gbps=12.5)
-    assert (REAL_NODES.network_gbps(unknown), PAPER_NODES.network_gbps(unknown)) == (12.5, 12.5)
-    assert REAL_NODES.network_gbps(cpu_type(network_gbps=None, network_baseline_gbps=5.0)) == 5.0
-    assert PAPER_NODES.network_gbps(cpu_type(network_gbps=None, network_baseline_gbps=5.0)) is None
+    assert (unknown.memory_node_gbps(REAL_NODES), unknown.memory_node_gbps(PAPER_NODES)) == (12.5, 12.5)
+    assert cpu_type(network_gbps=None, network_baseline_gbps=5.0).memory_node_gbps(REAL_NODES) == 5.0
+    assert cpu_type(network_gbps=None, network_baseline_gbps=5.0).memory_node_gbps(PAPER_NODES) is None
 
 
 @pytest.mark.parametrize(("gbps", "real"), [(0.032, 1), (0.07, 1), (0.128, 1), (0.2, 2), (0.256, 2), (0.299, 2)])

@@ -18,10 +18,10 @@ from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.saturation import SaturationTable
 from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.errors import SolverError
+from deepvm.planner.architectures.formulation import Constraint, Formulation, Pick, SolveStatus, Variable
 from deepvm.planner.recommend import Recommendations, recommend
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search import ilp, solver
-from deepvm.planner.search.formulation import Constraint, Formulation, Pick, SolveStatus, Variable
 from deepvm.planner.search.solver import IntegerProgram, Solution, available_backends
 
 REAL = solver._backend

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Literal
 
 from deepvm.core.cluster.instances import Market, quota_limit
-from deepvm.planner.candidates import MemoryTier, Sizes
+from deepvm.planner.columns import MemoryTier, Sizes
 from deepvm.planner.request import MOST_NODES
 
 
