@@ -33,10 +33,9 @@ from typing import Any
 
 import numpy as np
 
-from deepvm.catalog.clouds.aws.credentials import account_tag
+from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Signal
-from deepvm.catalog.signals.snapshot import snapshot
 from deepvm.catalog.store import save_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
 from deepvm.core.cluster.speedup import RingSpeedup
@@ -194,7 +193,7 @@ def fill_cache(folder: Path, copies: int) -> int:
         How many types it has.
     """
     now, region = datetime.now(timezone.utc), "us-east-1"
-    found, cache = snapshot(region), Cache(folder, account_tag("", os.environ))
+    found, cache = DEFAULT_CLOUD.snapshot(region), Cache(folder, DEFAULT_CLOUD.account_tag("", os.environ))
 
     def copied(data: Mapping[str, Any]) -> dict[str, Any]:
         return {name.replace(".", f"-{i}.") if i else name: v for name, v in data.items() for i in range(copies)}

@@ -36,8 +36,8 @@ PLACES = {
     # library: the only places (files or folders below deepvm/) that may import it
     "pulp": ["planner/search/solver.py"],
     "highspy": ["planner/search/solver.py"],
-    "boto3": ["catalog/clouds/aws/client.py", "checkpoint/tiers/bucket.py"],
-    "botocore": ["catalog/clouds/aws/client.py", "checkpoint/tiers/bucket.py"],
+    "boto3": ["catalog/clouds/", "checkpoint/tiers/bucket.py"],
+    "botocore": ["catalog/clouds/", "checkpoint/tiers/bucket.py"],
     "torch": ["checkpoint/", "profiling/", "lab/"],
     "safetensors": ["checkpoint/format/export.py"],
     "torchsnapshot": ["profiling/checkpoint/"],

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
+from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.documents.json_file import format_document, load_exact, parse_json
 from deepvm.catalog.documents.serialization import build_catalog, build_quotas, document_of
 from deepvm.core.cluster.instances import Catalog, Quota
@@ -30,7 +31,7 @@ ENDINGS = (".json", ".csv")
 
 
 class MarketOptions(TypedDict, total=False):
-    """The options of :func:`load_catalog` for AWS's market."""
+    """The options of :func:`load_catalog` for a cloud's market."""
 
     prices: str
     offline: bool
@@ -75,12 +76,13 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
         CatalogFormatError: the file cannot be read or is not a valid catalog; lists every problem with its place.
     """
     name = os.fspath(name_or_path)
-    if may_be_aws(name):
-        from deepvm.catalog.market.live import MarketRequest, open_market, region_in
+    if may_be_market(name):
+        from deepvm.catalog.clouds import cloud_of, region_in
+        from deepvm.catalog.market.live import MarketRequest, open_market
 
         region = region_in(name)
         if region is not None:
-            return open_market(region, MarketRequest.parse(**market))
+            return open_market(region, MarketRequest.parse(**market), cloud=cloud_of(name))
     network = market.get("network")
     if network not in (None, "peak", "baseline"):
         raise RequestError("network", network, "peak or baseline")
@@ -92,9 +94,9 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
     return catalog.sustained() if network == "baseline" else catalog
 
 
-def may_be_aws(name: str) -> bool:
-    """Whether a catalog's name begins like one of AWS's market and is no file."""
-    return name.partition("-")[0] == "aws" and not name.lower().endswith(ENDINGS)
+def may_be_market(name: str) -> bool:
+    """Whether a catalog's name begins like that of a cloud's market and is no file."""
+    return name.partition("-")[0] in REGISTRY and not name.lower().endswith(ENDINGS)
 
 
 def _load(name: str) -> Catalog:
@@ -103,19 +105,18 @@ def _load(name: str) -> Catalog:
         return build_catalog(document, kind="embedded", name=name)
     path = Path(name)
     if path.suffix.lower() not in ENDINGS:
-        raise CatalogNotFoundError(name, _why_not(name), ("aws", *catalog_names()))
+        raise CatalogNotFoundError(name, _why_not(name), (*REGISTRY, *catalog_names()))
     try:
         text = read_text(path)
     except FileNotFoundError:
-        raise CatalogNotFoundError(name, "no such file", ("aws", *catalog_names())) from None
+        raise CatalogNotFoundError(name, "no such file", (*REGISTRY, *catalog_names())) from None
     return _catalog_of_csv(text, path) if path.suffix.lower() == ".csv" else _catalog_of_json(text, path)
 
 
 def catalog_names() -> tuple[str, ...]:
-    """The catalogs that can be loaded without network: the embedded ones and AWS's snapshots, sorted."""
-    from deepvm.catalog.signals.snapshot import snapshot_regions
-
-    return tuple(sorted((*embedded_names(), *(f"aws-{r}" for r in snapshot_regions()))))
+    """The catalogs that can be loaded without network: the embedded ones and the snapshots of clouds, sorted."""
+    snapshots = (f"{cloud.name}-{r}" for cloud in REGISTRY.values() for r in cloud.snapshot_regions())
+    return tuple(sorted((*embedded_names(), *snapshots)))
 
 
 def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
@@ -223,5 +224,5 @@ def _why_not(name: str) -> str:
         return "this is a folder"
     if os.path.basename(name) != name or os.path.exists(name):
         return "this file ends neither in .json nor in .csv"
-    meant = did_you_mean(name, ("aws", *catalog_names()))
+    meant = did_you_mean(name, (*REGISTRY, *catalog_names()))
     return f"no embedded catalog has this name{f' ({meant})' if meant else ''}"

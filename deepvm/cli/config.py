@@ -37,11 +37,11 @@ def show(
     The strongest first: an option on the command line, a variable such as DEEPVM_CHECKPOINT_SIZE, deepvm.toml in the
     current folder, the user's own file (DEEPVM_CONFIG names another one), the default.
     """
-    from deepvm.catalog.clouds.aws.credentials import secrets_of
+    from deepvm.catalog.clouds import REGISTRY
     from deepvm.reports.documents import to_json
 
     found = settings.read_settings(os.environ)
-    secrets = secrets_of(os.environ)
+    secrets = [s for cloud in REGISTRY.values() for s in cloud.secrets_of(os.environ)]
     rows = [_row(name, found.by_name.get(name), secrets) for name in settings.names()]
     files = [{"path": p.path, "found": p.found} for p in found.places]
     for variable, meant in found.misspelt.items():

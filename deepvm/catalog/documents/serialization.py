@@ -11,7 +11,7 @@ from dataclasses import fields
 from datetime import date
 from typing import Any
 
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES, quota_family
+from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.memory_nodes import REAL_NODES, RULES
 from deepvm.core.cluster.provenance import Provenance
@@ -72,7 +72,7 @@ def build_instance(raw: Document) -> InstanceType:
         spot_zones=tuple(ZonePrice(**zone) for zone in raw.get("spot_zones", ())),
         zones=tuple(raw.get("zones", ())),
         speedups=tuple(build_curve(c) for c in raw.get("speedups", ())),
-        quota_family=raw.get("quota_family") or quota_family(raw["instance_type"]),
+        quota_family=raw.get("quota_family") or DEFAULT_CLOUD.quota_family(raw["instance_type"]),
     )
 
 
@@ -102,7 +102,7 @@ def build_quotas(rows: Iterable[Document]) -> tuple[Quota, ...]:
 
 
 def _quota(family: str, market: Market, vcpus: int, in_use: int) -> Quota:
-    known = FAMILIES.get(family)
+    known = DEFAULT_CLOUD.quota_families.get(family)
     code, title = (known.code(market), known.title(market)) if known else ("", "")
     return Quota(family, market, vcpus, in_use, code, title)
 

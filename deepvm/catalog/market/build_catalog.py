@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES, quota_family
+from deepvm.catalog.clouds import DEFAULT_CLOUD
+from deepvm.catalog.clouds.base import Cloud
 from deepvm.catalog.market.eflops_estimates import PerformanceTable, performance_table
 from deepvm.catalog.market.price_filter import sift
 from deepvm.catalog.signals.signal import (
@@ -65,7 +66,12 @@ class SpotChoice:
 
 
 def assemble(
-    region: str, signals: Mapping[str, Signal], choice: SpotChoice, now: datetime, notes: Sequence[str] = ()
+    region: str,
+    signals: Mapping[str, Signal],
+    choice: SpotChoice,
+    now: datetime,
+    notes: Sequence[str] = (),
+    cloud: Cloud = DEFAULT_CLOUD,
 ) -> Catalog:
     """Join what is known of a region.
 
@@ -78,6 +84,7 @@ def assemble(
         choice: which spot price counts.
         now: the end of a history's window, UTC.
         notes: what went wrong on the way; kept in the provenance.
+        cloud: whose region it is.
 
     Raises:
         SignalMissingError: no specifications, no prices at all, or what ``choice`` needs is not there.
@@ -96,6 +103,7 @@ def assemble(
         offered={name: tuple(zones) for name, zones in _data(signals, OFFERINGS).items()},
         bands=_data(signals, ADVISOR),
         performance=performance_table(),
+        cloud=cloud,
     )
     absent = dict(facts.performance.absent)
     instances = []
@@ -118,18 +126,13 @@ def assemble(
         which = "; ".join([f"no type has a price in region {region}", *sifted.notes])
         raise SignalMissingError(which, _PRICES, _renew(region))
     return Catalog(
-        name=f"aws-{region}",
+        name=f"{cloud.name}-{region}",
         instances=tuple(instances),
         region=region,
-        quotas=tuple(
-            Quota(
-                q["family"], q["market"], q["vcpus"], q["in_use"], q["code"], _title(q["family"], Market(q["market"]))
-            )
-            for q in _data(signals, QUOTAS, ())
-        ),
+        quotas=tuple(_quota(row, cloud) for row in _data(signals, QUOTAS, ())),
         default_speedup="ring",
         eflops_unit=facts.performance.eflops_unit,
-        description=f"AWS's types and prices in {region}",
+        description=f"{cloud.title}'s types and prices in {region}",
         provenance=_provenance(signals, choice, (*notes, *sifted.notes)),
         absent=absent,
     )
@@ -142,6 +145,7 @@ class _Facts:
     offered: Mapping[str, tuple[str, ...]]
     bands: Mapping[str, int]
     performance: PerformanceTable
+    cloud: Cloud
 
 
 def _data(signals: Mapping[str, Signal], kind: str, missing: Any = None) -> Any:
@@ -168,7 +172,7 @@ def _instance(name: str, spec: Mapping[str, Any], facts: _Facts) -> InstanceType
         gpu=gpu,
         eflops=known.eflops,
         speedups=known.speedups,
-        quota_family=quota_family(name),
+        quota_family=facts.cloud.quota_family(name),
         network_baseline_gbps=baseline,
         eflops_basis=known.eflops_basis,
         speedup_basis=known.speedup_basis,
@@ -263,8 +267,10 @@ def _days(count: int) -> str:
     return "day" if count == 1 else f"{count} days"
 
 
-def _title(family: str, market: Market) -> str:
-    return FAMILIES[family].title(market) if family in FAMILIES else ""
+def _quota(row: Mapping[str, Any], cloud: Cloud) -> Quota:
+    family = cloud.quota_families.get(row["family"])
+    title = family.title(Market(row["market"])) if family else ""
+    return Quota(row["family"], row["market"], row["vcpus"], row["in_use"], row["code"], title)
 
 
 def _renew(region: str, days: int = 0) -> str:

@@ -44,14 +44,16 @@ _KIND = re.compile(r"[a-z-]+(:[A-Za-z0-9._-]{1,100})?", re.ASCII)
 _ACCOUNT = "account-"
 
 
-def default_folder(environ: Mapping[str, str]) -> Path | None:
+def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | None:
     """Where the cache is: ``DEEPVM_CACHE_DIR``, else deepvm's folder in the user's cache; None if there is no home.
 
     Answers of other end points than AWS's own (a test server, a mirror) get a sub-folder, for they must never pass as
-    AWS's prices later.
+    AWS's prices later; so do those of other clouds.
     """
     named = environ.get("DEEPVM_CACHE_DIR", "")
     folder = Path(os.path.expanduser(named)).absolute() if named else user_folder("cache", environ)
+    if folder is not None and cloud != "aws":
+        folder /= f"cloud_{cloud}"
     elsewhere = sorted(
         f"{name}={value}"
         for name, value in environ.items()
@@ -119,7 +121,7 @@ class Cache:
 
         Args:
             folder: see :func:`default_folder`; None for no cache at all, which is noted at the first write.
-            account: the tag of who asks, see :func:`deepvm.catalog.clouds.aws.credentials.account_tag`.
+            account: the tag of who asks, safe as a file name.
         """
         self.folder = folder
         self.account = re.sub(r"[^A-Za-z0-9._-]", "_", account)[:100] or "default"

@@ -17,6 +17,9 @@ ADVISOR, QUOTAS, PLACEMENT = "advisor", "quotas", "placement"
 FAILURES = "failures"
 """Not fetched but kept: what could not be fetched, see :mod:`deepvm.catalog.signals.negative_cache`."""
 
+MOST_HISTORY_DAYS = 90
+"""For as long AWS keeps spot prices."""
+
 HOUR, DAY = 3600, 86_400
 TTL_S = {
     SPECS: 7 * DAY,

@@ -13,7 +13,7 @@ from deepvm.cli.plan.options import note
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from deepvm.catalog.doctor import Check
+    from deepvm.catalog.clouds.base import Check
 
 SCHEMA_VERSION = "deepvm.doctor/1"
 SOMETHING_FAILED = 5
@@ -41,27 +41,25 @@ def doctor(
 
     Every check is a small read-only request; nothing is started or changed. Exit code 0 when nothing failed, else 5.
     """
-    from deepvm.catalog import doctor as checks
+    from deepvm.catalog.clouds import DEFAULT_CLOUD
+    from deepvm.catalog.clouds.base import Check
 
     if iam:
-        sys.stdout.write(checks.iam_policy())
+        sys.stdout.write(DEFAULT_CLOUD.policy())
         return
     from datetime import datetime, timezone
 
-    from deepvm.catalog.clouds.aws.client import Aws, Patience
-    from deepvm.catalog.clouds.aws.credentials import region_of
     from deepvm.reports.documents import to_json
 
     # "all" is meant for prices; one look at the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region if r not in ("", "all"))
-    regions = [region_of(r, profile, os.environ) for r in named or [""]]
+    regions = [DEFAULT_CLOUD.own_region(r, profile, os.environ) for r in named or [""]]
     found = [_check_cache()]
     for asked in regions:
         note(f"asking AWS about {asked.name}" + ("" if named else f" ({asked.where})"))
-        aws = Aws(profile, asked.name, patience=Patience(total_s=PATIENCE_S))
-        for check in checks.check_aws(aws, asked.name, datetime.now(timezone.utc)):
+        for check in DEFAULT_CLOUD.check(profile, asked.name, datetime.now(timezone.utc), PATIENCE_S):
             name = check.name if len(regions) == 1 else f"{asked.name}: {check.name}"
-            found.append(checks.Check(name, check.ok, check.detail, check.advice))
+            found.append(Check(name, check.ok, check.detail, check.advice))
     failed = any(c.ok is False for c in found)
     if output == "json":
         rows = [{"name": c.name, "status": _STATUS[c.ok], "detail": c.detail, "advice": c.advice} for c in found]
@@ -83,7 +81,7 @@ def doctor(
 
 def _check_cache() -> Check:
     """Whether answers of AWS can be kept; without that, deepvm works and is slow."""
-    from deepvm.catalog.doctor import Check
+    from deepvm.catalog.clouds.base import Check
     from deepvm.catalog.signals.cache import default_folder
 
     folder = default_folder(os.environ)

@@ -12,10 +12,9 @@ import typer
 from deepvm.cli.plan.options import MOST_DAYS, note, say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from deepvm.catalog.signals.fetching import Outcome
-    from deepvm.catalog.signals.signal import Provider
     from deepvm.errors import CloudError
 
 ALL = "all"
@@ -48,9 +47,9 @@ def refresh(
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """
     from datetime import datetime, timezone
+    from functools import partial
 
-    from deepvm.catalog.clouds.aws.credentials import account_tag, credentials_may_exist
-    from deepvm.catalog.signals.cache import Cache, default_folder
+    from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.signals.fetching import Wish, fetch
     from deepvm.catalog.signals.negative_cache import remember_failures
     from deepvm.errors import DataError, RequestError
@@ -59,12 +58,13 @@ def refresh(
     if offline:
         raise RequestError("offline", True, "no such option here, because refresh asks AWS; 'deepvm catalog status'")
     kinds = _kinds(only or [], days)
-    may_ask = credentials_may_exist(profile, os.environ)
+    may_ask = CLOUD.credentials_may_exist(profile, os.environ)
     regions = _regions(region or [], profile, may_ask)
-    cache = Cache(default_folder(os.environ), account_tag(profile, os.environ))
+    cache = CLOUD.cache(profile, os.environ)
     now = datetime.now(timezone.utc)
     wishes = [Wish(r, k, anew=True) for r in regions for k in kinds]
-    outcomes = fetch(wishes, lambda: _providers(kinds, profile, may_ask), cache=cache, now=now, progress=say)
+    providers = partial(CLOUD.providers, kinds, profile) if may_ask else CLOUD.public_providers
+    outcomes = fetch(wishes, providers, cache=cache, now=now, progress=say)
     outcomes = tuple(_explained(o) for o in outcomes)
     remember_failures(cache, outcomes, now)
     print_outcomes(outcomes, now)
@@ -97,19 +97,17 @@ def status(
     """
     from datetime import datetime, timezone
 
-    from deepvm.catalog.clouds.aws.credentials import account_tag, check_region
+    from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.market.live import KINDS
-    from deepvm.catalog.signals.cache import Cache, default_folder
-    from deepvm.catalog.signals.snapshot import snapshot, snapshot_regions
     from deepvm.reports.documents import to_json
     from deepvm.reports.prices.signals import print_status, status_document, status_of
 
-    cache = Cache(default_folder(os.environ), account_tag(profile, os.environ))
+    cache = CLOUD.cache(profile, os.environ)
     now = datetime.now(timezone.utc)
-    named = [] if region is None or ALL in region else [check_region(name) for name in dict.fromkeys(region)]
+    named = [] if region is None or ALL in region else [CLOUD.check_region(name) for name in dict.fromkeys(region)]
     entries = [e for e in cache.entries(now) if e.account in ("", cache.account)]
     regions = named or list(dict.fromkeys(e.region for e in entries))
-    snapshots = {r: snapshot(r) for r in snapshot_regions() if not named or r in named}
+    snapshots = {r: CLOUD.snapshot(r) for r in CLOUD.snapshot_regions() if not named or r in named}
     statuses = status_of(entries, regions, KINDS, snapshots)
     if output == "json":
         sys.stdout.write(to_json(status_document(statuses, cache, now)))
@@ -142,34 +140,18 @@ def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
 
 
 def _regions(named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ...]:
-    from deepvm.catalog.clouds.aws.credentials import check_region, region_of
+    from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
 
     if not named:
-        own = region_of("", profile, os.environ)
+        own = CLOUD.own_region("", profile, os.environ)
         say(f"region {own.name} ({own.where})")
         return (own.name,)
-    found = [check_region(name) for name in named if name != ALL]
+    found = [CLOUD.check_region(name) for name in named if name != ALL]
     if ALL in named:
         if not may_ask:
             raise _no_credentials("the list of regions")
-        from deepvm.catalog.clouds.aws.client import Aws
-
-        found += Aws(profile).regions()
+        found += CLOUD.account_regions(profile)
     return tuple(dict.fromkeys(found))
-
-
-def _providers(kinds: Sequence[str], profile: str, may_ask: bool) -> Mapping[str, Provider]:
-    from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
-    from deepvm.catalog.signals.signal import ADVISOR, HISTORY
-
-    public: dict[str, Provider] = {ADVISOR: AdvisorProvider()}
-    if not may_ask:
-        return public
-    from deepvm.catalog.clouds.aws.client import Aws, HistoryProvider, aws_providers
-
-    aws = Aws(profile)
-    history = [k for k in kinds if k.startswith(f"{HISTORY}:")]
-    return {**aws_providers(aws), **public, **{k: HistoryProvider(aws, int(k.partition(":")[2])) for k in history}}
 
 
 def _explained(outcome: Outcome) -> Outcome:

@@ -32,13 +32,14 @@ def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
 
 
 def _published(flags: PlanFlags) -> tuple[Catalog, ...]:
-    from deepvm.catalog.store import may_be_aws
+    from deepvm.catalog.store import may_be_market
     from deepvm.errors import RequestError
 
     regions = flags.regions
-    if not may_be_aws(flags.catalog):  # the market's modules are many: a file does without them
+    if not may_be_market(flags.catalog):  # the market's modules are many: a file does without them
         return (_other(flags),)
-    from deepvm.catalog.market.live import open_markets, region_in
+    from deepvm.catalog.clouds import cloud_of, region_in
+    from deepvm.catalog.market.live import open_markets
 
     named = region_in(flags.catalog)
     if named is None:
@@ -54,7 +55,7 @@ def _published(flags: PlanFlags) -> tuple[Catalog, ...]:
             raise RequestError("region", regions[0], f"{named}, which --catalog names, or --catalog aws")
         note(f"region = {', '.join(regions)} ({setter}) has no effect beside --catalog {flags.catalog}")
     market = flags.market()
-    catalogs = open_markets((named,) if named else regions, market, progress=say)
+    catalogs = open_markets((named,) if named else regions, market, cloud=cloud_of(flags.catalog), progress=say)
     for text in dict.fromkeys(n for catalog in catalogs for n in catalog.provenance.notes):
         note(text)
     return catalogs

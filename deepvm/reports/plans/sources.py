@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
+from deepvm.catalog.clouds import cloud_of
+from deepvm.catalog.clouds.base import QuotaFamily
 from deepvm.catalog.signals.signal_words import age
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
@@ -134,7 +135,8 @@ def quota_lines(answer: Recommendations, now: datetime) -> list[str]:
     if quotas:
         limits = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
         return [f"Quotas: those of the catalog ({family}: {limits} vCPUs); yours may be lower, see --quota."]
-    needs = [_need(f, market, vcpus) for (f, market), vcpus in _vcpus(cluster).items() if f in FAMILIES]
+    known = cloud_of(answer.catalog.name).quota_families
+    needs = [_need(known[f], market, vcpus) for (f, market), vcpus in _vcpus(cluster).items() if f in known]
     if not needs or not answer.catalog.provenance.origins:
         return []
     return [f"Quotas: yours are not known; needed: {', '.join(needs)}. A new account has 0 for GPUs."]
@@ -155,16 +157,16 @@ def _vcpus(cluster: Cluster) -> dict[tuple[str, Market], int]:
     return found
 
 
-def _need(family: str, market: Market, vcpus: int) -> str:
-    quota = FAMILIES[family]
+def _need(quota: QuotaFamily, market: Market, vcpus: int) -> str:
     return f"{vcpus} vCPUs of {quota.title(market)} ({quota.code(market)})"
 
 
 def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
     """The quotas that a cluster counts against, for programs: vCPUs needed, the limit where it is known, its code."""
     rows: list[dict[str, object]] = []
+    families = cloud_of(catalog.name).quota_families
     for (family, market), vcpus in _vcpus(cluster).items():
-        quota, known = find_quota(catalog.quotas, family, market), FAMILIES.get(family)
+        quota, known = find_quota(catalog.quotas, family, market), families.get(family)
         rows.append(
             {
                 "family": family,

@@ -16,11 +16,12 @@ from support.builders import catalog, cpu_type, gpu_type
 from support.catalog_signals import NOW, REGION, after, signal
 from support.fake_aws import FakeAws, serving
 
+from deepvm.catalog.clouds import region_in
 from deepvm.catalog.clouds.aws.credentials import account_tag
 from deepvm.catalog.market.build_catalog import SpotChoice
-from deepvm.catalog.market.live import MarketRequest, open_market, open_markets, placement, region_in
+from deepvm.catalog.market.live import MarketRequest, open_market, open_markets, placement
 from deepvm.catalog.signals.cache import Cache, default_folder
-from deepvm.catalog.store import load_catalog, may_be_aws, save_catalog
+from deepvm.catalog.store import load_catalog, may_be_market, save_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
 from deepvm.core.cluster.prices import PriceBasis
 from deepvm.errors import CatalogNotFoundError, CloudError, DeepVMError, MissingDataError, RequestError
@@ -196,7 +197,7 @@ def test_values_that_can_be_used(given: dict[str, Any], meant: MarketRequest) ->
     ],
 )
 def test_names_of_the_market(name: str, maybe: bool, region: str | None) -> None:
-    assert (may_be_aws(name), region_in(name)) == (maybe, region)
+    assert (may_be_market(name), region_in(name)) == (maybe, region)
 
 
 _REGIONS = st.builds(
@@ -214,7 +215,7 @@ def test_a_name_is_a_region_or_none_or_an_error_that_quotes_it(name: str) -> Non
         return
     assert (region == "") is (name == "aws")
     if region is not None:
-        assert may_be_aws(name)
+        assert may_be_market(name)
         assert name == (f"aws-{region}" if region else "aws")
 
 
@@ -222,7 +223,7 @@ def test_a_name_is_a_region_or_none_or_an_error_that_quotes_it(name: str) -> Non
 def test_a_file_may_be_called_like_the_market(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_catalog(catalog(gpu_type("mine.xlarge"), cpu_type()), name)
-    assert not may_be_aws(name)
+    assert not may_be_market(name)
     assert "mine.xlarge" in load_catalog(name).by_name
 
 

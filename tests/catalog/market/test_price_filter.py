@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws.price_responses import price_text
 from deepvm.catalog.market.build_catalog import SpotChoice, assemble
 from deepvm.catalog.market.price_filter import IMPLAUSIBLE, sift
 from deepvm.catalog.signals.signal import Signal
-from deepvm.catalog.signals.snapshot import snapshot, snapshot_regions
 from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.prices import PriceBasis
@@ -69,9 +69,10 @@ def test_good_prices_stay_as_they_are() -> None:
     assert sift(found).signals == found and not sift(found).notes
 
 
-@pytest.mark.parametrize("region", snapshot_regions())
+@pytest.mark.parametrize("region", DEFAULT_CLOUD.snapshot_regions())
 def test_the_snapshots_are_plausible(region: str) -> None:
-    assert sift(snapshot(region)).signals == snapshot(region)
+    snapshot = DEFAULT_CLOUD.snapshot(region)
+    assert sift(snapshot).signals == snapshot
 
 
 @pytest.mark.parametrize("origin", ["live", "cache", "expired"])

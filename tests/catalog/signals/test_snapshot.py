@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.places import ROOT
 
-from deepvm.catalog.signals.snapshot import snapshot, snapshot_regions
+from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.errors import MissingDataError, RequestError
@@ -199,8 +199,8 @@ def test_the_program_opens_no_socket_and_loads_no_boto3() -> None:
 
 
 def test_other_regions_are_not_made_up() -> None:
-    assert snapshot_regions() == ("us-east-1",)
-    assert snapshot("eu-west-1") == {}
+    assert DEFAULT_CLOUD.snapshot_regions() == ("us-east-1",)
+    assert DEFAULT_CLOUD.snapshot("eu-west-1") == {}
     with pytest.raises(MissingDataError, match="of region eu-west-1: .*deepvm catalog refresh --region eu-west-1"):
         load_catalog("aws-eu-west-1", prices="snapshot")
 

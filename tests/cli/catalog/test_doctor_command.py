@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from support.command import Run
 
-from deepvm.catalog import doctor as checks
-from deepvm.catalog.doctor import Check
+from deepvm.catalog.clouds import DEFAULT_CLOUD
+from deepvm.catalog.clouds.aws import checks
+from deepvm.catalog.clouds.base import Check
 
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
 
@@ -74,7 +75,7 @@ def test_the_policy_is_printed_and_nothing_is_asked(run: Run, monkeypatch: pytes
     monkeypatch.delattr(checks, "check_aws")
     code, out, err = run("--iam")
     assert (code, err) == (0, "")
-    assert out == checks.iam_policy()
+    assert out == DEFAULT_CLOUD.policy()
     actions = [a for s in json.loads(out)["Statement"] for a in s["Action"]]
     assert "ec2:DescribeSpotPriceHistory" in actions
     assert not [a for a in actions if not re.search(r":(Describe|Get)", a)]

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from support.places import ROOT
 
-from deepvm.catalog.clouds.aws.client import Aws, aws_providers
+from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.credentials import account_tag
+from deepvm.catalog.clouds.aws.providers import aws_providers
 from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.resolve import Mode, resolve_regions

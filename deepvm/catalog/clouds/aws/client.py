@@ -1,7 +1,6 @@
-"""AWS: clients, calls and their errors; the only module that loads boto3, and only when something is asked.
+"""Calls to AWS and their errors. boto3 is loaded when something is asked.
 
-Who asks what, and how the answers are read, is in :mod:`deepvm.catalog.clouds.aws.providers`; its classes are named
-here too, so that this module is all that others need.
+Who asks what, and how the answers are read, is in :mod:`deepvm.catalog.clouds.aws.providers`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
-from deepvm.catalog.clouds.aws.credentials import DEFAULT_REGION, profile_names, secrets_of
+from deepvm.catalog.clouds.aws.credentials import profile_names
 from deepvm.catalog.clouds.aws.errors import (
     Circumstances,
     Question,
@@ -27,11 +25,10 @@ from deepvm.catalog.clouds.aws.errors import (
     too_slow,
     unusable,
 )
-from deepvm.catalog.clouds.aws.providers import HistoryProvider, PlacementProvider, aws_providers
+from deepvm.catalog.clouds.aws.redaction import secrets_of
+from deepvm.catalog.clouds.aws.regions import DEFAULT_REGION, known_regions
 from deepvm.catalog.clouds.aws.throttling import Busy, Refusals, give_words
 from deepvm.errors import CloudError
-
-__all__ = ["Aws", "HistoryProvider", "Patience", "PlacementProvider", "aws_providers", "known_regions"]
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -314,17 +311,6 @@ class Aws:
             regions=frozenset() if self._session is None else known_regions(question.service),
         )
         return cloud_error(error, replace(question, profile=self.profile), around)
-
-
-@lru_cache
-def known_regions(service: str = "ec2") -> frozenset[str]:
-    """The regions of a service in boto3's own tables, which asks nobody and reads no settings."""
-    from botocore.loaders import create_loader
-    from botocore.regions import EndpointResolver
-
-    resolver = EndpointResolver(create_loader().load_data("endpoints"))
-    partitions = resolver.get_available_partitions()
-    return frozenset(r for p in partitions for r in resolver.get_available_endpoints(service, p))
 
 
 def clock_skew_s(reply: Any) -> float | None:

@@ -1,27 +1,15 @@
-"""What can be known about AWS credentials and regions without boto3, which takes half a second to load.
-
-Nothing here opens a socket or reads a key for longer than it takes to see that there is one.
-"""
+"""Whether AWS credentials may exist, and whose, without loading boto3 (half a second) or opening a socket."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from configparser import Error as IniError
 from configparser import RawConfigParser
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
-
-from deepvm.core.spelling import did_you_mean
-from deepvm.errors import RequestError
-
-DEFAULT_REGION = "us-east-1"
-
-# Newer partitions have longer first words (eusc-de-east-1) or two in the middle (us-gov-west-1).
-_REGION = re.compile(r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?")
 
 _SIGNS_IN_ENVIRONMENT = (
     "AWS_ACCESS_KEY_ID",
@@ -43,81 +31,18 @@ _SIGNS_IN_PROFILE = (
     "sso_start_url",
     "web_identity_token_file",
 )
-_SECRETS_IN_ENVIRONMENT = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_SECURITY_TOKEN",
-    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-)
-_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-
-# Shorter values are no keys; replacing every "x" of a message would only make it unreadable.
-_SHORTEST_SECRET = 4
-_KEY_ID = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{12,}\b")
-_USER_IN_URL = re.compile(r"://[^\s\"']*@")
-_LONGEST_DETAIL = 240
 
 
-class Region(NamedTuple):
-    """A region and where its name was found.
+class ProfilePart(NamedTuple):
+    """What one file says of a profile.
 
     Attributes:
-        name: such as ``us-east-1``. where: in words, for the user.
+        file: the file. keys: of the profile's section, empty where there is none. readable: whether it could be read.
     """
 
-    name: str
-    where: str
-
-
-def check_region(name: str, option: str = "region") -> str:
-    """Return the name if it has the form of a region's name; whether AWS has such a region only AWS can tell.
-
-    Args:
-        name: what the user wrote.
-        option: where it was written, for the error.
-
-    Raises:
-        RequestError: it cannot be the name of a region.
-    """
-    if not _REGION.fullmatch(name):
-        allowed = "an AWS region in small letters, such as us-east-1 or ap-northeast-2"
-        if _REGION.fullmatch(name[:-1]) and name[-1:].isalpha():
-            allowed += f"; {name} is a zone, its region is {name[:-1]}"
-        else:
-            from deepvm.catalog.clouds.aws.client import known_regions  # slow to load, and only an error needs it
-
-            meant = did_you_mean(name.replace("_", "-"), sorted(known_regions()))
-            allowed += f"; {meant}" if meant else ""
-        raise RequestError(option, name, allowed)
-    return name
-
-
-def region_of(flag: str, profile: str, environ: Mapping[str, str]) -> Region:
-    """The region to ask about: flag, ``AWS_REGION``, ``AWS_DEFAULT_REGION``, the profile's, us-east-1.
-
-    boto3 ignores ``AWS_REGION``, which every other tool of AWS reads; therefore the order is decided here.
-
-    Args:
-        flag: ``--region``, empty when absent.
-        profile: ``--profile``, empty when absent.
-        environ: the environment.
-
-    Raises:
-        RequestError: what was found cannot be the name of a region.
-    """
-    if flag:
-        return Region(check_region(flag), "--region")
-    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        if environ.get(variable):
-            return Region(check_region(environ[variable], variable), f"environment variable {variable}")
-    name = _profile_name(profile, environ)
-    for file, sections in _files(name, environ):
-        found = _profile(file, sections).get("region", "").strip()
-        if found:
-            where = f"profile {name} in {file}"
-            return Region(check_region(found, f"region of {where}"), where)
-    return Region(DEFAULT_REGION, "the default: no --region, no AWS_REGION and no region in the AWS profile")
+    file: Path
+    keys: Mapping[str, str]
+    readable: bool = True
 
 
 def credentials_may_exist(profile: str, environ: Mapping[str, str], system: Path = Path("/sys")) -> bool:
@@ -133,7 +58,7 @@ def credentials_may_exist(profile: str, environ: Mapping[str, str], system: Path
     if profile or any(environ.get(variable) for variable in _SIGNS_IN_ENVIRONMENT):
         return True
     return (
-        any(_has_credentials(file, sections) for file, sections in _files("default", environ))
+        any(_may_hold_credentials(part) for part in profile_parts("default", environ))
         or _has_old_boto_file(environ)
         or _has_machine_role(environ, system)
     )
@@ -151,7 +76,7 @@ def account_tag(profile: str, environ: Mapping[str, str]) -> str:
     key = environ.get("AWS_ACCESS_KEY_ID", "")
     if key and not profile:
         return f"key-{_digest(key, 12)}"
-    name = _profile_name(profile, environ)
+    name = profile_name(profile, environ)
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:40]
     # A name says little: the same profile may be given other keys tomorrow, and a role is somebody else on another
     # machine. Nor may two profiles share a file because their names differ in a blank only.
@@ -179,64 +104,29 @@ _IDENTITY_IN_ENVIRONMENT = (
 def _identity(name: str, environ: Mapping[str, str]) -> list[str]:
     """What tells one account from another behind the same name of a profile; only ever used hashed."""
     found = [f"{v}={environ[v]}" for v in _IDENTITY_IN_ENVIRONMENT if environ.get(v)]
-    for file, sections in _files(name, environ):
-        section = _profile(file, sections)
-        found += [f"{k}={section[k].strip()}" for k in _IDENTITY_IN_PROFILE if section.get(k, "").strip()]
+    for part in profile_parts(name, environ):
+        found += [f"{k}={part.keys[k].strip()}" for k in _IDENTITY_IN_PROFILE if part.keys.get(k, "").strip()]
     return found
 
 
 def profile_names(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The profiles of the shared files, sorted; empty when there are none or the files cannot be read."""
-    names = set(_sections(_credentials_file(environ)))
-    for section in _sections(_config_file(environ)):
+    credentials, config = _read(_credentials_file(environ)), _read(_config_file(environ))
+    names = set(credentials.sections() if credentials else ())
+    for section in config.sections() if config else ():
         kind, _, name = section.partition(" ")
         if kind == "profile" or section == "default":
             names.add(name.strip().strip("\"'") or section)
     return tuple(sorted(names))
 
 
-def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values in the environment that must never be shown."""
-    keys = [environ[name] for name in _SECRETS_IN_ENVIRONMENT if environ.get(name)]
-    users = [environ[name].rpartition("@")[0].rpartition("//")[2] for name in _PROXIES if environ.get(name)]
-    return (*keys, *(user.partition(":")[2] for user in users if ":" in user))
-
-
-def redact(text: object, secrets: Iterable[str] = ()) -> str:
-    """One short line of a foreign message, without secrets.
-
-    Removes the given values, whatever looks like the id of a key, user and password of URLs, mark-up, and the encoded
-    part of AWS's refusals, which is long and of no use to a reader.
-
-    Args:
-        text: the message, or the exception that has it.
-        secrets: values to remove.
-    """
-    line = str(text)
-    for value in sorted(set(secrets), key=len, reverse=True):
-        if len(value.strip()) >= _SHORTEST_SECRET:
-            for form in (value, value.strip(), quote(value, safe=""), quote(value)):
-                line = line.replace(form, "***")
-    line = _KEY_ID.sub("***", line)
-    line = _USER_IN_URL.sub("://***@", line)
-    line = re.split(r"\s*\.?\s*Encoded authorization failure message", line, maxsplit=1)[0]
-    line = re.sub(r"<[^>]*>", " ", line)
-    line = " ".join("".join(c if c.isprintable() else " " for c in line).split())
-    return line if len(line) <= _LONGEST_DETAIL else f"{line[: _LONGEST_DETAIL - 4]} ..."
-
-
 def _digest(text: str, digits: int) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:digits]
 
 
-def _profile_name(profile: str, environ: Mapping[str, str]) -> str:
+def profile_name(profile: str, environ: Mapping[str, str]) -> str:
+    """The profile in use: the one asked for, else the environment's, else ``default``."""
     return profile or environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or "default"
-
-
-def _files(name: str, environ: Mapping[str, str]) -> tuple[tuple[Path, tuple[str, ...]], ...]:
-    """Where a profile may stand: the shared files, and what its section may be called in each."""
-    in_config = ("default", "profile default") if name == "default" else (f"profile {name}", f'profile "{name}"')
-    return (_config_file(environ), in_config), (_credentials_file(environ), (name,))
 
 
 def _credentials_file(environ: Mapping[str, str]) -> Path:
@@ -253,55 +143,43 @@ def _path(text: str, environ: Mapping[str, str]) -> Path:
     return Path(os.path.expanduser(text))
 
 
-def _read(file: Path) -> RawConfigParser | None:
-    """The file's sections, None where there is no such file.
+def profile_parts(name: str, environ: Mapping[str, str]) -> tuple[ProfilePart, ProfilePart]:
+    """What the shared config and credentials files, in this order, say of a profile."""
+    in_config = ("default", "profile default") if name == "default" else (f"profile {name}", f'profile "{name}"')
+    return _part(_config_file(environ), in_config), _part(_credentials_file(environ), (name,))
 
-    Raises:
-        IniError, OSError, UnicodeDecodeError: there is something, and it cannot be read.
-    """
+
+def _part(file: Path, sections: tuple[str, ...]) -> ProfilePart:
+    parser = _read(file)
+    if parser is None:
+        return ProfilePart(file, {}, readable=False)
+    found = next((s for s in sections if parser.has_section(s)), None)
+    return ProfilePart(file, dict(parser.items(found)) if found else {})
+
+
+def _read(file: Path) -> RawConfigParser | None:
+    """The file's sections, none where there is no such file; None where it cannot be read."""
     # AWS has no section of defaults, and its tools accept a profile that stands twice.
     parser = RawConfigParser(strict=False, default_section="")
     try:
-        if not file.is_file():
-            return None
-        parser.read_string(file.read_text(encoding="utf-8"))
+        if file.is_file():
+            parser.read_string(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (IniError, OSError, ValueError):
         return None
     return parser
 
 
-def _sections(file: Path) -> list[str]:
-    try:
-        parser = _read(file)
-    except (IniError, OSError, ValueError):
-        return []
-    return parser.sections() if parser else []
-
-
-def _profile(file: Path, sections: tuple[str, ...]) -> Mapping[str, str]:
-    try:
-        return _section(_read(file), sections)
-    except (IniError, OSError, ValueError):
-        return {}
-
-
-def _section(parser: RawConfigParser | None, sections: tuple[str, ...]) -> Mapping[str, str]:
-    found = next((s for s in sections if parser and parser.has_section(s)), None)
-    return dict(parser.items(found)) if parser and found else {}
-
-
-def _has_credentials(file: Path, sections: tuple[str, ...]) -> bool:
-    try:
-        profile = _section(_read(file), sections)
-    except (IniError, OSError, ValueError):
-        return True  # a file that cannot be read may have some; boto3 will say what is wrong with it
-    return any(profile.get(sign) for sign in _SIGNS_IN_PROFILE)
+def _may_hold_credentials(part: ProfilePart) -> bool:
+    # botocore will say what is wrong with a file that cannot be read.
+    return not part.readable or any(part.keys.get(sign) for sign in _SIGNS_IN_PROFILE)
 
 
 def _has_old_boto_file(environ: Mapping[str, str]) -> bool:
     named = environ.get("BOTO_CONFIG")
     files = [_path(named, environ)] if named else [Path("/etc/boto.cfg"), _path("~/.boto", environ)]
-    return any(_has_credentials(file, ("Credentials",)) for file in files)
+    return any(_may_hold_credentials(_part(file, ("Credentials",))) for file in files)
 
 
 def _has_machine_role(environ: Mapping[str, str], system: Path) -> bool:

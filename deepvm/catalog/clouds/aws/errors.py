@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deepvm.catalog.clouds.aws.credentials import redact
+from deepvm.catalog.clouds.aws.redaction import redact
 from deepvm.catalog.clouds.aws.throttling import NO_WORDS, THROTTLED
 from deepvm.core.spelling import nearest
 from deepvm.errors import CloudError

@@ -6,8 +6,9 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.errors import Question, unusable
 from deepvm.catalog.clouds.aws.price_responses import (
     LINUX,
@@ -17,7 +18,7 @@ from deepvm.catalog.clouds.aws.price_responses import (
     read_placement,
     read_spot,
 )
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES, QuotaFamily
+from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
 from deepvm.catalog.clouds.aws.responses import (
     Reading,
     count_in_use,
@@ -28,19 +29,14 @@ from deepvm.catalog.clouds.aws.responses import (
     read_zones,
     spot_gpu_types,
 )
+from deepvm.catalog.clouds.base import QuotaFamily
 from deepvm.catalog.signals import signal as kinds
-from deepvm.catalog.signals.signal import Provider, Signal
+from deepvm.catalog.signals.signal import MOST_HISTORY_DAYS, Provider, Signal
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import RequestError
 
-if TYPE_CHECKING:
-    from deepvm.catalog.clouds.aws.client import Aws
-
 PRICING_REGION = "us-east-1"
 """The price list of all regions is served in few of them."""
-
-LONGEST_HISTORY_DAYS = 90
-"""AWS keeps spot prices for as long."""
 
 _TYPES_IN_A_CHUNK = 8
 _TYPES_IN_A_CALL = 100
@@ -156,8 +152,8 @@ class HistoryProvider(AwsProvider):
             RequestError: AWS keeps no prices for as long.
         """
         super().__init__(aws)
-        if isinstance(days, bool) or days not in range(1, LONGEST_HISTORY_DAYS + 1):
-            raise RequestError("days", days, f"whole days from 1 to {LONGEST_HISTORY_DAYS}, for which AWS keeps prices")
+        if isinstance(days, bool) or days not in range(1, MOST_HISTORY_DAYS + 1):
+            raise RequestError("days", days, f"whole days from 1 to {MOST_HISTORY_DAYS}, for which AWS keeps prices")
         self._days, self._types = int(days), tuple(sorted(set(types)))
         self.kind = f"{kinds.HISTORY}:{int(days)}"
 

@@ -7,34 +7,8 @@ and market in each region; High Memory and HPC types have no spot market.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from deepvm.core.cluster.instances import Market
-
-
-@dataclass(frozen=True)
-class QuotaFamily:
-    """The quotas of one family.
-
-    Attributes:
-        name: as in ``InstanceType.quota_family``.
-        on_demand_code, spot_code: AWS's quota codes, empty where there is none.
-        on_demand_name, spot_name: AWS's names of the quotas.
-    """
-
-    name: str
-    on_demand_code: str
-    spot_code: str
-    on_demand_name: str
-    spot_name: str
-
-    def code(self, market: Market) -> str:
-        """The code of the quota in a market, empty where there is none."""
-        return self.spot_code if market is Market.SPOT else self.on_demand_code
-
-    def title(self, market: Market) -> str:
-        """AWS's name of the quota in a market."""
-        return self.spot_name if market is Market.SPOT else self.on_demand_name
+from deepvm.catalog.clouds.base import QuotaFamily
 
 
 def _family(name: str, on_demand_code: str, spot_code: str, letters: str = "") -> QuotaFamily:

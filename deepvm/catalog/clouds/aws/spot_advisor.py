@@ -19,7 +19,7 @@ from urllib import request
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from deepvm.catalog.clouds.aws.credentials import redact, secrets_of
+from deepvm.catalog.clouds.aws.redaction import redact, secrets_of
 from deepvm.catalog.signals.signal import ADVISOR, Provider, Signal
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
 from deepvm.errors import CloudError, RequestError

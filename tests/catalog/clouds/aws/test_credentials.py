@@ -12,15 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.catalog.clouds.aws.credentials import (
-    DEFAULT_REGION,
-    account_tag,
-    check_region,
-    credentials_may_exist,
-    profile_names,
-    region_of,
-    secrets_of,
-)
+from deepvm.catalog.clouds.aws.credentials import account_tag, credentials_may_exist, profile_names
+from deepvm.catalog.clouds.aws.redaction import secrets_of
+from deepvm.catalog.clouds.aws.regions import DEFAULT_REGION, check_region, region_of
 from deepvm.errors import RequestError
 
 NO_MACHINE = Path("/nonexistent")
@@ -242,8 +236,8 @@ def test_secrets_of_the_environment():
 def test_no_boto3_here():
     code = (
         "import sys, os; from deepvm.catalog.clouds.aws.credentials import *; "
-        "from deepvm.catalog.clouds.aws import credentials as c;"
-        "c.credentials_may_exist('', os.environ); c.account_tag('', {}); c.region_of('', '', {});"
+        "from deepvm.catalog.clouds.aws import credentials as c, regions as r;"
+        "c.credentials_may_exist('', os.environ); c.account_tag('', {}); r.region_of('', '', {});"
         "print({'boto3', 'botocore', 'socket'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -10,9 +10,9 @@ from botocore.parsers import ResponseParserError
 from support.aws_account import NOW, REGION, Step, account
 
 from deepvm.catalog.clouds.aws.client import clock_skew_s
-from deepvm.catalog.clouds.aws.credentials import redact
 from deepvm.catalog.clouds.aws.errors import Circumstances, Question, cloud_error, error_code
 from deepvm.catalog.clouds.aws.providers import SpecsProvider
+from deepvm.catalog.clouds.aws.redaction import redact
 from deepvm.errors import CloudError
 
 QUESTION = Question("ec2", "DescribeInstanceTypes", REGION)

@@ -17,7 +17,8 @@ from botocore.parsers import create_parser
 from botocore.retries.standard import ThrottledRetryableChecker
 from support.aws_account import NOW, REGION
 
-from deepvm.catalog.clouds.aws.client import Aws, HistoryProvider, Patience, PlacementProvider, aws_providers
+from deepvm.catalog.clouds.aws.client import Aws, Patience
+from deepvm.catalog.clouds.aws.providers import HistoryProvider, PlacementProvider, aws_providers
 from deepvm.catalog.clouds.aws.throttling import Busy, Refusals, give_words
 from deepvm.catalog.signals.fetching import Wish, _fetched
 from deepvm.catalog.signals.signal import OFFERINGS, QUOTAS, SPECS, ZONES

@@ -14,14 +14,17 @@ from botocore.stub import ANY
 from support.aws_account import NOW, REGION, Step, account, pages, recorded
 from support.places import SHARED
 
-from deepvm.catalog.clouds.aws.client import Aws, HistoryProvider, Patience, PlacementProvider, aws_providers
+from deepvm.catalog.clouds.aws.client import Aws, Patience
 from deepvm.catalog.clouds.aws.providers import (
+    HistoryProvider,
     OfferingsProvider,
     OnDemandProvider,
+    PlacementProvider,
     QuotasProvider,
     SpecsProvider,
     SpotProvider,
     ZonesProvider,
+    aws_providers,
 )
 from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
 from deepvm.catalog.signals import signal as kinds
@@ -326,9 +329,10 @@ class TestRequests:
 
 def test_nothing_is_loaded_before_something_is_asked():
     code = (
-        "import sys; from deepvm.catalog.clouds.aws.client import Aws, aws_providers, HistoryProvider;"
+        "import sys; from deepvm.catalog.clouds.aws.client import Aws;"
+        "from deepvm.catalog.clouds.aws.providers import aws_providers, HistoryProvider;"
         "aws_providers(Aws('nobody')); HistoryProvider(Aws(), 3);"
-        "import deepvm.catalog.doctor; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
+        "import deepvm.catalog.clouds.aws.checks; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

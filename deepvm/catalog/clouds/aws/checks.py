@@ -1,11 +1,10 @@
-"""Is AWS usable from here, and if not, what is missing: credentials, clock, each permission, quotas, the feed.
+"""Checks of ``deepvm doctor``: credentials, clock, each permission, quotas, the Spot Advisor feed.
 
 Every check is one small read-only request; nothing is started or changed.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,10 +15,10 @@ from deepvm.catalog.clouds.aws.errors import MOST_SKEW_S, Question
 from deepvm.catalog.clouds.aws.providers import PRICING_REGION, QuotasProvider
 from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
 from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
+from deepvm.catalog.clouds.base import Check
 from deepvm.catalog.signals.signal import Signal
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError, DeepVMError
-from deepvm.io.package_data import data_folder
 
 WARNING_SKEW_S = 60.0
 """A clock that is off by so much soon will be off by too much."""
@@ -28,23 +27,6 @@ _FAMILIES = ("Standard", "G and VT", "P")
 _ALLOWED = "DryRunOperation"
 _NO_QUOTA = "NoSuchResourceException"
 _A_QUOTA = FAMILIES["G and VT"].spot_code
-
-
-@dataclass(frozen=True)
-class Check:
-    """What was looked at, and how it stands.
-
-    Attributes:
-        name: what was looked at, such as ``permission ec2:DescribeInstances``.
-        ok: True; False: deepvm misses something that it needs; None: a warning, or it could not be looked at.
-        detail: what was found.
-        advice: what to do, empty when nothing.
-    """
-
-    name: str
-    ok: bool | None
-    detail: str
-    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,18 +56,8 @@ _PROBES = (
 )
 
 
-def iam_policy() -> str:
-    """The read-only IAM policy that deepvm needs, as JSON text that IAM accepts."""
-    return (data_folder() / "aws" / "iam-policy.json").read_text(encoding="utf-8")
-
-
-def iam_actions() -> tuple[str, ...]:
-    """The actions of the policy, in its order."""
-    return tuple(action for statement in json.loads(iam_policy())["Statement"] for action in statement["Action"])
-
-
 def check_aws(aws: Aws, region: str, now: datetime) -> tuple[Check, ...]:
-    """Look at everything that live data needs. Blocks for at most a few minutes; raises nothing for what fails.
+    """Check everything that live data needs. Blocks for at most a few minutes; what fails is no exception.
 
     Args:
         aws: the account.

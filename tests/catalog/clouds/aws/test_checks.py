@@ -9,11 +9,13 @@ from email.utils import format_datetime
 import pytest
 from support.aws_account import FOLDER, NOW, REGION, Step, account
 
-from deepvm.catalog import doctor
+from deepvm.catalog.clouds import DEFAULT_CLOUD
+from deepvm.catalog.clouds.aws import checks as aws_checks
+from deepvm.catalog.clouds.aws.checks import check_aws
 from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
 from deepvm.catalog.clouds.aws.spot_advisor import URL_VARIABLE
-from deepvm.catalog.doctor import Check, check_aws, iam_actions, iam_policy
+from deepvm.catalog.clouds.base import Check
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError
 
@@ -28,6 +30,12 @@ EC2_PROBES = (
     "get_spot_placement_scores",
     "describe_instances",
 )
+
+
+def iam_actions():
+    """The actions of the policy, in its order."""
+    statements = json.loads(DEFAULT_CLOUD.policy())["Statement"]
+    return tuple(action for statement in statements for action in statement["Action"])
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +108,7 @@ def test_a_healthy_account():
 
 def test_dry_runs_are_asked_for():
     """A question without DryRun would do more than look."""
-    for probe in doctor._PROBES:
+    for probe in aws_checks._PROBES:
         assert probe.dry == (probe.service == "ec2")
     strict = Step("ec2", "describe_regions", DRY, code="DryRunOperation", status=412)
     assert checked(*steps(describe_regions=[strict]))["permission ec2:DescribeRegions"].ok
@@ -187,7 +195,7 @@ def test_quotas_that_cannot_be_had_are_one_warning():
 
 
 def test_an_answer_without_a_date_says_nothing_about_the_clock():
-    assert doctor._clock({}) == Check("clock", None, "AWS's answer had no date to compare with")
+    assert aws_checks._clock({}) == Check("clock", None, "AWS's answer had no date to compare with")
 
 
 class TestWithoutAnAccount:
@@ -221,18 +229,18 @@ class TestFeed:
 
         with serving(say(FILE)) as url:
             monkeypatch.setenv(URL_VARIABLE, url)
-            assert doctor._advisor(REGION, NOW) == Check("Spot Advisor feed", True, "3 types in us-east-1")
+            assert aws_checks._advisor(REGION, NOW) == Check("Spot Advisor feed", True, "3 types in us-east-1")
 
     def test_a_wrong_setting(self, monkeypatch):
         monkeypatch.setenv(URL_VARIABLE, "file:///etc/passwd")
-        check = doctor._advisor(REGION, NOW)
+        check = aws_checks._advisor(REGION, NOW)
         assert check.ok is False
         assert URL_VARIABLE in check.detail
 
 
 class TestPolicy:
     def test_it_is_a_policy_that_only_reads(self):
-        document = json.loads(iam_policy())
+        document = json.loads(DEFAULT_CLOUD.policy())
         assert document["Version"] == "2012-10-17"
         assert all(s["Effect"] == "Allow" for s in document["Statement"])
         assert all(action.partition(":")[2].startswith(("Describe", "Get")) for action in iam_actions())
@@ -249,7 +257,7 @@ class TestPolicy:
 
     def test_each_action_has_its_check_in_the_same_order(self):
         prefix = {"service-quotas": "servicequotas"}
-        probes = [f"{prefix.get(p.service, p.service)}:{p.operation}" for p in doctor._PROBES]
+        probes = [f"{prefix.get(p.service, p.service)}:{p.operation}" for p in aws_checks._PROBES]
         assert probes == list(iam_actions())
 
     def test_nothing_else_is_asked_by_the_providers(self):
@@ -257,9 +265,7 @@ class TestPolicy:
         import re
         from pathlib import Path
 
-        folder = Path(doctor.__file__).parent
-        files = (folder / "doctor.py", *(folder / "clouds" / "aws").glob("*.py"))
-        code = "".join(file.read_text() for file in files)
+        code = "".join(file.read_text() for file in Path(aws_checks.__file__).parent.glob("*.py"))
         named = set(re.findall(r'"((?:Describe|Get)[A-Z]\w+)"', code)) - {"GetCallerIdentity"}
         assert named == {action.partition(":")[2] for action in iam_actions()}
 

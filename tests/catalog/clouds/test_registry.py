@@ -1,0 +1,131 @@
+"""A new cloud is one class and one line: it then has catalogs, a cache of its own, and a place in every list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from support.catalog_signals import Fake
+
+from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, cloud_of, region_in
+from deepvm.catalog.clouds.base import Cloud, QuotaFamily, Region
+from deepvm.catalog.market.live import MarketRequest, open_market, open_markets, placement
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PLACEMENT, QUOTAS, SPECS, SPOT, ZONES, Provider
+from deepvm.catalog.store import catalog_names, load_catalog, may_be_market
+from deepvm.core.cluster.instances import Market
+from deepvm.errors import CloudError, RequestError
+
+T4 = {"name": "T4", "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16.0}
+CANNED = {
+    SPECS: {
+        "n1-t4": {"vcpus": 4, "memory_gib": 15.0, "baseline_gbps": 5.0, "peak_gbps": 10.0, "gpu": T4},
+        "n1-standard-4": {"vcpus": 4, "memory_gib": 15.0, "baseline_gbps": 5.0},
+    },
+    OFFERINGS: {"n1-t4": ["mars-1-a"], "n1-standard-4": ["mars-1-a"]},
+    ZONES: {"mars-1-a": "a"},
+    ON_DEMAND: {"n1-t4": "0.54", "n1-standard-4": "0.19"},
+    SPOT: {"n1-t4": {"mars-1-a": ["0.16", "2026-11-21T09:00:00Z"]}},
+    QUOTAS: [{"family": "T4", "market": "spot", "code": "Q1", "vcpus": 16, "in_use": 0}],
+}
+
+
+class Mars(Cloud):
+    """A cloud that answers from a dictionary."""
+
+    name = "mars"
+    title = "Mars Cloud"
+    quota_families: Mapping[str, QuotaFamily] = {"T4": QuotaFamily("T4", "", "Q1", "", "preemptible T4 vCPUs")}
+
+    def quota_family(self, type_name: str) -> str:
+        return "T4" if type_name.endswith("t4") else "general"
+
+    def check_region(self, name: str, option: str = "region") -> str:
+        if not name.startswith("mars-"):
+            raise RequestError(option, name, "a region of Mars, such as mars-1")
+        return name
+
+    def own_region(self, named: str, profile: str, environ: Mapping[str, str]) -> Region:
+        return Region(named or environ.get("MARS_REGION", "mars-1"), "the default")
+
+    def known_regions(self) -> Sequence[str]:
+        return ("mars-1", "mars-2")
+
+    def account_regions(self, profile: str) -> tuple[str, ...]:
+        return ("mars-1",)
+
+    def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
+        return bool(environ.get("MARS_KEY"))
+
+    def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
+        return "rover"
+
+    def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
+        return {kind: Fake(kind, data=data) for kind, data in CANNED.items()}
+
+    def placement_provider(self, profile: str, types: Sequence[str], count: int) -> Provider:
+        return Fake(PLACEMENT, data=[{"zone": "mars-1-a", "score": 7}])
+
+
+@pytest.fixture(autouse=True)
+def mars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    monkeypatch.setitem(REGISTRY, "mars", Mars())
+    monkeypatch.setenv("DEEPVM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("MARS_KEY", "dust")
+    for name in ("AWS_ENDPOINT_URL", "DEEPVM_ADVISOR_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return REGISTRY["mars"]
+
+
+def test_its_market_is_a_catalog(tmp_path: Path) -> None:
+    catalog = load_catalog("mars-mars-1", prices="live")
+    assert (catalog.name, catalog.region, len(catalog)) == ("mars-mars-1", "mars-1", 2)
+    assert catalog.description == "Mars Cloud's types and prices in mars-1"
+    vm = catalog["n1-t4"]
+    assert (vm.quota_family, vm.micro_usd_per_hour(Market.SPOT)) == ("T4", 160_000)
+    assert vm.eflops == load_catalog("paper")["g4dn.xlarge"].eflops, "the same GPU, measured elsewhere"
+    (quota,) = catalog.quotas
+    assert (quota.vcpus, quota.code, quota.title) == (16, "Q1", "preemptible T4 vCPUs")
+    assert load_catalog("mars", offline=True).instances == catalog.instances, "its cache answers, in its own region"
+    assert (tmp_path / "cloud_mars" / "mars-1" / "account-rover" / "quotas.json").exists()
+
+
+def test_all_its_regions_and_placement_scores() -> None:
+    (catalog,) = open_markets(["all"], MarketRequest(), cloud=cloud_of("mars"))
+    found = placement(catalog, catalog["n1-t4"], 3, MarketRequest())
+    assert found.scores == {"mars-1-a": 7}
+
+
+def test_names_lead_to_the_cloud(mars: Cloud) -> None:
+    assert [cloud_of(n) for n in ("mars", "mars-mars-2", "aws-us-east-1", "paper")] == [
+        *(mars, mars),
+        *(DEFAULT_CLOUD, DEFAULT_CLOUD),
+    ]
+    assert [region_in(n) for n in ("mars", "mars-", "mars-mars-2", "paper")] == ["", None, "mars-2", None]
+    assert (may_be_market("mars"), may_be_market("mars-mine.json"), may_be_market("venus")) == (True, False, False)
+    with pytest.raises(RequestError, match="a region of Mars"):
+        load_catalog("mars-us-east-1")
+
+
+def test_without_credentials_and_snapshot_the_reason_is_said(mars: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MARS_KEY")
+    with pytest.raises(CloudError) as caught:
+        placement(open_market("us-east-1"), next(iter(open_market("us-east-1"))), 1, MarketRequest(offline=True))
+    assert "offline" in str(caught.value)
+    assert mars.snapshot_regions() == ()
+    assert not [name for name in catalog_names() if name.startswith("mars")]
+    assert (mars.policy(), mars.check("", "mars-1", datetime.now().astimezone(), 1.0)) == ("", ())
+
+
+@pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda c: c.name)
+def test_every_cloud_keeps_its_word(cloud: Cloud) -> None:
+    assert REGISTRY[cloud.name] is cloud
+    own = cloud.own_region("", "", {})
+    assert cloud.check_region(own.name) == own.name
+    assert own.name in cloud.known_regions()
+    assert set(cloud.snapshot_regions()) <= set(cloud.known_regions())
+    assert all(s.origin == "snapshot" for r in cloud.snapshot_regions() for s in cloud.snapshot(r).values())
+    assert all(cloud.quota_families[f].name == f for f in cloud.quota_families)
+    assert set(cloud.public_providers()) < set(cloud.providers([], ""))
+    assert "/" not in cloud.account_tag("", {})
