@@ -134,7 +134,7 @@ def test_third_party_libraries_stay_in_their_places() -> None:
     ("source", "name"),
     [
         ("core/units.py", "deepvm.planner.request"),
-        ("core/units.py", "deepvm.io.files"),
+        ("core/units.py", "deepvm.io.times"),
         ("planner/search/ilp.py", "deepvm.catalog.store"),
         ("catalog/store.py", "deepvm.planner.request"),
         ("planner/request.py", "deepvm.cli.main"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,113 +26,93 @@ MOST_VMS, _MOST_USD, _LEAST_S = 10_000, 1e9, 1e-9
 """Slips that would end in an overflow, or in more memory than there is: VMs, their price, the length of a step."""
 
 
-class _Wrong(ValueError):
-    """What may stand there, in words."""
+@dataclass(frozen=True)
+class _Key:
+    """What a key may say: in words, and by a reader that raises ValueError for everything else."""
+
+    allowed: str
+    read: Callable[[Any], Any]
+    optional: bool = False  # null is allowed, and means that there is none
 
 
-def _number(value: Any, least: float, allowed: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < math.inf:
-        raise _Wrong(allowed)
-    return float(value)
+def _number(most: float) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+            raise ValueError
+        return float(value)
+
+    return read
 
 
 def _span(value: Any) -> Span:
-    allowed = f"seconds from 0 without a unit, or [low, high] with low <= high, at most {MOST_SECONDS:.0e}"
-    pair = value if isinstance(value, list) else [value, value]
-    if len(pair) != 2:
-        raise _Wrong(allowed)
-    low, high = (_number(v, 0.0, allowed) for v in pair)
-    if not low <= high <= MOST_SECONDS:
-        raise _Wrong(allowed)
+    low, high = map(_number(MOST_SECONDS), value if isinstance(value, list) else [value, value])
+    if low > high:
+        raise ValueError
     return Span(low, high)
 
 
-def _whole(value: Any, most: int = 10**12) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise _Wrong(f"a whole number from 1 to {most}")
-    return value
-
-
-def _vms(value: Any) -> int:
-    return _whole(value, MOST_VMS)
-
-
 def _lives(value: Any) -> tuple[float, ...]:
-    allowed = "seconds above 0, without a unit, or a list of them"
-    values = value if isinstance(value, list) else [value]
-    found = tuple(_number(v, 0.0, allowed) for v in values)
+    found = tuple(map(_number(sys.float_info.max), value if isinstance(value, list) else [value]))
     if not found or not all(found):
-        raise _Wrong(allowed)
+        raise ValueError
     return found
 
 
-def _usd(value: Any) -> float:
-    if _number(value, 0.0, "dollars an hour, from 0") > _MOST_USD:
-        raise _Wrong(f"dollars an hour, from 0 to {_MOST_USD:.0e}")
-    return float(value)
+def _whole(most: int) -> _Key:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise ValueError
+        return value
 
-
-def _share(value: Any) -> float:
-    if _number(value, 0.0, "a share from 0 to 1") > 1:
-        raise _Wrong("a share from 0 to 1")
-    return float(value)
-
-
-def _market(value: Any) -> Market:
-    try:
-        return Market(value)
-    except ValueError:
-        raise _Wrong(" or ".join(m.value for m in Market)) from None
+    return _Key(f"a whole number from 1 to {most}", read)
 
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _Wrong("true or false")
+        raise ValueError
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > 200 or not value.isprintable():
-        raise _Wrong("a name of up to 200 characters")
+        raise ValueError
     return value
 
 
 def _law(value: Any) -> str:
-    try:
-        Drawn(str(value), (1.0,))
-    except RequestError:
-        raise _Wrong(f"{', '.join(LAWS)}; {SHAPES}") from None
+    Drawn(str(value), (1.0,))
     return str(value)
 
 
-@dataclass(frozen=True)
-class _Key:
-    read: Callable[[Any], Any]
-    optional: bool = False  # null is allowed, and means that there is none
-
+_SPAN = _Key(
+    f"seconds from 0 without a unit, or [low, high] with low <= high, at most {MOST_SECONDS:.0e}",
+    _span,
+)
+_USD = _Key(f"dollars an hour, from 0 to {_MOST_USD:.0e}", _number(_MOST_USD))
+_TRUTH = _Key("true or false", _truth)
 
 _KEYS: Mapping[str, _Key] = {
-    "name": _Key(_text),
-    "steps": _Key(_whole),
-    "step_s": _Key(_span),
-    "save_s": _Key(_span),
-    "backup_s": _Key(_span),
-    "allocation_s": _Key(_span),
-    "preparation_s": _Key(_span),
-    "grace_s": _Key(_span),
-    "mttp_s": _Key(_lives, optional=True),
-    "save_every_steps": _Key(_whole, optional=True),
-    "spot_usd_per_hour": _Key(_usd),
-    "on_demand_usd_per_hour": _Key(_usd),
-    "market": _Key(_market),
-    "missed_notice_rate": _Key(_share),
-    "stall_s": _Key(_span, optional=True),
-    "memory_node_s": _Key(_span, optional=True),
-    "warm_preparation_s": _Key(_span, optional=True),
-    "proactive_replacement": _Key(_truth),
-    "vms": _Key(_vms),
-    "elastic": _Key(_truth),
-    "lifetime": _Key(_law),
+    "name": _Key("a name of up to 200 characters", _text),
+    "steps": _whole(10**12),
+    "step_s": _SPAN,
+    "save_s": _SPAN,
+    "backup_s": _SPAN,
+    "allocation_s": _SPAN,
+    "preparation_s": _SPAN,
+    "grace_s": _SPAN,
+    "mttp_s": _Key("seconds above 0, without a unit, or a list of them", _lives, optional=True),
+    "save_every_steps": replace(_whole(10**12), optional=True),
+    "spot_usd_per_hour": _USD,
+    "on_demand_usd_per_hour": _USD,
+    "market": _Key(" or ".join(m.value for m in Market), Market),
+    "missed_notice_rate": _Key("a share from 0 to 1", _number(1)),
+    "stall_s": replace(_SPAN, optional=True),
+    "memory_node_s": replace(_SPAN, optional=True),
+    "warm_preparation_s": replace(_SPAN, optional=True),
+    "proactive_replacement": _TRUTH,
+    "vms": _whole(MOST_VMS),
+    "elastic": _TRUTH,
+    "lifetime": _Key(f"{', '.join(LAWS)}; {SHAPES}", _law),
 }
 _REQUIRED = ("steps", "step_s")
 
@@ -178,7 +159,7 @@ def parse_job(text: str, place: str) -> Job:
         name, line = str(key.value), key.start_mark.line + 1
         try:
             _read(name, node, seen, found)
-        except (_Wrong, yaml.YAMLError, RecursionError, ValueError) as error:
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
             problems.append(f"line {line}: {name}: {str(error).splitlines()[0]}")
         seen[name] = line
     problems += [f"{name}: missing; a job needs it" for name in _REQUIRED if name not in seen]
@@ -192,9 +173,9 @@ def parse_job(text: str, place: str) -> Job:
 def _read(name: str, node: yaml.Node, seen: Collection[str], found: dict[str, Any]) -> None:
     known = _KEYS.get(name)
     if known is None:
-        raise _Wrong(f"there is no such key; {did_you_mean(name, _KEYS) or 'there are ' + ', '.join(_KEYS)}")
+        raise ValueError(f"there is no such key; {did_you_mean(name, _KEYS) or 'there are ' + ', '.join(_KEYS)}")
     if name in seen:
-        raise _Wrong("stands there twice")
+        raise ValueError("stands there twice")
     value = _value(node)
     if value is None and known.optional:
         if name == "mttp_s":
@@ -202,9 +183,11 @@ def _read(name: str, node: yaml.Node, seen: Collection[str], found: dict[str, An
         return
     try:
         found[name] = known.read(value)
-    except _Wrong as error:
+    except (ValueError, RequestError):
         shown = repr(value)
-        raise _Wrong(f"{shown if len(shown) < 60 else shown[:56] + ' ...'} cannot be used; allowed: {error}") from None
+        raise ValueError(
+            f"{shown if len(shown) < 60 else shown[:56] + ' ...'} cannot be used; allowed: {known.allowed}"
+        ) from None
 
 
 _POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", re.ASCII)
