@@ -18,7 +18,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -28,39 +28,6 @@ from deepvm.catalog.documents.json_file import exact_number
 from deepvm.catalog.documents.serialization import document_of
 from deepvm.core.cluster.instances import Catalog
 from deepvm.errors import CatalogFormatError, Problem
-
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "instance_type": ("instance_type",),
-    "vcpus": ("vcpus",),
-    "memory_gib": ("memory_gib",),
-    "network_gbps": ("network_gbps",),
-    "network_baseline_gbps": ("network_baseline_gbps",),
-    "on_demand_usd_per_hour": ("on_demand_usd_per_hour",),
-    "spot_usd_per_hour": ("spot_usd_per_hour",),
-    "gpu_name": ("gpu", "name"),
-    "gpu_count": ("gpu", "count"),
-    "gpu_memory_gib": ("gpu", "memory_gib"),
-    "gpu_manufacturer": ("gpu", "manufacturer"),
-    "eflops": ("eflops",),
-    "eflops_basis": ("eflops_basis",),
-    "eflops_source": ("eflops_source",),
-    "quota_family": ("quota_family",),
-    "hybrid_a": ("hybrid", "a"),
-    "hybrid_b": ("hybrid", "b"),
-    "hybrid_c": ("hybrid", "c"),
-    "ring_c": ("ring", "c"),
-    "ring_l": ("ring", "l"),
-    "measured": ("measured", "points"),
-    "speedup_basis": ("speedup_basis",),
-    "default_speedup": ("default_speedup",),
-    "cpu_architecture": ("cpu_architecture",),
-    "burstable": ("burstable",),
-    "current_generation": ("current_generation",),
-    "interruption_band": ("interruption_band",),
-    "unusable": ("unusable",),
-    "note": ("note",),
-}
-"""Columns in the order they are written, and where each stands in an instance (curves by their kind)."""
 
 MAX_ROWS = 20_000
 """As many instance types as the schema allows."""
@@ -83,25 +50,72 @@ KEYS = (
 )
 """Keys of the comment lines, beside ``quota`` and ``n_sat``."""
 
-_TEXTS = {
-    "instance_type",
-    "gpu_name",
-    "gpu_manufacturer",
-    "eflops_basis",
-    "eflops_source",
-    "default_speedup",
-    "quota_family",
-    "speedup_basis",
-    "cpu_architecture",
-    "unusable",
-    "note",
-}
-_TRUTHS = {"burstable", "current_generation"}
 _KINDS = ("hybrid", "ring", "measured")
 _COMMENT = re.compile(r"#\s*([A-Za-z_]+)\s*:(.*)")
 _NUMBER = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII)
 _FIELDS = "allowed: fields between commas; a field that holds a comma or a quote stands in double quotes"
 _ABOVE = "comment lines above the header"
+
+
+def _truth(text: str) -> object:
+    return {"true": True, "false": False}.get(text.lower(), text)  # spreadsheets write TRUE
+
+
+def _number(text: str) -> object:
+    """The exact number, or the text as it is, for validation to refuse."""
+    return exact_number(text) if _NUMBER.fullmatch(text) else text
+
+
+def _points(text: str) -> object:
+    """``1:1 2:1.775`` as pairs; the text as it is where it is not of this form."""
+    pairs = [token.split(":") for token in text.split()]
+    return [[_number(part) for part in pair] for pair in pairs] if all(len(p) == 2 for p in pairs) else text
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is read, and where it stands in an instance (curves by their kind): under its own name if empty."""
+
+    read: Callable[[str], object]
+    where: tuple[str, ...] = ()
+
+
+COLUMNS = {
+    "instance_type": Column(str),
+    "vcpus": Column(_number),
+    "memory_gib": Column(_number),
+    "network_gbps": Column(_number),
+    "network_baseline_gbps": Column(_number),
+    "on_demand_usd_per_hour": Column(_number),
+    "spot_usd_per_hour": Column(_number),
+    "gpu_name": Column(str, ("gpu", "name")),
+    "gpu_count": Column(_number, ("gpu", "count")),
+    "gpu_memory_gib": Column(_number, ("gpu", "memory_gib")),
+    "gpu_manufacturer": Column(str, ("gpu", "manufacturer")),
+    "eflops": Column(_number),
+    "eflops_basis": Column(str),
+    "eflops_source": Column(str),
+    "quota_family": Column(str),
+    "hybrid_a": Column(_number, ("hybrid", "a")),
+    "hybrid_b": Column(_number, ("hybrid", "b")),
+    "hybrid_c": Column(_number, ("hybrid", "c")),
+    "ring_c": Column(_number, ("ring", "c")),
+    "ring_l": Column(_number, ("ring", "l")),
+    "measured": Column(_points, ("measured", "points")),
+    "speedup_basis": Column(str),
+    "default_speedup": Column(str),
+    "cpu_architecture": Column(str),
+    "burstable": Column(_truth),
+    "current_generation": Column(_truth),
+    "interruption_band": Column(_number),
+    "unusable": Column(str),
+    "note": Column(str),
+}
+"""Columns in the order they are written."""
+
+
+def _where(column: str) -> tuple[str, ...]:
+    return COLUMNS[column].where or (column,)
 
 
 @dataclass
@@ -137,7 +151,7 @@ class Sheet:
             steps = [self.kinds[row][int(steps[1])], steps[2]]
         elif steps == ["gpu"]:
             steps = ["gpu", "name"]
-        return next((column for column, where in COLUMNS.items() if list(where) == list(steps[:2])), "")
+        return next((name for name in COLUMNS if _where(name) == tuple(steps[:2])), "")
 
 
 def parse_csv(text: str, path: FilePath) -> Sheet:
@@ -289,8 +303,8 @@ def _read_row(sheet: Sheet, header: Sequence[str], cells: Sequence[str], line: i
     for column, cell in zip(header, map(str.strip, cells), strict=True):
         if not cell:
             continue
-        *parent, name = COLUMNS[column]
-        value = _value(column, cell)
+        *parent, name = _where(column)
+        value = COLUMNS[column].read(cell)
         if not parent:
             instance[name] = value
         elif parent == ["gpu"]:
@@ -304,25 +318,6 @@ def _read_row(sheet: Sheet, header: Sequence[str], cells: Sequence[str], line: i
     instances.append(instance)
 
 
-def _value(column: str, cell: str) -> object:
-    if column in _TEXTS:
-        return cell
-    if column in _TRUTHS:  # spreadsheets write TRUE
-        return {"true": True, "false": False}.get(cell.lower(), cell)
-    return _points(cell) if column == "measured" else _number(cell)
-
-
-def _number(text: str) -> object:
-    """The exact number, or the text as it is, for validation to refuse."""
-    return exact_number(text) if _NUMBER.fullmatch(text) else text
-
-
-def _points(text: str) -> object:
-    """``1:1 2:1.775`` as pairs; the text as it is where it is not of this form."""
-    pairs = [token.split(":") for token in text.split()]
-    return [[_number(part) for part in pair] for pair in pairs] if all(len(p) == 2 for p in pairs) else text
-
-
 def _comment(key: str, value: object) -> str:
     line = f"# {key}: {value}"
     # Commas at the end look like those that a spreadsheet adds: quotes keep them.
@@ -333,11 +328,11 @@ def _cells(instance: dict[str, Any]) -> list[str]:
     general = {c["kind"]: c for c in instance.get("speedups", ()) if c.get("workload") is None}
     whole = {**instance, **general}
     cells = []
-    for where in COLUMNS.values():
+    for column in COLUMNS:
         value: Any = whole
-        for step in where:
+        for step in _where(column):
             value = (value or {}).get(step)
-        if where[-1] == "points":
+        if column == "measured":
             value = " ".join(f"{n}:{s}" for n, s in value or ())
         cells.append("" if value is None else str(value).lower() if isinstance(value, bool) else str(value))
     return cells
