@@ -8,11 +8,11 @@ import numpy as np
 
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.cluster.speedup import SpeedupCurve, scaling_factor
+from deepvm.core.spelling import listed
+from deepvm.core.units import counted
 
 LARGEST_COUNT = 32
 """Curves are examined for n = 1 to this many VMs, the largest cluster of the paper's experiments."""
-
-_NAMED = 5
 
 
 def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
@@ -31,7 +31,9 @@ def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
         ("without memory, network or on-demand price, no memory nodes", [i for i in cpus if not _holds(i)]),
         ("dearer on the spot market than on demand", [i for i in catalog if _spot_is_dearer(i)]),
     )
-    named = [f"{_count(types)} {what}: {_names(types)}" for what, types in groups if types]
+    named = [
+        f"{counted(len(types), 'type')} {what}: {listed([i.name for i in types])}" for what, types in groups if types
+    ]
     return tuple([*named, *(w for i in gpus for c in i.speedups for w in _clamped(i, c))])
 
 
@@ -63,12 +65,3 @@ def _ranges(sizes: Iterable[float]) -> str:
         else:
             runs.append([size])
     return ", ".join("-".join(map(str, run)) for run in runs)
-
-
-def _count(types: list[InstanceType]) -> str:
-    return f"{len(types)} {'type' if len(types) == 1 else 'types'}"
-
-
-def _names(types: list[InstanceType]) -> str:
-    more = f" and {len(types) - _NAMED} more" if len(types) > _NAMED else ""
-    return ", ".join(i.name for i in types[:_NAMED]) + more

@@ -1,8 +1,8 @@
-"""Which name somebody meant who made a typing error."""
+"""Names in messages: which one was meant after a typing error, and lists of many."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _SHARE = 0.4
 _LONGEST = 100
@@ -80,3 +80,8 @@ def examples(name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = nearest(name, names, 3)
     return f"; did you mean {' or '.join(near)}?" if near else f", such as {', '.join(names[:8])}"
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """``a, b and 3 more``."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -27,6 +27,7 @@ from deepvm.catalog.documents.findings import Path, shown, unknown_name
 from deepvm.catalog.documents.json_file import exact_number
 from deepvm.catalog.documents.serialization import document_of
 from deepvm.core.cluster.instances import Catalog
+from deepvm.core.spelling import listed
 from deepvm.errors import CatalogFormatError, Problem
 
 MAX_ROWS = 20_000
@@ -349,8 +350,4 @@ def _left_out(document: dict[str, Any]) -> tuple[str, ...]:
         "spot prices by zone": [i["instance_type"] for i in document["instances"] if i.get("spot_zones")],
         "rings beyond measured points": [name for name, c in general if c.get("beyond")],
     }
-    return tuple(f"CSV cannot hold {what}: {_listed(of)}" for what, of in lost.items() if of)
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return tuple(f"CSV cannot hold {what}: {listed(of)}" for what, of in lost.items() if of)

@@ -26,6 +26,7 @@ from datetime import datetime
 
 from deepvm.catalog.measured.entries import Entry, Note
 from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.spelling import listed
 
 FAR_APART = 1.25
 """Links whose ratios differ by more than this factor make published figures estimates."""
@@ -234,8 +235,3 @@ def _measured(entry: Entry) -> float:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
-
-
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """``a, b and 3 more``."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deepvm.catalog.measured.comparable_eflops import choose_workload, listed, smallest_of_each_gpu
+from deepvm.catalog.measured.comparable_eflops import choose_workload, smallest_of_each_gpu
 from deepvm.catalog.measured.entries import Entry, Note, same_workload
 from deepvm.catalog.measured.gpu_check import another_gpu, usable_entries
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
+from deepvm.core.spelling import listed
 from deepvm.core.units import counted
 
 FEWEST_SIZES = 3
