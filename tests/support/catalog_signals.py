@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from deepvm.catalog.signals import signal as provider
+from deepvm.catalog.signals.resolve import Mode, Resolved, resolve_regions
 from deepvm.catalog.signals.signal import Provider, Signal
 from deepvm.errors import CloudError
 
@@ -86,3 +87,11 @@ class Cloud:
 
 def after(**delta: float) -> datetime:
     return NOW + timedelta(**delta)
+
+
+def resolve(region: str, kinds: Sequence[str], mode: Mode, *, snapshot: Mapping[str, Signal], **given: Any) -> Resolved:
+    """The signals of one region, with its error raised."""
+    found = resolve_regions([region], kinds, mode, snapshot=lambda _: snapshot, **given)[region]
+    if isinstance(found, CloudError):
+        raise found
+    return found

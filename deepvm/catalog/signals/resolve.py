@@ -51,42 +51,6 @@ class Resolved:
     failures: Mapping[str, CloudError] = field(default_factory=dict)
 
 
-def resolve(
-    region: str,
-    kinds: Sequence[str],
-    mode: Mode,
-    *,
-    cache: Cache,
-    providers: Providers | None,
-    snapshot: Mapping[str, Signal],
-    now: datetime,
-    progress: Callable[[str], None] = lambda _: None,
-    not_asked: str = "",
-    lock_wait_s: float = LOCK_WAIT_S,
-) -> Resolved:
-    """The signals of one region; see :func:`resolve_regions`.
-
-    Raises:
-        CloudError: ``live`` and the credentials do not work, or a price could not be had live.
-        RequestError: not the name of a region.
-    """
-    found = resolve_regions(
-        [region],
-        kinds,
-        mode,
-        cache=cache,
-        providers=providers,
-        snapshot=lambda _: snapshot,
-        now=now,
-        progress=progress,
-        not_asked=not_asked,
-        lock_wait_s=lock_wait_s,
-    )[region]
-    if isinstance(found, CloudError):
-        raise found
-    return found
-
-
 def resolve_regions(
     regions: Sequence[str],
     kinds: Sequence[str],

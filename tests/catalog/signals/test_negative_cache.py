@@ -6,13 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.catalog_signals import KINDS, NOW, REGION, Cloud, denied
+from support.catalog_signals import KINDS, NOW, REGION, Cloud, denied, resolve
 
-from deepvm.catalog.signals import fetching, resolve, signal
+from deepvm.catalog.signals import fetching, signal
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.fetching import Outcome, Wish
 from deepvm.catalog.signals.negative_cache import recent_failures, remember_failures
-from deepvm.catalog.signals.resolve import Mode
+from deepvm.catalog.signals.resolve import PATIENCE_S, Mode, Resolved
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache", "default")
 
 
-def signals(cache: Cache, cloud: Cloud, minutes: float = 0, mode: Mode = Mode.AUTO) -> resolve.Resolved:
+def signals(cache: Cache, cloud: Cloud, minutes: float = 0, mode: Mode = Mode.AUTO) -> Resolved:
     now = NOW + timedelta(minutes=minutes)
-    return resolve.resolve(REGION, KINDS, mode, cache=cache, providers=cloud, snapshot={}, now=now)
+    return resolve(REGION, KINDS, mode, cache=cache, providers=cloud, snapshot={}, now=now)
 
 
 @pytest.mark.parametrize("why", ["network", "timeout", "throttled"])
@@ -82,4 +82,4 @@ def test_status_does_not_list_them(cache: Cache) -> None:
 
 
 def test_auto_loses_patience_sooner_than_refresh() -> None:
-    assert resolve.PATIENCE_S <= 60 < fetching.GIVE_UP_S
+    assert PATIENCE_S <= 60 < fetching.GIVE_UP_S

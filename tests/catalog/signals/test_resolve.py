@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.catalog_signals import DATA, KINDS, NOW, REGION, Cloud, Fake, after, denied, signal
+from support.catalog_signals import DATA, KINDS, NOW, REGION, Cloud, Fake, after, denied, resolve, signal
 from support.effort import examples
 from support.places import TESTS
 
 from deepvm.catalog.signals import fetching
 from deepvm.catalog.signals import resolve as resolving
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.resolve import Mode, Resolved, resolve, resolve_regions
+from deepvm.catalog.signals.resolve import Mode, Resolved, resolve_regions
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.signals.signal_words import age, listed, rows
 from deepvm.errors import CloudError, RequestError
@@ -420,8 +420,8 @@ import sys, signal as unix
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.resolve import Mode, resolve
-from support.catalog_signals import KINDS, NOW, Cloud, Fake
+from deepvm.catalog.signals.resolve import Mode
+from support.catalog_signals import KINDS, NOW, Cloud, Fake, resolve
 cloud = Cloud(spot=Fake("spot", stall_s=60), specs=Fake("specs", stall_s=60))
 def progress(line):
     print(line, flush=True)
@@ -476,8 +476,8 @@ import sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.resolve import Mode, resolve
-from support.catalog_signals import KINDS, NOW, Cloud
+from deepvm.catalog.signals.resolve import Mode
+from support.catalog_signals import KINDS, NOW, Cloud, resolve
 cloud = Cloud()
 for fake in cloud.fakes.values():
     fake.stall_s = 0.7
