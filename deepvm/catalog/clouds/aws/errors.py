@@ -1,7 +1,6 @@
-"""Every way in which a question to AWS fails, as one error with a reason and a next step.
+"""Every way in which a request to AWS fails, as one error with a reason and a next step.
 
-The exceptions of botocore are told apart by their names: newer versions have some that older ones lack, and this module
-then needs neither.
+botocore's exceptions are told apart by name, so this module loads no botocore and works with versions that lack some.
 """
 
 from __future__ import annotations
@@ -74,6 +73,7 @@ _NO_REGION = {
     "UnknownRegionError",
 }
 
+_NETWORK = {"HTTPClientError", "ConnectionError", "IncompleteReadError", "ResponseStreamingError", "OSError"}
 _UNREADABLE = {"ResponseParserError", "PaginationError", "UnicodeDecodeError", "JSONDecodeError"}
 # boto3 takes what comes for what AWS sends; a list or a string in the place of an object breaks it anywhere.
 _ANOTHER_FORM = {"AttributeError", "LookupError", "RecursionError", "TypeError", "ValueError"}
@@ -87,6 +87,17 @@ _LATER = "wait a minute, then 'deepvm catalog refresh' asks again"
 _CHECK_NETWORK = "check the network, the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL, then try again"
 
 _NOT_AWS = "see that AWS itself answers: check the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL"
+
+_BY_EXCEPTION = (
+    # names of exceptions, why, what was found (empty: the exception's own words), what to do; the first match counts
+    (_NO_CREDENTIALS, "credentials", "", _GIVE_KEYS),
+    ({"ReadTimeoutError", "ConnectTimeoutError", "TimeoutError"}, "timeout", "no answer in time", _CHECK_NETWORK),
+    ({"SSLError"}, "network", "", "if a proxy opens TLS connections, name its certificate in AWS_CA_BUNDLE"),
+    ({"ProxyConnectionError"}, "network", "", "check the proxy settings (HTTPS_PROXY, NO_PROXY)"),
+    (_NETWORK, "network", "", _CHECK_NETWORK),
+    (_UNREADABLE, "reply", "the answer cannot be read ({name})", _NOT_AWS),
+    (_ANOTHER_FORM, "reply", "the answer does not have the form of AWS's", _NOT_AWS),
+)
 
 
 @dataclass(frozen=True)
@@ -220,27 +231,17 @@ def _of_exception(error: BaseException, question: Question, around: Circumstance
         # What a credential process writes may hold anything, so its words are not repeated.
         provider = getattr(error, "kwargs", {}).get("provider", "the provider")
         return "credentials", f"the credentials could not be had from {provider}", _CHECK_KEYS
-    if kinds & _NO_CREDENTIALS:
-        return "credentials", str(error), _GIVE_KEYS
-    if kinds & {"ReadTimeoutError", "ConnectTimeoutError", "TimeoutError"}:
-        return "timeout", "no answer in time", _CHECK_NETWORK
-    if "SSLError" in kinds:
-        return "network", str(error), "if a proxy opens TLS connections, name its certificate in AWS_CA_BUNDLE"
-    if "ProxyConnectionError" in kinds:
-        return "network", str(error), "check the proxy settings (HTTPS_PROXY, NO_PROXY)"
     if kinds & _NO_REGION:
         return "region", str(error), _other_region(question.region, around.regions)
     if "EndpointConnectionError" in kinds and around.regions and question.region not in around.regions:
         return "region", f"no region {question.region} is known", _other_region(question.region, around.regions)
-    if kinds & {"HTTPClientError", "ConnectionError", "IncompleteReadError", "ResponseStreamingError", "OSError"}:
-        return "network", str(error) or type(error).__name__, _CHECK_NETWORK
     if isinstance(error, ValueError) and "endpoint" in str(error).lower():
         return "network", str(error), "give AWS_ENDPOINT_URL as https://host[:port], or unset it"
-    if kinds & _UNREADABLE:
-        return "reply", f"the answer cannot be read ({type(error).__name__})", _NOT_AWS
-    if kinds & _ANOTHER_FORM:
-        return "reply", "the answer does not have the form of AWS's", _NOT_AWS
-    return "reply", f"{type(error).__name__}: {error}", "try again; if it stays, report it with this line"
+    name = type(error).__name__
+    for names, why, detail, advice in _BY_EXCEPTION:
+        if kinds & names:
+            return why, detail.format(name=name) or str(error) or name, advice
+    return "reply", f"{name}: {error}", "try again; if it stays, report it with this line"
 
 
 def _status(error: BaseException) -> int:
