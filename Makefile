@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PW ?= 3
 
-.PHONY: help recommend test test-slow check coverage bench clean
+.PHONY: help recommend test test-slow check coverage docs bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make test-slow   the long campaigns as well, and what the tests cover of core and planner"
 	@echo "make check       ruff and mypy --strict"
 	@echo "make coverage    how much of each room its own tests cover"
+	@echo "make docs        these pages as a site (build/site/)"
 	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
 	@echo "make clean       remove .venv and build/"
 
@@ -66,6 +67,14 @@ coverage: export OMP_NUM_THREADS := 1
 
 coverage: $(VENV)/.dev
 	$(BIN)/python scripts/coverage_rooms.py
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.made
+	@echo "Installing what builds the pages into $(VENV) ..." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
 
 bench: $(VENV)/.dev
 	@$(COMPILE)

@@ -124,7 +124,7 @@ def read_job(path: Path) -> Job:
         JobFormatError: unknown or repeated keys, or values that cannot be; names each with its line.
         DataError: there is no such file. CatalogFormatError: it is empty, no regular file, or not text.
     """
-    wanted = "give a job file; the README shows one"
+    wanted = "give a job file; docs/reference/job-file.md shows one"
     try:
         text = read_text(path, wanted)
     except FileNotFoundError as error:

@@ -136,7 +136,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     for name, data, said in [
-        ("none.yaml", None, "No such file.* give a job file; the README shows one"),
+        ("none.yaml", None, "No such file.* give a job file; docs/reference/job-file.md shows one"),
         ("binary.yaml", b"\xff\xfe\x00", "is not UTF-8"),
         ("large.yaml", b"#" * 1_000_001, "has 1000001 characters; give a job file"),
     ]:

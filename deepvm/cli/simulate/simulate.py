@@ -24,7 +24,10 @@ def simulate(
     more: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More files of --trace.")] = None,
     job: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="The job: a YAML file; the README lists its keys. Several are compared."),
+        typer.Option(
+            metavar="FILE",
+            help="The job: a YAML file; docs/reference/job-file.md lists its keys. Several are compared.",
+        ),
     ] = None,
     preset: Annotated[
         list[str] | None,

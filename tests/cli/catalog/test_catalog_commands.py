@@ -189,8 +189,9 @@ def test_what_needs_estimates_is_what_the_texts_say(basis: str, run: Run, tmp_pa
     assert ("Doubt: " in out and "those of its brother" in out) != needed
     code, out, _ = run(*words, "--estimates")
     assert code == 0 and "Doubt: " in out and "those of its brother" in out
-    # The README and the schema say the same.
-    (row,) = [r for r in (ROOT / "README.md").read_text().splitlines() if r.startswith(f"| `{basis}`")]
+    # The page and the schema say the same.
+    page = ROOT / "docs" / "reference" / "catalog-file.md"
+    (row,) = [r for r in page.read_text().splitlines() if r.startswith(f"| `{basis}`")]
     fields = json.loads(run("catalog", "schema")[1])["$defs"]["InstanceDocument"]["properties"]
     assert ("--estimates" in row) == ("--estimates" in fields[basis]["description"]) == needed
 

@@ -202,7 +202,11 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
     [
         (["--job", "bad.yaml"], 2, "bad.yaml, line 2: step_s: [2, 1] cannot be used; allowed: seconds from 0"),
         (["--job", "bad.yaml"], 2, "bad.yaml, line 3: safe_s: there is no such key; did you mean save_s?"),
-        (["--job", "none.yaml"], 4, "none.yaml: No such file or directory; give a job file; the README"),
+        (
+            ["--job", "none.yaml"],
+            4,
+            "none.yaml: No such file or directory; give a job file; docs/reference/",
+        ),
         (["--job", "."], 4, ".: file: is a folder"),
         (["--job", "/dev/zero"], 4, "/dev/zero: file: is a pipe, socket or device"),
         (["--job", "empty.yaml"], 4, "empty.yaml: file: is empty"),

@@ -71,23 +71,23 @@ def test_golden(name: str, traces: Path, run: Run) -> None:
     assert found == path.read_text()
 
 
-def readme_table(first: str) -> str:
-    """The block of the README whose first line begins so."""
-    text = (ROOT / "README.md").read_text()
+def guide_table(first: str) -> str:
+    """The block of the guide whose first line begins so."""
+    text = (ROOT / "docs" / "guide" / "simulate.md").read_text()
     return next(block for block in text.split("```text\n")[1:] if block.startswith(first)).partition("```")[0]
 
 
 @needs_traces
-def test_the_replay_of_the_readme_is_what_is_printed(run: Run) -> None:
+def test_the_replay_of_the_guide_is_what_is_printed(run: Run) -> None:
     code, out, _ = run("replay", str(REAL))
-    assert code == 0 and readme_table("policy ") in out and "32 traces: 4276 lives" in out
+    assert code == 0 and guide_table("policy ") in out and "32 traces: 4276 lives" in out
 
 
 @pytest.mark.slow
 @needs_traces
-def test_the_deadlines_of_the_readme_are_what_is_printed(run: Run) -> None:
+def test_the_deadlines_of_the_guide_are_what_is_printed(run: Run) -> None:
     code, out, _ = run("deadline", str(REAL), "--slack", "0.1,0.5,1")
-    assert code == 0 and readme_table("slack ") in out
+    assert code == 0 and guide_table("slack ") in out
 
 
 def test_every_golden_file_is_used() -> None:

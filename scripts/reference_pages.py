@@ -1,0 +1,98 @@
+"""Write docs/reference/cli.md and api.md from the code: ``python scripts/reference_pages.py``."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+import deepvm
+from deepvm.cli.lazy_group import COMMANDS, load
+
+PAGES = Path(__file__).parents[1] / "docs" / "reference"
+WIDTH = 110
+WRITTEN = "<!-- Written by scripts/reference_pages.py. -->\n"
+
+
+def commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+    """The command and those below it, each with what the user types."""
+    yield words, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, f"{words} {name}")
+
+
+def cli_page() -> str:
+    """Every command's help, as the terminal shows it."""
+    every = [found for entry in COMMANDS for found in commands(load(entry), f"deepvm {entry.name}")]
+    text = f"{WRITTEN}\n# Commands\n\n`deepvm COMMAND --help` prints the same.\n"
+    for words, command in every:
+        context = click.Context(command, info_name=words, terminal_width=WIDTH, help_option_names=["-h", "--help"])
+        text += f"\n## {words}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
+    return text
+
+
+def shown(parameter: inspect.Parameter) -> str:
+    """A parameter with its type, and its default where that is a plain value."""
+    star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    text = star + parameter.name
+    if parameter.annotation is not parameter.empty:
+        text += f": {parameter.annotation}"
+    if parameter.default is parameter.empty:
+        return text
+    plain = parameter.default is None or isinstance(parameter.default, (bool, int, float, str, tuple))
+    return f"{text} = {parameter.default!r}" if plain else f"{text} = ..."
+
+
+def signature(name: str, thing: Any) -> str:
+    """How the thing is called, one parameter a line."""
+    if not inspect.isfunction(thing) and not dataclasses.is_dataclass(thing):
+        return f"class {name}"
+    lines: list[str] = []
+    for parameter in inspect.signature(thing).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in lines:
+            lines.append("*")
+        if parameter.name != "self":
+            lines.append(shown(parameter))
+    return f"{name}(\n" + "".join(f"    {line},\n" for line in lines) + ")" if lines else f"{name}()"
+
+
+def entry(title: str, name: str, thing: Any) -> str:
+    """One public name: how it is called, and its docstring."""
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", inspect.cleandoc(thing.__doc__)).replace("``", "`")
+    return f"\n## {title}\n\n```py\n{signature(name, thing)}\n```\n\n```text\n{text}\n```\n"
+
+
+def api_page() -> str:
+    """Every public name of the package and of its training side."""
+    text = f"{WRITTEN}\n# Python API\n\nExamples: [Use deepvm from Python](../guide/python.md).\n"
+    for name in deepvm.__all__:
+        text += entry(f"deepvm.{name}", name, getattr(deepvm, name))
+    return text + checkpoint_api()
+
+
+def checkpoint_api() -> str:
+    """What a training script uses; needs torch."""
+    from deepvm.checkpoint import Checkpointer
+    from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter
+
+    text = entry("deepvm.checkpoint.Checkpointer", "Checkpointer", Checkpointer)
+    text += entry("Checkpointer(...)", "Checkpointer", Checkpointer.__init__)
+    for name, method in vars(Checkpointer).items():
+        if not name.startswith("_"):
+            method = method.fget if isinstance(method, property) else method
+            text += entry(f"Checkpointer.{name}", name, method) if inspect.isfunction(method) else ""
+    for thing in (DeepVMReader, DeepVMWriter):
+        text += entry(f"deepvm.checkpoint.dcp.{thing.__name__}", thing.__name__, thing)
+    return text
+
+
+PAGES_BY_NAME = {"cli.md": cli_page, "api.md": api_page}
+
+if __name__ == "__main__":
+    for name, page in PAGES_BY_NAME.items():
+        (PAGES / name).write_text(page())

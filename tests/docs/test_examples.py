@@ -1,0 +1,107 @@
+"""The examples of the pages do what the text around them says: Python, files that users write, trainings."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.pages import ROOT, blocks, pages_with, printed, text_of
+
+from deepvm.catalog.store import load_catalog
+
+CATALOG, JOB, SIMULATE = "docs/reference/catalog-file.md", "docs/reference/job-file.md", "docs/guide/simulate.md"
+PLAN, CHECKPOINT, SETTINGS = "docs/guide/plan.md", "docs/guide/checkpoint.md", "docs/reference/settings.md"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/python.md"])
+def test_python_examples_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for example in blocks(page, "python"):
+        exec(compile(example, page, "exec"), {})
+    assert capsys.readouterr().out.startswith("17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand) 2.8526 1477.92")
+
+
+def test_all_python_is_run() -> None:
+    assert pages_with("python") == ["README.md", "docs/guide/python.md"]
+    assert pages_with("python training") == ["README.md", CHECKPOINT]
+    assert pages_with("python dcp") == [CHECKPOINT]
+
+
+def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "my-quotas.json"
+    file.write_text(blocks(PLAN, "json")[0])
+    out = printed(f"deepvm recommend --pw 30 --quota {file} --architecture tiering --top 1 -o csv", capsys)
+    assert int(out.splitlines()[1].split(",")[3]) == 16  # 64 spot vCPUs
+
+
+def test_the_example_settings_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deepvm.toml").write_text(blocks(SETTINGS, "toml")[0])
+    rows = [line for line in printed("deepvm config show", capsys).splitlines() if "deepvm.toml" in line]
+    assert {"region", "checkpoint-size", "objective"} <= {row.split()[0] for row in rows}
+
+
+def test_all_variables_are_on_the_page_of_settings() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "deepvm").rglob("*.py"))
+    named = set(re.findall(r'"(DEEPVM_[A-Z_]+[A-Z])"', sources)) - {"DEEPVM_CHECKPOINT_KILL_AT"}
+    assert len(named) >= 9
+    assert not {name for name in named if f"`{name}`" not in text_of(SETTINGS)}
+
+
+def test_the_example_job_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(blocks(JOB, "yaml")[0])
+    out = printed(f"deepvm simulate --job {tmp_path / 'job.yaml'} --policy adaptive --runs 10", capsys)
+    assert out.startswith("my-model: 100000 steps on 1 VM, spot; 10 runs, seed 1")
+
+
+def test_what_a_memory_node_is_said_to_save(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks(SIMULATE, "yaml")
+    bucket = example.replace("memory_node_s: 17", "backup_s: [120, 160]")
+    for job, said in ((example, 4.9), (bucket, 12.5)):
+        assert f"{said} %" in text_of(SIMULATE)
+        (tmp_path / "job.yaml").write_text(job)
+        out = printed(f"deepvm simulate --job {tmp_path / 'job.yaml'} --policy thesis --runs 400 -o json", capsys)
+        found = json.loads(out)["total_s"]["mean"] / (100_000 * 19.75029) - 1
+        assert 100 * found == pytest.approx(said, abs=0.1)
+
+
+def test_the_two_example_catalogs_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for ending in ("json", "csv"):
+        (tmp_path / f"mine.{ending}").write_text(blocks(CATALOG, ending)[0])
+    assert load_catalog(tmp_path / "mine.json") == load_catalog(tmp_path / "mine.csv")
+    assert "g6.xlarge" in printed(f"deepvm recommend --pw 3 --catalog {tmp_path / 'mine.csv'}", capsys)
+
+
+@pytest.mark.parametrize("page", ["README.md", CHECKPOINT])
+def test_the_training_example_trains_and_goes_on(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (example,) = blocks(page, "python training")
+    code = example.replace("tcp://10.0.0.7:7070", (tmp_path / "kept").as_uri())
+    assert "10_000" in code and code.count("file:///") == 2  # the one of the comment is left
+    usual = signal.getsignal(signal.SIGTERM)
+    for steps in (3, 5):
+        names: dict[str, Any] = {}
+        exec(compile(code.replace("10_000", str(steps)), page, "exec"), names)
+        assert names["ck"].version == steps
+        assert "scheduler" not in names or names["scheduler"].last_epoch == steps
+        signal.signal(signal.SIGTERM, usual)
+    assert sorted(p.name for p in (tmp_path / "kept").glob("*.pt")) == ["job-000000000003.pt", "job-000000000005.pt"]
+    assert ("scheduler" in names) == (page == CHECKPOINT)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_the_example_with_dcp_saves_and_loads(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (example,) = blocks(CHECKPOINT, "python dcp")
+    state = {"weights": torch.arange(4.0), "step": 7}
+    save, _, load = example.replace("/mnt/ckpt", str(tmp_path)).rpartition("dcp.load")
+    exec(compile(save, CHECKPOINT, "exec"), names := {"state": state})
+    state["weights"].zero_()
+    exec(compile("dcp.load" + load, CHECKPOINT, "exec"), names)
+    assert state["weights"].tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -1,0 +1,109 @@
+"""Every page tells the truth: its outputs are what its commands print, its Python runs, its commands exist.
+
+What the fences of a block promise: ``console``: the command prints exactly this; ``sh``: the commands run, in an empty
+folder, in the order of the page; ``sh node``, ``sh aws``, ``sh traces``: they need what a test has not, but have these
+options; ``python``: it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.pages import PAGES, ROOT, commands, pages_with, printed, text_of
+
+from deepvm.cli.lazy_group import COMMANDS, load
+
+CONSOLE = re.compile(r"```console\n\$ (deepvm [^\n]*)\n(.*?)```", re.DOTALL)
+NOT_HERE = ("sh node", "sh aws", "sh traces")
+MOST_README_BYTES = 8_000
+
+
+def settled(text: str) -> str:
+    return re.sub(r"\d+(\.\d+)? (years|days) old", "<age> old", text)
+
+
+@pytest.mark.parametrize("page", pages_with("console"))
+def test_outputs_are_what_the_commands_print(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``WRITE_GOLDEN=1`` writes the outputs anew."""
+    text = text_of(page)
+    fresh = CONSOLE.sub(lambda m: f"```console\n$ {m[1]}\n{printed(m[1], capsys)}```", text)
+    if os.environ.get("WRITE_GOLDEN"):
+        PAGES[page].write_text(fresh)
+        text = fresh
+    assert settled(fresh) == settled(text)
+
+
+def test_three_outputs_and_more_are_shown() -> None:
+    assert sum(len(CONSOLE.findall(text_of(page))) for page in PAGES) >= 3
+
+
+@pytest.mark.parametrize("page", pages_with("sh"))
+def test_shell_examples_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in commands(page, "sh"):
+        command, _, target = line.partition(" > ")
+        out = printed(command, capsys)
+        if target and target != "/dev/null":
+            (tmp_path / target).write_text(out)
+    written = {p.name for p in tmp_path.iterdir()}
+    assert WRITTEN.get(page, set()) <= written
+
+
+WRITTEN = {
+    "docs/guide/plan.md": {"sweep.csv", "figure7.svg"},
+    "docs/guide/simulate.md": {"bars.png", "sweep.png"},
+    "docs/guide/launch.md": {"plan.json", "main.tf.json", "sky", "fleet", "launch"},
+    "docs/reference/catalog-file.md": {"my.json", "my.csv"},
+}
+
+
+def test_the_pages_that_write_are_there() -> None:
+    assert set(WRITTEN) <= set(pages_with("sh"))
+    assert sum(len(commands(page, "sh")) for page in PAGES) >= 20
+
+
+def options_of(line: str) -> tuple[set[str], list[str]]:
+    """The options that the command of a line knows, and those that the line gives."""
+    name, *words = shlex.split(line)[1:]
+    command: Any = load(next(entry for entry in COMMANDS if entry.name == name))
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    assert not getattr(command, "commands", None), f"{line}: no such command"
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    return known, [word.partition("=")[0] for word in words if word.startswith("-")]
+
+
+@pytest.mark.parametrize("page", pages_with(*NOT_HERE))
+def test_commands_that_need_more_have_these_options(page: str) -> None:
+    for line in [line for info in NOT_HERE for line in commands(page, info)]:
+        known, given = options_of(line)
+        assert set(given) <= known, line
+
+
+def test_a_wrong_option_is_seen() -> None:
+    known, given = options_of("deepvm ckpt gc /mnt/ckpt --keep 2 --evry 1000")
+    assert "--keep" in known and set(given) - known == {"--evry"}
+    assert sum(len(commands(page, info)) for page in PAGES for info in NOT_HERE) >= 25
+
+
+def test_the_readme_is_one_page() -> None:
+    assert PAGES["README.md"].stat().st_size <= MOST_README_BYTES
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z-]+)", text_of(page), re.MULTILINE)}
+    assert len(named) >= 4
+    assert named <= targets
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+    assert "make test" in text_of("README.md")

@@ -1,0 +1,48 @@
+"""The pages of the project, and the blocks in them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from deepvm.cli.main import main
+from support.places import ROOT
+
+PAGES = {
+    str(path.relative_to(ROOT)): path
+    for path in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *sorted(ROOT.glob("docs/**/*.md")),
+    )
+}
+
+
+def text_of(page: str) -> str:
+    return PAGES[page].read_text()
+
+
+def blocks(page: str, info: str) -> list[str]:
+    """What stands in the fences of a page behind which exactly this is written, such as ``python training``."""
+    return re.findall(rf"^```{info}\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+
+
+def pages_with(*infos: str) -> list[str]:
+    return [page for page in PAGES if any(blocks(page, info) for info in infos)]
+
+
+def commands(page: str, info: str) -> list[str]:
+    """The lines ``deepvm ...`` of the shell blocks, in the order of the page, without their comments."""
+    lines = [line.split("  #")[0].strip() for block in blocks(page, info) for line in block.splitlines()]
+    return [line for line in lines if line.startswith("deepvm ")]
+
+
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(shlex.split(command)[1:])
+    out, _ = capsys.readouterr()
+    assert end.value.code == 0, command
+    return out
