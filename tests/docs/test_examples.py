@@ -19,6 +19,8 @@ PLAN, CHECKPOINT, SETTINGS = "docs/guide/plan.md", "docs/guide/checkpoint.md", "
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide/python.md"])
 def test_python_examples_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if "to_frame" in text_of(page):
+        pytest.importorskip("pandas")
     for example in blocks(page, "python"):
         exec(compile(example, page, "exec"), {})
     assert capsys.readouterr().out.startswith("17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand) 2.8526 1477.92")
@@ -51,6 +53,15 @@ def test_all_variables_are_on_the_page_of_settings() -> None:
     named = set(re.findall(r'"(DEEPVM_[A-Z_]+[A-Z])"', sources)) - {"DEEPVM_CHECKPOINT_KILL_AT"}
     assert len(named) >= 9
     assert not {name for name in named if f"`{name}`" not in text_of(SETTINGS)}
+
+
+def test_all_extras_are_on_the_page_of_settings() -> None:
+    (extras,) = re.findall(
+        r"\[project.optional-dependencies\]\n(.*?)\n\[", (ROOT / "pyproject.toml").read_text(), re.DOTALL
+    )
+    names = re.findall(r"^(\w+) = \[", extras, re.MULTILINE)
+    assert {"fit", "plot", "train"} <= set(names)
+    assert not [name for name in names if f"| `{name}` |" not in text_of(SETTINGS)]
 
 
 def test_the_example_job_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
