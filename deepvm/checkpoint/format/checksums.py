@@ -29,6 +29,7 @@ def seal(
     image: memoryview,
     layout: Layout,
     crcs: list[int] | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
     ready: Callable[[int], None] = lambda end: None,
     summed: Callable[[int, int], int] | None = None,
 ) -> Iterator[int]:
@@ -37,7 +38,8 @@ def seal(
     Args:
         image: the whole file, writable.
         layout: which checksums stand where.
-        crcs: gets the CRC-32 of each chunk of ``CHUNK_BYTES``.
+        crcs: gets the CRC-32 of each chunk.
+        chunk_bytes: bytes of a chunk.
         ready: waits until so many bytes from the start were filled in, but for checksums; all were unless given.
         summed: the CRC-32 of so many bytes (the second number) from a place on, where somebody knows it already.
 
@@ -48,8 +50,8 @@ def seal(
     fields = iter(sorted(layout.fields))
     field = next(fields, None)
     known: dict[tuple[int, int], int] = {}
-    for start in range(0, len(image), CHUNK_BYTES):
-        end = min(start + CHUNK_BYTES, len(image))
+    for start in range(0, len(image), chunk_bytes):
+        end = min(start + chunk_bytes, len(image))
         ready(end)
         # Layout sees to it that no range holds a checksum: the order in which they are filled in does not matter.
         while field is not None and field.position < end:
