@@ -42,7 +42,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from deepvm.checkpoint.dcp.dcp_record import Piece, seal, unseal
-from deepvm.checkpoint.files.durable_write import make_folder, sync_folder, write_file
+from deepvm.checkpoint.files.durable_write import failing, make_folder, sync_folder, write_file
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.crc import crc32
@@ -137,11 +137,9 @@ class DeepVMWriter(StorageWriter):
 
         if size:
             view = self._room(size)
-            try:
+            with failing(self._path / name):
                 make_folder(self._path)
                 self._place(self._path / name, view, fill(view), "dcp.data")
-            except OSError as error:
-                raise CheckpointError(f"{self._path / name}: cannot be written: {error.strerror or error}") from error
         done: Future[list[WriteResult]] = Future()
         done.set_result(found)
         return done
@@ -159,12 +157,10 @@ class DeepVMWriter(StorageWriter):
         if hasattr(metadata, "version"):
             metadata.version = _VERSION
         data = memoryview(seal(pickle.dumps(metadata), sorted(set(pieces.values()))))
-        try:
+        with failing(self._path / METADATA):
             make_folder(self._path)
             self._place(self._path / METADATA, data, (len(data),), "dcp.metadata")
             self._sweep({p.name for p in pieces.values()})
-        except OSError as error:
-            raise CheckpointError(f"{self._path / METADATA}: cannot be written: {error.strerror or error}") from error
 
     def storage_meta(self) -> StorageMeta | None:
         """See :class:`StorageWriter`."""

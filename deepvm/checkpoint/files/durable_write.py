@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.checkpoint.files.failpoints import point
+from deepvm.errors import CheckpointError
 
 PIECE = 16 * 2**20
 """Bytes of one write; also the least for which direct writes are tried."""
@@ -122,6 +123,15 @@ def can_reuse(folder: Path) -> bool:
     return medium(folder).kind in _LOCAL
 
 
+@contextlib.contextmanager
+def failing(path: Path, what: str = "written") -> Iterator[None]:
+    """Raise CheckpointError, which says what could not be done to a file or folder, in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be {what}: {error.strerror or error}") from error
+
+
 def sync_file(path: Path) -> None:
     """Have a file's bytes on the medium, those written through a mapping as well (Linux: fsync covers both).
 
@@ -161,11 +171,7 @@ def is_unused(path: Path) -> bool:
 
 def sync_folder(path: Path) -> None:
     """Make the names in a folder survive a crash of the machine."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_file(path)
 
 
 def make_folder(path: Path) -> None:

@@ -17,12 +17,8 @@ _left = int(_count) if _count.isdigit() else 1
 
 def point(label: str) -> None:
     """Say where the program is; the campaign may end it here."""
-    if label and label == _label:
-        _come_by()
-
-
-def _come_by() -> None:
     global _left
-    _left -= 1
-    if _left <= 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if label == _label:
+        _left -= 1
+        if _left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -10,7 +11,6 @@ from collections.abc import Collection
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import record_of, upcoming_of
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.errors import CheckpointError
 
 
 def ending() -> str:
@@ -35,14 +35,8 @@ def set_aside(folder: VersionFolder, job: str, versions: Collection[int]) -> Non
         target = folder.file(job, version)
         # The file last: without the others it is still known for what is left of a version.
         for path in (upcoming_of(target), record_of(target), target):
-            try:
+            with durable_write.failing(path, "set aside"), contextlib.suppress(FileNotFoundError):
                 os.rename(path, path.with_name(path.name + added))
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise CheckpointError(f"{path}: cannot be set aside: {error.strerror or error}") from error
-    try:
+    with durable_write.failing(folder.path):
         if numbers and folder.path.is_dir():
             durable_write.sync_folder(folder.path)
-    except OSError as error:
-        raise CheckpointError(f"{folder.path}: cannot be written: {error.strerror or error}") from error

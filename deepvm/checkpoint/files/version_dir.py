@@ -32,6 +32,7 @@ from deepvm.checkpoint.files.commit_record import (
     read_manifest as read_manifest,  # who has a folder reads and verifies its versions
 )
 from deepvm.checkpoint.files.commit_record import verify as verify
+from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import check_job as check_job
 from deepvm.checkpoint.files.file_names import file_name as file_name
@@ -113,11 +114,9 @@ class VersionFolder:
             CheckpointError: it could not be written; nothing of it is visible.
         """
         target = self.file(job, version)
-        try:
+        with failing(target):
             hidden = self.reserve(job, version)
             self._publish(hidden, target, lambda: self._write(hidden, image.cast("B"), final, "data"), manifest)
-        except OSError as error:
-            raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
         return target
 
     def enter(self) -> None:
@@ -150,10 +149,8 @@ class VersionFolder:
             CheckpointError: its record could not be written.
         """
         target = self.file(manifest.job, manifest.version)
-        try:
+        with failing(target):
             self._publish(hidden, target, lambda: None, lambda: manifest)
-        except OSError as error:
-            raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
         return target
 
     def _publish(self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], Manifest]) -> None:
@@ -255,12 +252,7 @@ class VersionFolder:
 
     def found(self, job: str = "") -> tuple[Found, ...]:
         """Every file that is named like a version, complete or not, by job, then newest first; of one job or all."""
-        try:
-            names = sorted(os.listdir(self.path))
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        names = self._names()
         # A record without its file: somebody removed a version that was complete, or the file system lost it.
         known = set(names)
         names += [n for n in (name.removesuffix(SUFFIX) for name in names) if n not in known]
@@ -268,6 +260,11 @@ class VersionFolder:
             names = [n for n in names if n.startswith(f"{job}-")]
         rows = [row for name in names if (row := self._look(name)) is not None and job in ("", row.job)]
         return tuple(sorted(rows, key=lambda f: (f.job, -f.version)))
+
+    def _names(self) -> list[str]:
+        with failing(self.path, "read"), contextlib.suppress(FileNotFoundError):
+            return sorted(os.listdir(self.path))
+        return []
 
     def _look(self, name: str) -> Found | None:
         parsed = parse_name(name)
@@ -327,17 +324,13 @@ class VersionFolder:
             CheckpointError: it cannot be removed.
         """
         target = self.file(job, version)
-        try:
+        with failing(target, "removed"), contextlib.suppress(FileNotFoundError):
             self._withdraw(upcoming_of(target))
             self._withdraw(record_of(target))
             if spare and self._reuses:
                 os.replace(target, self._spare(job))
             else:
                 target.unlink()
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise CheckpointError(f"{target}: cannot be removed: {error.strerror or error}") from error
 
     def drop_spare(self, job: str) -> None:
         """Give the space of a spare back: nothing more will be written for this job."""
@@ -346,13 +339,7 @@ class VersionFolder:
 
     def leftovers(self, older_than_s: float = 0) -> tuple[Path, ...]:
         """Spares, and what killed writers left: hidden files, and records that were to become those of versions."""
-        try:
-            names = sorted(filter(is_leftover, os.listdir(self.path)))
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}") from error
-        return tuple(p for n in names if age_s(p := self.path / n) >= older_than_s)
+        return tuple(p for n in filter(is_leftover, self._names()) if age_s(p := self.path / n) >= older_than_s)
 
     def clear(self, left: Path) -> None:
         """End what one of :meth:`leftovers` was for: a record is settled, another file removed. Raises OSError."""

@@ -97,8 +97,10 @@ class Layers:
             self.give_back(self._filled.slot)
         self._filled = None
 
-    def give_back(self, slot: Slot) -> None:
-        """Give a slot back behind the copies into it."""
+    def give_back(self, slot: Slot | None) -> None:
+        """Give a slot back, if there is one, behind the copies into it."""
+        if slot is None:
+            return
         if self._filled is not None and self._filled.slot is slot:
             self._filled = None
         self._pipeline.background(lambda: self._pipeline.give_back(slot))

@@ -252,8 +252,7 @@ class Versions:
         self._drop(begun)
         if self._ranks.world > 1:  # another layout is for all ranks to agree on, which they do in the next step
             reserved, self._reserved = self._reserved, None
-            if reserved is not None:
-                self._layers.give_back(reserved)
+            self._layers.give_back(reserved)
             raise CheckpointError("what is saved has changed behind the step")
         self._renew(tree, parts)
         if not self._copy(begun, parts, patience_s):
@@ -367,13 +366,11 @@ class Versions:
         all_whole, ready, digest, other, size, agreed, newest = self._ranks.least([*told, -self._attempt])
         self._attempt = 1 - newest
         if all_whole and digest != -other:
-            if slot is not None:
-                self._layers.give_back(slot)
+            self._layers.give_back(slot)
             raise CheckpointError("the ranks hold different models, optimizers or extras; all must be built alike")
         capacity = len(self._records[0]) if self._records else 0
         if all_whole and (not agreed or capacity < -size + 8):
-            if slot is not None:
-                self._layers.give_back(slot)
+            self._layers.give_back(slot)
             # Room to grow: a layout costs more than a few bytes.
             room = -size + -size // 4 + 1024
             self._records = [torch.zeros(room, dtype=torch.uint8, device="cpu") for _ in range(self._ranks.world)]
@@ -382,8 +379,7 @@ class Versions:
             slot = self._pipeline.take(patience_s)
             (ready,) = self._ranks.least([slot is not None])
         if not (all_whole and ready):
-            if slot is not None:
-                self._layers.give_back(slot)
+            self._layers.give_back(slot)
             return
         own = self._records[self._ranks.rank]
         own.copy_(pack(record, len(own)))

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
 import torch
 
@@ -31,7 +30,6 @@ log = logging.getLogger("deepvm.checkpoint")
 
 Sources = Sequence[torch.Tensor | None]
 _SHARE = 0.9  # of what is free on a device: the training's next peak may be higher than its last
-_Made = TypeVar("_Made")
 
 
 class Copying:

@@ -10,6 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -102,13 +103,16 @@ def nested_step(optimizer: torch.optim.Optimizer) -> bool:
 
     torch hooks the ``step`` of every class of which there was an object.
     """
-    count, frame = 0, sys._getframe(1)
+    frames = [f for f in callers() if f.f_code.co_name == "wrapper" and f.f_code.co_filename == _STEPS]
+    return sum(f.f_locals.get("self") is optimizer for f in frames) > 1
+
+
+def callers() -> Iterator[FrameType]:
+    """The frames of the functions that led here, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        if code.co_name == "wrapper" and code.co_filename == _STEPS and frame.f_locals.get("self") is optimizer:
-            count += 1
-        frame = frame.f_back  # type: ignore[assignment]
-    return count > 1
+        yield frame
+        frame = frame.f_back
 
 
 _STEPS = torch.optim.Optimizer.step.__code__.co_filename

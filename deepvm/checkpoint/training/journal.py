@@ -15,16 +15,10 @@ log = logging.getLogger("deepvm.checkpoint")
 class Journal:
     """A file that grows by whole lines; a disk that is full costs the lines, not the training."""
 
-    def __init__(self, path: Path | str | None, job: str, rank: int = 0) -> None:
-        """Remember where.
-
-        Args:
-            path: the file; None for none.
-            job: goes into each line.
-            rank: too.
-        """
+    def __init__(self, path: Path | str | None, job: str) -> None:
+        """Remember the file, if any, and the job, which goes into each line; only rank 0 writes one."""
         self._path = None if path is None else Path(path)
-        self._facts = {"job": job, "rank": rank}
+        self._facts = {"job": job, "rank": 0}
 
     def __call__(self, event: str, **facts: object) -> None:
         """Add a line."""

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,7 +35,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from deepvm.checkpoint.training.hooks import outside
+from deepvm.checkpoint.training.hooks import callers, outside
 from deepvm.errors import RequestError
 
 _NAMES = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
@@ -245,13 +244,7 @@ class LayerUpdates:
 
 def _scaled() -> bool:
     """Whether a GradScaler calls the optimizer: its change of the gradients does not show in their version counters."""
-    frame = sys._getframe()
-    scaler = torch.amp.GradScaler.step.__code__
-    while frame.f_code is not scaler:
-        if frame.f_back is None:
-            return False
-        frame = frame.f_back
-    return True
+    return any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in callers())
 
 
 def _refused(value: str, allowed: str) -> RequestError:
