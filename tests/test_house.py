@@ -39,7 +39,7 @@ PLACES = {
     "boto3": ["catalog/clouds/", "checkpoint/tiers/bucket.py"],
     "botocore": ["catalog/clouds/", "checkpoint/tiers/bucket.py"],
     "torch": ["checkpoint/", "profiling/", "lab/"],
-    "safetensors": ["checkpoint/format/export.py"],
+    "safetensors": ["checkpoint/files/export.py"],
     "torchsnapshot": ["profiling/checkpoint/"],
     "mpi4py": ["profiling/", "checkpoint/network/mpi_streams.py"],
     "typer": ["cli/"],

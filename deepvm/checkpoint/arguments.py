@@ -17,17 +17,17 @@ from deepvm.checkpoint.snapshot.strategies import CloneFirst, Strategy
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_tier
-from deepvm.checkpoint.training.announce import shown
+from deepvm.checkpoint.training.announce import without_secrets
 from deepvm.core.preemption.savepolicy import POLICIES, Auto, EverySeconds, EverySteps, Never, SavePolicy, parse_policy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
 JOB = "DEEPVM_JOB"
-"""Variable with the name of the training."""
+"""Environment variable with the name of the training."""
 MTBF = "DEEPVM_MTBF"
-"""Variable with the cluster's mean time between failures, such as ``2h``, for the policies that weigh saves."""
+"""Environment variable with the cluster's mean time between failures, such as ``2h``, for policies that weigh saves."""
 MTBF_S = 3600.0
-"""Where it is not set."""
+"""The default."""
 _DEFAULT = "job"
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "glusterfs")
 _SHARED = ("tcp://", "tcps://", "s3://")
@@ -36,10 +36,10 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journal: Any) -> list[str | Tier]:
-    """The tiers as a list of URLs and tiers, if all of these can be used; a path is a folder.
+    """Check these arguments; returns the tiers as a list of URLs and tiers, paths as folders.
 
     Raises:
-        RequestError: one cannot; names it.
+        RequestError: one is invalid; names it.
     """
     if not isinstance(model, torch.nn.Module):
         raise RequestError("model", model, "a torch.nn.Module")
@@ -60,11 +60,11 @@ def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journa
 
 
 def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: int) -> list[Tier]:
-    """The tiers that are meant, each able to take versions as far as can be told now.
+    """Open the tiers, and check that each can take versions, as far as that can be told now.
 
     Raises:
-        RequestError: no such kind of place, or no token for it.
-        CheckpointError: a place takes nothing.
+        RequestError: unknown kind of tier, or no token for it.
+        CheckpointError: a tier takes nothing.
     """
     opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
     for tier in opened:
@@ -73,10 +73,10 @@ def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: i
 
 
 def name_of(job: Any) -> tuple[str, bool]:
-    """The name of the training, and whether anybody has given it one.
+    """The name of the training, and whether it was given one.
 
     Raises:
-        RequestError: it cannot be a name.
+        RequestError: not a valid name.
     """
     name = job or os.environ.get(JOB)
     if name and not isinstance(name, str):
@@ -85,8 +85,8 @@ def name_of(job: Any) -> tuple[str, bool]:
 
 
 def warn_of_no_name(tiers: Sequence[Tier]) -> None:
-    """Say it if a training without a name goes where others may go, who would be taken for this one."""
-    places = [shown(tier.url) for tier in tiers if _is_shared(tier)]
+    """Warn if an unnamed training uses a shared tier, where another unnamed one would be taken for it."""
+    places = [without_secrets(tier.url) for tier in tiers if _is_shared(tier)]
     if places:
         log.warning(
             "this training has no name of its own, it is '%s'; another one without a name at %s would be taken for it: "
@@ -121,10 +121,10 @@ def parse_every(every: int | str | None) -> SavePolicy:
 
 
 def mtbf_of(policy: SavePolicy) -> float:
-    """The mean time between failures that a policy counts with; not looked up for those that need none.
+    """The mean time between failures for a policy; not looked up if it needs none.
 
     Raises:
-        RequestError: the variable holds no time.
+        RequestError: the variable is not a time.
     """
     return MTBF_S if isinstance(policy, (Never, EverySteps, EverySeconds)) else mtbf_s()
 
@@ -133,7 +133,7 @@ def mtbf_s() -> float:
     """The cluster's mean time between failures, as :data:`MTBF` says, seconds.
 
     Raises:
-        RequestError: the variable holds no time.
+        RequestError: the variable is not a time.
     """
     said = os.environ.get(MTBF, "").strip()
     return parse_seconds(said, MTBF, allowed="a time such as 2h") if said else MTBF_S

@@ -1,4 +1,4 @@
-"""Finding the newest version that is complete and undamaged, and giving it back to the objects of the training."""
+"""Find the newest complete, undamaged version and load it into the training's objects."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ log = logging.getLogger("deepvm.checkpoint")
 def restore_newest(
     state: TrainingState, tiers: Sequence[Tier], job: str, ranks: Ranks, *, allow_fresh: bool = False
 ) -> int:
-    """Restore the newest version that every rank can have; damaged and unreachable ones are passed over and logged.
+    """Restore the newest version that every rank can read; damaged and unreachable ones are skipped and logged.
 
-    A version that was there once is never taken for none: what is left of it, a record or a file of its name, is
-    evidence (see :meth:`Tier.damaged`), and whether to begin anew beside it is for the user to say.
+    Unreadable checkpoints raise; training never silently restarts: what is left of a version, a record or a file of its
+    name, is evidence (see :meth:`Tier.damaged`), and only the user may start anew beside it. Collective.
 
     Args:
-        state: what gets its state back.
+        state: the objects to restore.
         tiers: where versions are; the same on all ranks.
-        job: whose.
-        ranks: all of them come by.
-        allow_fresh: begin anew where versions are there and all of them are damaged; they are set aside.
+        job: name of the training.
+        ranks: this process among the others.
+        allow_fresh: if all versions are damaged, set them aside and start at 0.
 
     Returns:
         The version, 0 when there is none.
 
     Raises:
-        CheckpointError: no tier answers, what was found is of another model, or versions are there and none of them can
-            be had now, or at all; all ranks raise.
+        CheckpointError: no tier answers, the version is of another model, or versions exist but none can be read now,
+            or at all; all ranks raise.
     """
     found = ranks.by_first(lambda: _candidates(tiers, job))
     withheld: Exception | None = None
@@ -51,13 +51,13 @@ def restore_newest(
             tier, path = tiers[number], None
             try:
                 path = tier.fetch(manifest, Path(folder))
-            except (CheckpointError, OSError) as error:  # whatever it is, the other ranks wait below
+            except (CheckpointError, OSError) as error:  # any error: the other ranks wait below
                 if isinstance(error, DamagedError):
                     damaged[manifest.version, tier.url] = str(error)
                 else:
                     withheld = withheld or error
                 log.warning("version %d on %s is passed over: %s", manifest.version, tier.url, error)
-            if not ranks.least([path is not None])[0]:  # all ranks restore it, or none
+            if not ranks.minimum([path is not None])[0]:  # all ranks restore it, or none
                 continue
             assert path is not None
             tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
@@ -68,11 +68,11 @@ def restore_newest(
             if not ranks.rank:
                 tell_resumed(manifest, tier)
             return version
-    # A node that dies meanwhile comes back with what it promised: a run that began anew would be the loss of all of it.
-    if not ranks.least([withheld is None])[0]:
+    # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
+    if not ranks.minimum([withheld is None])[0]:
         raise CheckpointError(f"there are versions, and none can be had now; start again when it can: {withheld or ''}")
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
-    if ranks.least([not damaged])[0]:
+    if ranks.minimum([not damaged])[0]:
         if not ranks.rank:
             tell_fresh(job, tiers)
         return 0
@@ -90,7 +90,7 @@ def restore_newest(
 
 
 def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
-    """What is the matter with versions that no tier gives, by number and URL of the tier."""
+    """Problems of the damaged versions, by version and tier URL."""
     try:
         return {(d.version, tier.url): d.problem for tier in tiers for d in tier.damaged(job)}
     except (CheckpointError, RequestError) as error:
@@ -98,7 +98,7 @@ def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
 
 
 def _told(damaged: Mapping[tuple[int, str], str]) -> str:
-    """The newest of them, for people."""
+    """Describe the newest of them."""
     rows = sorted(damaged.items(), key=lambda row: (-row[0][0], row[0][1]))
     shown = [f"version {version} on {url}: {problem[:_LONGEST]}" for (version, url), problem in rows[:_MOST_SHOWN]]
     more = f", and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
@@ -106,7 +106,7 @@ def _told(damaged: Mapping[tuple[int, str], str]) -> str:
 
 
 def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]]) -> None:
-    """Where something is left, by number and URL of the tier."""
+    """Set aside what is left, by version and tier URL."""
     try:
         for tier in tiers:
             numbers = {version for version, url in left if url == tier.url}
@@ -117,15 +117,15 @@ def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]
 
 
 def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[Manifest, int]]:
-    """Complete versions and the number of their tier, newest first; of the same one, that of the first tier."""
+    """Complete versions with the index of their tier, newest first; of equal ones, the first tier's comes first."""
     found: list[tuple[Manifest, int]] = []
     silent: list[Exception] = []
     for number, tier in enumerate(tiers):
         try:
             found += [(manifest, number) for manifest in tier.versions(job)]
-        except (CheckpointError, RequestError) as error:  # such as a job's name that is too long for parts of it
+        except (CheckpointError, RequestError) as error:  # such as a job name that is too long for its parts
             silent.append(error)
-    if silent and not found:  # a run that began anew would overwrite what may be there
+    if silent and not found:  # starting at 0 would overwrite what may be there
         raise CheckpointError(f"{silent[0]}; a version may be there, so this training does not begin anew")
     for problem in silent:
         log.warning("a newer version may exist where nobody answers: %s", problem)

@@ -267,7 +267,7 @@ def test_bad_arguments(options: dict[str, Any], named: str, tmp_path: Path) -> N
 def test_time_as_schedule(tmp_path: Path) -> None:
     """Between two versions the training works for that time, what it stands still not counted."""
     job = Job(tmp_path, every="0.2s", keep=100)
-    made = job.saver._versions
+    made = job.saver._snapshotter
     begun = [made.last_s]
     while len(begun) < 5:
         stood_s = job.saver._context().facts.save_s
@@ -369,7 +369,7 @@ def test_a_training_that_goes_back_saves_on(every: str, tmp_path: Path) -> None:
     for path in [p for p in tmp_path.iterdir() if any(int(n) > 5 for n in re.findall(r"\d{6,}", p.name))]:
         path.unlink()
     assert job.saver.restore_latest() == 5
-    made = job.saver._versions
+    made = job.saver._snapshotter
     restored_s = made.last_s
     while made.last_step == 5 and job.saver.version < 30:
         job.train(job.saver.version + 1)

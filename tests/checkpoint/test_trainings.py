@@ -19,9 +19,9 @@ torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
-from deepvm.checkpoint.format.flatten import take_apart  # noqa: E402
+from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
-from deepvm.checkpoint.snapshot.pending_snapshot import Begun  # noqa: E402
+from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot  # noqa: E402
 from deepvm.checkpoint.training.save_handle import Handle  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
@@ -89,8 +89,8 @@ class Run:
 
     def settle(self) -> None:
         """A machine under load may need long for a version; none is to be skipped here."""
-        last: Handle | None = self.saver._versions.last
-        if last is not None and self.saver._versions.begun is None:
+        last: Handle | None = self.saver._snapshotter.last
+        if last is not None and self.saver._snapshotter.pending is None:
             last.local_done.exception(60)
 
 
@@ -343,14 +343,14 @@ def test_of_several_ranks_none_takes_a_slot_alone(tmp_path: Path) -> None:
     run = Run(tmp_path, every=None)
     run.step()
     run.saver.save(block=True)
-    made = run.saver._versions
+    made = run.saver._snapshotter
     made._ranks.world = 2
     try:
         early = made._state.early()
         tree = made._state.tree(1, early)
-        parts = take_apart(tree)
+        parts = flatten(tree)
         assert made._fits(parts)
-        begun = Begun(Handle(1), tree["model"], early, 0.0, parts, made._state.owned())
+        begun = PendingSnapshot(Handle(1), tree["model"], early, 0.0, parts, made._state.owned())
         assert not made._copy(begun, parts, 0.0)
     finally:
         made._ranks.world = 1

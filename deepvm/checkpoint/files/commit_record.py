@@ -1,9 +1,8 @@
-"""Commit records on the disk: which one vouches for a file, and whether the file is what it says.
+"""Commit records on disk: which one belongs to a file, and whether the file matches it.
 
-The record of a version is written before its file gets its name, under a hidden name of its own: the *upcoming* record,
-which gets the usual name afterwards. A version that takes the place of one with the same number has two records in
-between. At each moment one of the two fits the file, so there is no moment without a complete version; which one it is,
-the file itself tells.
+A version's record is written before its file is renamed, under a hidden name: the *upcoming* record, which gets the
+usual name afterwards. A version that replaces one of the same number has two records in between. At each moment one of
+the two matches the file, so a complete version always exists; reading the file tells which.
 """
 
 from __future__ import annotations
@@ -21,26 +20,25 @@ from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Manifest
 from deepvm.errors import DamagedError, RequestError
 
 UPCOMING = ".next"
-"""Added to the hidden name of a record whose file is about to get its name."""
+"""Suffix of the hidden name of a record whose file is about to be renamed."""
 _MOST_RECORD = 64 * 2**20
 _MOST_NAMED = 10
 
 
 def record_of(path: Path) -> Path:
-    """Where the commit record of a version's file is."""
+    """Path of the commit record of a version's file."""
     return path.with_name(path.name + SUFFIX)
 
 
 def upcoming_of(path: Path) -> Path:
-    """Where the record is that is about to take its place."""
+    """Path of the record that is about to replace it."""
     return path.with_name(f".{path.name}{SUFFIX}{UPCOMING}")
 
 
 def read_manifest(path: Path) -> Manifest:
     """The commit record of a version's file.
 
-    Where a writer is replacing the version, or was killed while it did, it is the one that fits the file; the file is
-    then read.
+    If the version is being replaced, or its writer was killed meanwhile, the file is read to find the matching one.
 
     Raises:
         FileNotFoundError: there is none. DamagedError: it cannot be read.
@@ -56,12 +54,12 @@ def read_manifest(path: Path) -> Manifest:
     try:
         _compare(path, upcoming)
     except DamagedError:
-        return _read(record_of(path))  # whoever asks finds the damage by himself
+        return _read(record_of(path))  # the caller finds the damage when it verifies
     return upcoming
 
 
 def settle(path: Path) -> None:
-    """End a replacement that a writer did not: the record that fits the file stays, and has the usual name.
+    """Finish a replacement that its writer did not: keep the record that matches the file, under the usual name.
 
     Raises:
         OSError: it could not be done.
@@ -81,14 +79,14 @@ def settle(path: Path) -> None:
 
 
 def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
-    """Read a whole file and compare it with its commit record.
+    """Verify a whole file against its commit record.
 
     Args:
         path: the file of a version.
-        manifest: its record; read from beside it unless given.
+        manifest: its record; by default the one beside it.
 
     Raises:
-        DamagedError: it is not what its record says; names the bytes that are not.
+        DamagedError: it differs from its record; names the damaged bytes.
     """
     try:
         expected = read_manifest(path) if manifest is None else manifest
@@ -103,9 +101,9 @@ def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
 
 
 def not_a_file(status: os.stat_result) -> str:
-    """What is there in place of a file, empty where it is one.
+    """What is there instead of a regular file; empty if it is one.
 
-    A link is none: what it leads to is kept, removed and synchronised by somebody else.
+    A link is not: its target is kept, removed and synced by someone else.
     """
     if stat.S_ISREG(status.st_mode):
         return ""
@@ -115,7 +113,7 @@ def not_a_file(status: os.stat_result) -> str:
 
 
 def _open(path: Path) -> int:
-    """Open a file for reading, without waiting for the other end of what turns out to be a pipe.
+    """Open a file for reading, without blocking on a pipe.
 
     Raises:
         FileNotFoundError: there is none. DamagedError: it is something else. OSError: it cannot be opened.
@@ -150,7 +148,7 @@ def _compare(path: Path, expected: Manifest) -> None:
 
 
 def _damaged(descriptor: int, expected: Manifest) -> Iterator[tuple[int, int]]:
-    """The ranges that are not what the record says, neighbours joined."""
+    """The ranges that differ from the record, neighbours joined."""
     buffer = memoryview(bytearray(min(expected.chunk_bytes, expected.size)))
     begin = -1
     for number, crc in enumerate(expected.crcs):

@@ -1,4 +1,4 @@
-"""One file onto the disk: past the page cache where that works, while its last bytes are still being made.
+"""Write a file durably: past the page cache where possible, while its last bytes are still being produced.
 
 Measured on a virtual disk of 2.3 GB/s, 140 MB: 62 ms into a file that is there, 75 ms into a new one (whose blocks the
 machine behind the disk has to find), 130 ms through the page cache; piece size, preallocation and huge pages change
@@ -22,36 +22,35 @@ from deepvm.checkpoint.files.failpoints import point
 from deepvm.errors import CheckpointError
 
 PIECE = 16 * 2**20
-"""Bytes of one write; also the least for which direct writes are tried."""
+"""Bytes per write; smaller files are not written directly."""
 
 _BLOCK = 4096
 # One thread would leave the disk idle between two writes.
 _WRITERS = 2
 # File systems that have no direct writes, or not for this memory, say one of these.
 _NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
-# Where every reader of a file is on this machine and leases tell of it; elsewhere files are never overwritten.
+# Local file systems, where leases reveal every reader; elsewhere files are never overwritten.
 _LOCAL = ("ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs")
 
 
 def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bool, what: str) -> None:
-    """Write these bytes to a file, new or to be overwritten; they are on the disk when this returns.
+    """Write these bytes to a new or old file; they are on disk when this returns.
 
     Args:
-        path: the file; nobody else may know it.
+        path: the file; nobody else may use it.
         data: all its bytes, of format ``B``.
-        final: yields how many bytes from the start will not change any more, in the end all; what it computes between
-            two of its values runs while other bytes are written.
+        final: yields how many bytes from the start are final, in the end all; its work overlaps with writing.
         direct: try to write past the page cache.
-        what: first part of the labels of :func:`deepvm.checkpoint.files.failpoints.point`.
+        what: prefix of the labels of :func:`deepvm.checkpoint.files.failpoints.point`.
 
     Raises:
-        OSError: it could not be written; how much of it was is unknown.
+        OSError: not written, or only in part.
     """
     with contextlib.ExitStack() as open_files:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         open_files.callback(os.close, descriptor)
         point(f"{what}.before-write")
-        # No posix_fallocate: it gains nothing here, and where a file system lacks it, libc writes into every block.
+        # No posix_fallocate: it gains nothing, and where a file system lacks it, libc writes into every block.
         os.ftruncate(descriptor, len(data))
         straight = _open_direct(path) if direct and len(data) >= PIECE else None
         if straight is not None:
@@ -64,10 +63,10 @@ def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bo
 
 @dataclass(frozen=True)
 class Medium:
-    """What a folder lies on, as far as the system tells; empty where it does not.
+    """The file system of a folder; empty if unknown.
 
     Attributes:
-        kind: type of the file system, such as ``ext4``. options: it is mounted with.
+        kind: type, such as ``ext4``. options: mount options.
     """
 
     kind: str = ""
@@ -75,24 +74,24 @@ class Medium:
 
     @property
     def volatile(self) -> bool:
-        """Whether files live in memory: they survive the end of a process, not that of the machine."""
+        """Whether files live in memory: they survive the process, not the machine."""
         return self.kind in ("tmpfs", "ramfs")
 
     @property
     def dax(self) -> bool:
-        """Whether a mapping is the medium itself (persistent memory), with no page cache between."""
+        """Whether a mapping is the medium itself (persistent memory), without page cache."""
         return "dax" in self.options or "dax=always" in self.options
 
     @property
     def mappable(self) -> bool:
-        """Whether a file whose space was allocated can be written through a mapping without running out of space.
+        """Whether an allocated file can be written through a mapping without running out of space.
 
-        Where writing finds new blocks (btrfs, or xfs after a reflink), a full disk would end the process (SIGBUS).
+        Where writing allocates new blocks (btrfs, or xfs after a reflink), a full disk kills the process (SIGBUS).
         """
         return self.kind in ("ext2", "ext3", "ext4", "tmpfs") or (self.kind == "xfs" and self.dax)
 
     def __str__(self) -> str:
-        """For the log: what a version written there survives."""
+        """What a version written there survives, for the log."""
         if self.volatile:
             return f"{self.kind}: it survives the end of this process, not that of the machine"
         if self.dax:
@@ -101,7 +100,7 @@ class Medium:
 
 
 def medium(folder: Path) -> Medium:
-    """What a folder lies on, or will when it is made."""
+    """The file system of a folder, or of its first existing parent."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
@@ -119,13 +118,13 @@ def medium(folder: Path) -> Medium:
 
 
 def can_reuse(folder: Path) -> bool:
-    """Whether the file system of a folder lets one know that nobody reads a file any more."""
+    """Whether the file system of a folder reveals that nobody reads a file."""
     return medium(folder).kind in _LOCAL
 
 
 @contextlib.contextmanager
 def failing(path: Path, what: str = "written") -> Iterator[None]:
-    """Raise CheckpointError, which says what could not be done to a file or folder, in place of OSError."""
+    """Turn an OSError into a CheckpointError that says what could not be done to a file or folder."""
     try:
         yield
     except OSError as error:
@@ -133,9 +132,9 @@ def failing(path: Path, what: str = "written") -> Iterator[None]:
 
 
 def sync_file(path: Path) -> None:
-    """Have a file's bytes on the medium, those written through a mapping as well (Linux: fsync covers both).
+    """Sync a file to its medium, including writes through a mapping (on Linux fsync covers both).
 
-    Not ``mmap.flush``, which holds the interpreter's lock in most releases while the disk works.
+    Not ``mmap.flush``, which in most releases holds the GIL while the disk works.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -145,7 +144,7 @@ def sync_file(path: Path) -> None:
 
 
 def is_unused(path: Path) -> bool:
-    """Whether a file has one name, and no process has it open or in its memory: it may be overwritten in place.
+    """Whether a file has one name, and no process has it open or mapped: it may be overwritten in place.
 
     A program that maps an old version (``torch.load(..., mmap=True)``) would otherwise see its weights change.
     """
@@ -157,9 +156,9 @@ def is_unused(path: Path) -> bool:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             return False
-        # Whoever opens the file while we hold the lease makes the kernel send a signal; SIGIO would end this process.
+        # If someone opens the file during the lease, the kernel sends a signal; the default SIGIO would kill us.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
-        # Granted only when ours is the one open descriptor and there is no mapping.
+        # Granted only if ours is the only open descriptor and there is no mapping.
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError:
@@ -170,12 +169,12 @@ def is_unused(path: Path) -> bool:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a crash of the machine."""
+    """Sync the names in a folder, so that renames survive a crash."""
     sync_file(path)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, each durably: a version must not be lost with the name of its folder."""
+    """Make a folder and its parents durably: a version must not be lost with its folder's name."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -204,7 +203,7 @@ def _write_pieces(write: Callable[[memoryview, int], None], data: memoryview, fi
             for piece, start in _pieces(data, final):
                 try:
                     pending.append(pool.submit(write, piece, start))
-                except RuntimeError:  # no threads at the interpreter's end: a last save must work even there
+                except RuntimeError:  # no new threads at interpreter exit, where a last save must still work
                     write(piece, start)
                 if pending[:1] and pending[0].done():
                     pending.pop(0).result()
@@ -236,14 +235,14 @@ def _write_piece(descriptor: int, straight: int | None, data: memoryview, offset
 
 
 def _write_straight(descriptor: int, data: memoryview, offset: int) -> int:
-    """Write whole blocks past the page cache; returns how many bytes were written, 0 where that cannot be done."""
+    """Write whole blocks past the page cache; returns how many bytes were written, 0 if not possible."""
     whole = len(data) // _BLOCK * _BLOCK
     done = 0
     try:
         while done < whole:
             count = os.pwrite(descriptor, data[done:whole], offset + done)
             done += count // _BLOCK * _BLOCK
-            if not count or count % _BLOCK:  # after a part of a block there is no going on like this
+            if not count or count % _BLOCK:  # no direct writes after a partial block
                 break
     except OSError as error:
         if error.errno not in _NOT_DIRECT:

@@ -1,4 +1,4 @@
-"""Labelled points in the life of a version at which the fault-injection campaigns kill the process or fail a call.
+"""Labelled points in the life of a version at which fault-injection campaigns kill the process.
 
 Outside a campaign a point costs one comparison.
 """
@@ -9,14 +9,14 @@ import os
 import signal
 
 _AT = os.environ.get("DEEPVM_CHECKPOINT_KILL_AT", "")
-"""``label`` or ``label:n``: kill this process with SIGKILL when it comes by for the n-th time."""
+"""``label`` or ``label:n``: SIGKILL this process at the n-th pass."""
 
 _label, _, _count = _AT.partition(":")
 _left = int(_count) if _count.isdigit() else 1
 
 
 def point(label: str) -> None:
-    """Say where the program is; the campaign may end it here."""
+    """A point where a campaign may kill the process."""
     global _left
     if label == _label:
         _left -= 1

@@ -1,4 +1,4 @@
-"""Which versions stay. The policy decides; whoever holds the versions removes the others."""
+"""Retention policy: which versions to keep. The caller removes the others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from deepvm.errors import RequestError
 
 
 def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collection[int] = ()) -> set[int]:
-    """The versions that stay; every other one may go.
+    """The versions to keep; all others may go.
 
-    A version that was not kept once is never missed later: with newer versions, no other old one is kept.
+    A version dropped once is never wanted later: with newer versions, no other old one is kept.
 
     Args:
-        versions: the complete ones, in any order.
+        versions: complete versions, in any order.
         keep: the newest so many, at least one.
         every: for each multiple of this number, from the first on, also the first version that reaches it: of saves
             at 100, 200, ... steps and ``every=1000`` those at 1000, 2000, ..., and of saves at odd times (every so many
@@ -39,13 +39,13 @@ def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collectio
 
 
 def outdated(complete: Collection[int], unrecorded: Collection[int], keep: int = 2, every: int = 0) -> set[int]:
-    """Of versions whose commit record is gone those that would not stay if they still had it.
+    """Of versions that lost their commit record, those that would not be kept if they still had it.
 
-    A removal that was interrupted leaves such a one; as evidence it is needed no more than the version itself was.
+    An interrupted removal leaves such a file; it is needed as evidence no more than the version itself.
 
     Args:
-        complete: the versions that are complete; the policy counts those alone.
-        unrecorded: those whose file is there and whose record is not.
+        complete: the complete versions; the policy counts only those.
+        unrecorded: those whose file exists and whose record does not.
         keep: see :func:`kept`.
         every: see there.
     """
@@ -53,7 +53,7 @@ def outdated(complete: Collection[int], unrecorded: Collection[int], keep: int =
 
 
 def kept_of(manifests: Sequence[Manifest], keep: int = 2, every: int = 0) -> set[int]:
-    """As :func:`kept`, with the newest of those that the training called the best."""
+    """As :func:`kept`, and the newest of those marked as best."""
     return kept(
         [m.version for m in manifests], keep, every, {max((m.version for m in manifests if m.best), default=-1)}
     )

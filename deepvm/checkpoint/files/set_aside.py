@@ -1,4 +1,4 @@
-"""Damaged versions get out of the way of a training that begins anew, and stay for whoever wants to look at them."""
+"""Rename damaged versions out of the way of a new start, but keep them for inspection."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from deepvm.checkpoint.files.version_dir import VersionFolder
 
 
 def ending() -> str:
-    """What is added to names, another text each time."""
+    """A unique suffix for names."""
     return f".{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}.aside"
 
 
 def set_aside(folder: VersionFolder, job: str, versions: Collection[int]) -> None:
-    """Rename versions of a job, and all that are damaged, so that nobody takes them for versions any more.
+    """Rename versions of a job, and all damaged ones, so that they no longer count as versions.
 
     Args:
         folder: where.
         job: whose they are.
-        versions: their numbers; nothing happens to those that are not there.
+        versions: their numbers; missing ones are ignored.
 
     Raises:
         CheckpointError: they could not all be renamed.
@@ -33,7 +33,7 @@ def set_aside(folder: VersionFolder, job: str, versions: Collection[int]) -> Non
     numbers = {*versions, *(d.version for d in folder.damaged(job))}
     for version in sorted(numbers):
         target = folder.file(job, version)
-        # The file last: without the others it is still known for what is left of a version.
+        # The file last: without its records it still counts as what is left of a version.
         for path in (upcoming_of(target), record_of(target), target):
             with durable_write.failing(path, "set aside"), contextlib.suppress(FileNotFoundError):
                 os.rename(path, path.with_name(path.name + added))

@@ -1,17 +1,16 @@
 """A folder of versions: written whole or not at all, listed by their commit records, verified before use.
 
 Every write goes: the bytes into a hidden file, fsync; its record into another one, the *upcoming* record, fsync, fsync
-of the folder; then the file gets its name, fsync of the folder, and only then the record. Whoever sees a commit record
-may rely on the bytes. Of a version that is there already, the old one or the new one is complete at each moment, see
+of the folder; then the file gets its name, fsync of the folder, and only then the record. A commit record vouches for
+the bytes. While a version is replaced, the old or the new one is complete at each moment, see
 :mod:`deepvm.checkpoint.files.commit_record`.
 
-So no writer that fails or is killed leaves a file with its name and without a record: such a file has lost it, and is
-evidence of a version that was there (see :meth:`VersionFolder.damaged`), as is a record without its file. Hidden files
-alone are none: nobody was promised what they were to become. They are removed by the writer whose write fails, and by
-the next one that finds nobody else at work in the folder.
+So no writer that fails or is killed leaves a named file without a record: such a file has lost it, and is evidence of a
+version (see :meth:`VersionFolder.damaged`), as is a record without its file. Hidden files alone are no evidence:
+nothing was acknowledged. They are removed by the writer that fails, and by the next one that is alone in the folder.
 
-A deleted version's file may be kept under a hidden name as a *spare*, which the next version overwrites in place, as
-LightCheck's two slots are: a disk finds no new blocks, and a full disk has room. See :func:`disk.is_unused`.
+A deleted version's file may be kept under a hidden name as a *spare*, which the next version overwrites in place, like
+LightCheck's two slots: a disk need not find new blocks, and a full disk has room. See :func:`durable_write.is_unused`.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from deepvm.checkpoint.files.file_names import check_job as check_job
 from deepvm.checkpoint.files.file_names import file_name as file_name
 from deepvm.checkpoint.files.file_names import is_leftover, replaced
 from deepvm.checkpoint.files.file_names import parse_name as parse_name
-from deepvm.checkpoint.files.writer_lock import Presence
+from deepvm.checkpoint.files.writer_lock import WriterLock
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Damage, Manifest
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 YOUNG_S = 3600.0
-"""Seconds for which a file that nobody vouches for may belong to a writer at work."""
+"""Seconds for which a file without a record may belong to an active writer."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -54,8 +53,8 @@ class Found:
 
     Attributes:
         path: the file. job, version: from its name. size: bytes.
-        manifest: its commit record, None when it has none that can be read.
-        problem: why it is not complete, empty when it is (its bytes are not verified).
+        manifest: its commit record, None if there is none that can be read.
+        problem: why it is not complete, empty if it is (its bytes are not verified).
     """
 
     path: Path
@@ -70,7 +69,7 @@ class VersionFolder:
     """Versions in one folder of a local or mounted file system."""
 
     def __init__(self, path: Path, *, direct: bool = True) -> None:
-        """Remember where; nothing is made before the first write.
+        """Create nothing before the first write.
 
         Args:
             path: the folder.
@@ -78,21 +77,21 @@ class VersionFolder:
         """
         self.path, self._direct = path, direct
         self._told: set[tuple[Path, str]] = set()
-        self.presence = Presence(path)
+        self.writer_lock = WriterLock(path)
 
     def file(self, job: str, version: int) -> Path:
         """Where a version is, or would be."""
         return self.path / file_name(job, version)
 
     def write(self, image: memoryview, manifest: Manifest) -> Path:
-        """Write a version and its commit record; when this returns, a crash of the machine cannot take it away.
+        """Write a version and its commit record durably: it survives a crash of the machine.
 
         Args:
             image: the bytes of the file; best in memory that starts at a page.
             manifest: what they are.
 
         Raises:
-            CheckpointError: it could not be written; nothing of it is visible.
+            CheckpointError: not written; nothing of it is visible.
         """
         if len(image) != manifest.size:
             raise RequestError("image", f"{len(image)} bytes", f"the {manifest.size} bytes of its manifest")
@@ -107,11 +106,11 @@ class VersionFolder:
             image: the bytes of the file; best in memory that starts at a page.
             job: whose version it is.
             version: its number.
-            final: yields how many bytes from the start will not change any more, in the end all.
-            manifest: asked when the last byte is written.
+            final: yields how many bytes from the start are final, in the end all.
+            manifest: called when the last byte is written.
 
         Raises:
-            CheckpointError: it could not be written; nothing of it is visible.
+            CheckpointError: not written; nothing of it is visible.
         """
         target = self.file(job, version)
         with failing(target):
@@ -120,26 +119,26 @@ class VersionFolder:
         return target
 
     def enter(self) -> None:
-        """Make the folder, and have it known that this process writes there, until ``presence.leave()``.
+        """Make the folder and mark this process as a writer there, until ``writer_lock.leave()``.
 
-        What killed writers have left is removed before, if nobody else is writing there.
+        If no other process is writing there, what killed writers left is removed first.
         """
         durable_write.make_folder(self.path)
-        self.presence.enter(self._clear_up)
+        self.writer_lock.enter(self._clear_up)
 
     def _clear_up(self) -> None:
-        with contextlib.suppress(CheckpointError):  # who can write all the same should
+        with contextlib.suppress(CheckpointError):  # writing may work all the same
             self.sweep()
 
     def reserve(self, job: str, version: int = 0) -> Path:
-        """Name of a hidden file for :meth:`adopt`; it is there if there was a spare that nobody reads, else not."""
+        """Name of a hidden file for :meth:`adopt`; it exists only if there was a spare that nobody reads."""
         self.enter()
         hidden = self._hidden(self.file(job, version))
         self._claim_spare(job, hidden)
         return hidden
 
     def adopt(self, hidden: Path, manifest: Manifest) -> Path:
-        """Make a version of a hidden file in this folder that is complete and on the disk already.
+        """Turn a hidden file of this folder, complete and durable, into a version.
 
         Args:
             hidden: the file; it loses its name.
@@ -154,13 +153,13 @@ class VersionFolder:
         return target
 
     def _publish(self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], Manifest]) -> None:
-        """Write a hidden file, give it its name, and commit it; nothing of it stays when that fails."""
+        """Write a hidden file, rename it, and commit it; on failure nothing of it stays."""
         record, upcoming, ours = record_of(target), upcoming_of(target), [hidden]
         try:
             settle(target)
             write()
-            replaces = os.path.lexists(record)  # it stays until the new one is there, for as long as its bytes do
-            ours.append(upcoming)  # one of before may be the only one that vouches for what is there
+            replaces = os.path.lexists(record)  # it stays until the new one is there, as long as its bytes do
+            ours.append(upcoming)  # an earlier one may be the only record of what is there
             self._commit(upcoming, manifest())
             self._rename(hidden, target, "data")
         except BaseException:
@@ -181,14 +180,14 @@ class VersionFolder:
         """The upcoming record becomes the record."""
         try:
             self._rename(upcoming, record_of(target), "replaced")
-        except FileNotFoundError:  # another writer of this version took it for that of a killed one
+        except FileNotFoundError:  # another writer of this version took it for a killed one's
             try:
-                verify(target)  # it may have replaced our bytes as well, and vouched for its own
+                verify(target)  # it may have replaced our bytes too, with a record of its own
             except DamagedError:
                 self._commit(record_of(target), manifest())
 
     def _take_back(self, target: Path) -> None:
-        """What has its name may not last, and its writer is told that it is not there."""
+        """Remove a version that may not last: its writer is told that it is not there."""
         for record in (upcoming_of(target), record_of(target)):
             with contextlib.suppress(OSError):
                 self._withdraw(record)
@@ -202,7 +201,7 @@ class VersionFolder:
             self._rename(hidden, record, "record")
             self._sync("record")
         except BaseException:
-            # Its name may be there and not last; who asks next must not be told of what this caller was refused.
+            # Its name may be there and not last; nobody may see what this caller was refused.
             for name in (hidden, record):
                 with contextlib.suppress(OSError):
                     self._withdraw(name)
@@ -222,7 +221,7 @@ class VersionFolder:
         point(f"{what}.after-folder-sync")
 
     def _withdraw(self, record: Path) -> None:
-        """Remove a record if it is there: one of an earlier run must not vouch for other bytes."""
+        """Remove a record, if any: an earlier run's must not vouch for other bytes."""
         try:
             record.unlink()
         except FileNotFoundError:
@@ -241,7 +240,7 @@ class VersionFolder:
         return durable_write.can_reuse(self.path)
 
     def _claim_spare(self, job: str, hidden: Path) -> None:
-        """Take the spare as the file to write into, if there is one that nobody reads; only one writer can get it."""
+        """Take the spare as the file to write into, if nobody reads it; only one writer can get it."""
         spare = self._spare(job)
         try:
             os.rename(spare, hidden)
@@ -251,9 +250,9 @@ class VersionFolder:
             hidden.unlink()
 
     def found(self, job: str = "") -> tuple[Found, ...]:
-        """Every file that is named like a version, complete or not, by job, then newest first; of one job or all."""
+        """Every file named like a version, complete or not, of one job or all; by job, newest first."""
         names = self._names()
-        # A record without its file: somebody removed a version that was complete, or the file system lost it.
+        # A record without its file: someone removed a complete version, or the file system lost it.
         known = set(names)
         names += [n for n in (name.removesuffix(SUFFIX) for name in names) if n not in known]
         if job:  # the records of others need not be read
@@ -296,7 +295,7 @@ class VersionFolder:
         return Found(path, job, version, size, manifest, problem)
 
     def manifests(self, job: str) -> tuple[Manifest, ...]:
-        """The complete versions of a job, newest first; their bytes are not verified. The log tells of others, once."""
+        """The complete versions of a job, newest first, bytes not verified; incomplete ones are logged once."""
         rows = self.found(job)
         for row in rows:
             if row.problem and (row.path, row.problem) not in self._told:
@@ -305,19 +304,19 @@ class VersionFolder:
         return tuple(f.manifest for f in rows if f.manifest is not None and not f.problem)
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """The versions of a job that were complete once and are not, newest first; bytes are not verified."""
+        """The versions of a job that were complete once and are not any more, newest first; bytes are not verified."""
         return tuple(Damage(f.version, f"{f.path}: {f.problem}", f.size) for f in self.found(job) if f.problem)
 
     def unrecorded(self, job: str) -> set[int]:
-        """The versions of a job whose file is alone."""
+        """The versions of a job whose file has no record."""
         return {f.version for f in self.found(job) if f.problem == UNRECORDED}
 
     def delete(self, job: str, version: int, *, spare: bool = False) -> None:
-        """Remove a version: first its record, so that half of it is never taken for a whole.
+        """Remove a version, its record first, so that half of it is never taken for the whole.
 
         Args:
             job: whose it is.
-            version: its number; nothing happens when it is not there.
+            version: its number; it need not exist.
             spare: keep the file, hidden, for the next version to overwrite.
 
         Raises:
@@ -333,16 +332,16 @@ class VersionFolder:
                 target.unlink()
 
     def drop_spare(self, job: str) -> None:
-        """Give the space of a spare back: nothing more will be written for this job."""
+        """Free the spare: nothing more will be written for this job."""
         with contextlib.suppress(OSError):
             self._spare(job).unlink()
 
     def leftovers(self, older_than_s: float = 0) -> tuple[Path, ...]:
-        """Spares, and what killed writers left: hidden files, and records that were to become those of versions."""
+        """Spares, and what killed writers left: hidden files and upcoming records."""
         return tuple(p for n in filter(is_leftover, self._names()) if age_s(p := self.path / n) >= older_than_s)
 
     def clear(self, left: Path) -> None:
-        """End what one of :meth:`leftovers` was for: a record is settled, another file removed. Raises OSError."""
+        """Settle or remove one of :meth:`leftovers`. Raises OSError."""
         name = replaced(left.name)
         if name:
             settle(self.path / name)
@@ -350,7 +349,7 @@ class VersionFolder:
             left.unlink(missing_ok=True)
 
     def sweep(self, older_than_s: float = 0) -> int:
-        """End what :meth:`leftovers` lists; returns how many. Without an age only where nobody writes now.
+        """Clear all :meth:`leftovers`; returns how many. Without an age, only while nobody writes.
 
         Raises:
             CheckpointError: the folder cannot be read.
@@ -364,10 +363,10 @@ class VersionFolder:
 
 
 def age_s(path: Path) -> float:
-    """Seconds since a file was last written to or got its name; less than none when it is gone."""
+    """Seconds since a file was last written or renamed; negative if it is gone."""
     try:
         status = path.lstat()
     except OSError:
         return -1
-    # Not the time of the last write alone: a copy has that of the original. A file from the future is a young one.
+    # Not st_mtime alone: a copy has the original's. A file from the future is young.
     return max(0.0, time.time() - max(status.st_mtime, status.st_ctime))

@@ -1,7 +1,7 @@
-"""A state as torch saves it, taken apart into structure, tensors and numbers, and put together again as a template.
+"""Flatten a state into structure, tensors and numbers, and rebuild it with others.
 
-The structure is what must be equal for two versions to have the same file layout. Tensors are copied, numbers are
-patched into the file's pickle. What ``torch.load(weights_only=True)`` would refuse is refused here, with its place.
+Two versions of equal structure have the same file layout. Tensors are copied, numbers are patched into the file's
+pickle. What ``torch.load(weights_only=True)`` would refuse is refused here, with its place.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MAPPINGS: tuple[type, ...] = (dict, OrderedDict, Counter)
 
 
 @dataclass
-class Parts:
-    """A tree taken apart.
+class FlatState:
+    """A flattened tree.
 
     Attributes:
         structure: equal for equal layouts. tensors: in the order in which pickle visits them.
@@ -38,19 +38,19 @@ class Parts:
     _first: list[tuple[torch.dtype, _Place]] = field(default_factory=list)
 
 
-def take_apart(tree: Any) -> Parts:
-    """Take a tree of containers, tensors, numbers and texts apart.
+def flatten(tree: Any) -> FlatState:
+    """Flatten a tree of containers, tensors, numbers and texts.
 
     Raises:
-        RequestError: something that torch would not load again safely; names the place.
+        RequestError: something that torch would not load safely; names its place.
     """
-    parts = Parts()
+    parts = FlatState()
     _visit(tree, parts, ())
     return parts
 
 
-def put_together(tree: Any, tensor: Callable[[torch.Tensor], Any], number: Callable[[int | float], Any]) -> Any:
-    """The same tree with every tensor and number replaced, in the order of :func:`take_apart`."""
+def map_leaves(tree: Any, tensor: Callable[[torch.Tensor], Any], number: Callable[[int | float], Any]) -> Any:
+    """The same tree with every tensor and number replaced, in the order of :func:`flatten`."""
     kind = type(tree)
     if isinstance(tree, torch.Tensor):
         return tensor(tree)
@@ -59,19 +59,19 @@ def put_together(tree: Any, tensor: Callable[[torch.Tensor], Any], number: Calla
     if kind in _MAPPINGS:
         made = kind()
         for key, value in tree.items():
-            made[key] = put_together(value, tensor, number)
+            made[key] = map_leaves(value, tensor, number)
         if hasattr(tree, "_metadata"):  # of a module's state_dict: load_state_dict reads versions from it
             made._metadata = tree._metadata
         return made
     if kind in (list, tuple):
-        return kind(put_together(value, tensor, number) for value in tree)
+        return kind(map_leaves(value, tensor, number) for value in tree)
     return tree
 
 
 _Place = tuple[Any, ...]  # (place of the container, key), () for the root: a text for each would be slow to make
 
 
-def _visit(tree: Any, parts: Parts, place: _Place) -> None:
+def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
     kind = type(tree)
     if isinstance(tree, torch.Tensor):
         _visit_tensor(tree, parts, place)
@@ -100,7 +100,7 @@ def _visit(tree: Any, parts: Parts, place: _Place) -> None:
         raise RequestError(_path(place) or "state", kind.__name__, _advice(tree, place))
 
 
-def _visit_tensor(tensor: torch.Tensor, parts: Parts, place: _Place) -> None:
+def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None:
     problem = _problem(tensor)
     if problem is not None:
         allowed = f"dense tensors with memory; at {_at(place)}: {problem[1]}"

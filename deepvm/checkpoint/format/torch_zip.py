@@ -1,7 +1,7 @@
-"""The arena is the file: a zip image that plain ``torch.load`` reads, laid out once and then only filled in.
+"""Memory laid out as the file: a zip that plain ``torch.load`` reads, planned once and then only filled in.
 
-``torch.save`` with ``skip_data`` writes everything but the tensors' bytes and says, by seeking, where these belong.
-Storages are copied there, numbers are patched into the pickle, and the checksums that zip wants are left to
+``torch.save`` with ``skip_data`` writes everything but the tensors' bytes and shows, by seeking, where these belong.
+Storages are copied there, numbers are patched into the pickle, and zip's checksums are left to
 :func:`deepvm.checkpoint.format.checksums.finish`. So no version is ever pickled, packed or repacked (ACUTE's
 Check-Pack), and tensors lie at multiples of 128 bytes (LightCheck III-D).
 """
@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from deepvm.checkpoint.format.flatten import Parts, put_together, take_apart
+from deepvm.checkpoint.format.flatten import FlatState, flatten, map_leaves
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
 from deepvm.errors import CheckpointError
 
@@ -37,14 +37,14 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True)
 class Image:
-    """How the file of a state looks.
+    """The file of a state.
 
     Attributes:
         size: bytes of the file. pieces: what is not tensor data, by its offset.
         storages: offset of each storage's bytes. sizes: their lengths.
-        numbers: offset of the eight bytes of each number. floats: whether it is a float (big-endian) or whole number.
-        pickle: where the pickle is, whose numbers change. fields: checksums to be filled in at the end.
-        lasting: it serves every version of this structure.
+        numbers: offset of the eight bytes of each number. floats: whether it is a float (big-endian) or an integer.
+        pickle: where the pickle is. fields: checksums to fill in at the end.
+        lasting: whether it serves every version of this structure.
     """
 
     size: int
@@ -68,7 +68,7 @@ class Image:
 
 
 class _Sink(io.RawIOBase):
-    """A file that keeps what is written and remembers what was left out."""
+    """A file that records what is written, and where data was skipped."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -100,19 +100,19 @@ class SavedImage(Image):
         """They are in it."""
 
 
-def plan_image(tree: Any, parts: Parts | None = None) -> Image:
+def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
     """Lay out the file of a state.
 
     Args:
         tree: the state.
-        parts: the same taken apart, where that was done already.
+        parts: the flattened state, if there is one already.
 
     Raises:
-        CheckpointError: this release of torch writes files in a way that is not understood here, or there is no place
-            where it could be tested.
-        RequestError: the state holds something that torch would not load again.
+        CheckpointError: this release of torch writes files that are not understood here, or there is no room to test
+            the layout.
+        RequestError: the state holds something that torch would not load.
     """
-    parts = parts or take_apart(tree)
+    parts = parts or flatten(tree)
     twins = [torch.UntypedStorage(s.nbytes(), device="cpu") for s in parts.storages]  # type: ignore[no-untyped-call]
     template = _template(tree, parts, twins)
     sink = _Sink()
@@ -127,14 +127,14 @@ def plan_image(tree: Any, parts: Parts | None = None) -> Image:
     return image
 
 
-def lay_out(tree: Any, parts: Parts, world: int) -> Image:
+def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
     """:func:`plan_image`, or the saved file where that is not possible; the log says so once.
 
     Saving is slower, and training stands still meanwhile; the file is verified and restored like any other.
 
     Args:
         tree: the state.
-        parts: the same taken apart.
+        parts: the flattened state.
         world: ranks that share the file; the files that several of them save are not the same.
 
     Raises:
@@ -154,7 +154,7 @@ def lay_out(tree: Any, parts: Parts, world: int) -> Image:
     return SavedImage(len(data), ((0, data),), (), (), (), (), Segment(0, 0), (), lasting=False)
 
 
-def _template(tree: Any, parts: Parts, twins: Sequence[torch.UntypedStorage]) -> Any:
+def _template(tree: Any, parts: FlatState, twins: Sequence[torch.UntypedStorage]) -> Any:
     index = {storage._cdata: number for number, storage in enumerate(parts.storages)}
     count = 0
 
@@ -170,7 +170,7 @@ def _template(tree: Any, parts: Parts, twins: Sequence[torch.UntypedStorage]) ->
         count += 1
         return _marked_float(count) if isinstance(value, float) else _INT_MARK + count
 
-    return put_together(tree, twin, mark)
+    return map_leaves(tree, twin, mark)
 
 
 def _marked_float(number: int) -> float:
@@ -187,7 +187,7 @@ class _Record:
     crc_places: tuple[int, ...]
 
 
-def _read_image(sink: _Sink, sizes: Sequence[int], parts: Parts) -> Image:
+def _read_image(sink: _Sink, sizes: Sequence[int], parts: FlatState) -> Image:
     view = _Sparse(sink.pieces, sink.position)
     records = {r.name.partition("/")[2]: r for r in _records(view)}
     pickle = records["data.pkl"]
@@ -286,7 +286,7 @@ def _records(view: _Sparse) -> Iterator[_Record]:
         position += 46 + len(info.orig_filename.encode()) + len(info.extra) + len(info.comment)
 
 
-def _test(image: Image, parts: Parts) -> None:
+def _test(image: Image, parts: FlatState) -> None:
     """Write a mark into every storage of a sparse file, load it with torch, and find the marks where they belong.
 
     Raises:
@@ -299,7 +299,7 @@ def _test(image: Image, parts: Parts) -> None:
         for offset, mark in zip(image.storages, marks, strict=True):
             os.pwrite(descriptor, mark, offset)
         try:
-            loaded = take_apart(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
+            loaded = flatten(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
         except Exception as error:
             raise CheckpointError(f"torch cannot load what it laid out itself: {error}") from error
     same = len(loaded.storages) == len(marks) and loaded.structure == parts.structure

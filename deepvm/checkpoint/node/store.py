@@ -113,7 +113,7 @@ class FolderStore(Store):
         if not os.access(path, os.W_OK):
             raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
         # What another node or a trainer is writing now must not be taken for what a killed one left.
-        with self._folder.presence.alone() as alone:
+        with self._folder.writer_lock.alone() as alone:
             self._folder.sweep(0 if alone and not self._shared else YOUNG_S)
 
     def write(self, image: memoryview, manifest: Manifest) -> None:
@@ -168,7 +168,7 @@ class FolderStore(Store):
 
     def release(self) -> None:
         """See :class:`Store`."""
-        self._folder.presence.leave()
+        self._folder.writer_lock.leave()
         self._lock.release()
 
 

@@ -1,6 +1,6 @@
-"""Memory that is the image of a file: page-aligned, filled in the background, one slot for each version under way.
+"""Host memory laid out as the file itself: page-aligned, filled in the background, one slot per version in flight.
 
-What has been copied is sent while the rest is still being copied; :class:`Filling` tells how far that is.
+What is copied is sent while the rest is still being copied; :class:`Filling` tracks how far that is.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.errors import CheckpointError
 
 GROUP_BYTES = 8 * 2**20
-"""Bytes that one call copies: few enough that a tier can begin soon, many enough to hide the call."""
+"""Bytes per copy: few enough that a tier can start soon, many enough to hide the overhead."""
 _COPY_S = 600.0
 
 
 class Piece(NamedTuple):
-    """A part of a storage that this rank copies: bytes ``start`` to ``start + length`` of storage ``storage``."""
+    """Part of a storage that this rank copies: bytes ``start`` to ``start + length`` of storage ``storage``."""
 
     storage: int
     start: int
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
-    """The parts of storages that lie in a rank's share of the file, in their order there, none larger than a group."""
+    """The parts of storages in a rank's share of the file, in file order, none larger than a group."""
     order = sorted(range(len(image.storages)), key=image.storages.__getitem__)
     return tuple(
         Piece(number, at, min(GROUP_BYTES, stop - at))
@@ -47,7 +47,7 @@ def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
 
 
 def _within(part: Segment, shares: Sequence[Segment]) -> list[tuple[int, int]]:
-    """The ranges of a part, counted from its start, that lie in the shares."""
+    """The ranges of a part, relative to its start, that lie in the shares."""
     found = []
     for share in shares:
         start = max(part.offset, share.offset)
@@ -109,24 +109,24 @@ class Slot:
 
     @property
     def address(self) -> int:
-        """Where the memory begins."""
+        """Address of the memory."""
         return torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
 
     @property
     def spent(self) -> bool:
-        """Whether its file has become a version, which must not change any more."""
+        """Whether its file became a version, which must not change any more."""
         return self.home is not None and not self.home.exists()
 
     def touch(self) -> None:
-        """Have the system find memory for every page, which takes as long again as a copy; others go on meanwhile."""
+        """Fault every page in, which takes as long as a copy, but not the training's time."""
         torch.frombuffer(self._memory, dtype=torch.uint8)[:: mmap.PAGESIZE].bitwise_or_(0)
 
     def release(self) -> None:
-        """Give the memory back, at once where nobody looks at it any more."""
+        """Release the memory, now or when its last reader does."""
         self.on_release()
         self.on_release = lambda: None
         self.targets = []
-        with contextlib.suppress(BufferError):  # else when the last of those who look at it goes
+        with contextlib.suppress(BufferError):  # else when its last reader goes
             self.view.release()
             self._memory.close()
 
@@ -136,12 +136,12 @@ class Slot:
         which: Sequence[int],
         reached: Callable[[int], None] = lambda end: None,
     ) -> None:
-        """Copy pieces into their places; releases the interpreter's lock while it copies.
+        """Copy pieces into place; releases the GIL meanwhile.
 
         Args:
             sources: each storage as bytes, None where it has none.
             which: the numbers of the pieces to copy, ascending.
-            reached: is told, group by group, the place in the file below which these pieces are all copied.
+            reached: called after each group with the file offset below which these pieces are copied.
         """
         into: list[torch.Tensor] = []
         out: list[torch.Tensor] = []
@@ -163,7 +163,7 @@ class Slot:
 
 
 class Filling:
-    """How far a slot has been filled: the copy reports, and whoever sends from it waits for what it reads next."""
+    """How far a slot is filled: the copy reports, and senders wait for what they read next."""
 
     def __init__(self, image: memoryview, layout: Layout, *, shared: bool) -> None:
         """Nothing is filled yet.
@@ -171,8 +171,8 @@ class Filling:
         Args:
             image: the slot's memory.
             layout: of the version.
-            shared: several tiers read it, of which some fill in the checksums of the file: that is then done here, so
-                that none of them sees bytes change that it has read.
+            shared: several tiers read it; the file's checksums are then filled in here, so that no tier sees bytes
+                change that it has read.
         """
         self._change = threading.Condition()
         self._copied = self._sealed = 0
@@ -182,7 +182,7 @@ class Filling:
         self.ready = self._wait_sealed if shared else self._wait
 
     def reached(self, end: int) -> None:
-        """All own bytes below this place are copied."""
+        """All own bytes below this offset are copied."""
         with self._change:
             self._copied = max(self._copied, end)
             self._change.notify_all()
@@ -194,7 +194,7 @@ class Filling:
             self._change.notify_all()
 
     def _wait(self, end: int) -> None:
-        if self._copied >= end:  # most often; it only grows
+        if self._copied >= end:  # the usual case; it only grows
             return
         deadline = time.monotonic() + _COPY_S
         with self._change:
@@ -210,13 +210,13 @@ class Filling:
         with self._sealing:
             while self._sealed < end:
                 sealed = next(self._seal, None)
-                if sealed is None:  # the tier that asked before was told why, and that ended the generator
+                if sealed is None:  # an earlier tier was told why, which ended the generator
                     raise CheckpointError(f"the copy of the version failed: {self.error}")
                 self._sealed = sealed
 
 
 def checksum(sources: Sequence[torch.Tensor | None], pieces: Sequence[Piece]) -> int:
-    """CRC-32 of parts of storages, one after the other, wherever they are."""
+    """CRC-32 of parts of storages, in order, on any device."""
     crc = 0
     for piece in pieces:
         source = sources[piece.storage]

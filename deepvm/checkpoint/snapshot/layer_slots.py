@@ -1,7 +1,7 @@
-"""Copies of layers that begin during backward, into the slot of a version that its step has not yet ended.
+"""Copy layers during backward, into the slot of a version whose step has not ended yet.
 
-What only the update of a layer changes is copied as soon as it is updated; the rest of the version when its step is
-over. A storage that was changed or replaced behind its copy, as its version counter tells, is copied again.
+What only a layer's update changes is copied as soon as the layer is updated; the rest after the step. A storage that
+was changed or replaced since its copy, as its version counter tells, is copied again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from deepvm.checkpoint.training.state import TrainingState
 from deepvm.errors import RequestError
 
 
-class Layers:
-    """The layers of a training, if it is done layer by layer, and the slots that are taken before their version."""
+class LayerSlots:
+    """The layers of a layerwise training, and the slots taken before their version."""
 
     def __init__(self, strategy: Strategy, pipeline: Pipeline, state: TrainingState) -> None:
-        """Nothing is done layer by layer yet.
+        """Not layerwise yet.
 
         Args:
             strategy: how memory is copied.
@@ -34,8 +34,8 @@ class Layers:
         self.updates: LayerUpdates | None = None
         self.copies: dict[torch.Tensor, Copying] = {}
         self._strategy, self._pipeline, self._state = strategy, pipeline, state
-        self._next: Ahead | None = None
-        self._filled: Ahead | None = None
+        self._next: LayerSlot | None = None
+        self._filled: LayerSlot | None = None
 
     def divide(self, model: torch.nn.Module, world: int, before: Callable[[Sequence[Copying]], None]) -> None:
         """Update and copy layer by layer from now on.
@@ -43,7 +43,7 @@ class Layers:
         Args:
             model: whose layers.
             world: how many ranks there are.
-            before: called before a layer is updated, with the copies of it that must have ended.
+            before: called before a layer is updated, with the copies to wait for.
 
         Raises:
             RequestError: that cannot be done here, see :mod:`deepvm.checkpoint.training.layerwise`.
@@ -64,11 +64,11 @@ class Layers:
 
     @property
     def has_slot(self) -> bool:
-        """Whether the step that has ended had its layers copied."""
+        """Whether the layers of the finished step were copied."""
         return self._filled is not None
 
     def turn(self) -> None:
-        """A step has ended."""
+        """A step has finished."""
         self.drop()
         self._filled, self._next = self._next, None
 
@@ -76,29 +76,29 @@ class Layers:
         """Take a slot for the next step, if all ranks can; collective.
 
         Args:
-            storages: of the version before, in the order of the file.
-            ranks: all of them come by.
+            storages: of the previous version, in file order.
+            ranks: this process among the others.
         """
         if self._next is not None:
             return
         slot = self._pipeline.take()
-        if ranks.least([slot is not None])[0] and slot is not None:
-            self._next = Ahead(self._strategy, slot, storages, self._pipeline.background)
+        if ranks.minimum([slot is not None])[0] and slot is not None:
+            self._next = LayerSlot(self._strategy, slot, storages, self._pipeline.background)
         elif slot is not None:
             self._pipeline.give_back(slot)
 
     def take(self, patience_s: float) -> Slot | None:
-        """A slot for the step that has ended: its own, or a free one."""
+        """A slot for the finished step: that of its layers, or a free one."""
         return self._pipeline.take(patience_s) if self._filled is None else self._filled.slot
 
     def drop(self) -> None:
-        """The step that has ended does not need the slot of its layers."""
+        """The finished step is not saved: give its layers' slot back."""
         if self._filled is not None:
             self.give_back(self._filled.slot)
         self._filled = None
 
     def give_back(self, slot: Slot | None) -> None:
-        """Give a slot back, if there is one, behind the copies into it."""
+        """Give a slot back, if there is one, once the copies into it are done."""
         if slot is None:
             return
         if self._filled is not None and self._filled.slot is slot:
@@ -106,18 +106,18 @@ class Layers:
         self._pipeline.background(lambda: self._pipeline.give_back(slot))
 
     def done(self, storages: Sequence[torch.UntypedStorage]) -> tuple[set[int], Callable[[], None]]:
-        """The slot is used for this version.
+        """Use the slot for this version.
 
         Returns:
-            Which of its storages need no copy any more; and what the thread that copies calls behind those of the
-            layers: it raises when one failed.
+            Which storages need no copy any more, and a check to call after the layers' copies, which raises if one
+            failed.
         """
         filled, self._filled = self._filled, None
         return (set(), lambda: None) if filled is None else (filled.done(storages), filled.check)
 
 
-class Ahead:
-    """The slot of the version after the present one, into which layers are copied during backward."""
+class LayerSlot:
+    """The slot of the next version, into which layers are copied during backward."""
 
     def __init__(
         self,
@@ -131,8 +131,8 @@ class Ahead:
         Args:
             strategy: how.
             slot: of the version.
-            storages: of the version before, in the order of the file; those that are others by then are left out.
-            background: has something done by the thread that copies, one after the other.
+            storages: of the previous version, in file order; replaced ones are left out.
+            background: queues work for the thread that copies.
         """
         self.slot = slot
         self._strategy, self._storages, self._background = strategy, storages, background
@@ -146,14 +146,14 @@ class Ahead:
         self._lock = threading.Lock()
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> Copying:
-        """Copy the memory of these tensors, which only the update of their layer changes; returns its gate."""
+        """Copy the memory of these tensors, which only their layer's update changes; returns its gate."""
         sources: list[torch.Tensor | None] = [None] * len(self._storages)
         with self._lock:
             found: dict[int, list[tuple[torch.Tensor, int]]] = {}
             for tensor in tensors:
                 number = self._numbers.get(tensor.untyped_storage()._cdata)
                 if number in self._copied:
-                    self._twice.add(number)  # two layers share it, and the second came after its copy
+                    self._twice.add(number)  # two layers share it, and the second was updated after its copy
                 elif number is not None:
                     found.setdefault(number, []).append((tensor, tensor._version))
                     sources[number] = as_bytes(self._storages[number])
@@ -165,13 +165,13 @@ class Ahead:
         return copying
 
     def check(self) -> None:
-        """When all copies have ended: raise what one of them raised."""
+        """After all copies: raise what one of them raised."""
         for copying in self._copyings:
             if copying.error is not None:
                 raise copying.error
 
     def done(self, storages: Sequence[torch.UntypedStorage]) -> set[int]:
-        """Which of a version's storages need no copy any more: nobody has changed them since theirs began."""
+        """The storages of a version that need no copy any more: unchanged since theirs began."""
         return {
             number
             for number, seen in self._copied.items()

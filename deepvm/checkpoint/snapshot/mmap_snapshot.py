@@ -1,11 +1,11 @@
-"""Strategy D (LightCheck III-A, III-D): the version is copied straight into the file that it becomes.
+"""Strategy D (LightCheck III-A, III-D): copy the version straight into the file that it becomes.
 
-The slot's memory is a mapping of a hidden file in the folder of a file tier. After the one copy the tier has it
-synchronised, renames it and writes the commit record, as with any other version: what was complete is never
-overwritten. A deleted version's file is mapped again for the next one, as LightCheck's two slots are.
+The slot's memory maps a hidden file in the folder of a file tier. After the one copy the tier syncs it, renames it and
+writes the commit record, as with any other version: what was complete is never overwritten. A deleted version's file is
+reused for the next one, like LightCheck's two slots.
 
-Not for disks, which it makes go through the page cache: 140 MB were safe after 454 ms, with strategy C and its direct
-writes after 208 ms. In memory (tmpfs) there is one copy less: 130 ms in place of 180 (9 interleaved runs, 2 cores).
+Not for disks, where it goes through the page cache: 140 MB were safe after 454 ms, with the direct writes of strategy C
+after 208 ms. On tmpfs it saves one copy: 130 ms instead of 180 (9 interleaved runs, 2 cores).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class IntoFile(Strategy):
     """Strategy D: the persistent slot itself, for one rank."""
 
     def __init__(self, folder: VersionFolder, job: str) -> None:
-        """Remember where; nothing is made before the first version. The log names what the folder lies on.
+        """Create nothing before the first version; log what the folder lies on.
 
         Args:
-            folder: that of the tier that makes versions of the files.
-            job: whose they are.
+            folder: of the tier that turns the files into versions.
+            job: name of the training.
 
         Raises:
-            RequestError: a mapping of a file there may run out of space, which would end the process.
+            RequestError: a mapped file there may run out of space, which would kill the process.
         """
         super().__init__()
         self._folder, self._job = folder, job
@@ -54,7 +54,7 @@ class IntoFile(Strategy):
         log.info("versions are copied straight into files of %s, on %s", folder.path, medium)
 
     def slot(self, image: Image, layout: Layout, rank: int) -> Slot:
-        """A mapping of a hidden file, new or a deleted version's.
+        """Map a hidden file, a new one or a deleted version's.
 
         Raises:
             CheckpointError: there is no space for it now.
@@ -78,7 +78,7 @@ class IntoFile(Strategy):
         return slot
 
     def close(self) -> None:
-        """Remove the files that no version came into, unless this is a forked child, whose files they are not."""
+        """Remove the files that became no version, unless in a forked child, whose files they are not."""
         if os.getpid() == self._process:
             for path in [*self._files]:
                 self._remove(path)
@@ -93,9 +93,9 @@ def _map(path: Path, size: int) -> mmap.mmap:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(descriptor, size)
-        # Writing where a file has a hole takes space, and where there is none left the process would be killed.
+        # Writing into a hole takes space; when none is left, the process would be killed.
         os.posix_fallocate(descriptor, 0, size)
-        # All pages at once here, in the background, rather than one by one while the training waits for the copy.
+        # Fault all pages in now, in the background, not one by one while the training waits for the copy.
         memory = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""A version between its optimizer step and the next forward: its memory is being copied, its numbers are not read."""
+"""The plan of a version, and a version between its step and the next forward: being copied, its numbers not read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.format.flatten import Parts
+from deepvm.checkpoint.format.flatten import FlatState
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.torch_zip import Image, lay_out
 from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, pieces_of
@@ -27,12 +27,12 @@ CHANGED = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How versions look.
+    """The file of all versions of one structure, and which rank copies what.
 
     Attributes:
-        structure: of the state; another one needs another plan; empty where each version needs its own.
+        structure: of the state; another one needs another plan. Empty if each version needs its own.
         image: the file. layout: who sends what of it.
-        compare: pieces of this rank and of its neighbour, empty for a single rank.
+        compare: pieces of this rank and of its neighbour; empty for a single rank.
     """
 
     structure: list[Hashable]
@@ -41,24 +41,24 @@ class Plan:
     compare: tuple[tuple[Piece, ...], ...] = ()
 
     def compared(self, storages: Set[int]) -> list[list[Piece]]:
-        """What of ``compare`` lies in these storages."""
+        """The part of ``compare`` in these storages."""
         return [[piece for piece in pieces if piece.storage in storages] for pieces in self.compare]
 
 
-def make_plan(tree: Any, parts: Parts, state: TrainingState, ranks: Ranks, records: Sequence[torch.Tensor]) -> Plan:
+def make_plan(tree: Any, parts: FlatState, state: TrainingState, ranks: Ranks, records: Sequence[torch.Tensor]) -> Plan:
     """Lay the file out.
 
     Args:
         tree: the state.
-        parts: the same taken apart.
-        state: whose buffers belong to rank 0.
-        ranks: who shares the rest.
-        records: of each rank, where there are several.
+        parts: the flattened state.
+        state: its buffers belong to rank 0.
+        ranks: share the rest.
+        records: of each rank, if there are several.
     """
     image = lay_out(tree, parts, ranks.world)
     if ranks.world == 1:
         return Plan(parts.structure if image.lasting else [], image, image.layout())
-    # Only rank 0's buffers and numbers count; a record only its rank can tell; the rest is shared out evenly.
+    # Rank 0 sends buffers and numbers, each rank its record; the rest is shared evenly.
     numbers = {storage._cdata: n for n, storage in enumerate(parts.storages)}
     owners = {numbers[cdata]: 0 for cdata in state.owned().buffers if cdata in numbers}
     owners |= {numbers[t.untyped_storage()._cdata]: r for r, t in enumerate(records)}
@@ -69,25 +69,25 @@ def make_plan(tree: Any, parts: Parts, state: TrainingState, ranks: Ranks, recor
 
 
 @dataclass
-class Begun:
-    """A version that is not sent yet.
+class PendingSnapshot:
+    """A version not sent yet.
 
     Attributes:
-        handle: of it. model: its state_dict as it was behind the step; the tensors are the model's own.
-        early: samplers, random states, or the records of the ranks, as they were then.
-        patience_s: how long it may wait for a slot. parts: of the whole state, as it was behind the step.
-        seen: the tensors of model and optimizers, and how often they had been changed.
-        owned: whose memory was whose behind the step.
-        slot, filling, copying: where it is copied to, and how far that is; None while nothing has begun.
-        storages: of the whole state, in the order of the file. still: those that were copied at once, by ``_cdata``.
-        late: numbers of the storages that are copied last, by the thread that trains.
+        handle: the user's. model: the state_dict after the step; the tensors are the model's own.
+        early: samplers and random states after the step, or the records of the ranks.
+        patience_s: how long it may wait for a slot. parts: of the whole state after the step.
+        seen: the tensors of model and optimizers, with their version counters.
+        owned: whose memory was whose after the step.
+        slot, filling, copying: where it is copied to, and progress; None before that starts.
+        storages: of the whole state, in file order. still: those copied at once, by ``_cdata``.
+        late: numbers of the storages that the training thread copies last.
     """
 
     handle: Handle
     model: Mapping[str, Any]
     early: Mapping[str, Any]
     patience_s: float
-    parts: Parts
+    parts: FlatState
     owned: Owned
     seen: Seen = field(default_factory=list)
     slot: Slot | None = None
@@ -105,11 +105,11 @@ class Begun:
 
 @dataclass(frozen=True)
 class Division:
-    """The storages of a version by when they are copied.
+    """When each storage of a version is copied.
 
     Attributes:
-        background: only an optimizer changes them. at_once: anything may, the next forward for instance.
-        late: what belongs to the step and moves behind it: schedulers, moving averages.
+        background: only an optimizer changes them. at_once: anything may, such as the next forward.
+        late: what follows the step: schedulers, moving averages.
     """
 
     background: set[int]
@@ -117,26 +117,26 @@ class Division:
     late: Sequence[int]
 
     @classmethod
-    def of(cls, parts: Parts, begun: Begun, restless: Collection[int]) -> Division:
+    def of(cls, parts: FlatState, pending: PendingSnapshot, restless: Collection[int]) -> Division:
         """Divide.
 
         Args:
             parts: of the whole state.
-            begun: the version.
-            restless: storages of which only an optimizer should change, but others do; by ``_cdata``.
+            pending: the version.
+            restless: storages that only an optimizer should change, but others do; by ``_cdata``.
         """
-        own, gated = begun.own, begun.owned.gated
+        own, gated = pending.own, pending.owned.gated
         cdata = [storage._cdata for storage in parts.storages]
         background = {n for n, c in enumerate(cdata) if c in gated and c not in restless}
         at_once = {n for n, c in enumerate(cdata) if n not in background and (c in own or c in gated)}
         return cls(background, at_once, [n for n in range(len(cdata)) if n not in background and n not in at_once])
 
 
-def seen_now(parts: Parts, storages: Collection[int]) -> Seen:
+def seen_now(parts: FlatState, storages: Collection[int]) -> Seen:
     """The tensors on these storages (by ``_cdata``), with their version counters."""
     return [(t, t._version) for t in parts.tensors if not t.is_inference() and t.untyped_storage()._cdata in storages]
 
 
 def changed_since(seen: Seen) -> set[int]:
-    """The storages, by ``_cdata``, that were changed in place since then; ``.data`` goes unnoticed."""
+    """The storages, by ``_cdata``, changed in place since then; changes through ``.data`` go unnoticed."""
     return {tensor.untyped_storage()._cdata for tensor, version in seen if tensor._version != version}

@@ -1,6 +1,6 @@
-"""From the training's memory to the tiers: one thread copies into a slot, one for each tier sends what was copied.
+"""From the training's memory to the tiers: one thread copies into slots, one thread per tier sends them.
 
-What has no room is skipped, not waited for.
+A version for which there is no slot is skipped, not waited for.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Pipeline:
-    """The threads behind a checkpointer, and who holds which slot."""
+    """The background threads of a checkpointer, and its slots."""
 
     def __init__(self, tiers: Sequence[Tier], slots: int = 2) -> None:
         """Start nothing yet.
 
         Args:
             tiers: where versions go.
-            slots: how many versions may be under way.
+            slots: how many versions may be in flight.
         """
         self.tiers = tuple(tiers)
         self._away = any(tier.away for tier in self.tiers)
@@ -48,7 +48,7 @@ class Pipeline:
         self._under_way = 0
 
     def renew(self, make: Callable[[], Slot]) -> None:
-        """The layout has changed: slots of the old one go when they are free."""
+        """The layout changed: release slots of the old one as they become free."""
         with self._change:
             self._make = make
             old, self._slots, self._free = self._free, [], []
@@ -56,7 +56,7 @@ class Pipeline:
             slot.release()
 
     def take(self, timeout_s: float = 0) -> Slot | None:
-        """A free slot, None when there is none in time."""
+        """A free slot, or None if there is none in time."""
         with self._change:
             ready = self._change.wait_for(self._has_room, timeout_s)
             if not ready:
@@ -65,14 +65,14 @@ class Pipeline:
                 return self._free.pop()
             try:
                 slot = self._make()
-            except CheckpointError as error:  # no space for it now: training goes on, and the version is skipped
+            except CheckpointError as error:  # no space now: training goes on, and the version is skipped
                 log.warning("%s", error)
                 return None
             self._slots.append(slot)
             return slot
 
     def warm(self) -> None:
-        """In the background: have memory for a version before one needs it."""
+        """In the background: allocate memory before the first version needs it."""
 
         def work() -> None:
             slot = self.take()
@@ -83,12 +83,12 @@ class Pipeline:
         self.background(work)
 
     def background(self, work: Callable[[], None]) -> None:
-        """Have something done by the thread that copies, behind what it was given before."""
+        """Queue work for the thread that copies."""
         self._start()
         self._queues[0].put(work)
 
     def _has_room(self) -> bool:
-        # Slots of an earlier layout are memory as well until they are free.
+        # Slots of an earlier layout take memory until they are free.
         return self._under_way < self._most and (bool(self._free) or len(self._slots) < self._most)
 
     def fill(self, slot: Slot, layout: Layout, copy: Callable[[Callable[[int], None]], None]) -> Filling:
@@ -97,9 +97,9 @@ class Pipeline:
         Args:
             slot: memory for a version.
             layout: of the version.
-            copy: called in the background with a function to which it tells how far it is.
+            copy: called in the background with a function to report progress to.
         """
-        # Of a file with several parts, each of another rank, whoever joins them fills in the checksums.
+        # Where each rank has a part, whoever joins them fills in the checksums.
         filling = Filling(slot.view, layout, shared=len(self.tiers) > 1 and layout.world == 1)
 
         def work() -> None:
@@ -113,13 +113,13 @@ class Pipeline:
         return filling
 
     def send(self, slot: Slot, shard: Shard, handle: Handle, filling: Filling) -> None:
-        """Give a slot to every tier while it is being filled; it is free again when all are done with it.
+        """Send a slot to every tier while it is being filled; it is freed when all are done.
 
         Args:
             slot: the memory of ``shard``.
             shard: what the tiers get.
-            handle: is told how far the version has come.
-            filling: what :meth:`fill` gave for the slot.
+            handle: reports progress to the user.
+            filling: from :meth:`fill`.
         """
         self._sent.append(handle)
         with self._change:
@@ -157,7 +157,7 @@ class Pipeline:
         except CheckpointError as failure:
             error = failure
             log.warning("version %d is not on %s: %s", shard.version, tier.url, failure)
-        except Exception as failure:  # a bug in a tier must not end the thread that others wait for
+        except Exception as failure:  # a bug in a tier must not end a thread that others wait for
             error = CheckpointError(f"{tier.url}: {type(failure).__name__}: {failure}")
             log.exception("version %d is not on %s", shard.version, tier.url)
         if error is not None:
@@ -165,7 +165,7 @@ class Pipeline:
         self._done(state, slot, shard, handle, error)
 
     def _lost(self, state: _Sending, handle: Handle, tier: int, reason: CheckpointError) -> None:
-        """A tier will promise no more than it has; whoever waits for more is told when none will."""
+        """A tier will acknowledge nothing more; when no tier will, fail what is still awaited."""
         with state.lock:
             state.lost[tier] = reason
             if state.left or len(state.lost) < len(self.tiers):
@@ -174,13 +174,13 @@ class Pipeline:
         handle.failed(reason)
 
     def _why(self, state: _Sending) -> CheckpointError:
-        """Of the tiers' reasons that of one away from this machine, which could have promised most."""
+        """The reason to report: that of a tier away from this machine, if any, which could have promised most."""
         return min(state.lost.items(), key=lambda found: not self.tiers[found[0] - 1].away)[1]
 
     def _done(
         self, state: _Sending, slot: Slot, shard: Shard, handle: Handle, error: CheckpointError | None = None
     ) -> None:
-        """The copy, or a tier, needs the slot no more."""
+        """The copy, or a tier, no longer needs the slot."""
         with state.lock:
             state.errors += [] if error is None else [error]
             state.left -= 1
@@ -208,7 +208,7 @@ class Pipeline:
                 handle.failed(reason)
 
     def give_back(self, slot: Slot) -> None:
-        """A slot that is not used any more; one whose memory has become a version is replaced."""
+        """Take back an unused slot; one whose memory became a version is replaced."""
         with self._change:
             known = any(slot is s for s in self._slots)
             spent = slot.spent
@@ -221,14 +221,14 @@ class Pipeline:
         fresh: Slot | None = None
         if known and not self._closing:
             try:
-                fresh = make()  # here in the background: the next version must not wait for it
+                fresh = make()  # here in the background, so that the next version need not wait for it
             except CheckpointError as error:
                 log.warning("%s", error)
         with self._change:
             if any(slot is s for s in self._slots):
                 self._slots = [s for s in self._slots if s is not slot] + ([] if fresh is None else [fresh])
                 self._free += [] if fresh is None else [fresh]
-            elif fresh is not None:  # the layout has changed meanwhile
+            elif fresh is not None:  # the layout changed meanwhile
                 fresh.release()
             self._change.notify_all()
 
@@ -242,15 +242,15 @@ class Pipeline:
             self._threads.append(thread)
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until every version has been copied and sent; returns whether all were in that time.
+        """Wait until every version is copied and sent, so that a restore finds it; returns whether all were in time.
 
-        Then a restore finds them. What a node still writes to its disk is not waited for: it is in its memory.
+        What a node still writes to its disk is not waited for: it is in its memory.
         """
         with self._change:
             return self._change.wait_for(lambda: not self._under_way, limit_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Finish what is under way, then end; returns whether all of it was done in that time, one for all tiers."""
+        """Finish what is in flight, then stop; returns whether that was done within the time, shared by all tiers."""
         deadline = time.monotonic() + timeout_s
         self._closing = True
         for queue in self._queues[:1]:
@@ -259,7 +259,7 @@ class Pipeline:
         for number, thread in enumerate(self._threads):
             thread.join(max(deadline - time.monotonic(), 0.0))
             done = done and not thread.is_alive()
-            if not number:  # nothing more comes from the copies
+            if not number:  # the copies are done
                 for queue in self._queues[1:]:
                     queue.put(None)
         self._threads = []
@@ -276,7 +276,7 @@ class Pipeline:
 
 
 class _Sending:
-    """How many are still at a version: its copy and the tiers; which tiers will promise no more, and why."""
+    """Who still works on a version (its copy, the tiers), and which tiers will acknowledge nothing more, and why."""
 
     def __init__(self, count: int) -> None:
         self.lock, self.left = threading.Lock(), count

@@ -1,8 +1,8 @@
-"""Making versions: who copies what when, on one rank or several; when it is done is for the checkpointer to say.
+"""Take snapshots: what is copied when, on one rank or several. The checkpointer decides when to take one.
 
-A version begins behind its optimizer step: a slot is taken, what anything may change is copied, and the copy of what
-only the optimizer changes begins in the background. It ends when the next forward begins: then numbers, schedulers and
-moving averages are read, and the slot goes to the tiers.
+A snapshot starts after its optimizer step: a slot is taken, what anything may change is copied at once, and what only
+the optimizer changes is copied in the background. When the next forward begins, numbers, schedulers and moving averages
+are read, and the slot goes to the tiers.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.format.flatten import Parts, take_apart
+from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
-from deepvm.checkpoint.snapshot.layer_slots import Layers
+from deepvm.checkpoint.snapshot.layer_slots import LayerSlots
 from deepvm.checkpoint.snapshot.pending_snapshot import (
     CHANGED,
-    Begun,
     Division,
+    PendingSnapshot,
     Plan,
     changed_since,
     make_plan,
     seen_now,
 )
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
-from deepvm.checkpoint.snapshot.strategies import Bytes, Copying, Strategy
-from deepvm.checkpoint.training.hooks import aside
+from deepvm.checkpoint.snapshot.strategies import Copying, StorageBytes, Strategy
+from deepvm.checkpoint.training.hooks import without_autograd
 from deepvm.checkpoint.training.journal import Journal
 from deepvm.checkpoint.training.ranks import Ranks, compare_replicas
 from deepvm.checkpoint.training.save_handle import Handle, Handles
@@ -39,27 +39,27 @@ from deepvm.checkpoint.training.state import RECORDS, TrainingState, pack
 from deepvm.errors import CheckpointError, RequestError
 
 COMPARE_EVERY = 10
-"""Versions of several ranks of which one is compared with that of a neighbour."""
+"""With several ranks, one version in so many is compared with the neighbour's replica."""
 WAIT_S = 600.0
-"""Seconds after which whoever waits for a copy is told that something is wrong."""
+"""Seconds after which waiting for a copy is an error."""
 SETTLE_ROUNDS = 10
-"""Parts of that time after which ranks that wait for tiers meet: one that waits alone is cut off by its group."""
+"""Ranks that wait for tiers meet so often in that time: the process group cuts off one that waits alone."""
 RENEW_S = 5.0
-"""Seconds that a version of a new layout waits for a slot: its own of the old layout becomes free at once."""
+"""Seconds that a version of a new layout waits for a slot: its slot of the old layout is freed at once."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
 
-class Versions:
-    """The version that is being made, and what all of them have in common.
+class Snapshotter:
+    """Makes versions, one at a time.
 
     Attributes:
-        last: handle of the version that was begun last. begun: the version that is not sent yet.
+        last: handle of the version started last. pending: the version not sent yet.
         handles: of the newest versions.
-        bytes: the storages of the last version. disagreements: replicas that were found to differ.
-        last_step, last_s: what was begun last, also if it was skipped, or restored since, and when.
-        plan_s: its share for a new layout.
-        stall_s: seconds for which training stood still for all of this.
+        bytes: the storages of the last version. disagreements: how many replicas differed.
+        last_step, last_s: the version started (even if skipped) or restored last, and when.
+        plan_s: seconds of it spent on a new layout.
+        stall_s: seconds for which training was stalled by all of this.
     """
 
     def __init__(
@@ -68,28 +68,28 @@ class Versions:
         pipeline: Pipeline,
         ranks: Ranks,
         strategy: Strategy,
-        layers: Layers,
+        layers: LayerSlots,
         journal: Journal,
         job: str,
     ) -> None:
-        """Nothing is begun.
+        """Start nothing yet.
 
         Args:
             state: what is saved.
             pipeline: where it goes.
-            ranks: who has a part in it.
+            ranks: who shares the work.
             strategy: how it leaves the training's memory.
-            layers: what is copied before the step has ended.
-            journal: is told of each version.
-            job: whose versions they are.
+            layers: what is copied before the step ends.
+            journal: records each version.
+            job: name of the training.
         """
         self._state, self._pipeline, self._ranks, self._strategy = state, pipeline, ranks, strategy
         self._layers, self._journal, self._job = layers, journal, job
         self.plan: Plan | None = None
         self.last: Handle | None = None
         self.handles = Handles()
-        self.begun: Begun | None = None
-        self.bytes = Bytes()
+        self.pending: PendingSnapshot | None = None
+        self.bytes = StorageBytes()
         self.taken = self.disagreements = self._digest = self._attempt = 0
         self.last_step, self.last_s, self.plan_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
         self._copying: Copying | None = None
@@ -100,10 +100,10 @@ class Versions:
         self._print: Any = None
 
     def gate(self, *copies: Copying) -> None:
-        """Wait until the state may change: for the copy under way, and for these.
+        """Wait until the state may change: for the copy in progress, and for these.
 
         Raises:
-            CheckpointError: a copy does not end.
+            CheckpointError: a copy does not finish.
         """
         waiting = [c for c in (self._copying, *copies) if c is not None and not c.open]
         if not waiting:
@@ -117,36 +117,36 @@ class Versions:
             self.last.stall_s += waited
 
     def settle(self) -> None:
-        """Wait until the tiers have what was sent: it must not come there behind a restore. Collective.
+        """Wait until the tiers have what was sent: it must not arrive after a restore. Collective.
 
         Raises:
             CheckpointError: they do not have it in time; on all ranks.
         """
         for _ in range(SETTLE_ROUNDS):
-            if self._ranks.least([self._pipeline.settle(WAIT_S / SETTLE_ROUNDS)])[0]:
+            if self._ranks.minimum([self._pipeline.settle(WAIT_S / SETTLE_ROUNDS)])[0]:
                 return
         late = ", ".join(str(handle.version) for handle in self.handles.now if not handle.done) or "of other ranks"
         raise CheckpointError(f"versions {late} are under way after {WAIT_S:.0f} s; nothing was restored: try again")
 
     def forget(self, version: int) -> None:
-        """The state is another one now, that of a version: what was saved last says nothing about it."""
+        """The state was replaced by a restored version: what was saved last no longer describes it."""
         self.last = self._print = None
         self.last_step, self.last_s, self.plan_s = version, time.monotonic(), 0.0
         self.bytes.forget()
 
     def lay_out(self, version: int) -> None:
-        """Have a layout, and memory, before the first version needs them."""
+        """Prepare layout and memory before the first version needs them."""
         tree = self._state.tree(version, self._state.early())
-        self._renew(tree, take_apart(tree))
+        self._renew(tree, flatten(tree))
         self._pipeline.warm()
 
     def begin(self, version: int, patience_s: float, best: bool = False) -> Handle:
-        """Take a slot and begin to copy what the step has made; numbers and the rest are for :meth:`finish`.
+        """Take a slot and start copying the result of the step; :meth:`finish` reads numbers and the rest.
 
         Args:
             version: its number.
             patience_s: how long to wait for a slot.
-            best: the training calls it that.
+            best: the training marks it as the best.
         """
         self.gate()
         start = time.perf_counter()
@@ -156,38 +156,38 @@ class Versions:
         try:
             early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
             tree = self._state.tree(version, early)
-            parts = take_apart(tree)
+            parts = flatten(tree)
             owned = self._state.owned()
             seen = seen_now(parts, owned.gated | owned.buffers)
-            begun = Begun(handle, tree["model"], early, patience_s, parts, owned, seen)
-            if self._fits(parts) and not self._copy(begun, parts, patience_s):
+            pending = PendingSnapshot(handle, tree["model"], early, patience_s, parts, owned, seen)
+            if self._fits(parts) and not self._copy(pending, parts, patience_s):
                 return self._skipped(handle)
-        except RequestError as error:  # an extra has become something that cannot be saved
+        except RequestError as error:  # an extra can no longer be saved
             return self._failed(handle, error)
-        # Without a plan that fits it is made when the next forward begins: until then more may change than numbers.
-        # That forward may not be seen, and buffers are those of the step.
-        if begun.slot is None:
-            kept = {k: v.clone() for k, v in tree["model"].items() if _is_on(v, begun.owned.buffers)}
-            tree["model"].update(kept)  # it is ours: only its tensors are the model's
-        self.begun, self.last = begun, handle
+        # Without a fitting plan, the next forward makes one: until then more than numbers may change.
+        # That forward may go unseen, and buffers must be those of the step.
+        if pending.slot is None:
+            kept = {k: v.clone() for k, v in tree["model"].items() if _is_on(v, pending.owned.buffers)}
+            tree["model"].update(kept)  # the dict is ours, only its tensors are the model's
+        self.pending, self.last = pending, handle
         took_s = time.perf_counter() - start
         handle.stall_s, self.stall_s = handle.stall_s + took_s, self.stall_s + took_s
         return handle
 
-    def _copy(self, begun: Begun, parts: Parts, patience_s: float) -> bool:
-        """Begin the copy into a slot, if there is one."""
+    def _copy(self, pending: PendingSnapshot, parts: FlatState, patience_s: float) -> bool:
+        """Start copying into a slot, if there is one."""
         assert self.plan is not None
-        # Of several ranks none takes a slot alone: all save this version or none.
+        # No rank takes a slot alone: all save this version or none.
         reserved, self._reserved = self._reserved, None
         slot = self._layers.take(patience_s) if self._ranks.world == 1 else reserved
         if slot is None:
             return False
         try:
             sources = self.bytes.of(parts.storages)
-            division = Division.of(parts, begun, self._restless)
+            division = Division.of(parts, pending, self._restless)
             done, check = self._layers.done(parts.storages)
-            pending = division.background - done
-            later = [n for n, piece in enumerate(slot.pieces) if piece.storage in pending]
+            waiting = division.background - done
+            later = [n for n, piece in enumerate(slot.pieces) if piece.storage in waiting]
             now = [n for n, piece in enumerate(slot.pieces) if piece.storage in division.at_once]
             self.taken += 1
             compare = self.plan.compared(division.background) if self.taken % COMPARE_EVERY == 1 else []
@@ -196,97 +196,97 @@ class Versions:
             def also() -> None:
                 if compare:
                     own, neighbour = (checksum(sources, pieces) for pieces in compare)
-                    self._seen = (begun.handle.version, own, neighbour)
+                    self._seen = (pending.handle.version, own, neighbour)
 
             def copy(reached: Callable[[int], None]) -> None:
                 check()
                 copying.run(reached, also)
 
-            begun.slot, begun.late, begun.copying, begun.storages = slot, division.late, copying, parts.storages
-            begun.still = {parts.storages[n]._cdata for n in division.at_once}
-            begun.filling = self._pipeline.fill(slot, self.plan.layout, copy)
+            pending.slot, pending.late, pending.copying, pending.storages = slot, division.late, copying, parts.storages
+            pending.still = {parts.storages[n]._cdata for n in division.at_once}
+            pending.filling = self._pipeline.fill(slot, self.plan.layout, copy)
         except BaseException:
             self._layers.give_back(slot)
             raise
         return True
 
     def finish(self, in_step: bool = False, at_once: bool = False) -> None:
-        """Read what belongs to the step and moves behind it, and send the version.
+        """Read what follows the step (numbers, schedulers, averages), and send the version.
 
         Args:
-            in_step: the next forward has been; what it changes belongs to the next version.
-            at_once: nothing has happened since the version was begun.
+            in_step: the next forward has run; what it changed belongs to the next version.
+            at_once: nothing has happened since :meth:`begin`.
         """
-        begun = self.begun
-        if begun is None:
+        pending = self.pending
+        if pending is None:
             return
-        start, handle = time.perf_counter(), begun.handle
-        with aside():
+        start, handle = time.perf_counter(), pending.handle
+        with without_autograd():
             try:
-                parts = begun.parts
-                if not at_once or begun.slot is None:
-                    tree = {**self._state.tree(handle.version, begun.early), "model": begun.model}
-                    parts = take_apart(tree)
-                    if begun.slot is None or not self._fits(parts):
-                        self._start_again(begun, tree, parts)
-                if begun.slot is not None:
-                    self._copy_again(begun, in_step)
-                    self._send(begun, parts)
+                parts = pending.parts
+                if not at_once or pending.slot is None:
+                    tree = {**self._state.tree(handle.version, pending.early), "model": pending.model}
+                    parts = flatten(tree)
+                    if pending.slot is None or not self._fits(parts):
+                        self._start_again(pending, tree, parts)
+                if pending.slot is not None:
+                    self._copy_again(pending, in_step)
+                    self._send(pending, parts)
             except Exception as error:
                 if not in_step and not isinstance(error, (RequestError, CheckpointError)):
-                    raise  # something odd is going on in forward: before the step it is over
-                self._drop(begun)
+                    raise  # something odd is going on in forward; before the step it is over
+                self._drop(pending)
                 self._failed(handle, error)
-            except BaseException as error:  # whoever interrupts this may save again at once
-                self.begun = None
-                self._drop(begun)
+            except BaseException as error:  # an interrupt handler may save again at once
+                self.pending = None
+                self._drop(pending)
                 handle.failed(CheckpointError(f"version {handle.version} was interrupted: {type(error).__name__}"))
                 raise
-        self.begun = None
+        self.pending = None
         took_s = time.perf_counter() - start
         handle.stall_s, self.stall_s = handle.stall_s + took_s, self.stall_s + took_s
 
-    def _start_again(self, begun: Begun, tree: Any, parts: Parts) -> None:
-        """The layout is another one than the step knew, or it knew none."""
-        patience_s = begun.patience_s if begun.slot is None else RENEW_S  # its own slot is free at once
-        self._drop(begun)
-        if self._ranks.world > 1:  # another layout is for all ranks to agree on, which they do in the next step
+    def _start_again(self, pending: PendingSnapshot, tree: Any, parts: FlatState) -> None:
+        """The layout changed since the step, or there was none."""
+        patience_s = pending.patience_s if pending.slot is None else RENEW_S  # its own slot is freed at once
+        self._drop(pending)
+        if self._ranks.world > 1:  # all ranks must agree on a layout, which they do in the next step
             reserved, self._reserved = self._reserved, None
             self._layers.give_back(reserved)
             raise CheckpointError("what is saved has changed behind the step")
         self._renew(tree, parts)
-        if not self._copy(begun, parts, patience_s):
-            self._skipped(begun.handle)
+        if not self._copy(pending, parts, patience_s):
+            self._skipped(pending.handle)
 
-    def _copy_again(self, begun: Begun, in_step: bool) -> None:
-        """What was changed between the step and now, such as weights that are clipped, is part of the version."""
-        assert begun.slot is not None and begun.copying is not None
-        now = {c: p.untyped_storage() for c, p in begun.owned.parameters.items()}
-        found = changed_since(begun.seen) | {c for c, storage in now.items() if storage._cdata != c}
+    def _copy_again(self, pending: PendingSnapshot, in_step: bool) -> None:
+        """Copy what changed between the step and now, such as clipped weights: it is part of the version."""
+        assert pending.slot is not None and pending.copying is not None
+        now = {c: p.untyped_storage() for c, p in pending.owned.parameters.items()}
+        found = changed_since(pending.seen) | {c for c, storage in now.items() if storage._cdata != c}
         if in_step and found:
-            found -= set(begun.still)  # what forward has changed since belongs to the next version
+            found -= set(pending.still)  # what forward changed belongs to the next version
             stray = found - self._state.updated()
             if stray:
                 self._restless |= stray
                 raise CheckpointError(CHANGED.format(len(stray)))
         if found:
             self.gate(*self._layers.copies.values())
-            sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in begun.storages]
-            again = [n for n, piece in enumerate(begun.slot.pieces) if sources[piece.storage] is not None]
-            begun.slot.copy(sources, again)
-        still = begun.owned.buffers.union(begun.still)
-        seen = [(t, t._version) for t, _ in begun.seen if t.untyped_storage()._cdata not in still]
+            sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in pending.storages]
+            again = [n for n, piece in enumerate(pending.slot.pieces) if sources[piece.storage] is not None]
+            pending.slot.copy(sources, again)
+        still = pending.owned.buffers.union(pending.still)
+        seen = [(t, t._version) for t, _ in pending.seen if t.untyped_storage()._cdata not in still]
 
         def changed() -> str:
             strange = changed_since(seen)
             self._restless |= strange
             return CHANGED.format(len(strange)) if strange else ""
 
-        begun.copying.watch(changed)
+        pending.copying.watch(changed)
 
-    def _send(self, begun: Begun, parts: Parts) -> None:
-        assert self.plan is not None and begun.slot is not None and begun.filling is not None
-        slot, handle, late = begun.slot, begun.handle, set(begun.late)
+    def _send(self, pending: PendingSnapshot, parts: FlatState) -> None:
+        assert self.plan is not None and pending.slot is not None and pending.filling is not None
+        slot, handle, late = pending.slot, pending.handle, set(pending.late)
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
         sources = [as_bytes(s) if n in late else None for n, s in enumerate(parts.storages)]
@@ -294,35 +294,35 @@ class Versions:
         rank, layout = self._ranks.rank, self.plan.layout
         shard = Shard(self._job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best)
         shard = replace(shard, attempt=self._attempt)
-        self._pipeline.send(slot, shard, handle, begun.filling)
-        begun.slot = None
-        self._print = self._printed(parts, begun)
+        self._pipeline.send(slot, shard, handle, pending.filling)
+        pending.slot = None
+        self._print = self._printed(parts, pending)
 
-    def _drop(self, begun: Begun) -> None:
-        slot, begun.slot = begun.slot, None
+    def _drop(self, pending: PendingSnapshot) -> None:
+        slot, pending.slot = pending.slot, None
         if slot is not None:
             self.gate()
             self._layers.give_back(slot)
 
-    def _printed(self, parts: Parts, begun: Begun) -> Any:
-        """What two equal states have in common; None where it cannot be told without reading all of it."""
-        buffers = begun.owned.buffers
-        known = begun.owned.gated | buffers | begun.own
+    def _printed(self, parts: FlatState, pending: PendingSnapshot) -> Any:
+        """A fingerprint of the state; None where it would take reading all of it."""
+        buffers = pending.owned.buffers
+        known = pending.owned.gated | buffers | pending.own
         if any(s._cdata not in known for s in parts.storages):
             return None
-        return parts.structure, parts.numbers, [(t, v if _is_on(t, buffers) else t._version) for t, v in begun.seen]
+        return parts.structure, parts.numbers, [(t, v if _is_on(t, buffers) else t._version) for t, v in pending.seen]
 
     def same(self, version: int) -> bool:
-        """Whether the state is that of the last version, so that it need not be saved again."""
+        """Whether the state is still that of the last version, and need not be saved again."""
         last = self.last
         if last is None or last.version != version or last.skipped or last.lost or self._print is None:
             return False
         early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
-        parts = take_apart(self._state.tree(version, early))
+        parts = flatten(self._state.tree(version, early))
         structure, numbers, seen = self._print
         return parts.structure == structure and parts.numbers == numbers and not changed_since(seen)
 
-    def _fits(self, parts: Parts) -> bool:
+    def _fits(self, parts: FlatState) -> bool:
         return self.plan is not None and parts.structure == self.plan.structure
 
     def _skipped(self, handle: Handle) -> Handle:
@@ -352,18 +352,18 @@ class Versions:
         slot, record, renewed, whole = None, b"", False, True
         try:
             record = self._state.record()
-            parts = take_apart(self._state.tree(version, {RECORDS: self._records}))
+            parts = flatten(self._state.tree(version, {RECORDS: self._records}))
             renewed = not self._fits(parts)
             if renewed:
-                bare = take_apart(self._state.tree(version, {})).structure
+                bare = flatten(self._state.tree(version, {})).structure
                 self._digest = int.from_bytes(hashlib.sha256(repr(bare).encode()).digest()[:7], "big")
             else:
                 slot = self._layers.take(patience_s)
-        except RequestError as error:  # an extra that cannot be saved; the other ranks must not wait for this one
+        except RequestError as error:  # an extra that cannot be saved: the other ranks must not wait for this one
             log.error("version %d is not saved: %s", version, error)
             whole = False
         told = [whole, renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
-        all_whole, ready, digest, other, size, agreed, newest = self._ranks.least([*told, -self._attempt])
+        all_whole, ready, digest, other, size, agreed, newest = self._ranks.minimum([*told, -self._attempt])
         self._attempt = 1 - newest
         if all_whole and digest != -other:
             self._layers.give_back(slot)
@@ -375,9 +375,9 @@ class Versions:
             room = -size + -size // 4 + 1024
             self._records = [torch.zeros(room, dtype=torch.uint8, device="cpu") for _ in range(self._ranks.world)]
             tree = self._state.tree(version, {RECORDS: self._records})
-            self._renew(tree, take_apart(tree))
+            self._renew(tree, flatten(tree))
             slot = self._pipeline.take(patience_s)
-            (ready,) = self._ranks.least([slot is not None])
+            (ready,) = self._ranks.minimum([slot is not None])
         if not (all_whole and ready):
             self._layers.give_back(slot)
             return
@@ -385,7 +385,7 @@ class Versions:
         own.copy_(pack(record, len(own)))
         self._reserved = slot
 
-    def _renew(self, tree: Any, parts: Parts) -> None:
+    def _renew(self, tree: Any, parts: FlatState) -> None:
         start = time.perf_counter()
         self._layers.drop()
         plan = self.plan = make_plan(tree, parts, self._state, self._ranks, self._records)

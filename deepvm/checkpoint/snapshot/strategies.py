@@ -1,14 +1,13 @@
 """How a version leaves the training's memory, by LightCheck's strategies (III-A), and the gate before the next step.
 
-- ``C``: into memory of this machine, page-locked where the state is on a GPU; the tiers send from there. The default.
-- ``G``: into a copy on the device first, which is soon done and opens the gate, and from there as with C. Costs the
-  device as much memory as the state; where that is not free, C is used and the log says so.
-- ``D``: into the file that becomes the version, mapped into memory: see
-  :mod:`deepvm.checkpoint.snapshot.mmap_snapshot`.
+- ``C``: into host memory, page-locked if the state is on a GPU; the tiers send from there. The default.
+- ``G``: into a copy on the device first, which is soon done and opens the gate, then as with C. Takes as much device
+  memory as the state; if that is not free, C is used and logged.
+- ``D``: into the memory-mapped file that becomes the version: see :mod:`deepvm.checkpoint.snapshot.mmap_snapshot`.
 
-On a GPU (LightCheck III-C) a stream of our own copies, one for each device, in groups with an event behind each. The
-gate is an event too: the stream of the training waits for it, the processor does not. The times of a handle are those
-of the processor: how long the GPU's own stream waits is not in them.
+On a GPU (LightCheck III-C) a stream of our own per device copies groups, each followed by an event. The gate is an
+event too: the training's stream waits for it, the CPU does not. The times of a handle are CPU times: they do not
+include how long the GPU's stream waits.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _SHARE = 0.9  # of what is free on a device: the training's next peak may be hig
 
 
 class Copying:
-    """One version's copy: begun by the thread that trains, done in the background, with the gate between the two.
+    """One version's copy: started by the training thread, done in the background, with the gate between the two.
 
-    The state must not change while it is copied. Whether it did since :meth:`watch` is asked once: when the copy has
-    ended, or by whoever passes the gate before that.
+    The state must not change while it is copied. Whether it did since :meth:`watch` is checked once: at the end of the
+    copy, or by whoever passes the gate before that.
 
     Attributes:
         error: why :meth:`run` failed.
@@ -51,15 +50,15 @@ class Copying:
         now: Sequence[int],
         hold: bool = False,
     ) -> None:
-        """Copy what may change at any time, and mark where the training is.
+        """Copy at once what may change at any time, and mark the training's place in its streams.
 
         Args:
-            strategy: where to, by way of what.
+            strategy: how memory is copied.
             slot: memory for the version.
             sources: each storage as bytes, None where it has none.
-            later: pieces that only the optimizer changes: they are copied by :meth:`run`.
-            now: those that anything may change.
-            hold: the gate stays shut until :meth:`run`, though there may be nothing to copy.
+            later: pieces that only the optimizer changes, copied by :meth:`run`.
+            now: pieces that anything may change.
+            hold: keep the gate shut until :meth:`run` even if nothing is left to copy.
         """
         self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
         self.error: BaseException | None = None
@@ -81,11 +80,11 @@ class Copying:
 
     @property
     def open(self) -> bool:
-        """Whether the gate is open, so that nobody need wait."""
+        """Whether the gate is open."""
         return self._opened.is_set() and self._changed is None and all(event.query() for _, event in self._gate)
 
     def wait(self, limit_s: float) -> bool:
-        """Until the state may be changed, by this thread or on the stream on which it works; whether that came."""
+        """Wait until this thread, or its stream, may change the state; returns whether that was in time."""
         if not self._opened.wait(limit_s):
             return False
         self._ask()
@@ -97,19 +96,19 @@ class Copying:
         """In the background: copy what only the optimizer changes, and open the gate.
 
         Args:
-            reached: is told the place in the file below which all is copied; of the last byte, by nobody here.
-            also: what else must be done before the state changes.
+            reached: called with the file offset below which all is copied; never with the end of the file.
+            also: what else to do before the state may change.
         """
         try:
             point("snapshot.before-copy")
             sources = self._sources
-            last = len(self._slot.view) - 1  # whoever waits for the last byte gets it when all is known to be right
+            last = len(self._slot.view) - 1  # held back until all is known to be right
 
             def partly(end: int) -> None:
                 reached(min(end, last))
 
             queued, plain = self._split(self._later)
-            # On our stream: torch may hand out memory there that the training's stream has not done with.
+            # On our stream: torch may hand out memory there that the training's stream still uses.
             with self._api.within([*self._streams.values()]):
                 clones = self._strategy.clones(self._slot.pieces, sources, self._later)
             if clones is not None:
@@ -137,14 +136,14 @@ class Copying:
             self.error = error
             raise
         finally:
-            self._sources = ()  # the training may give its memory back
+            self._sources = ()  # the training may free its memory
             self._opened.set()
 
     def watch(self, changed: Callable[[], str]) -> None:
-        """Fail if the state changes from now on, before its copy has ended.
+        """Fail if the state changes between now and the end of its copy.
 
         Args:
-            changed: tells what has, empty when nothing has.
+            changed: describes what changed, empty if nothing did.
         """
         with self._asking:
             if not self._ended:
@@ -157,7 +156,7 @@ class Copying:
             self._ended = self._ended or ended
 
     def _split(self, which: Iterable[int]) -> tuple[list[int], list[int]]:
-        """Pieces that a stream copies, and the others."""
+        """Pieces that a stream copies, and the rest."""
         queued: list[int] = []
         plain: list[int] = []
         for number in which:
@@ -167,7 +166,7 @@ class Copying:
         return queued, plain
 
     def _queue(self, sources: Sources, which: Sequence[int]) -> list[tuple[int, torch.device, Event]]:
-        """Queue copies in groups; for each where it begins in the file, its device, and the event behind it."""
+        """Queue copies in groups; for each its file offset, its device, and the event after it."""
         found: list[tuple[int, torch.device, Event]] = []
         pieces = self._slot.pieces
         for group in _groups(pieces, sources, which):
@@ -192,14 +191,14 @@ class Copying:
         self._gate = [(device, self._api.mark(stream)) for device, stream in self._streams.items()]
 
 
-class Bytes:
-    """The state's storages as bytes; made anew only for those that are others than in the version before.
+class StorageBytes:
+    """The state's storages as tensors of bytes, reused from version to version.
 
-    A storage that is kept here stays in memory until the next version, or until :meth:`forget`.
+    A storage kept here stays in memory until the next version, or until :meth:`forget`.
     """
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """Empty."""
         self.storages: list[torch.UntypedStorage] = []
         self._known: dict[int, tuple[int, torch.Tensor | None]] = {}
 
@@ -207,7 +206,7 @@ class Bytes:
         """Each as a tensor of bytes that shares its memory, None where it is empty."""
         found = {}
         for storage in storages:
-            # The tensor keeps its storage alive: no other can have the same number. But it may have grown.
+            # The tensor keeps its storage alive, so its number is unique. But it may have grown.
             number, size = storage._cdata, storage.nbytes()
             known = self._known.get(number)
             found[number] = known if known is not None and known[0] == size else (size, as_bytes(storage))
@@ -215,18 +214,18 @@ class Bytes:
         return [found[storage._cdata][1] for storage in storages]
 
     def forget(self) -> None:
-        """What was kept may be replaced now."""
+        """Let go of the storages."""
         self.storages, self._known = [], {}
 
 
 class Strategy:
-    """Strategy C: memory of this machine."""
+    """Strategy C: host memory."""
 
     def __init__(self, api: Cuda = CUDA) -> None:
         """Nothing is taken yet.
 
         Args:
-            api: how devices with streams are used.
+            api: access to devices with streams.
         """
         self.api = api
         self._streams: dict[torch.device, Stream] = {}
@@ -241,7 +240,7 @@ class Strategy:
         return self.pinned(Slot(image, layout, rank))
 
     def streams(self, sources: Sources) -> dict[torch.device, Stream]:
-        """The stream for each device, of those that have any, on which a source is."""
+        """A stream for each device of the sources that has streams."""
         devices = {source.device for source in sources if source is not None}
         devices = {device for device in devices if self.api.has(device)}
         for device in devices - self._streams.keys():
@@ -249,11 +248,11 @@ class Strategy:
         return {device: self._streams[device] for device in devices}
 
     def clones(self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]) -> Sources | None:
-        """Memory on the sources' devices to copy these pieces into first; None for straight away."""
+        """Memory on the sources' devices to copy these pieces into first; None to copy straight to the host."""
         return None
 
     def pinned(self, slot: Slot) -> Slot:
-        """The slot with its memory locked into its pages, where a GPU is used and the system allows it."""
+        """The slot, page-locked where a GPU is used and the system allows it."""
         if self._pins and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             address, size = slot.address, len(slot.view)
             problem = self.api.pin(address, size)
@@ -265,7 +264,7 @@ class Strategy:
         return slot
 
     def close(self) -> None:
-        """Remove what was made only for versions to come."""
+        """Remove what was prepared for later versions."""
 
 
 class CloneFirst(Strategy):
@@ -278,7 +277,7 @@ class CloneFirst(Strategy):
         self._told = False
 
     def clones(self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]) -> Sources | None:
-        """The same memory for every version: its copy waits until the one before has left it."""
+        """The same memory for every version: a copy waits until the previous one has left it."""
         used = {pieces[number].storage for number in which}
         wanted = [source if number in used else None for number, source in enumerate(sources)]
         if [_kind(c) for c in self._clones] != [_kind(w) for w in wanted]:
@@ -300,7 +299,7 @@ class CloneFirst(Strategy):
         if self.api.has(device):
             return self.api.room(device)
         if device.type != "cpu":
-            return 2**63  # torch has no way to ask that is the same for all: an allocation that fails will tell
+            return 2**63  # torch has no common way to ask: a failed allocation will tell
         with open("/proc/meminfo") as file:
             return next(int(row.split()[1]) * 1024 for row in file if row.startswith("MemAvailable"))
 
@@ -312,7 +311,7 @@ class CloneFirst(Strategy):
 
 
 def _groups(pieces: Sequence[Piece], sources: Sources, which: Sequence[int]) -> list[list[int]]:
-    """Pieces of one device that follow one another, together no larger than a group."""
+    """Consecutive pieces of one device, together no larger than a group."""
     found: list[list[int]] = []
     size, device = 0, None
     for number in which:

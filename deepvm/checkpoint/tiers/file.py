@@ -173,4 +173,4 @@ class FileTier(Tier):
         with self._writing:
             for job in self._jobs:
                 self.folder.drop_spare(job)
-            self.folder.presence.leave()
+            self.folder.writer_lock.leave()

@@ -1,4 +1,4 @@
-"""What a person who starts a training wants to read: on the log, or on the terminal where there is no log."""
+"""What a user wants to read at the start: in the log, or on the terminal without one."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 def tell_resumed(manifest: Manifest, tier: Tier) -> None:
-    """Say from which version a run goes on."""
+    """Announce the restored version."""
     size = format_bytes(manifest.size)
     _announce(
-        f"resumed from version {manifest.version} of {shown(tier.url)} (job {manifest.job}, saved "
+        f"resumed from version {manifest.version} of {without_secrets(tier.url)} (job {manifest.job}, saved "
         f"{_day_and_time(manifest.created)}, {size})"
     )
 
 
 def tell_fresh(job: str, tiers: Sequence[Tier]) -> None:
-    """Say that a run goes on from nothing."""
-    _announce(f"no version at {', '.join(shown(tier.url) for tier in tiers)} (job {job}): starts at 0")
+    """Announce a start at 0."""
+    _announce(f"no version at {', '.join(without_secrets(tier.url) for tier in tiers)} (job {job}): starts at 0")
 
 
-def shown(url: str) -> str:
-    """A URL without the passwords and tokens that somebody may have put into it."""
+def without_secrets(url: str) -> str:
+    """A URL without passwords and tokens."""
     begin = "://" if url.startswith("file:") else "://|,"  # a list of nodes has one for each
     return re.sub(r"([?&][^=&#]*=)[^&#]*", r"\1***", re.sub(rf"({begin})[^/@,]*@", r"\1***@", url))
 
 
 def _announce(text: str) -> None:
-    """On the log; where a program has set up none, INFO would be lost, and this must not be."""
+    """Log it; without a handler INFO would be lost, so write to stderr."""
     if log.hasHandlers():
         log.info("%s", text)
     else:

@@ -29,43 +29,43 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Hook:
-    """Calls a method without arguments; in a copy of the model, or a file of it, it is nothing."""
+    """Calls a method without arguments; a copied or pickled hook does nothing."""
 
     def __init__(self, method: Callable[[], None] | None = None) -> None:
-        """Remember what to call."""
+        """Remember the method."""
         self._method = method
 
     def __call__(self, *_: Any, **__: Any) -> None:
-        """Call it; not where torch.compile would make it a part of the model."""
+        """Call it, unless torch.compile is tracing."""
         if not torch.compiler.is_compiling() and self._method is not None:
             self._method()
 
     def __deepcopy__(self, memo: Any) -> Hook:
-        """Of another model nobody takes versions."""
+        """A copied model is not saved."""
         return Hook()
 
     def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
-        """Neither of one in a file."""
+        """Nor is a pickled one."""
         return (Hook, ())
 
 
 class StepHook(Hook):
-    """A hook into an optimizer's step, which runs also where torch.compile has made graphs of what is around it."""
+    """A hook into an optimizer's step that also runs when the code around it is compiled."""
 
     def __init__(self, method: Callable[[], None] | None = None) -> None:
-        """Remember what to call."""
-        super().__init__(None if method is None else outside(method))
+        """Remember the method."""
+        super().__init__(None if method is None else never_compiled(method))
 
     def __call__(self, *_: Any, **__: Any) -> None:
-        """Call it: one graph ends before, the next one begins behind."""
+        """Call it, between two graphs."""
         if self._method is not None:
             self._method()
 
 
-def outside(method: Callable[..., None]) -> Callable[..., None]:
-    """The method, never compiled: what is compiled around it is split into a graph before it and one behind it.
+def never_compiled(method: Callable[..., None]) -> Callable[..., None]:
+    """Exclude a method from compilation: the graph around it is split in two.
 
-    Where that may not be (``fullgraph=True``), torch refuses to compile, with the reason.
+    With ``fullgraph=True``, torch refuses to compile and gives the reason.
     """
     known = "reason" in inspect.signature(torch.compiler.disable).parameters  # since torch 2.8
     options: dict[str, Any] = {"reason": _WHY} if known else {}
@@ -74,11 +74,11 @@ def outside(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
-    """The optimizer whose ``step`` can be hooked: this one, or that in a wrapper, as Accelerate and Lightning have it.
+    """The optimizer whose ``step`` can be hooked: this one, or one inside a wrapper (Accelerate, Lightning).
 
     Args:
-        optimizer: what the training calls its optimizer.
-        name: what errors call it.
+        optimizer: the training's optimizer.
+        name: its name in errors.
 
     Raises:
         RequestError: there is none.
@@ -94,21 +94,21 @@ def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
 
 
 def _can_be_hooked(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it was made by torch's constructor, which gives it hooks and has its class's ``step`` call them."""
+    """Whether torch's constructor ran, which sets up hooks and has the class's ``step`` call them."""
     return "_optimizer_step_pre_hooks" in vars(optimizer) and bool(getattr(type(optimizer).step, "hooked", False))
 
 
-def nested_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the hooks that run now are those of a ``step`` inside the optimizer's own ``step``, as by ``super()``.
+def is_nested_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the running hooks belong to a ``step`` nested in the optimizer's own ``step``, as with ``super()``.
 
-    torch hooks the ``step`` of every class of which there was an object.
+    torch hooks the ``step`` of every class that was instantiated.
     """
     frames = [f for f in callers() if f.f_code.co_name == "wrapper" and f.f_code.co_filename == _STEPS]
     return sum(f.f_locals.get("self") is optimizer for f in frames) > 1
 
 
 def callers() -> Iterator[FrameType]:
-    """The frames of the functions that led here, the innermost first."""
+    """The frames of the calling functions, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -119,17 +119,17 @@ _STEPS = torch.optim.Optimizer.step.__code__.co_filename
 
 
 @contextmanager
-def aside() -> Iterator[None]:
-    """Whatever mode the training is in: what is made here can be used in every other, and has no gradients."""
+def without_autograd() -> Iterator[None]:
+    """No gradients and no inference tensors inside, whatever mode the training is in."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 def close_at_exit(close: Callable[[float], None]) -> None:
-    """Call this method at the end of the program, if its object is still there, with a limit in seconds.
+    """Call this method when the program ends, if its object still exists, with a limit in seconds.
 
-    Who forgets to close a checkpointer must not lose what is under way. In this process only: a forked child
-    inherits the handler, but neither the threads nor the right to end them.
+    A checkpointer that was never closed must not lose what is in flight. In this process only: a forked child inherits
+    the handler, but neither the threads nor the right to stop them.
     """
     atexit.register(_close, weakref.WeakMethod(close), os.getpid())
 

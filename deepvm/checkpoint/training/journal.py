@@ -1,4 +1,4 @@
-"""What became of each version, as JSON lines: one for each event, for people and programs that watch a training."""
+"""A journal of versions as JSON lines, one per event, for people and programs that watch a training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Journal:
-    """A file that grows by whole lines; a disk that is full costs the lines, not the training."""
+    """A file that grows by whole lines; a full disk costs lines, not the training."""
 
     def __init__(self, path: Path | str | None, job: str) -> None:
         """Remember the file, if any, and the job, which goes into each line; only rank 0 writes one."""
@@ -27,7 +27,7 @@ class Journal:
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, "event": event, **self._facts, **facts}).encode() + b"\n"
-        # One write of O_APPEND is whole without a lock, which a signal handler that logs, too, would wait for in vain.
+        # One O_APPEND write is atomic without a lock, on which a signal handler that also logs would deadlock.
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -39,7 +39,7 @@ class Journal:
             self._path = None
 
     def closed(self, counts: Mapping[str, float]) -> None:
-        """Sum up, here and on the log."""
+        """Summarise, here and in the log."""
         self("closed", **counts)
         log.info(
             "%d versions of %s saved, %d skipped, %d failed; training stood still for %.3f s",

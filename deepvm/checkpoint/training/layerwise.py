@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from deepvm.checkpoint.training.hooks import callers, outside
+from deepvm.checkpoint.training.hooks import callers, never_compiled
 from deepvm.errors import RequestError
 
 _NAMES = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
@@ -81,8 +81,8 @@ class LayerUpdates:
         self._reducing: list[torch.futures.Future[torch.Tensor]] = []
         self._closed = False
         self._hooks: list[Any] = [
-            optimizer.register_step_pre_hook(outside(self._before_step)),
-            optimizer.register_step_post_hook(outside(self._after_step)),
+            optimizer.register_step_pre_hook(never_compiled(self._before_step)),
+            optimizer.register_step_post_hook(never_compiled(self._after_step)),
         ]
         self._bucketed = isinstance(model, DistributedDataParallel)
         self._layer: dict[torch.nn.Parameter, list[torch.nn.Parameter]] = {}
@@ -100,7 +100,7 @@ class LayerUpdates:
                 ) from None
 
     @property
-    def begun(self) -> bool:
+    def ahead(self) -> bool:
         """Whether some layers are a step ahead of the others."""
         return bool(self._fired)
 

@@ -1,7 +1,7 @@
-"""The ranks of a training job, who must save the same version or none: what they tell each other, and who sends what.
+"""The ranks of a training job: they agree to save the same version or none, and share the work.
 
-All exchange happens where every rank comes by anyway (after an optimizer step, in ``save`` and ``restore_latest``),
-over a group of its own on the CPU, so that it never meets the collectives of the training itself.
+They communicate where every rank passes anyway (after an optimizer step, in ``save`` and ``restore_latest``), over a
+separate CPU group, so that it never mixes with the training's own collectives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Ranks:
-    """This process among the others; alone where ``torch.distributed`` is not in use."""
+    """This process among the others; alone if ``torch.distributed`` is not in use."""
 
     def __init__(self) -> None:
         """Find the others; collective."""
@@ -37,15 +37,15 @@ class Ranks:
             self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
             self._group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=WAIT_S))
 
-    def least(self, values: Sequence[int]) -> list[int]:
-        """The least of each value over all ranks; collective."""
+    def minimum(self, values: Sequence[int]) -> list[int]:
+        """The minimum of each value over all ranks; collective."""
         if self.world == 1:
             return list(values)
         told = torch.tensor(values, dtype=torch.int64, device="cpu")
         torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MIN, group=self._group)
         return [int(value) for value in told]
 
-    def all(self, values: Sequence[int]) -> list[list[int]]:
+    def gather(self, values: Sequence[int]) -> list[list[int]]:
         """The values of every rank; collective."""
         if self.world == 1:
             return [list(values)]
@@ -54,8 +54,8 @@ class Ranks:
         torch.distributed.all_gather(found, told, group=self._group)
         return [[int(value) for value in row] for row in found]
 
-    def told(self, value: Any) -> Any:
-        """What rank 0 says; collective."""
+    def broadcast(self, value: Any) -> Any:
+        """The value of rank 0; collective."""
         if self.world == 1:
             return value
         box = [value]
@@ -63,20 +63,20 @@ class Ranks:
         return box[0]
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """What rank 0 finds, or its CheckpointError, which all ranks raise: none must wait for another. Collective."""
+        """Rank 0's result, or its CheckpointError raised on all ranks, so that none waits for another. Collective."""
         found: Any = None
         try:
             found = None if self.rank else work()
         except CheckpointError as error:
             found = error
-        found = self.told(found)
+        found = self.broadcast(found)
         if isinstance(found, CheckpointError):
             raise found
         return cast("T", found)
 
     def session(self) -> str:
-        """A random name of this run, the same on all ranks; collective."""
-        return str(self.told(secrets.token_hex(8)))
+        """A random ID of this run, the same on all ranks; collective."""
+        return str(self.broadcast(secrets.token_hex(8)))
 
 
 class SaveRequests:
@@ -112,7 +112,7 @@ class SaveRequests:
             return asked or wish
         now = time.monotonic()
         step_ms = int(1000 * (now - self._since_s) / max(version - self._since, 1))
-        wanted, slowest = self._ranks.least([-int(asked or (wish and not self._ranks.rank)), -step_ms])
+        wanted, slowest = self._ranks.minimum([-int(asked or (wish and not self._ranks.rank)), -step_ms])
         steps = int(1000 * _SHARE_S) // max(-slowest, 1)
         self._next = version + min(max(steps, 1), _MOST_STEPS)
         self._since, self._since_s = version, now
@@ -120,19 +120,19 @@ class SaveRequests:
 
 
 def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
-    """Whether neighbours held the same bytes in a version; collective. Differences are logged.
+    """Compare neighbours' replicas of a version; collective. Differences are logged.
 
-    Each rank sends a part of what all hold; a rank whose replica has drifted would put a part of another model into the
-    file, and nobody would see it.
+    Each rank sends a part of what all hold: a rank whose replica has drifted would silently put a part of another model
+    into the file.
 
     Args:
-        ranks: all of them come by.
+        ranks: this process among the others.
         seen: a version (0 for none), the checksum of this rank's own part, and that of the next rank's part here.
 
     Returns:
         How many pairs differ.
     """
-    told, count = ranks.all(seen), 0
+    told, count = ranks.gather(seen), 0
     for rank, (version, _, neighbour) in enumerate(told):
         other = (rank + 1) % len(told)
         if version and told[other][0] == version and told[other][1] != neighbour:
@@ -146,7 +146,7 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
 
 
 def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> tuple[tuple[Segment, ...], ...]:
-    """Share the bytes of a file out evenly (ACUTE's Check-Trans), but for those that only one rank can tell.
+    """Share the bytes of a file evenly (ACUTE's Check-Trans), except those that belong to one rank.
 
     Args:
         size: bytes of the file.

@@ -1,4 +1,4 @@
-"""What ``save()`` returns, and ``handles`` lists: how far a version has come."""
+"""The progress of a version: what ``save()`` returns and ``handles`` lists."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from deepvm.checkpoint.format.shard import Level
 from deepvm.errors import CheckpointError
 
 KEPT = 16
-"""Handles that are remembered; more only while more versions are under way."""
+"""Handles that are kept; more only while more versions are in flight."""
 
 
 @dataclass
 class Handle:
-    """A version on its way.
+    """A version in flight.
 
     Attributes:
         version: optimizer steps that it contains.
-        snapshot_done: resolves when the trainer's memory has a copy that training cannot change.
-        local_done: resolves when a tier has it: it survives the end of this process, perhaps no more.
-        remote_done: resolves when the version survives the loss of this machine.
+        snapshot_done: resolves when there is a copy that training cannot change.
+        local_done: resolves when a tier has it: it survives the end of this process, perhaps nothing more.
+        remote_done: resolves when it survives the loss of this machine.
         durable: resolves when it survives the loss of the memory node too; fails when no tier can promise that.
-        stall_s: seconds for which training stood still for it. times: seconds from the start to each of the above.
-        skipped: whether there was no room, so that nothing was done. best: the training called it that.
-        tell: gets an event for each of all this.
+        stall_s: seconds for which it stalled training. times: seconds from the start to each of the above.
+        skipped: there was no free slot. best: the training marked it as the best.
+        tell: called with each event.
     """
 
     version: int
@@ -68,14 +68,14 @@ class Handle:
 
     @property
     def lost(self) -> bool:
-        """Whether no tier has it, or ever will."""
+        """Whether no tier has it or will have it."""
         return self.local_done.done() and self.local_done.exception() is not None
 
     def await_safe(self, local: bool, limit_s: float) -> None:
-        """Wait until a tier has acknowledged it: one away from this machine, if there is any that can.
+        """Wait until a tier has acknowledged it: one away from this machine, if there is any.
 
         Args:
-            local: the end of this process is all that the tiers let it survive.
+            local: the tiers survive no more than the end of this process.
             limit_s: seconds.
 
         Raises:
@@ -88,7 +88,7 @@ class Handle:
             future.result()  # else it is on a disk, if not away from this machine: training may end now
 
     def failed(self, error: BaseException) -> None:
-        """Note that what has not come will not come."""
+        """Fail all futures that are still pending."""
         missed = [f for f in (self.snapshot_done, self.local_done, self.remote_done, self.durable) if not f.done()]
         if self.local_done in missed:
             self.tell("skipped" if self.skipped else "failed", error=str(error))
@@ -107,10 +107,10 @@ class Handle:
 
 
 class Handles:
-    """The handles of the newest versions: all that are under way, and those that are done up to :data:`KEPT`.
+    """The handles of the newest versions: all in flight, and the last done, up to :data:`KEPT`.
 
     Attributes:
-        now: the oldest first; a tuple of its own for every change, so that any thread may read it.
+        now: oldest first; replaced with every change, so that any thread may read it.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Handles:
         self.now: tuple[Handle, ...] = ()
 
     def add(self, handle: Handle) -> None:
-        """The version that was begun last."""
+        """Add the newest version."""
         rows = [*self.now, handle]
         done = [n for n, row in enumerate(rows) if row.done]
         gone = set(done[: max(len(rows) - KEPT, 0)])

@@ -1,4 +1,4 @@
-"""What a version holds: model, optimizers, the user's extras and the random states, and how they go back."""
+"""The state in a version: model, optimizers, the user's extras and random states; saved and restored."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from deepvm.checkpoint.format.flatten import put_together, take_apart
+from deepvm.checkpoint.format.flatten import flatten, map_leaves
 from deepvm.checkpoint.training.hooks import stepper
 from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
-"""Place of the random states among the extras."""
+"""Key of the random states among the extras."""
 _ANEW = "start anew under another name (DEEPVM_JOB)"
 _NEXT = f"build all as it was when the version was saved, or {_ANEW}"
 
 
 class Owned(NamedTuple):
-    """Storages by what they are for; all by ``_cdata``.
+    """Storages by their role, identified by ``_cdata``.
 
     Attributes:
-        parameters: of the model, by their storage. buffers: storages of its buffers.
-        gated: storages that only steps change: parameters, and what the optimizers keep for them.
+        parameters: of the model, by storage. buffers: storages of its buffers.
+        gated: storages that only steps change: parameters and optimizer state.
     """
 
     parameters: Mapping[int, torch.nn.Parameter]
@@ -44,15 +44,15 @@ class Stateful(Protocol):
         """The state."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take a state back."""
+        """Restore a state."""
 
 
 class TrainingState:
     """The objects whose state is saved, by the user's names.
 
     Attributes:
-        model: without what it is wrapped in, so that the names in a file are those of the plain model.
-        optimizers: all of them, that of the model first; the others are among the extras.
+        model: unwrapped, so that a file has the names of the plain model.
+        optimizers: all of them; those after the first are among the extras.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TrainingState:
             extra: whatever has ``state_dict`` and ``load_state_dict``, by name.
 
         Raises:
-            RequestError: an extra has no such methods, or the name of our own.
+            RequestError: an extra lacks these methods, or has a reserved name.
         """
         self.model: Any = unwrap(model)
         self.optimizer = optimizer
@@ -88,27 +88,27 @@ class TrainingState:
         return tuple(stepper(found, name) for found, name in zip(self.optimizers, self.stepper_names(), strict=True))
 
     def stepper_names(self) -> list[str]:
-        """The arguments that :meth:`steppers` were given as."""
+        """The arguments under which :meth:`steppers` were given."""
         extra = (f"extra[{name!r}]" for name, v in self.extra.items() if isinstance(v, torch.optim.Optimizer))
         return ["optimizer", *extra]
 
     def early(self) -> dict[str, Any]:
-        """What must be taken as soon as a step is done, copied: random states, samplers and loaders.
+        """Copies of what must be read right after a step: random states, samplers and loaders.
 
-        These belong to the next batch, which moves them on before the next forward. Everything else belongs to the step
-        although it moves after it, and is read when the next forward begins: schedulers, GradScalers, moving averages
-        and whatever else is no sampler of torch, has no ``__iter__``, or is a module. Of these a file has one for all
-        ranks; what is each rank's own must be a sampler or loader.
+        The next batch advances these before the next forward. Everything else belongs to the step although it moves
+        after it, and is read when the next forward begins: schedulers, GradScalers, moving averages, and whatever is no
+        torch sampler and has no ``__iter__``, or is a module. A file has one of these for all ranks; state of a single
+        rank must be in a sampler or loader.
         """
         found = {name: v.state_dict() for name, v in self.extra.items() if _is_early(v)}
         return {**_copied(found), RANDOM: random_state()}
 
     def tree(self, version: int, early: Mapping[str, Any]) -> dict[str, Any]:
-        """The state as it is loaded later: ``{"model", "optimizer", "extra", "version"}``.
+        """The state as it is saved: ``{"model", "optimizer", "extra", "version"}``.
 
         Args:
             version: optimizer steps done.
-            early: what :meth:`early` gave after the last of them; the records of all ranks where there are several.
+            early: what :meth:`early` returned after the last of them; with several ranks, the records of all.
         """
         late = {name: v.state_dict() for name, v in self.extra.items() if not _is_early(v)}
         return {
@@ -119,37 +119,37 @@ class TrainingState:
         }
 
     def record(self) -> bytes:
-        """What only this rank can tell, as a file of torch: :meth:`early`, and buffers, which ranks do not share.
+        """This rank's own state as a torch file: :meth:`early`, and buffers, which ranks do not share.
 
         Raises:
-            RequestError: an extra has something that torch would write and not load again safely.
+            RequestError: an extra holds something that torch would not load safely.
         """
         early = self.early()
-        take_apart({"extra": early})
+        flatten({"extra": early})
         buffers = {name: buffer.detach() for name, buffer in self.model.named_buffers()}
         stream = io.BytesIO()
         torch.save({"early": early, "buffers": buffers}, stream)
         return stream.getvalue()
 
     def optimizer_tensors(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """What the optimizer keeps for these parameters."""
+        """The optimizer's state of these parameters."""
         found = [self.optimizer.state[p] for p in parameters if p in self.optimizer.state]
         return [v for values in found for v in values.values() if isinstance(v, torch.Tensor)]
 
     def owned(self) -> Owned:
-        """Whose memory is whose at present; one walk, because every version needs all of it."""
+        """The current roles of storages; one walk, because every version needs all of it."""
         modules = [*self.model.modules()]
         parameters = {p.untyped_storage()._cdata: p for m in modules for p in m._parameters.values() if p is not None}
         buffers = {b.untyped_storage()._cdata for m in modules for b in m._buffers.values() if b is not None}
         return Owned(parameters, buffers, self.updated().union(parameters))
 
     def updated(self) -> set[int]:
-        """Storages that steps change: parameters of the optimizers, and what these keep for them. By ``_cdata``."""
+        """Storages that steps change, by ``_cdata``: the optimizers' parameters and state."""
         found = [*self._updated(), *(t for optimizer in self.optimizers for t in tensors_of(optimizer.state))]
         return {tensor.untyped_storage()._cdata for tensor in found}
 
     def unknown_parameters(self) -> list[str]:
-        """Names of the trainable parameters of the model that none of the optimizers updates."""
+        """Names of trainable parameters that no optimizer updates."""
         known = set(self._updated())
         return [name for name, p in self.model.named_parameters() if p.requires_grad and p not in known]
 
@@ -159,25 +159,25 @@ class TrainingState:
                 yield from group["params"]
 
     def restore(self, tree: Mapping[str, Any], rank: int = 0, world: int = 1) -> int:
-        """Give every object its state back; returns the version.
+        """Restore every object; returns the version.
 
-        With another number of ranks than that which saved, extras of single ranks (samplers) are those of rank 0, and
-        random states stay as they are but for the ranks that saved one.
+        If the number of ranks has changed, extras of single ranks (samplers) come from rank 0, and random states are
+        restored only on ranks that saved one.
 
         Args:
-            tree: what torch loaded.
+            tree: as torch loaded it.
             rank: this process.
-            world: how many there are now.
+            world: how many ranks there are now.
 
         Raises:
-            CheckpointError: the version belongs to another model, optimizer or set of extras.
+            CheckpointError: the version is of another model, optimizer or set of extras.
         """
         tree, own = _with_record(tree, rank, world)
         missing = [name for name in self.extra if name not in tree["extra"]]
         if missing:
             raise CheckpointError(f"it has no state of extra {', '.join(missing)}; leave it out, or {_ANEW}")
         self._compare_optimizers(tree)
-        with ExitStack() as back:  # what was done, to be undone, the last first
+        with ExitStack() as back:  # undo what was done, last first
             try:
                 self._take(tree, back)
                 if own:
@@ -189,19 +189,19 @@ class TrainingState:
         return int(tree["version"])
 
     def _take(self, tree: Mapping[str, Any], back: ExitStack) -> None:
-        # All but the model may keep what they are given, and that is a file in memory that somebody may remove.
-        # The model comes last, because of it alone no copy is kept that would cost its memory once more.
+        # All but the model may keep what they are given, which is a mapped file that may be removed: copy it.
+        # The model comes last: it alone is not backed up, which would take its memory once more.
         for name, value in self.extra.items():
             if not isinstance(value, torch.optim.Optimizer):
                 back.callback(value.load_state_dict, _on_cpu(value.state_dict()))
                 value.load_state_dict(_copied(tree["extra"][name]))
         for optimizer, state in self._saved_optimizers(tree).values():
-            # Loading puts others in the place of these, and leaves them alone.
+            # Loading replaces these, and leaves the old ones unchanged.
             back.callback(setattr, optimizer, "state", optimizer.state)
             back.callback(setattr, optimizer, "param_groups", optimizer.param_groups)
             optimizer.load_state_dict(_copied(state))
         present = self.model.state_dict()
-        if _shapes(present) != _shapes(tree["model"]):  # it will be refused, unless its hooks know what to do
+        if _shapes(present) != _shapes(tree["model"]):  # refused, unless its hooks can handle it
             back.callback(self.model.load_state_dict, _on_cpu(present))
         self.model.load_state_dict(tree["model"])  # copies
 
@@ -224,7 +224,7 @@ class TrainingState:
 
 
 RECORDS = "ranks"
-"""Place of the records of single ranks among the extras; each is a tensor of bytes, its length first."""
+"""Key of the ranks' own records among the extras; each is a tensor of bytes, its length first."""
 
 
 def pack(record: bytes, capacity: int) -> torch.Tensor:
@@ -243,7 +243,7 @@ def unpack(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mapping[str, Any], bool]:
-    """The state with a rank's own record in its place, and whether the random state in it is this rank's own."""
+    """The state with a rank's own record merged in, and whether its random state is this rank's own."""
     records = tree["extra"].get(RECORDS)
     if records is None:  # saved by one process
         return tree, rank == 0
@@ -260,7 +260,7 @@ def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mappin
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The plain model in DistributedDataParallel, DataParallel and what ``torch.compile`` makes, in any order."""
+    """The plain model inside DistributedDataParallel, DataParallel and ``torch.compile``, in any order."""
     while True:
         if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
             model = model.module
@@ -297,11 +297,11 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copied(tree: Any) -> Any:
-    return put_together(tree, lambda tensor: tensor.detach().clone(), lambda number: number)
+    return map_leaves(tree, lambda tensor: tensor.detach().clone(), lambda number: number)
 
 
 def _on_cpu(tree: Any) -> Any:
-    return put_together(tree, lambda tensor: tensor.detach().to("cpu", copy=True), lambda number: number)
+    return map_leaves(tree, lambda tensor: tensor.detach().to("cpu", copy=True), lambda number: number)
 
 
 def random_state() -> dict[str, Any]:
@@ -310,12 +310,12 @@ def random_state() -> dict[str, Any]:
     found: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "python": torch.tensor(words, dtype=torch.int64, device="cpu"),
-        # A tensor, because it comes and goes: None would change the layout of the file.
+        # A tensor even if there is none: None would change the layout of the file.
         "python_gauss": torch.tensor(float("nan") if gauss is None else gauss, dtype=torch.float64, device="cpu"),
         "python_version": version,
     }
     numpy = sys.modules.get("numpy")
-    if numpy is not None:  # who has not loaded it draws nothing from it
+    if numpy is not None:  # not loaded, not used
         name, keys, position, has_gauss, cached = numpy.random.get_state()
         found["numpy"] = {
             "name": name,
@@ -324,13 +324,13 @@ def random_state() -> dict[str, Any]:
             "has_gauss": int(has_gauss),
             "cached": float(cached),
         }
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # who has not used it draws nothing from it
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # not initialised, not used
         found["cuda"] = torch.cuda.get_rng_state_all()
     return found
 
 
 def restore_random(state: Mapping[str, Any]) -> None:
-    """Set the random generators as they were."""
+    """Restore the random generators."""
     torch.set_rng_state(state["torch"])
     gauss = float(state["python_gauss"])
     words = tuple(int(word) for word in state["python"])

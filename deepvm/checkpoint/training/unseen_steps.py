@@ -1,7 +1,7 @@
-"""Noticing that parameters change although no step of the optimizer is seen: a training of which nothing is saved.
+"""Detect a training of which nothing is saved: parameters change, but no step of the optimizer is seen.
 
-Its optimizer is another one than the checkpointer was given, or it changes the parameters by hand. What tells is their
-values: version counters miss fused optimizers and ``.data``, and move where weights are put aside and put back.
+It steps another optimizer than the checkpointer was given, or updates by hand. Values are compared, because version
+counters miss fused optimizers and ``.data``, and change when weights are swapped out and back.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.training.hooks import StepHook, aside
+from deepvm.checkpoint.training.hooks import StepHook, without_autograd
 from deepvm.errors import CheckpointError
 
 _FIRST = 8
-"""Backward passes without a step before one compares; there is a baseline at the first."""
+"""Backward passes without a step before the first comparison; the first pass is the baseline."""
 _TRAINING = 4
-"""So many backward passes, or steps of another optimizer, are a training, where it ends and nothing was saved."""
+"""So many backward passes, or steps of another optimizer, count as a training when it ends unsaved."""
 _DIFFERENT = 2
-"""Comparisons in a row that differ: weights that are put back behind backward, or at the step, make one."""
+"""Differing comparisons in a row; weights swapped back after backward, or at the step, cause only one."""
 _SAMPLE = 256
-"""Elements of each parameter that are compared."""
+"""Elements compared per parameter."""
 _PER_GROUP, _HOOKED = 3, 24
-"""Parameters with a hook, of each group and in all: of experts and heads not all take part in every backward."""
+"""Hooked parameters per group and in all: not every expert or head takes part in every backward."""
 _FORWARDS = 16
-"""Forward passes without a backward that was seen before hooks are set anew: parameters were frozen, or are new."""
+"""Forward passes without a seen backward after which hooks are renewed: parameters were frozen or replaced."""
 _BESIDE = 128
-"""Steps of another optimizer without one of the first: the critic of a GAN often has 100."""
+"""Steps of another optimizer without one of the first; the critic of a GAN often takes 100."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
 
-class Unseen:
-    """Counts backward passes without a step, which compiled models have as well, and looks after a few.
+class UnseenSteps:
+    """Counts backward passes without a step (compiled models have them too), and compares parameters after a few.
 
-    It looks after 8, 16, 32 and so on, from twice as many as were usual between two steps: gradients are accumulated.
-    In a training that steps nothing is compared.
+    That is after 8, 16, 32 passes and so on, but at least twice the usual number between steps, for gradient
+    accumulation. While the training steps, nothing is compared.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Unseen:
         """Hook into backward, and into the steps of the others.
 
         Args:
-            optimizer: whose steps make versions.
-            others: optimizers in ``extra`` by what they are called.
-            tells: whether to warn: on the first rank, where a schedule asks for versions.
+            optimizer: its steps make versions.
+            others: the optimizers in ``extra``, by name.
+            tells: whether to warn: on rank 0, if there is a schedule.
         """
         self._optimizer, self._tells = optimizer, tells
         self._usual = self._usual_beside = 0
@@ -66,7 +66,7 @@ class Unseen:
         ]
 
     def __str__(self) -> str:
-        """What was noticed, and what to do."""
+        """The problem, and what to do."""
         kind = type(self._optimizer).__name__
         return (
             f"the parameters change, but step() of the {kind} that the checkpointer was given is not called; "
@@ -75,7 +75,7 @@ class Unseen:
         )
 
     def reset(self) -> None:
-        """Begin anew: parameters are those of a version."""
+        """Start again, from the parameters of a version."""
         self._never, self._noticed = True, False
         self._beside, self._beside_name = 0, ""
         self.forget()
@@ -83,7 +83,7 @@ class Unseen:
         self._install()
 
     def forget(self) -> None:
-        """Parameters are about to become others, which is no step."""
+        """Parameters are about to be changed on purpose."""
         self._restart(1)
 
     def stepped(self) -> None:
@@ -100,7 +100,7 @@ class Unseen:
             self._install()
 
     def look(self) -> bool:
-        """Whether parameters have changed while no step was seen since the last reset; says so."""
+        """Whether parameters changed while no step was seen since the last reset; warns."""
         if not self._backwards:
             self._install()
         if self._never:
@@ -114,7 +114,7 @@ class Unseen:
         return self._noticed or (self._never and self._beside > 0)
 
     def end(self) -> None:
-        """The training has ended, and nothing was saved of it although versions were asked for.
+        """The training ended, and nothing was saved although there is a schedule.
 
         Raises:
             CheckpointError: there was something to save.
@@ -127,19 +127,19 @@ class Unseen:
             self._tell_beside()
 
     def close(self) -> None:
-        """Let go of backward and the optimizers."""
+        """Remove all hooks."""
         for hook in [*self._hooks, *self._beside_hooks]:
             hook.remove()
 
     def _restart(self, first: int) -> None:
-        """Count from 0, and look at the given number of backward passes."""
+        """Count from 0; compare at the given number of backward passes."""
         self._before = None
         self._counts: dict[int, int] = {}
         self._backwards = self._forwards = self._differing = 0
         self._next = first
 
     def _install(self) -> None:
-        """Hook into some of the parameters that are trained now."""
+        """Hook into some of the currently trainable parameters."""
         self._forwards = 0
         for hook in self._hooks:
             hook.remove()
@@ -168,7 +168,7 @@ class Unseen:
             self._tell(str(self), "unseen")
 
     def _stepped_beside(self, name: str, shared: bool) -> None:
-        """An optimizer in ``extra`` has made a step, perhaps of the same parameters."""
+        """An optimizer in ``extra`` stepped, perhaps with the same parameters."""
         self._beside, self._beside_name = self._beside + 1, name
         if shared:
             self.forget()
@@ -183,7 +183,7 @@ class Unseen:
         )
 
     def _tell(self, text: str, kind: str) -> None:
-        """Once of each kind."""
+        """Warn once per kind."""
         if not self._tells or kind in self._told:
             return
         self._told.add(kind)
@@ -192,12 +192,12 @@ class Unseen:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _sample(self) -> torch.Tensor | None:
-        """Some bytes of each parameter, None where they cannot be read now."""
+        """Some bytes of each parameter; None if they cannot be read now."""
         parameters = [p for p in _parameters(self._optimizer) if _is_plain(p)]
         if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
             return None
         try:
-            with aside():
+            with without_autograd():
                 return torch.cat([_some(p) for p in parameters])
         except Exception as error:  # in a transformation, or with tensors that are none
             log.debug("parameters cannot be compared now: %s", error)
@@ -216,7 +216,7 @@ def _spread(found: list[Any], most: int) -> list[Any]:
 
 
 def _differ(before: torch.Tensor | None, now: torch.Tensor | None) -> bool:
-    """Whether values have changed, not which parameters there are."""
+    """Whether values differ; False if the parameters themselves do."""
     if before is None or now is None or len(before) != len(now):
         return False
     return not torch.equal(before, now)

@@ -179,7 +179,7 @@ def restore(
         with TemporaryDirectory(prefix=".deepvm-restore-", dir=target.parent) as folder:
             source, manifest = _get(where_is(place), job, version, Path(folder), [local(p) for p in parts])
             if form == "safetensors":
-                from deepvm.checkpoint.format.export import export_safetensors
+                from deepvm.checkpoint.files.export import export_safetensors
 
                 export_safetensors(source, target)
             else:

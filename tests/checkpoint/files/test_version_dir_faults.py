@@ -302,7 +302,7 @@ def test_a_full_disk(small_disk: Path) -> None:
     folder.delete("job", 1, spare=True)
     folder.write(memoryview(data), manifest_of(data, version=3))
     verify(folder.file("job", 3))
-    folder.presence.leave()  # an open lock keeps the file system busy
+    folder.writer_lock.leave()  # an open lock keeps the file system busy
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP])

@@ -23,7 +23,7 @@ from deepvm.checkpoint.files import version_dir as folder_module
 from deepvm.checkpoint.files import writer_lock
 from deepvm.checkpoint.files.commit_record import UPCOMING, settle
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify
-from deepvm.checkpoint.files.writer_lock import NODE, WRITERS, FileLock, Presence
+from deepvm.checkpoint.files.writer_lock import NODE, WRITERS, FileLock, WriterLock
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.node.store import FolderStore
@@ -125,7 +125,7 @@ class TestLocks:
             process.kill()
         assert "for long" in caplog.text
         assert put(tier, 2) == [tier._level]
-        with Presence(tmp_path).alone() as alone:
+        with WriterLock(tmp_path).alone() as alone:
             assert not alone, "it has the lock by now"
         tier.close()
 

@@ -14,7 +14,7 @@ from support.checkpoint.trainings import Job, Slow, contents, fill_and_save, sim
 
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
 from deepvm.checkpoint.format import torch_zip  # noqa: E402
-from deepvm.checkpoint.format.flatten import take_apart  # noqa: E402
+from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
 
@@ -70,7 +70,7 @@ def test_a_slow_tier_costs_no_more_memory_than_the_slots() -> None:
 def test_several_ranks_are_told() -> None:
     tree = {"x": torch.ones(3)}
     with pytest.raises(CheckpointError, match="several ranks need a release of torch"):
-        torch_zip.lay_out(tree, take_apart(tree), 2)
+        torch_zip.lay_out(tree, flatten(tree), 2)
 
 
 def test_files_are_those_of_torch(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from support.checkpoint.zip_images import write  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.format.flatten import take_apart  # noqa: E402
+from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.format.stripe import plan_part  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
@@ -32,7 +32,7 @@ def test_conjugate_and_negative_views_are_saved_with_the_values_that_they_show(t
     loaded = torch.load(tmp_path / "x.pt", weights_only=True)
     for name, tensor in tree.items():
         assert loaded[name].tolist() == tensor.tolist(), name
-    assert take_apart(tree).structure != take_apart({**tree, "conjugate": values}).structure
+    assert flatten(tree).structure != flatten({**tree, "conjugate": values}).structure
 
 
 def quantised() -> Any:
@@ -66,7 +66,7 @@ def test_what_cannot_be_saved_is_named_with_a_next_step(make: Any, words: tuple[
 def test_two_types_of_one_memory_are_named_with_both_places() -> None:
     values = torch.zeros(2, dtype=torch.cfloat)
     with pytest.raises(RequestError) as caught:
-        take_apart({"a": values, "b": torch.view_as_real(values)})
+        flatten({"a": values, "b": torch.view_as_real(values)})
     for word in ("torch.float32", "torch.complex64", "state['a']", "state['b']", ".clone()"):
         assert word in str(caught.value)
 

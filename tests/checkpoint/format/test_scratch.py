@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from support.checkpoint.zip_images import write  # noqa: E402
 
 from deepvm.checkpoint.format import torch_zip  # noqa: E402
-from deepvm.checkpoint.format.flatten import take_apart  # noqa: E402
+from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -56,7 +56,7 @@ def test_where_there_is_neither_the_folder_is_named(
     monkeypatch.setattr(os, "memfd_create", refused, raising=False)
     with pytest.raises(CheckpointError, match=f"{nowhere}: .*TMPDIR"):
         plan_image(TREE)
-    image = torch_zip.lay_out(TREE, take_apart(TREE), 1)
+    image = torch_zip.lay_out(TREE, flatten(TREE), 1)
     assert not image.lasting and "saved by torch.save" in caplog.text
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(nowhere)])

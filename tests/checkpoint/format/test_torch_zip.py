@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 from support.checkpoint.zip_images import write  # noqa: E402
 
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
-from deepvm.checkpoint.format.flatten import put_together, take_apart  # noqa: E402
+from deepvm.checkpoint.format.flatten import flatten, map_leaves  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes  # noqa: E402
@@ -144,8 +144,8 @@ def test_any_state_and_then_other_values_in_the_same_layout(tmp_path: Path, tree
         kinds = st.floats(allow_nan=True) if isinstance(value, float) else st.integers(-(2**63), 2**63 - 1)
         return data.draw(kinds)
 
-    changed = put_together(tree, lambda t: (t + 1).to(t.dtype), other)
-    assert take_apart(changed).structure == take_apart(tree).structure
+    changed = map_leaves(tree, lambda t: (t + 1).to(t.dtype), other)
+    assert flatten(changed).structure == flatten(tree).structure
     write(changed, tmp_path / "y.pt", template=tree)
     assert all(same(loaded, changed) for loaded in loads(tmp_path / "y.pt"))
 
@@ -168,7 +168,7 @@ class Strange:
 )
 def test_what_torch_would_not_load_is_refused_with_its_place(value: Any, said: str) -> None:
     with pytest.raises(RequestError) as caught:
-        take_apart({"extra": {"mine": [0, value]}})
+        flatten({"extra": {"mine": [0, value]}})
     assert "state['extra']['mine'][1]" in str(caught.value) and said in str(caught.value)
 
 
@@ -176,14 +176,14 @@ def test_numpy_values_come_with_advice() -> None:
     numpy = pytest.importorskip("numpy")
     for value, advice in ((numpy.float32(1), ".item()"), (numpy.zeros(3), "torch.from_numpy")):
         with pytest.raises(RequestError, match=advice.replace(".", r"\.")):
-            take_apart({"extra": value})
+            flatten({"extra": value})
 
 
 def test_beyond_four_gigabytes(tmp_path: Path) -> None:
     """zip64: sizes and places of eight bytes. The file is sparse, so is the memory."""
     size = 2**32 + 4096
     tree = {"big": torch.empty(size, dtype=torch.uint8), "after": torch.arange(5.0), "version": 3}
-    parts = take_apart(tree)
+    parts = flatten(tree)
     image = plan_image(tree, parts)
     path = tmp_path / "big.pt"
     with path.open("wb") as file:
@@ -213,7 +213,7 @@ def test_a_version_beyond_four_gigabytes_on_a_disk(tmp_path: Path, several: bool
         pytest.skip("it needs 11 GiB of memory and 6 GiB of disk")
     size = 2**32 + 4096
     tree = {"big": torch.zeros(size, dtype=torch.uint8), "after": torch.arange(5.0), "version": 3}
-    parts = take_apart(tree)
+    parts = flatten(tree)
     image = plan_image(tree, parts)
     slot = Slot(image)
     tree["big"][-3:] = torch.tensor(list(b"end"))

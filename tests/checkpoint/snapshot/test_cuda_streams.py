@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from support.checkpoint.trainings import Fill, contents, model_of  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.format.flatten import take_apart  # noqa: E402
+from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.checkpoint.snapshot import strategies as module  # noqa: E402
 from deepvm.checkpoint.snapshot.cuda_streams import Cuda, Event, Stream  # noqa: E402
@@ -115,7 +115,7 @@ def fill_and_save(folder: Path, strategy: Strategy, steps: int = 30) -> dict[int
     model.register_buffer("seen", torch.zeros(5000))
     optimizer = Fill(model.parameters())
     saver = Checkpointer(model=model, optimizer=optimizer, tiers=[folder.as_uri()], every=3, keep=1000)
-    saver._versions._strategy = strategy
+    saver._snapshotter._strategy = strategy
     with saver:
         for step in range(1, steps + 1):
             saver._before_forward()
@@ -171,7 +171,7 @@ def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.Monkey
     """A tier that reads what was reported finds it there, though it was only queued before."""
     monkeypatch.setattr(module, "GROUP_BYTES", 1000)
     tree = {"model": {str(n): torch.full((100,), float(n + 1)) for n in range(20)}}
-    parts = take_apart(tree)
+    parts = flatten(tree)
     image = plan_image(tree, parts)
     strategy = Strategy(Late(0.005))
     slot = strategy.slot(image, image.layout(), 0)

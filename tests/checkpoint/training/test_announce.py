@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.training.announce import shown  # noqa: E402
+from deepvm.checkpoint.training.announce import without_secrets  # noqa: E402
 from deepvm.checkpoint.training.save_handle import KEPT, Handle, Handles  # noqa: E402
 from deepvm.core.units import format_bytes  # noqa: E402
 from deepvm.errors import CheckpointError, DeepVMError, RequestError  # noqa: E402
@@ -120,17 +120,17 @@ def test_who_has_set_logging_up_gets_it_there(tmp_path: Path) -> None:
 def test_what_a_checkpointer_looks_like(tmp_path: Path) -> None:
     model, optimizer, saver = training(tmp_path.as_uri(), every="10min", job="mine", strategy="G")
     step(model, optimizer)
-    shown = f"Checkpointer(job='mine', version=1, tiers=['{tmp_path.as_uri()}'], every='10min', strategy='G')"
-    assert repr(saver) == shown
+    without_secrets = f"Checkpointer(job='mine', version=1, tiers=['{tmp_path.as_uri()}'], every='10min', strategy='G')"
+    assert repr(saver) == without_secrets
     saver.close()
-    assert repr(saver) == shown[:-1] + ", closed)"
+    assert repr(saver) == without_secrets[:-1] + ", closed)"
 
 
 def test_secrets_in_an_address_are_not_shown() -> None:
-    assert shown("s3://KEY:secret@bucket/run") == "s3://***@bucket/run"
-    assert shown("tcp://u:secret@a:1,u:secret@b:2") == "tcp://***@a:1,***@b:2"
-    assert shown("x://host/run?token=secret&n=secret") == "x://host/run?token=***&n=***"
-    assert shown("file:///mnt/a@b/c,d@e") == "file:///mnt/a@b/c,d@e"
+    assert without_secrets("s3://KEY:secret@bucket/run") == "s3://***@bucket/run"
+    assert without_secrets("tcp://u:secret@a:1,u:secret@b:2") == "tcp://***@a:1,***@b:2"
+    assert without_secrets("x://host/run?token=secret&n=secret") == "x://host/run?token=***&n=***"
+    assert without_secrets("file:///mnt/a@b/c,d@e") == "file:///mnt/a@b/c,d@e"
 
 
 def test_a_token_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from support.checkpoint.trainings import Fill, contents  # noqa: E402
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
-from deepvm.checkpoint.snapshot.layer_slots import Ahead  # noqa: E402
+from deepvm.checkpoint.snapshot.layer_slots import LayerSlot  # noqa: E402
 from deepvm.checkpoint.training.layerwise import LayerUpdates  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 
@@ -196,18 +196,18 @@ def test_a_version_holds_the_numbers_of_one_step(
     every: int, slots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Slot, "copy", slow_copy(0.001))
-    copied, done = [0], Ahead.done
+    copied, done = [0], LayerSlot.done
 
-    def counted(self: Ahead, storages: Any) -> set[int]:
+    def counted(self: LayerSlot, storages: Any) -> set[int]:
         found = done(self, storages)
         copied[0] += len(found)
         return found
 
-    monkeypatch.setattr(Ahead, "done", counted)
+    monkeypatch.setattr(LayerSlot, "done", counted)
     job = Filling(tmp_path, every=every, slots=slots)
     for _ in range(24):
         job.step()
-        made = job.saver._versions
+        made = job.saver._snapshotter
         if made.last is not None:  # a machine under load may need long to write one, and no slot is free then
             made.finish()
             made.last.local_done.exception(60)
@@ -418,9 +418,9 @@ def test_the_whole_optimizer_is_what_is_divided() -> None:
     updates = LayerUpdates(model, optimizer, lambda layer: None, lambda layer: None, 1)
     before = model.weight.detach().clone()
     model(torch.ones(1, 3)).sum().backward()
-    assert not torch.equal(before, model.weight) and updates.begun
+    assert not torch.equal(before, model.weight) and updates.ahead
     optimizer.step()
-    assert not updates.begun
+    assert not updates.ahead
     assert torch.allclose(before - model.weight, torch.full((3, 3), optimizer.param_groups[0]["lr"]))
 
 
@@ -451,13 +451,13 @@ def test_an_unfinished_step_can_be_forgotten(failure: str) -> None:
     else:
         with pytest.raises(RequestError, match="clipping"):
             step(clip=True)
-    assert updates.begun and not torch.equal(kept["1.weight"], model[1].weight)
+    assert updates.ahead and not torch.equal(kept["1.weight"], model[1].weight)
     model.load_state_dict(kept)
     optimizer.state.clear()
     updates.reset()
-    assert not updates.begun
+    assert not updates.ahead
     step()
-    assert not updates.begun
+    assert not updates.ahead
     other = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     other.load_state_dict(kept)
     plain = torch.optim.Adam(other.parameters(), lr=0.1)

@@ -113,7 +113,7 @@ def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -
         def __init__(self, rows: list[list[int]]) -> None:
             self.rows = rows
 
-        def all(self, values: Any) -> list[list[int]]:
+        def gather(self, values: Any) -> list[list[int]]:
             return self.rows
 
     # Version, sum of the own part, sum of the next rank's part here.
@@ -141,13 +141,13 @@ class Member(Ranks):
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.rank, self.world, self.meeting = rank, 2, meeting
 
-    def all(self, values: Any) -> list[list[int]]:
+    def gather(self, values: Any) -> list[list[int]]:
         return self.meeting.exchange(self.rank, list(values))
 
-    def least(self, values: Any) -> list[int]:
-        return [int(min(column)) for column in zip(*self.all(values), strict=True)]
+    def minimum(self, values: Any) -> list[int]:
+        return [int(min(column)) for column in zip(*self.gather(values), strict=True)]
 
-    def told(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return self.meeting.exchange(self.rank, value)[0]
 
 
@@ -160,7 +160,7 @@ def together(url: str, work: Callable[[int, Checkpointer, Sampler], Any]) -> lis
             torch.manual_seed(0)
             model = torch.nn.Linear(8, 8)
         optimizer, sampler = torch.optim.SGD(model.parameters(), lr=0.1), Sampler(rank)
-        with pytest.MonkeyPatch.context() as patch, lock:
+        with lock, pytest.MonkeyPatch.context() as patch:  # undone before the other rank patches
             patch.setattr(checkpointer, "Ranks", lambda: Member(meeting, rank))
             patch.setattr(Member, "session", lambda self: "s")
             saver = Checkpointer(model=model, optimizer=optimizer, extra={"sampler": sampler}, tiers=[url], job="job")
@@ -341,7 +341,7 @@ def test_a_wish_is_heard_wherever_the_training_is(world: int) -> None:
         def __init__(self) -> None:
             self.rank, self.world = 0, world
 
-        def least(self, values: Any) -> list[int]:
+        def minimum(self, values: Any) -> list[int]:
             return list(values)
 
     lines = range(1, 30)

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from deepvm.checkpoint.format.flatten import put_together  # noqa: E402
+from deepvm.checkpoint.format.flatten import map_leaves  # noqa: E402
 from deepvm.checkpoint.training.state import RANDOM, TrainingState, pack, unpack  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -158,7 +158,7 @@ def job(seed: int, model: Any = None, split: bool = False, extra: Any = None) ->
 def bits(state: TrainingState) -> str:
     extra = {k: v.state_dict() for k, v in state.extra.items()}
     tree = [state.model.state_dict(), state.optimizer.state_dict(), extra, torch.get_rng_state()]
-    return repr(put_together(tree, lambda tensor: tensor.tolist(), lambda number: number))
+    return repr(map_leaves(tree, lambda tensor: tensor.tolist(), lambda number: number))
 
 
 def saved(state: TrainingState) -> Any:
@@ -243,5 +243,5 @@ def test_a_state_is_taken_whatever_the_default_device_is() -> None:
         assert unpack(pack(record, len(record) + 100))["early"]["loader"] == {"number": 0}
         state.restore(state.tree(3, found))
     tensors: list[Any] = []
-    put_together(found, tensors.append, lambda number: number)
+    map_leaves(found, tensors.append, lambda number: number)
     assert len(tensors) >= 3 and all(t.device.type == "cpu" for t in tensors)

@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from deepvm.checkpoint import Checkpointer
-from deepvm.checkpoint.snapshot.layer_slots import Ahead
+from deepvm.checkpoint.snapshot.layer_slots import LayerSlot
 from deepvm.errors import RequestError
 
 STEPS = 14
@@ -99,15 +99,15 @@ def main() -> None:
     torch.distributed.init_process_group("gloo")
     torch.set_num_threads(1)
     ahead = 0
-    done = Ahead.done
+    done = LayerSlot.done
 
-    def counted(self: Ahead, storages: Any) -> set[int]:
+    def counted(self: LayerSlot, storages: Any) -> set[int]:
         nonlocal ahead
         found = done(self, storages)
         ahead += len(found)
         return found
 
-    Ahead.done = counted  # type: ignore[method-assign]
+    LayerSlot.done = counted  # type: ignore[method-assign]
     found = {"plain": train(None), "layerwise": train(tier), "ahead": ahead, "refused": refusals(tier)}
     with open(f"{out}.{torch.distributed.get_rank()}", "w") as file:
         json.dump(found, file)

@@ -9,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from deepvm.checkpoint.format.checksums import finish  # noqa: E402
-from deepvm.checkpoint.format.flatten import take_apart  # noqa: E402
+from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes  # noqa: E402
 
 
 def write(tree: Any, path: Path, template: Any = None) -> None:
     """The file of a state, laid out for another one of equal structure if there is one."""
-    parts = take_apart(tree)
+    parts = flatten(tree)
     image = plan_image(tree if template is None else template)
     slot = Slot(image)
     slot.image.write_numbers(slot.view, parts.numbers)

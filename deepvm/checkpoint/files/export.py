@@ -1,4 +1,4 @@
-"""A version in the file formats of others."""
+"""Export a version to other file formats."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from deepvm.errors import CheckpointError, MissingExtraError
 def export_safetensors(source: Path, target: Path) -> int:
     """Write a version's model, without optimizer and everything else, as safetensors; returns how many tensors.
 
-    Names are those of ``state_dict()``, levels of nested ones joined by dots. A tensor that stands under two names
-    (tied weights) is written twice, because the format knows no sharing.
+    Names are those of ``state_dict()``, levels of nested ones joined by dots. A tensor with two names
+    (tied weights) is written twice, because the format has no sharing.
 
     Args:
         source: the file of a version, verified.
