@@ -13,7 +13,7 @@ help:
 	@echo "make test-slow   the long campaigns as well, and what the tests cover of core and planner"
 	@echo "make check       ruff and mypy --strict"
 	@echo "make coverage    how much of each room its own tests cover"
-	@echo "make docs        these pages as a site (build/site/)"
+	@echo "make docs        README and docs/ as a site (build/site/)"
 	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
 	@echo "make clean       remove .venv and build/"
 
