@@ -1,8 +1,8 @@
 """What changed between two catalogs: types, prices and figures.
 
-Types are compared by their exact names, prices as exact decimals. Every field of a type is compared, also one that is
-added to the code later; left out is what says nothing about the machines: the name of the catalog, where it was found
-and read from, since when a zone has its price, and what an account calls the zone.
+Types are matched by exact name, prices compared as exact decimals. All fields of a type are compared, future ones
+included, except what says nothing about the machines: the catalog's name and origin, since when a zone has its price,
+and what an account calls the zone.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market
 from deepvm.core.cluster.speedup import SpeedupCurve
 
 Plain = str | int | float | bool | None
-"""A figure as it can be printed: complex ones in words."""
+"""A printable figure; complex ones in words."""
 
 _NOT_FIGURES = frozenset({"name", "on_demand_usd_per_hour", "spot_usd_per_hour", "spot_zones", "gpu", "speedups"})
 
 
 @dataclass(frozen=True)
 class PriceChange:
-    """One price that is not what it was.
+    """One changed price.
 
     Attributes:
         instance_type: the type. market: where. zone: id of the zone, empty for the price of the region.
@@ -39,7 +39,7 @@ class PriceChange:
 
     @property
     def difference(self) -> Decimal | None:
-        """$/h more than before, exact; None where there was or is no price."""
+        """Increase in $/h, exact; None where there was or is no price."""
         return None if self.old is None or self.new is None else self.new - self.old
 
     @property
@@ -52,7 +52,7 @@ class PriceChange:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One figure that is not what it was.
+    """One changed figure.
 
     Attributes:
         instance_type: the type, empty for a figure of the catalog itself. figure: its name.

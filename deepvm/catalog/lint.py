@@ -1,4 +1,4 @@
-"""What should make a reader doubt a catalog that is valid."""
+"""Warnings about valid catalogs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Finding and loading catalogs: the embedded ones by name, the user's by file.
+"""Find, load and save catalogs: embedded ones by name, the user's by file.
 
-An embedded catalog is trusted (a test validates it) and loads without pydantic; a file is validated first.
+Embedded catalogs are trusted (a test validates them) and load without pydantic; files are validated first.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
 
 
 def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:
-    """The text of a catalog file, and in words what this format cannot carry.
+    """Format a catalog file; also says what the format cannot hold.
 
     Args:
         catalog: what to write down.
@@ -192,7 +192,7 @@ def _catalog_of_csv(text: str, path: Path) -> Catalog:
 
 
 def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...]], str]) -> Catalog:
-    """The catalog of a user's file, which says of which of its prices nobody knows how they could be true."""
+    """Add doubts about implausible prices of a user's file."""
     from deepvm.catalog.market.price_filter import file_doubts
 
     found = [f"{path}: {place(where)}: {doubt}" for where, doubt in file_doubts(catalog)]
@@ -204,12 +204,12 @@ def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...
 
 
 def _named(path: Path) -> str:
-    """What a catalog without a name is called; bytes of a file name that are no text are escaped."""
+    """Name of a catalog that has none: its file's, with undecodable bytes escaped."""
     return path.stem.encode(errors="backslashreplace").decode()
 
 
 def _guarded(path: Path, build: Callable[[], _Built]) -> _Built:
-    """Turn what a core class refuses, although the schema let it pass, into an error about the file."""
+    """Turn what a core class refuses after the schema passed it into an error about the file."""
     try:
         return build()
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""Jobs in YAML files, and the two of the Spotify thesis that come with deepvm."""
+"""Jobs in YAML files, and the two presets from the Spotify thesis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deepvm.simulator.engine.lifetimes import LAWS, SHAPES, Drawn
 _LARGEST = 1_000_000
 """Characters that a job file may have; more is another file."""
 MOST_VMS, _MOST_USD, _LEAST_S = 10_000, 1e9, 1e-9
-"""Slips that would end in an overflow, or in more memory than there is: VMs, their price, the length of a step."""
+"""Limits that keep slips from overflowing or filling the memory: VMs, their price, the length of a step."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _value(node: yaml.Node) -> Any:
 
 
 def _together(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is wrong only with other keys beside it."""
+    """Contradictions between keys."""
     wrong = []
     if found["step_s"].high < _LEAST_S:
         wrong.append(("step_s", f"a step of {found['step_s'].high:g} s; allowed: a time from {_LEAST_S:g} s"))
@@ -252,7 +252,7 @@ PRESETS = tuple(_PRESETS)
 
 
 def preset(name: str) -> Job:
-    """A job that comes with deepvm.
+    """A preset job.
 
     Raises:
         RequestError: there is none of this name.

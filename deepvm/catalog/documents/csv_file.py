@@ -9,8 +9,8 @@
     instance_type,vcpus,memory_gib,...,measured,note
     g4dn.xlarge,4,16,...,1:1 2:1.036,
 
-Lines ``# key: value`` above the header carry what belongs to the whole catalog; ``quota`` and ``n_sat`` may stand
-many times. An empty field is a field that the JSON document leaves out. The rows pass the same schema as JSON.
+Lines ``# key: value`` above the header hold the catalog's own fields; ``quota`` and ``n_sat`` may be repeated. An empty
+field is one that the JSON document leaves out. Rows are validated against the same schema as JSON.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _where(column: str) -> tuple[str, ...]:
 
 @dataclass
 class Sheet:
-    """What a CSV file says, with the lines it says it in.
+    """A parsed CSV file, with the line of everything in it.
 
     Attributes:
         document: as in JSON, not validated yet.
@@ -136,7 +136,7 @@ class Sheet:
     kinds: list[list[str]] = field(default_factory=list)
 
     def place(self, path: Path) -> str:
-        """Where something of the document stands in the file: ``line 7, column spot_usd_per_hour``."""
+        """Translate a path into ``line 7, column spot_usd_per_hour``."""
         if path == ("instances",):
             return "rows below the header"
         line = self.lines.get(path[:2]) or self.lines.get(path[:1]) or self.lines.get((*path[:1], 0))
@@ -156,7 +156,7 @@ class Sheet:
 
 
 def parse_csv(text: str, path: FilePath) -> Sheet:
-    """Read the lines into a document; rows that do not fit the header are left out and reported in ``problems``.
+    """Parse CSV into a document; rows that do not fit the header are skipped and reported in ``problems``.
 
     Raises:
         CatalogFormatError: no header that can be used: columns missing, unknown or twice, or not CSV at all.
@@ -186,7 +186,7 @@ def parse_csv(text: str, path: FilePath) -> Sheet:
 
 
 def format_csv(catalog: Catalog) -> tuple[str, tuple[str, ...]]:
-    """The CSV text of a catalog, and in words what CSV cannot carry and was left out."""
+    """Format a catalog as CSV; also says what CSV cannot hold and was left out."""
     document = document_of(catalog)
     out = io.StringIO()
     for key in KEYS:

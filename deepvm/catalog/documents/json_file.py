@@ -1,4 +1,4 @@
-"""Catalogs and quotas as JSON: exact numbers in, readable text out."""
+"""JSON with exact decimals in, readable text out."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _WIDTH = 120
 
 
 class RepeatedKeys(dict[str, Any]):
-    """A JSON object in which keys stood more than once; the last value of each is kept, as JSON readers do.
+    """A JSON object with repeated keys; keeps the last value of each, as JSON readers do.
 
     Attributes:
-        repeated: the names that stood more than once.
+        repeated: the repeated keys.
     """
 
     def __init__(self, pairs: Sequence[tuple[str, Any]], repeated: Sequence[str]) -> None:
-        """Keep the pairs and the names that were repeated."""
+        """Keep the pairs and the repeated keys."""
         super().__init__(pairs)
         self.repeated = tuple(repeated)
 
@@ -37,7 +37,7 @@ _A_CATALOG = "allowed: one JSON object, as `deepvm catalog show paper -o json` p
 
 
 def parse_json(text: str, path: Path, wanted: str = _A_CATALOG) -> object:
-    """Read JSON with its decimals exact; NaN and infinities stay in, so that validation can name their place.
+    """Parse JSON with exact decimals; NaN and infinities are kept for validation to locate.
 
     Args:
         text: the JSON.

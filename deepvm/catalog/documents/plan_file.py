@@ -1,7 +1,7 @@
 """Plans from the documents that ``deepvm recommend -o json`` writes.
 
-The documents grow: fields that are not known here are ignored, wherever they stand. What is known must be right, in
-every configuration, and what is wrong is named with its place.
+Unknown fields are ignored everywhere, because the documents grow. Known fields must be valid in every configuration;
+errors name their place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from deepvm.io.safe_read import read_text
 
 PLAN_VERSION = "deepvm.recommend/1"
 STANDARD_INPUT = "standard input"
-"""How a plan that came through a pipe is called in errors."""
+"""Name of a piped plan in errors."""
 
 _EXPECTED = "allowed: one JSON object, as `deepvm recommend --pw 3 -o json > plan.json` writes it"
 _MOST_VMS = 1_000_000

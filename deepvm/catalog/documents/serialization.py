@@ -1,7 +1,7 @@
-"""A catalog as a plain document (what a JSON file holds) and back.
+"""Catalogs to and from plain documents (the contents of a JSON file).
 
-Nothing here validates: embedded documents are ours and a test validates them, files of users pass
-:mod:`deepvm.catalog.documents.validation` first. That keeps pydantic, which is slow to import, out of the common path.
+Nothing is validated here: a test validates the embedded documents, and users' files pass
+:mod:`deepvm.catalog.documents.validation` first. That keeps pydantic, slow to import, off the common path.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Document = Mapping[str, Any]
 
 
 def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> Catalog:
-    """Make the catalog that a valid document describes.
+    """Build a catalog from a valid document.
 
     Args:
         document: valid by the schema; prices in $/h, memory in GiB, network in Gbit/s.
@@ -63,7 +63,7 @@ def _default_speedup(instances: tuple[InstanceType, ...]) -> str:
 
 
 def build_instance(raw: Document) -> InstanceType:
-    """Make one instance type from its object in ``instances``."""
+    """Build an instance type from an object of ``instances``."""
     gpu = raw.get("gpu")
     return InstanceType(
         **{name: raw[name] for name in _AS_IT_STANDS if raw.get(name) is not None},
@@ -77,7 +77,7 @@ def build_instance(raw: Document) -> InstanceType:
 
 
 def build_curve(raw: Document) -> SpeedupCurve:
-    """Make one speed-up curve from its object in ``speedups``; ``kind`` is hybrid, ring or measured."""
+    """Build a speed-up curve from an object of ``speedups``."""
     about = {name: _figure(value) for name, value in raw.items() if name != "kind" and value is not None}
     return _CURVES[raw["kind"]](**about)
 
@@ -92,12 +92,12 @@ def _figure(value: Any) -> Any:
 
 
 def build_saturation(rows: Iterable[Document]) -> SaturationTable:
-    """Make the saturation table from the rows of ``n_sat``."""
+    """Build the saturation table from the rows of ``n_sat``."""
     return SaturationTable.from_rows([(float(r["network_gbps"]), int(r["n_sat"])) for r in rows])
 
 
 def build_quotas(rows: Iterable[Document]) -> tuple[Quota, ...]:
-    """Make quotas (vCPUs by family and market) from the rows of ``quotas``."""
+    """Build quotas (vCPUs by family and market) from the rows of ``quotas``."""
     return tuple(_quota(q["family"], Market(q["market"]), int(q["vcpus"]), int(q.get("in_use") or 0)) for q in rows)
 
 
@@ -108,10 +108,10 @@ def _quota(family: str, market: Market, vcpus: int, in_use: int) -> Quota:
 
 
 def document_of(catalog: Catalog) -> dict[str, Any]:
-    """The document that describes a catalog; :func:`build_catalog` of it gives the same catalog.
+    """The document of a catalog, from which :func:`build_catalog` builds an equal one.
 
-    Prices become JSON numbers whose shortest decimal form is the exact price. ``Provenance.kind`` is not part of it:
-    that is where the document was found, not what it says.
+    Prices become JSON numbers whose shortest decimal form is the exact price. ``Provenance.kind`` is left out: it says
+    where the document was found.
 
     Raises:
         RequestError: a curve of a kind that the file format does not have.

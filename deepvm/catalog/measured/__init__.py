@@ -1,1 +1,1 @@
-"""Measured tables: what was profiled on the user's own machines, and how it enters a catalog."""
+"""Measured tables: profiling results from the user's machines, and how they enter a catalog."""

@@ -1,6 +1,6 @@
-"""Measured tables in a catalog: eFLOPS, speed-up curves and network saturation of the user's own machines.
+"""Apply measured eFLOPS, speed-up curves and network saturation to a catalog.
 
-Pure: what was measured and a catalog come in, a catalog goes out that says in its provenance what is measured.
+Pure: the new catalog's provenance says what was measured.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from deepvm.errors import RequestError
 
 @dataclass(frozen=True)
 class Applied:
-    """A catalog with what was measured in it.
+    """A catalog with measured figures.
 
     Attributes:
-        catalog: the catalog. used: the entries that changed it. notes: why others did not, as far as it is worth a
-            word. workloads: of the eFLOPS and of the curves that count, each empty without any.
+        catalog: the catalog. used: the entries that changed it. notes: why others did not. workloads:
+            of the eFLOPS and the curves in use, empty without any.
     """
 
     catalog: Catalog
@@ -34,7 +34,7 @@ class Applied:
 
 
 def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
-    """Put measured figures in the place of a catalog's own.
+    """Replace a catalog's figures by measured ones.
 
     - ``eflops``: by the rule of :mod:`deepvm.catalog.measured.comparable_eflops`.
     - ``scaling``: the type's ``measured`` curve, which becomes its default where it has at least three sizes above 1,

@@ -1,4 +1,4 @@
-"""Which eFLOPS compare with which: the rule that keeps figures of two workloads from one ranking.
+"""Which eFLOPS are comparable: keeps figures of different workloads out of one ranking.
 
 A catalog's eFLOPS are of one workload and in one unit (the paper's: 377 for a T4). What ``deepvm profile eflops``
 measures is FLOP/s of another workload (10^12 and more). Side by side, whatever was measured would beat everything else.
@@ -53,7 +53,7 @@ class Speeds:
 
 @dataclass(frozen=True)
 class _Scale:
-    """How measured figures come to the catalog's scale.
+    """The conversion of measured figures to the catalog's scale.
 
     Attributes:
         factor: catalog's unit in one FLOP/s. links: the types that say so. spread: largest ratio over smallest.
@@ -67,7 +67,7 @@ class _Scale:
 
 
 def measured_speeds(catalog: Catalog, entries: Sequence[Entry], chosen: str, known: Catalog) -> Speeds:
-    """Put eFLOPS that were measured into a catalog's types.
+    """Put measured eFLOPS into a catalog's types.
 
     Args:
         catalog: where they go.
@@ -94,7 +94,7 @@ def measured_speeds(catalog: Catalog, entries: Sequence[Entry], chosen: str, kno
 
 
 def choose_workload(entries: Iterable[Entry], catalog: Catalog) -> str:
-    """The workload that was measured on the most GPU types of a catalog; of equals the one measured last.
+    """The workload measured on the most GPU types of a catalog; among equals, the latest.
 
     Args:
         entries: those that can be used.
@@ -214,13 +214,13 @@ def _doubts(
 
 
 def smallest_of_each_gpu(instances: Iterable[InstanceType]) -> list[str]:
-    """Names of types to measure, sorted: one of each GPU, the smallest, because whoever measures must rent it."""
+    """The smallest type of each GPU, sorted by name: the cheapest ones to rent and measure."""
     found = sorted(instances, key=lambda i: (i.vcpus, i.name), reverse=True)
     return sorted({i.gpu.name: i.name for i in found if i.gpu}.values())
 
 
 def _rests(old: InstanceType, new: InstanceType) -> bool:
-    """Whether a type still goes by the catalog's figure."""
+    """Whether a type still uses the catalog's figure."""
     return old.gpu is not None and old.eflops is not None and not new.eflops_source.startswith(("measured", "after"))
 
 

@@ -1,4 +1,4 @@
-"""Speed-up curves that were measured: which of them count, where they go, and with what they do not compare.
+"""Measured speed-up curves: which are used, for which types, and what they cannot be compared with.
 
 The throughput of a cluster is eFLOPS x S(n), so a curve meets two other figures: the eFLOPS of its type, and the curves
 of the types beside which it is ranked. Speed-ups of two workloads may differ several times at the same n. So:
@@ -29,7 +29,7 @@ FEWEST_SIZES = 3
 
 @dataclass(frozen=True)
 class Curves:
-    """Measured curves, chosen.
+    """The measured curves in use.
 
     Attributes:
         workload: what they were measured with, empty without any.
@@ -46,12 +46,12 @@ class Curves:
 
     @property
     def defaults(self) -> list[str]:
-        """The types whose measured curve is what they go by, sorted."""
+        """Types that use their measured curve by default, sorted."""
         return sorted(name for name, entry in self.general.items() if _sizes(entry) >= FEWEST_SIZES)
 
 
 def choose_curves(catalog: Catalog, entries: Iterable[Entry], of_eflops: str) -> Curves:
-    """The curves that count, by rule 1.
+    """Choose the curves to use, by rule 1.
 
     Args:
         catalog: all types that are compared.
@@ -88,7 +88,7 @@ def _workload(entries: Sequence[Entry], of_eflops: str, catalog: Catalog) -> str
 
 
 def with_curves(instances: Iterable[InstanceType], curves: Curves, known: Catalog) -> tuple[InstanceType, ...]:
-    """Types with the measured curves in them; those that had a measured type's curves follow it.
+    """Put measured curves into types, also into those that shared a measured type's curves.
 
     Args:
         instances: where they go.
@@ -106,7 +106,7 @@ def with_curves(instances: Iterable[InstanceType], curves: Curves, known: Catalo
 def curve_doubts(
     instances: Iterable[InstanceType], curves: Curves, of_eflops: str, speeds: Collection[str]
 ) -> list[str]:
-    """With what the measured curves stand in one ranking although nobody knows whether they compare.
+    """Doubts about ranking measured curves beside figures that may not be comparable.
 
     Args:
         instances: all types, with everything measured in them.
@@ -168,7 +168,7 @@ def _with_own(instance: InstanceType, entries: Sequence[Entry], general: Entry |
 
 
 def _following(instance: InstanceType, known: Catalog, curves: Curves) -> InstanceType:
-    """A type that has the curves of another one with the same GPUs: it has the measured ones too."""
+    """Give a type the measured curves of another one with the same GPUs and curves."""
     for name in curves.defaults:
         other = known[name]
         if other.gpu == instance.gpu and _shared(other) == _shared(instance):

@@ -1,7 +1,7 @@
-"""What was measured on the user's own machines: entries of measured tables, and how they are told apart.
+"""Entries of measured tables.
 
-An entry keeps the whole document of a ``deepvm profile`` command, so that nothing has to be measured again when more of
-it is used one day. Nothing here validates: files and documents pass :mod:`deepvm.catalog.measured.entry_schema` first.
+An entry keeps the whole document of a ``deepvm profile`` command, so that later versions can use more of it without
+measuring again. Validation is in :mod:`deepvm.catalog.measured.entry_schema`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DOCUMENT_VERSIONS = {
 """The kinds of entries, and ``schema_version`` of the document of each."""
 
 FUTURE = timedelta(days=1)
-"""A measurement that seems to be further ahead is of a wrong clock; days without an hour and clocks differ by less."""
+"""A measurement dated further ahead comes from a wrong clock; time zones and small clock errors stay below."""
 
 _WORKLOAD = {"model": "{}", "resolution": "{}px", "batch": "b{}", "dtype": "{}", "optimizer": "{}"}
 
@@ -60,7 +60,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What the command line calls it; two measurements of one name are of the same thing."""
+        """Name on the command line; measurements of one name are of the same thing."""
         if self.kind == "saturation":
             return f"{self.kind}:{self.sender_type}:{self.receiver_type}:{self.document['transport']}"
         # What the processors of a GPU type do must never take the place of what its GPUs do.
@@ -133,7 +133,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Note:
-    """Something to say about measurements.
+    """A message about measurements.
 
     Attributes:
         text: a sentence. unused: names of the entries that are not used for this reason.
@@ -144,7 +144,7 @@ class Note:
 
 
 def workload_key(workload: Mapping[str, Any]) -> str:
-    """What was trained, as one word: ``resnet50/224px/b64/float32/adam``.
+    """A workload as one word: ``resnet50/224px/b64/float32/adam``.
 
     Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold between workloads.
     """
@@ -153,7 +153,7 @@ def workload_key(workload: Mapping[str, Any]) -> str:
 
 
 def same_workload(one: str, other: str) -> bool:
-    """Whether nothing says that two workloads differ: one may name the model alone, as a CSV's does."""
+    """Whether two workloads agree as far as both say; one may name the model alone, as a CSV does."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 

@@ -1,7 +1,7 @@
-"""The schema of measured tables, and what is wrong with a document in words a user can act on.
+"""Schema and validation of measured tables.
 
-The documents of the profiling commands are checked as far as their figures are used; what else they hold is kept as it
-is. Their numbers become plain int and float, because they are written again.
+Profiling documents are validated as far as they are used; the rest is kept as it is. Their numbers become plain int and
+float, because they are written again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Where the user's measured tables are, and whether there are any: all that a recommendation without them must know.
+"""Where measured tables are and whether any exist.
 
-Apart from :mod:`deepvm.catalog.measured.tables`, because most users never measure and every command would load that for
-them.
+Separate from :mod:`deepvm.catalog.measured.tables`, so that users without measurements need not load that.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def nothing_measured() -> bool:
 
 
 def absent(path: Path) -> bool:
-    """Whether it is certain that there is no such file: what may not be looked at must not pass as nothing measured."""
+    """Whether a file certainly does not exist; without permission to look, it may."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

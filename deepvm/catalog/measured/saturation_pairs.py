@@ -1,4 +1,4 @@
-"""n_sat that was measured between two types, in a catalog's table of n_sat by bandwidth (DeepVM Table V).
+"""Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth (DeepVM Table V).
 
 The planner looks n_sat up by the bandwidth that the catalog gives both types, min(sender, receiver), of the receiver
 what counts for a memory node; so there the row of a pair stands, whatever bandwidth was seen while it was measured: one
@@ -25,7 +25,7 @@ from deepvm.core.cluster.saturation import SaturationTable
 def measured_pairs(
     catalog: Catalog, entries: Sequence[Entry], known: Catalog
 ) -> tuple[SaturationTable, list[Entry], list[Note]]:
-    """The table with what was measured in it, the entries that made it, and what had to give way, in words.
+    """The merged table, the entries used, and notes on rows that were replaced.
 
     Args:
         catalog: whose table it is.
@@ -73,7 +73,7 @@ def measured_pairs(
 
 
 def _merged(published: Mapping[float, int], own: Mapping[float, int], notes: list[Note]) -> dict[float, int]:
-    """Published rows as far as measured ones leave them standing, and these."""
+    """Measured rows, and the published rows that agree with them."""
     table = dict(own)
     for gbps, n in published.items():
         if gbps in own:

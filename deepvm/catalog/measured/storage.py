@@ -66,7 +66,7 @@ def _second_name(current: Path, previous: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder against other processes; the kernel lets go when this one ends, however it ends.
+    """Lock the folder against other processes; the kernel unlocks it however this one ends.
 
     Raises:
         DataError: it cannot be made or written, or somebody holds it for too long.

@@ -39,7 +39,7 @@ class Tables:
         return iter(self.entries)
 
     def called(self, name: str) -> tuple[Entry, ...]:
-        """The entries that a person means: by their name or a type, the beginning of it, or a glob."""
+        """Find entries by name or type, its first parts, or a glob."""
 
         def is_meant(word: str) -> bool:
             return word == name or word.startswith((f"{name}:", f"{name}/", f"{name}.")) or fnmatchcase(word, name)
@@ -49,7 +49,7 @@ class Tables:
         )
 
     def merged(self, entries: Iterable[Entry]) -> Tables:
-        """With other entries; of two of the same name the later measurement stays, the one given of two at once."""
+        """Merge other entries; of one name the later measurement wins, of equal times the new one."""
         found = {e.name: e for e in self.entries}
         for entry in entries:
             old = found.get(entry.name)
@@ -87,7 +87,7 @@ def own_folder() -> Path:
 
 
 def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
-    """What was measured so far; empty tables where nothing was.
+    """Load the measured tables; empty if nothing was measured.
 
     Args:
         folder: where they are; the user's own unless given.
@@ -172,7 +172,7 @@ def entry_of(
     receiver_type: str = "",
     name: str = "document",
 ) -> Entry:
-    """Make an entry of what a profiling command found.
+    """Make an entry of a profiling command's document.
 
     Args:
         kind: ``eflops``, ``scaling`` or ``saturation``.
@@ -221,7 +221,7 @@ class Change:
 
 
 def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> Change:
-    """Put measurements into the tables of a folder; of two of the same thing the later one stays.
+    """Save measurements in a folder's tables; of one thing the later measurement wins.
 
     Raises:
         DataError: the folder cannot be written, the disk is full, another process does not let go, or the tables that
@@ -232,7 +232,7 @@ def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> Ch
 
 
 def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Change:
-    """Take the entries with these names out of the tables of a folder.
+    """Remove entries by name from a folder's tables.
 
     Raises:
         DataError: as for :func:`save_entries`.
@@ -242,7 +242,7 @@ def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Chan
 
 
 def restore_previous(folder: str | os.PathLike[str]) -> Path:
-    """Swap the tables with what they were before the last change; a second call swaps them back.
+    """Undo the last change; a second call redoes it.
 
     Before the first change nothing was measured: then empty tables take the place of the file, whatever is in it.
 
@@ -272,7 +272,7 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
 
 
 def previous_tables(folder: str | os.PathLike[str]) -> Tables:
-    """What the tables were before the last change; empty where that was the first one.
+    """The tables before the last change; empty before the first one.
 
     Raises:
         CatalogFormatError: the file is not what was written.
