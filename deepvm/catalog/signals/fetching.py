@@ -1,17 +1,17 @@
-"""Fetching many signals at once: bounded, each failing on its own, kept in the cache as they come, once per machine."""
+"""Fetch many signals at once into the cache; failures are independent, and processes share the work."""
 
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from deepvm.catalog.signals.cache import LOCK_WAIT_S, Cache, RegionLock
+from deepvm.catalog.signals.daemon_pool import DaemonPool
 from deepvm.catalog.signals.signal import ADVISOR, Provider, Signal
 from deepvm.catalog.signals.signal_file import form_problem
 from deepvm.catalog.signals.signal_words import listed, title
@@ -21,13 +21,13 @@ AT_ONCE = 8
 """Signals that are fetched at the same time."""
 
 GIVE_UP_S = 420.0
-"""Seconds without a single answer after which the rest is given up: providers promise to take a few minutes at most."""
+"""Seconds without any answer after which the rest counts as failed; providers take a few minutes at most."""
 
 PUBLIC = frozenset({ADVISOR})
 """Kinds that need no credentials."""
 
 CREDENTIAL_REASONS = frozenset({"credentials", "expired", "clock"})
-"""Reasons of a CloudError that befall every signal of the account alike."""
+"""Reasons of a CloudError that apply to every signal of the account."""
 
 Providers = Callable[[], Mapping[str, Provider]]
 
@@ -48,7 +48,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a wish.
+    """The result of a wish.
 
     Attributes:
         wish: what was wanted.
@@ -75,7 +75,7 @@ def fetch(
 ) -> tuple[Outcome, ...]:
     """Fetch signals of one or more regions, and keep them in the cache.
 
-    When it is interrupted it ends at once: what is under way runs out in the background and is dropped.
+    An interrupt ends it at once: requests under way finish in the background and are dropped.
 
     Args:
         wishes: what to fetch; each once.
@@ -155,38 +155,21 @@ def _ask(
 def _at_once(
     wishes: Sequence[Wish], asked: Mapping[str, Provider], now: datetime, give_up_s: float
 ) -> Generator[Outcome, None, None]:
-    """Ask in threads of our own: those of an executor are waited for when Python ends, stalled or not."""
-    to_do: queue.SimpleQueue[Wish] = queue.SimpleQueue()
-    done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    stop, refusals = threading.Event(), dict[str, CloudError]()
-    for wish in wishes:
-        to_do.put(wish)
+    refusals = dict[str, CloudError]()
 
-    def work() -> None:
-        while not stop.is_set():
-            try:
-                wish = to_do.get_nowait()
-            except queue.Empty:
-                return
-            known = None if wish.kind in PUBLIC else refusals.get(wish.region)
-            outcome = Outcome(wish, None, known) if known is not None else _fetched(wish, asked[wish.kind], now)
-            if outcome.error is not None and outcome.error.why in CREDENTIAL_REASONS:
-                refusals[wish.region] = outcome.error  # the rest would be refused alike, each after its own tries
-            done.put(outcome)
+    def ask(wish: Wish) -> Outcome:
+        known = None if wish.kind in PUBLIC else refusals.get(wish.region)
+        outcome = Outcome(wish, None, known) if known is not None else _fetched(wish, asked[wish.kind], now)
+        if outcome.error is not None and outcome.error.why in CREDENTIAL_REASONS:
+            refusals[wish.region] = outcome.error  # the rest would be refused alike, each after its own tries
+        return outcome
 
-    for number in range(min(AT_ONCE, len(wishes))):
-        threading.Thread(target=work, name=f"fetch-{number}", daemon=True).start()
     left = set(wishes)
-    try:
+    with closing(DaemonPool(ask, wishes, AT_ONCE, "fetch")) as pool, suppress(queue.Empty):
         while left:
-            try:
-                outcome = done.get(timeout=give_up_s)
-            except queue.Empty:
-                break
+            outcome = pool.next(give_up_s).result()
             left.discard(outcome.wish)
             yield outcome
-    finally:
-        stop.set()
     for wish in sorted(left, key=wishes.index):
         detail = f"no answer within {give_up_s:.0f} s"
         error = CloudError(f"{title(wish.kind)} of {wish.region}", "timeout", detail, "try again later")

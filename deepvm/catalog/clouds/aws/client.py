@@ -9,10 +9,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any, TypeVar, cast
 
 from deepvm.catalog.clouds.aws.credentials import profile_names
@@ -28,6 +28,7 @@ from deepvm.catalog.clouds.aws.errors import (
 from deepvm.catalog.clouds.aws.redaction import secrets_of
 from deepvm.catalog.clouds.aws.regions import DEFAULT_REGION, known_regions
 from deepvm.catalog.clouds.aws.throttling import Busy, Refusals, give_words
+from deepvm.catalog.signals.daemon_pool import DaemonPool
 from deepvm.errors import CloudError
 
 _Item = TypeVar("_Item")
@@ -38,7 +39,7 @@ _SECRET_ATTRIBUTES = ("access_key", "secret_key", "token", "_access_key", "_secr
 
 
 _LOOK_S = 0.25
-"""How often to look whether AWS only refuses."""
+"""How often to check whether AWS only throttles."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,6 @@ class Patience:
     attempts: int = 6
     total_s: float = 180
     busy_s: float = 6
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What became of one of several questions."""
-
-    place: int
-    result: Any = None
-    error: BaseException | None = None
 
 
 class Aws:
@@ -173,37 +165,31 @@ class Aws:
             raise self._failure(error, question) from None
 
     def _in_time(self, question: Question, ask: Callable[[], _Result]) -> _Result:
-        """What ``ask`` gives or raises, or that it took too long; then its thread is left behind.
+        """What ``ask`` returns or raises, within the time limit; after that its thread is abandoned.
 
         Raises:
             CloudError: no answer within ``Patience.total_s``, or nothing but refusals for ``Patience.busy_s``.
         """
-        answers: SimpleQueue[_Answer] = SimpleQueue()
         busy, call = self._busy_of(question.service, question.region), Refusals()
 
-        def serve() -> None:
+        def serve(_: None) -> _Result:
             busy.start(call)
-            try:
-                answers.put(_Answer(0, ask()))
-            except BaseException as error:
-                answers.put(_Answer(0, error=error))
+            return ask()
 
-        threading.Thread(target=serve, name=f"aws-{question.operation}", daemon=True).start()
-        start = time.monotonic()
-        answer = None
-        while answer is None:
-            left = start + self._patience.total_s - time.monotonic()
+        end = time.monotonic() + self._patience.total_s
+        pool = DaemonPool(serve, [None], 1, f"aws-{question.operation}")
+        while True:
+            left = end - time.monotonic()
             try:
-                answer = answers.get(timeout=max(0.0, min(left, _LOOK_S)))
+                done = pool.next(max(0.0, min(left, _LOOK_S)))
+                break
             except Empty:
                 # boto3 tries again, ever more slowly, for a minute; a few seconds tell as much.
                 if busy.for_s(call) >= self._patience.busy_s:
                     raise too_busy(question, self._patience.busy_s) from None
                 if left <= 0:
                     raise too_slow(question, self._patience.total_s) from None
-        if answer.error is not None:
-            raise answer.error
-        return cast("_Result", answer.result)
+        return done.result()
 
     def each(self, ask: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """The answers for all items in their order, asked for several at once; the first failure ends it.
@@ -213,36 +199,8 @@ class Aws:
             items: what to ask for.
         """
         todo = list(items)
-        waiting: SimpleQueue[tuple[int, _Item]] = SimpleQueue()
-        answers: SimpleQueue[_Answer] = SimpleQueue()
-        for numbered in enumerate(todo):
-            waiting.put(numbered)
-
-        def serve() -> None:
-            while True:
-                try:
-                    place, item = waiting.get_nowait()
-                except Empty:
-                    return
-                try:
-                    answers.put(_Answer(place, ask(item)))
-                except BaseException as error:
-                    answers.put(_Answer(place, error=error))
-
-        # Python waits for an executor's threads before it exits, even after Ctrl-C, and AWS may not answer for long.
-        for number in range(min(self._at_once, len(todo))):
-            threading.Thread(target=serve, name=f"aws-{number}", daemon=True).start()
-        found: dict[int, Any] = {}
-        try:
-            while len(found) < len(todo):
-                answer = answers.get()
-                if answer.error is not None:
-                    raise answer.error
-                found[answer.place] = answer.result
-        finally:
-            with suppress(Empty):
-                while True:
-                    waiting.get_nowait()
+        with closing(DaemonPool(ask, todo, self._at_once, "aws")) as pool:
+            found = {done.place: done.result() for done in (pool.next() for _ in todo)}
         return [found[place] for place in range(len(todo))]
 
     def regions(self) -> tuple[str, ...]:
