@@ -1,1 +1,1 @@
-"""Today's market of a region: signals joined into a catalog, without prices that cannot be true."""
+"""Today's market of a region: signals joined into a catalog, without implausible prices."""

@@ -1,4 +1,4 @@
-"""What is known of a type's speed: measured on itself, on one with the same GPU, or estimated; and always said which.
+"""Speed of a type: measured on itself, on one with the same GPU, or estimated; each answer says which.
 
 Measured are three types of the embedded catalog ``paper``. The rest follows from them:
 

@@ -1,4 +1,4 @@
-"""Prices that cannot be true: left out of what AWS says, named as doubts in what users write."""
+"""Implausible prices: dropped from the cloud's signals, reported as doubts in users' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of signals: one file for each region and kind, so that most commands ask nobody.
+"""The cache of signals: one file per region and kind, so that most commands ask nobody.
 
 ::
 
@@ -6,8 +6,8 @@
     <folder>/us-east-1/account-<tag>/quotas.json      what depends on who asks
     <folder>/us-east-1/.lock                          held while a process fetches for this region
 
-A cache is a convenience: whatever is wrong with it (damaged files, a full disk, a folder that may not be written) costs
-a note and a new request to the source, never the run.
+Whatever is wrong with the cache (damaged files, a full disk, a read-only folder) costs a note and a new request to the
+source, never the run.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Entry:
 
 
 class RegionLock:
-    """The right to fetch for one region; the kernel takes it back when the process ends, however it ends.
+    """The right to fetch for one region; the kernel releases it when the process ends, however it ends.
 
     Attributes:
         held: whether it was obtained. waited: whether somebody else held it first.
@@ -114,7 +114,7 @@ class RegionLock:
 
 
 class Cache:
-    """Signals on disk. Several processes and threads may use one folder at once; files are replaced whole."""
+    """Signals on disk, safe for several processes and threads; files are replaced atomically."""
 
     def __init__(self, folder: Path | None, account: str) -> None:
         """Touches nothing yet.
@@ -130,7 +130,7 @@ class Cache:
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a folder, and everything that was written went there."""
+        """Whether there is a folder and no write has failed."""
         return self.folder is not None and not self._write_failed
 
     def take_notes(self) -> tuple[str, ...]:
@@ -246,11 +246,11 @@ class Cache:
         return None if status is None else (status.st_ino, status.st_mtime_ns, status.st_size)
 
     def regions(self) -> tuple[str, ...]:
-        """The regions of which something was ever kept, sorted."""
+        """The regions that have a folder, sorted."""
         return () if self.folder is None else tuple(f.name for f in _folders(self.folder) if _REGION.fullmatch(f.name))
 
     def entries(self, now: datetime) -> tuple[Entry, ...]:
-        """What is there, of all regions and accounts, in the order of region and kind; changes nothing."""
+        """All files of all regions and accounts, by region and kind; changes nothing."""
         if self.folder is None:
             return ()
         kinds = list(TTL_S)

@@ -1,7 +1,6 @@
-"""What could not be fetched a moment ago: the next command goes on without it at once, in place of waiting again.
+"""Negative cache: what just failed slowly is not asked for again for five minutes.
 
-Only failures that take time are remembered, for five minutes. Credentials and permissions are not among them: they are
-refused at once, and whoever has just repaired them wants to see it.
+Refused credentials and permissions are not remembered: they fail fast, and may have been repaired since.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _REMEMBERED = frozenset({"network", "timeout", "throttled"})
 
 
 def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, CloudError]:
-    """The kinds of a region that failed within the last five minutes, with what was said."""
+    """The kinds of a region that failed within the last five minutes, with their errors."""
     kept = cache.read(region, FAILURES, now)
     if kept is None or kept.origin != "cache":
         return {}
@@ -35,7 +34,7 @@ def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, Cl
 
 
 def remember_failures(cache: Cache, outcomes: Sequence[Outcome], now: datetime) -> None:
-    """Keep what failed, and forget what has been fetched since."""
+    """Keep new failures, drop those of what has been fetched since."""
     for region in dict.fromkeys(o.wish.region for o in outcomes):
         kept = cache.read(region, FAILURES, now)
         before = dict(kept.data) if kept is not None and kept.origin == "cache" else {}

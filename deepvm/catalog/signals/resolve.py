@@ -1,6 +1,6 @@
-"""Where each signal comes from: fresh cache, the source itself, expired cache, the snapshot that came with deepvm.
+"""Choose each signal's source: fresh cache, the cloud, expired cache, embedded snapshot.
 
-Every signal is decided on its own. Whatever did not go as planned is said in notes: short sentences for a person.
+Signals are resolved independently. Notes, short sentences for a person, say what did not go as planned.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from deepvm.errors import CloudError
 
 _PRICES = frozenset({ON_DEMAND, SPOT, HISTORY})
 _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
-# Reasons that befall many signals in the same way: one line for all of them, with the first one's details.
+# Reasons that signals share: one line for all of them, with the details of the first.
 _ALIKE = CREDENTIAL_REASONS | {"network", "timeout", "throttled"}
 _ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region", "throttled"}
 
 
 PATIENCE_S = 60.0
-"""Seconds without a single answer after which ``auto`` goes on with what is at hand."""
+"""Seconds without any answer after which ``auto`` uses what is at hand."""
 
 
 class Mode(str, Enum):

@@ -1,6 +1,6 @@
 """Signals: one kind of fact about one region, from one source, with its age; and who can fetch one.
 
-Each kind is fetched, kept and missed on its own: a signal that fails costs that signal, never the run.
+Signals are fetched and cached independently: one that fails never fails the run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ SPECS, OFFERINGS, ZONES = "specs", "offerings", "zones"
 ON_DEMAND, SPOT, HISTORY = "on-demand", "spot", "history"
 ADVISOR, QUOTAS, PLACEMENT = "advisor", "quotas", "placement"
 FAILURES = "failures"
-"""Not fetched but kept: what could not be fetched, see :mod:`deepvm.catalog.signals.negative_cache`."""
+"""Recent failures, see :mod:`deepvm.catalog.signals.negative_cache`; never fetched."""
 
 MOST_HISTORY_DAYS = 90
-"""For as long AWS keeps spot prices."""
+"""AWS keeps spot prices for so long."""
 
 HOUR, DAY = 3600, 86_400
 TTL_S = {
@@ -36,7 +36,7 @@ TTL_S = {
 """Seconds for which a signal counts as fresh."""
 
 ACCOUNT_BOUND = frozenset({ZONES, QUOTAS, PLACEMENT, FAILURES})
-"""Kinds whose answer depends on who asks: AWS shuffles the names of zones for each account, quotas are an account's."""
+"""Kinds that differ between accounts: AWS shuffles the names of zones for each, and quotas are an account's."""
 
 
 def ttl_s(kind: str) -> int:
@@ -83,7 +83,7 @@ class Signal:
 
 
 class Provider(ABC):
-    """Fetches one kind of signal; safe to call from several threads at once.
+    """Fetches one kind of signal. Thread-safe.
 
     Attributes:
         kind: what it fetches, with its parameter if it has one.

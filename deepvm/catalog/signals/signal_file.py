@@ -1,4 +1,4 @@
-"""The file of one cached signal: a JSON document of three lines, sealed by a hash.
+"""The file of one cached signal: a JSON document of three lines with a checksum.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Signals in words: what a kind is called, how old something is, why a source did not answer."""
+"""Signals in words: titles of kinds, ages, reasons of failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks AWS for which signal: one small provider for each kind."""
+"""Providers of AWS's signals, one per kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AWS's answers as they come over the network, before boto3 reads them, and for how long they only say "too much"."""
+"""Throttling: make wordless refusals retryable for boto3, and measure how long AWS has only refused."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ THROTTLED = frozenset(
         "TooManyRequestsException",
     }
 )
-"""AWS's codes for it."""
+"""AWS's codes for too many requests."""
 
 _QUOTAS = frozenset({"LimitExceededException", "MaxConfigLimitExceeded"})
-"""Those of them that are about what was asked in all, not how fast: they do not say that AWS is busy."""
+"""Those of them that limit the total, not the rate: they do not mean that AWS is busy."""
 
 NO_WORDS = "no words of AWS's"
 """The message of a refusal that came without one."""
@@ -44,9 +44,9 @@ _IN_JSON = json.dumps({"__type": "ThrottlingException", "message": NO_WORDS})
 
 
 def give_words(operation_model: Any, response_dict: MutableMapping[str, Any], **_: object) -> None:
-    """Give "too many requests" without AWS's words, such as a proxy's web page, the form that boto3 tries again.
+    """Replace a 429 or 503 without AWS's words, such as a proxy's web page, by one that boto3 retries.
 
-    boto3 has names for refusals by their text; without one it gives up, or calls the answer unreadable.
+    boto3 recognizes throttling by its error code; without one it gives up, or calls the answer unreadable.
 
     Args:
         operation_model: what was asked, as boto3's event ``before-parse`` has it.
@@ -76,7 +76,7 @@ def _is_xml(body: Any) -> bool:
 
 @dataclass
 class Refusals:
-    """What one call has heard so far.
+    """How one call has been throttled so far.
 
     Attributes:
         since: when its requests began to be refused, by the monotonic clock; None where the last one was not.
@@ -95,10 +95,10 @@ class _Here(threading.local):
 
 
 class Busy:
-    """For how long each call of one client has heard nothing but that it asks too much. For several threads at once."""
+    """For how long each call of one client has only been throttled. Thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing was heard yet."""
+        """Start without any answer."""
         self._here, self._lock = _Here(), threading.Lock()
         self._answered = -math.inf
 
@@ -107,12 +107,12 @@ class Busy:
         self._here.call = call
 
     def send(self, **_: object) -> None:
-        """Take notice that a request is sent, as boto3's event ``before-send`` has it."""
+        """Handle boto3's event ``before-send``: a request is sent."""
         with self._lock:
             self._here.call.waits = True
 
     def hear(self, parsed_response: Mapping[str, Any] | None = None, **_: object) -> None:
-        """Take notice of an answer, as boto3's event ``response-received`` has it; None is no answer at all."""
+        """Handle boto3's event ``response-received``; None is no answer at all."""
         with self._lock:
             now, call = time.monotonic(), self._here.call
             call.waits = False
