@@ -1,14 +1,14 @@
-"""torch.distributed.checkpoint (DCP) on our durable writing: its API and resharding, whole versions, verified bytes.
+"""torch.distributed.checkpoint (DCP) on durable writes: its API and resharding, whole versions, verified bytes.
 
 ::
 
     dcp.save(state, storage_writer=DeepVMWriter(folder))      # or async_save
     dcp.load(state, storage_reader=DeepVMReader(folder))      # on any number of ranks
 
-Each rank writes one data file, past the page cache where that works; then rank 0 writes ``.metadata``, which is the
-commit record. Data files get new names in each save, so one that is killed leaves the save before it readable.
-The layout is that of torch's own ``FileSystemWriter``, which can read these folders, too, without verifying anything:
-behind the pickled metadata, where it does not look, stand the checksums of every item and of the metadata itself.
+Each rank writes one data file, past the page cache if possible; then rank 0 writes ``.metadata``, the commit record.
+Data files get new names in each save, so a killed save leaves the previous one readable. The layout is that of torch's
+own ``FileSystemWriter``, which can also read these folders, unverified: the checksums of every item and of the metadata
+follow the pickled metadata, where torch does not look.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class _Part:
 
 
 class DeepVMWriter(StorageWriter):
-    """Writes one checkpoint into a folder that all ranks share, in place of the one that is there."""
+    """Writes a checkpoint into a folder that all ranks share, replacing the previous one."""
 
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True) -> None:
-        """Remember where; nothing is made before the first save.
+        """Create nothing before the first save.
 
-        A writer keeps the memory in which it lays out its rank's data file, and uses it again: before the next save
-        with the same writer wait until an ``async_save`` has ended.
+        A writer reuses the memory in which it lays out its rank's data file: wait for an ``async_save`` to finish
+        before the next save with the same writer.
 
         Args:
             path: the folder; ``checkpoint_id`` of a save replaces it.
@@ -89,7 +89,7 @@ class DeepVMWriter(StorageWriter):
         """See :class:`StorageWriter`.
 
         Raises:
-            RequestError: the ranks were told not to coordinate; then there is nobody to commit.
+            RequestError: collectives are off, so nobody could commit.
         """
         if not kwargs.get("use_collectives", True):
             raise RequestError("use_collectives", False, "True: one commit record stands for all ranks")
@@ -104,14 +104,14 @@ class DeepVMWriter(StorageWriter):
         return [replace(plan, storage_data=_Part(rank)) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's items into one file; it is on the disk when this returns.
+        """Write this rank's items into one file, durably.
 
         Raises:
             CheckpointError: it could not be written.
         """
-        # Drawn here, because a planner may keep a plan for several saves.
+        # A new name here, because a planner may reuse a plan for several saves.
         name = f"__{plan.storage_data.rank}_{secrets.token_hex(8)}.distcp"
-        # What is not a tensor is small, and its size is known only when it is there.
+        # Other items than tensors are small, and their size is known only from their bytes.
         texts = {i: _bytes_of(planner, item) for i, item in enumerate(plan.items) if item.type is WriteItemType.BYTE_IO}
         images = {i: self._image(item) for i, item in enumerate(plan.items) if item.type is not WriteItemType.BYTE_IO}
         offsets, size = [], 0
@@ -145,7 +145,7 @@ class DeepVMWriter(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commit: write the metadata and the checksums, then remove what the save before this one left.
+        """Commit: write the metadata and checksums, then remove the files of earlier saves.
 
         Raises:
             CheckpointError: it could not be written, or a rank's file is not here.
@@ -172,7 +172,7 @@ class DeepVMWriter(StorageWriter):
         return "://" not in str(checkpoint_id)
 
     def _image(self, item: WriteItem) -> Image:
-        """How torch saves a tensor like this; laid out once for each type and shape."""
+        """The file layout of such a tensor, made once per type and shape."""
         if item.tensor_data is None:
             raise CheckpointError(f"{item.index.fqn}: a tensor without a size")
         key = item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes
@@ -210,7 +210,7 @@ class DeepVMWriter(StorageWriter):
                 raise CheckpointError(f"{path}: the rank that wrote it has another folder; all ranks must share one")
 
     def _sweep(self, used: set[str]) -> None:
-        """Remove data files of other saves, and what killed ones left, now that nothing refers to them."""
+        """Remove data files of other saves, killed ones included, which nothing refers to any more."""
         for path in self._path.iterdir():
             left = path.name.endswith(".tmp") and path.name.startswith((".__", f".{METADATA}."))
             if left or (_NAME.fullmatch(path.name) and path.name not in used):
@@ -219,10 +219,10 @@ class DeepVMWriter(StorageWriter):
 
 
 class DeepVMReader(StorageReader):
-    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks, each item verified before it is used."""
+    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks; verifies each item before use."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Remember where; ``checkpoint_id`` of a load replaces it."""
+        """Remember the folder; ``checkpoint_id`` of a load replaces it."""
         self._path = Path(path)
         self._places: Mapping[Any, _StorageInfo] = {}
         self._crcs: Mapping[tuple[str, int, int], int] = {}
@@ -238,7 +238,7 @@ class DeepVMReader(StorageReader):
         """See :class:`StorageReader`.
 
         Raises:
-            DamagedError: the checkpoint was never completed, or its commit record is damaged.
+            DamagedError: the checkpoint is incomplete, or its commit record is damaged.
         """
         path = self._path / METADATA
         try:
@@ -251,7 +251,7 @@ class DeepVMReader(StorageReader):
         return self._metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **_: Any) -> None:
-        """See :class:`StorageReader`; the metadata may come from another rank, the checksums are read here."""
+        """See :class:`StorageReader`; metadata may come from another rank, checksums are read here."""
         self._places = metadata.storage_data
         if metadata is not self._metadata:
             self.read_metadata()
@@ -268,7 +268,7 @@ class DeepVMReader(StorageReader):
         """Read this rank's items.
 
         Raises:
-            DamagedError: bytes are not those that were saved; names the file and the item.
+            DamagedError: bytes differ from what was saved; names the file and the item.
         """
         by_place: dict[tuple[str, int, int], list[ReadItem]] = {}
         for item in plan.items:
@@ -277,7 +277,7 @@ class DeepVMReader(StorageReader):
         for (name, offset, length), items in sorted(by_place.items(), key=lambda pair: pair[0]):
             data = self._read(name, offset, length, items[0].storage_index.fqn)
             tensor: torch.Tensor | None = None
-            for item in items:  # several parts of one stored tensor, when the shards are cut otherwise now
+            for item in items:  # several parts of one stored tensor, if the sharding has changed
                 if item.type is LoadItemType.BYTE_IO:
                     planner.load_bytes(item, io.BytesIO(data))
                     continue

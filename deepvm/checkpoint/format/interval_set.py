@@ -1,4 +1,4 @@
-"""Sets of byte ranges: what a rank has to send, and what of it has arrived."""
+"""Sets of byte ranges: what a rank has to send, and what has arrived."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a checkpoint's file looks like before its first byte is there: its size, who sends what, its checksums.
+"""The layout of a checkpoint file before its first byte exists: its size, who sends what, its checksums.
 
-The layout is made once by the trainer (:mod:`deepvm.checkpoint.format.torch_zip`) and is the same for every version
-until the structure of the state changes. It says all that a memory node needs, which moves bytes and never knows what
-they mean.
+The trainer makes it once (:mod:`deepvm.checkpoint.format.torch_zip`); it stays the same until the structure of the
+state changes. It is all that a memory node needs, which moves bytes without knowing what they mean.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from deepvm.errors import RequestError
 
 LAYOUT_VERSION = "deepvm.layout/1"
 CHUNK_BYTES = 8 * 2**20
-"""Bytes that share one checksum in a manifest; also the most that one message carries."""
+"""Bytes per checksum in a manifest; also the most that one message carries."""
 
 MOST_BYTES = 2**44
 _MOST_RANKS = 4096
@@ -39,7 +38,7 @@ class ChecksumField(NamedTuple):
     """Four bytes of the file, little-endian, that hold the CRC-32 of a range of it.
 
     Attributes:
-        position: where the four bytes stand. offset, length: the range, which must not contain them.
+        position: of the four bytes. offset, length: the range, which must not contain them.
     """
 
     position: int
@@ -53,8 +52,8 @@ class Layout:
 
     Attributes:
         size: bytes of the file.
-        shards: for each rank the ranges that it sends, sorted; together they cover the file once.
-        fields: checksums that are filled in when the file is complete (see
+        shards: the sorted ranges that each rank sends; together they cover the file once.
+        fields: checksums filled in when the file is complete (see
             :func:`deepvm.checkpoint.format.checksums.finish`).
     """
 
@@ -63,7 +62,7 @@ class Layout:
     fields: tuple[ChecksumField, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a file: a memory node gets layouts from whoever has its token.
+        """Refuse impossible layouts: a memory node gets them from whoever has its token.
 
         Raises:
             RequestError: naming the attribute.
@@ -98,7 +97,7 @@ class Layout:
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of the layout: equal on all ranks, or they do not hold the same state."""
+        """Hex SHA-256 of the layout: if it differs between ranks, so does their state."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def to_json(self) -> bytes:
@@ -113,7 +112,7 @@ class Layout:
 
     @classmethod
     def from_json(cls, data: bytes) -> Layout:
-        """Read a layout that may come from anybody.
+        """Read an untrusted layout.
 
         Raises:
             RequestError: it is none.
@@ -133,9 +132,9 @@ class Layout:
 
 
 def _entangled(fields: Sequence[ChecksumField]) -> bool:
-    """Whether filling in a checksum would change another, or the range of one: then the order would matter."""
+    """Whether filling in one checksum would change another, or its range, so that the order would matter."""
     places = sorted({f.position for f in fields})
-    # Several places may want the same range, but one place cannot hold two checksums.
+    # Several places may hold the checksum of one range, but one place cannot hold two checksums.
     if len(places) < len(set(fields)) or any(after - before < 4 for before, after in pairwise(places)):
         return True
     for offset, length in {(f.offset, f.length) for f in fields if f.length}:

@@ -18,23 +18,23 @@ from deepvm.errors import DamagedError, RequestError
 
 MANIFEST_VERSION = "deepvm.checkpoint/1"
 SUFFIX = ".json"
-"""Added to the name of the file that it is about."""
+"""Suffix of the record's name, after that of its file."""
 
 UNRECORDED = "it has no commit record"
-"""What is the matter with a file alone; no writer that was killed leaves one, only a removal that was."""
+"""The problem of a file alone; a killed writer leaves none, only an interrupted removal."""
 
 _MOST_CHUNK_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a complete version is.
+    """A complete version.
 
     Attributes:
         job: whose it is. version: optimizer steps that it contains. world: ranks that wrote it.
         size: bytes of the file. chunk_bytes: bytes that share a checksum. crcs: CRC-32 of each chunk, in order.
         layout: digest of its layout, empty when unknown. created: UTC, ISO 8601.
-        best: the training called it the best so far, when it was saved; the newest of those stays.
+        best: marked as the best so far when it was saved; the newest of those is kept.
     """
 
     job: str
@@ -49,12 +49,12 @@ class Manifest:
 
     @classmethod
     def of(cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False) -> Manifest:
-        """The record of a version that is complete now; the checksums are those of its chunks."""
+        """The record of a version that is complete now, from the checksums of its chunks."""
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         return cls(job, version, layout.world, layout.size, tuple(crcs), CHUNK_BYTES, layout.digest, now, best)
 
     def __post_init__(self) -> None:
-        """Refuse figures that cannot belong together.
+        """Refuse inconsistent values.
 
         Raises:
             RequestError: naming the attribute.
@@ -99,7 +99,7 @@ class Manifest:
                 raise ValueError("its checksum is another")
             del facts["schema_version"]
             manifest = cls(**{**facts, "crcs": tuple(facts["crcs"])})
-            # Damage may also be in white space, where it does no harm: whoever sees it should know all the same.
+            # Damage in white space is harmless, but should be noticed all the same.
             if manifest.to_json() != data:
                 raise ValueError("not one byte of it may be another")
             return manifest
@@ -111,7 +111,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class JoinedManifest(Manifest):
-    """A version in parts, which have checksums of their own; those of the whole are known when it has been joined.
+    """A version in parts with their own checksums; those of the whole are known once it is joined.
 
     Attributes:
         parts: in order.
@@ -126,10 +126,10 @@ class JoinedManifest(Manifest):
 
 @dataclass(frozen=True)
 class Damage:
-    """A version that was there once and cannot be given back, such as a record without its file.
+    """A version that existed once and cannot be restored, such as a record without its file.
 
     Attributes:
-        version: its number. problem: what is the matter, for people. size: bytes of what is there.
+        version: its number. problem: for people. size: bytes of what is left.
     """
 
     version: int
@@ -138,10 +138,10 @@ class Damage:
 
 
 class ChunkChecks:
-    """Compares what comes, in order, with the checksums of a manifest, whatever the sizes of the pieces."""
+    """Verifies a stream of bytes, in pieces of any size, against the checksums of a manifest."""
 
     def __init__(self, manifest: Manifest, name: str) -> None:
-        """Begin at the first byte; ``name`` is that of the version in errors."""
+        """Start at the first byte; ``name`` is the version's in errors."""
         self._manifest, self._name = manifest, name
         self._at = self._crc = 0
 

@@ -1,27 +1,26 @@
-"""Layer by layer (LightCheck III-B): a layer is updated as soon as its gradients are there, and copied at once.
+"""Layerwise updates (LightCheck III-B): update a layer as soon as its gradients are there, and copy it at once.
 
-The optimizer is divided: for each layer an optimizer of the same class with the same options and the same state, so
-that ``optimizer.state_dict()``, schedulers and the saved file are those of the whole. A layer is a module's own
-parameters, updated when backward has accumulated the last of their gradients; in DistributedDataParallel it is a
-bucket, updated in the communication hook when its gradients are averaged. ``optimizer.step()`` updates what is left and
-ends the step. The next update of a layer waits for the copy of that layer only
-(:mod:`deepvm.checkpoint.snapshot.layer_slots`).
+The optimizer is split: one per layer, of the same class with the same options and state, so that
+``optimizer.state_dict()``, schedulers and the saved file stay those of the whole. A layer is a module's own parameters,
+updated when backward has accumulated the last of their gradients; in DistributedDataParallel it is a bucket, updated in
+the communication hook once its gradients are averaged. ``optimizer.step()`` updates the rest and ends the step. The
+next update of a layer waits only for the copy of that layer (:mod:`deepvm.checkpoint.snapshot.layer_slots`).
 
-What this needs, all else being refused:
+Requirements, all else being refused:
 
-- one optimizer with every trainable parameter of the model and no others, which treats each parameter by itself: one of
-  :data:`INDEPENDENT`, or a class that says so by ``per_parameter = True`` and leaves parameters without gradient alone;
-- one backward for a step: no accumulation of gradients, and no ``no_sync``;
-- gradients and options that stay as they are between backward and ``optimizer.step()``: no clipping, no GradScaler, no
-  closure; a learning rate is set before backward;
-- several ranks only in DistributedDataParallel, without ``find_unused_parameters``, ``static_graph``, mixed precision
-  of its own, or another communication hook.
+- one optimizer with exactly the trainable parameters of the model, which treats each parameter independently: one of
+  :data:`INDEPENDENT`, or a class with ``per_parameter = True`` that leaves parameters without gradient alone;
+- one backward per step: no gradient accumulation, no ``no_sync``;
+- gradients and options unchanged between backward and ``optimizer.step()``: no clipping, no GradScaler, no closure; set
+  the learning rate before backward;
+- several ranks only in DistributedDataParallel, without ``find_unused_parameters``, ``static_graph``, its own mixed
+  precision, or another communication hook.
 
-What is done to the gradients after backward is noticed by the next ``optimizer.step()``, which raises: the update that
-had to be refused has then been made, and the training must go back to its last version (``restore_latest``).
+If gradients are changed after backward, the next ``optimizer.step()`` raises: the update has already been made by then,
+and the training must go back to its last version (``restore_latest``).
 
-Worth having where a copy takes longer than forward and backward. Else it gains nothing: on 2 cores ResNet-18 stood
-still for 10 ms a version as with strategy C (8 ms), and steps took longer (479 ms, 406), as copies slow backward down.
+Worth it where a copy takes longer than forward and backward. Otherwise it gains nothing: on 2 cores ResNet-18 stalled
+for 10 ms per version, with strategy C for 8 ms, and steps took 479 ms instead of 406, as copies slow backward down.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from deepvm.errors import RequestError
 
 _NAMES = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
 INDEPENDENT: tuple[type, ...] = tuple(getattr(torch.optim, name) for name in _NAMES)
-"""Optimizers whose update of a parameter depends on its own gradient and state alone."""
+"""Optimizers whose update of a parameter depends only on its own gradient and state."""
 
 _USE_C = 'strategy="C"'
 Parameters = Sequence[torch.nn.Parameter]
@@ -60,21 +59,21 @@ class LayerUpdates:
         """Hook into backward.
 
         Args:
-            model: whose layers; the DistributedDataParallel where there is one.
+            model: with the layers; the DistributedDataParallel if there is one.
             optimizer: of all its parameters.
             before: called before parameters are updated: the gate.
-            after: called when they were.
+            after: called after that.
             world: how many ranks there are.
 
         Raises:
-            RequestError: one of the conditions above does not hold.
+            RequestError: a requirement above is not met.
         """
         self._optimizer, self._before, self._after = optimizer, before, after
         self._place = {p: n for n, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._check(model, world)
         self._parts: dict[tuple[int, ...], torch.optim.Optimizer] = {}
         self._lock = threading.Lock()
-        # Of the step under way: what backward has reached, what was updated with which gradient, with what options.
+        # Of the current step: what backward has reached, and what was updated with which gradients and options.
         self._fired: set[torch.nn.Parameter] = set()
         self._updated: dict[torch.nn.Parameter, tuple[torch.Tensor | None, int]] = {}
         self._options: list[dict[str, Any]] = []
@@ -92,7 +91,7 @@ class LayerUpdates:
         self._hooks += [p.register_post_accumulate_grad_hook(self._ready) for p in self._layer]  # type: ignore[no-untyped-call]
         if isinstance(model, DistributedDataParallel):
             try:
-                # Not the method itself: DDP compares annotations, and does not know them as texts.
+                # Not the method itself: DDP compares annotations, which are strings here.
                 model.register_comm_hook(model.process_group, lambda group, bucket: self._reduce(group, bucket))
             except RuntimeError as error:
                 raise _refused(
@@ -101,16 +100,16 @@ class LayerUpdates:
 
     @property
     def ahead(self) -> bool:
-        """Whether some layers are a step ahead of the others."""
+        """Whether some layers are a step ahead of others."""
         return bool(self._fired)
 
     def reset(self) -> None:
-        """Forget what an unfinished step has updated: parameters and states are others now, those of a version.
+        """Forget what an unfinished step has updated, before a version is loaded.
 
-        Called behind an error in backward or ``optimizer.step()``, before the version is loaded.
+        Needed after an error in backward or ``optimizer.step()``.
         """
-        for future in self._reducing:  # an update that has begun must not come behind the loading
-            with contextlib.suppress(Exception):  # it belongs to the step that failed
+        for future in self._reducing:  # an update in progress must not come after loading
+            with contextlib.suppress(Exception):  # an error of the failed step
                 future.wait()
         self._forget()
 
@@ -118,9 +117,9 @@ class LayerUpdates:
         self._fired, self._updated, self._options, self._reducing = set(), {}, [], []
 
     def close(self) -> None:
-        """Let go of backward: ``optimizer.step()`` does it all again.
+        """Unhook from backward: ``optimizer.step()`` updates everything again.
 
-        The hook in DistributedDataParallel cannot be taken out; from now on it averages gradients and nothing else.
+        The hook in DistributedDataParallel cannot be removed; from now on it only averages gradients.
         """
         self._closed = True
         for hook in self._hooks:
@@ -157,13 +156,13 @@ class LayerUpdates:
             self._note(layer)
 
     def _reduce(self, group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """Average a bucket, and update its parameters when that is done; in a thread of the communication."""
+        """Average a bucket, then update its parameters, in a communication thread."""
         parameters, gradients = bucket.parameters(), bucket.gradients()
         buffer: torch.Tensor = bucket.buffer()
         closed = self._closed
         if bucket.is_last() and not closed:
-            # Only when DDP has copied the averages into the gradients may they not change any more. It does so at the
-            # end of backward, and what a callback queues there comes last. Libraries have used this call for years.
+            # Gradients may change until DDP has copied the averages into them, at the end of backward. What a callback
+            # queues there runs last. Libraries have used this private call for years.
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: engine.queue_callback(lambda: self._note(list(self._updated))))
         buffer.div_(group.size())
@@ -193,11 +192,11 @@ class LayerUpdates:
             part = self._part(layer)
             self._options = self._options or self._now()
             self._updated |= dict.fromkeys(layer, (None, 0))
-        type(part).step(part)  # a scheduler may have put something in the place of the instance's own
+        type(part).step(part)  # a scheduler may have wrapped the instance's own step
         self._after(layer)
 
     def _part(self, layer: Parameters) -> torch.optim.Optimizer:
-        """The optimizer for a layer, with the state and the present options of the whole."""
+        """The optimizer of a layer, with the state and current options of the whole."""
         key = tuple(map(id, layer))
         part = self._parts.get(key)
         if part is None:
@@ -214,7 +213,7 @@ class LayerUpdates:
         return [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
 
     def _note(self, layer: Parameters) -> None:
-        """These gradients were used; they must be the same, and unchanged, when the step ends."""
+        """Note the gradients that were used: they must be unchanged when the step ends."""
         for p in layer:
             self._updated[p] = (p.grad, -1 if p.grad is None else p.grad._version)
 
@@ -234,7 +233,7 @@ class LayerUpdates:
         if left:
             self._before(left)
         for p in self._updated:
-            p.grad = None  # an optimizer leaves it alone then
+            p.grad = None  # the optimizer then skips it
 
     def _after_step(self, *_: Any) -> None:
         for p, (gradient, _version) in self._updated.items():
@@ -243,7 +242,7 @@ class LayerUpdates:
 
 
 def _scaled() -> bool:
-    """Whether a GradScaler calls the optimizer: its change of the gradients does not show in their version counters."""
+    """Whether a GradScaler is calling: its changes to gradients do not show in their version counters."""
     return any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in callers())
 
 
