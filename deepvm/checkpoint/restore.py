@@ -76,16 +76,16 @@ def restore_newest(
         if not ranks.rank:
             tell_fresh(job, tiers)
         return 0
-    told = _told(damaged)
+    text = _described(damaged)
     if not allow_fresh:
         raise CheckpointError(
-            f"all versions of {job} are damaged: {told}. Look at them with 'deepvm ckpt verify', copy a good one there "
+            f"all versions of {job} are damaged: {text}. Look at them with 'deepvm ckpt verify', copy a good one there "
             "from elsewhere, give this training another name (job= or DEEPVM_JOB), or begin anew at 0 with "
             "restore_latest(allow_fresh=True), which sets them aside"
         )
     left = {(manifest.version, tiers[number].url) for manifest, number in found} | damaged.keys()
     ranks.by_first(lambda: _set_aside(tiers, job, left))
-    log.warning("%s begins anew at 0; what is left of its versions was set aside: %s", job, told)
+    log.warning("%s begins anew at 0; what is left of its versions was set aside: %s", job, text)
     return 0
 
 
@@ -97,7 +97,7 @@ def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
         raise CheckpointError(f"{error}; a version may be there, so this training does not begin anew") from error
 
 
-def _told(damaged: Mapping[tuple[int, str], str]) -> str:
+def _described(damaged: Mapping[tuple[int, str], str]) -> str:
     """Describe the newest of them."""
     rows = sorted(damaged.items(), key=lambda row: (-row[0][0], row[0][1]))
     shown = [f"version {version} on {url}: {problem[:_LONGEST]}" for (version, url), problem in rows[:_MOST_SHOWN]]

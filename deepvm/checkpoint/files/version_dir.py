@@ -76,7 +76,7 @@ class VersionFolder:
             direct: write past the page cache (O_DIRECT) where the file system can.
         """
         self.path, self._direct = path, direct
-        self._told: set[tuple[Path, str]] = set()
+        self._warned: set[tuple[Path, str]] = set()
         self.writer_lock = WriterLock(path)
 
     def file(self, job: str, version: int) -> Path:
@@ -298,8 +298,8 @@ class VersionFolder:
         """The complete versions of a job, newest first, bytes not verified; incomplete ones are logged once."""
         rows = self.found(job)
         for row in rows:
-            if row.problem and (row.path, row.problem) not in self._told:
-                self._told.add((row.path, row.problem))
+            if row.problem and (row.path, row.problem) not in self._warned:
+                self._warned.add((row.path, row.problem))
                 log.warning("%s is not complete: %s", row.path, row.problem)
         return tuple(f.manifest for f in rows if f.manifest is not None and not f.problem)
 

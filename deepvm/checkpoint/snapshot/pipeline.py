@@ -128,8 +128,8 @@ class Pipeline:
         state = _Sending(len(self.tiers) + 1)
         self.background(lambda: self._copied(filling, slot, shard, handle, state))
         for number, tier in enumerate(self.tiers, start=1):
-            told = replace(shard, lost=lambda reason, n=number: self._lost(state, handle, n, reason))  # type: ignore[misc]
-            self._queues[number].put(lambda tier=tier, told=told: self._send_one(tier, slot, told, handle, state))  # type: ignore[misc]
+            sent = replace(shard, lost=lambda reason, n=number: self._lost(state, handle, n, reason))  # type: ignore[misc]
+            self._queues[number].put(lambda tier=tier, sent=sent: self._send_one(tier, slot, sent, handle, state))  # type: ignore[misc]
 
     def _copied(self, filling: Filling, slot: Slot, shard: Shard, handle: Handle, state: _Sending) -> None:
         if filling.error is None:

@@ -362,8 +362,8 @@ class Snapshotter:
         except RequestError as error:  # an extra that cannot be saved: the other ranks must not wait for this one
             log.error("version %d is not saved: %s", version, error)
             whole = False
-        told = [whole, renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
-        all_whole, ready, digest, other, size, agreed, newest = self._ranks.minimum([*told, -self._attempt])
+        status = [whole, renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
+        all_whole, ready, digest, other, size, agreed, newest = self._ranks.minimum([*status, -self._attempt])
         self._attempt = 1 - newest
         if all_whole and digest != -other:
             self._layers.give_back(slot)

@@ -274,7 +274,7 @@ class CloneFirst(Strategy):
         """Nothing is taken yet."""
         super().__init__(api)
         self._clones: list[torch.Tensor | None] = []
-        self._told = False
+        self._warned = False
 
     def clones(self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]) -> Sources | None:
         """The same memory for every version: a copy waits until the previous one has left it."""
@@ -304,8 +304,8 @@ class CloneFirst(Strategy):
             return next(int(row.split()[1]) * 1024 for row in file if row.startswith("MemAvailable"))
 
     def _none(self, why: str) -> Sources | None:
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             log.warning("strategy G has no room for a copy on the device, C is used: it needs %s", why)
         return None
 

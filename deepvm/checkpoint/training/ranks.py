@@ -41,17 +41,17 @@ class Ranks:
         """The minimum of each value over all ranks; collective."""
         if self.world == 1:
             return list(values)
-        told = torch.tensor(values, dtype=torch.int64, device="cpu")
-        torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MIN, group=self._group)
-        return [int(value) for value in told]
+        own = torch.tensor(values, dtype=torch.int64, device="cpu")
+        torch.distributed.all_reduce(own, torch.distributed.ReduceOp.MIN, group=self._group)
+        return [int(value) for value in own]
 
     def gather(self, values: Sequence[int]) -> list[list[int]]:
         """The values of every rank; collective."""
         if self.world == 1:
             return [list(values)]
-        told = torch.tensor(values, dtype=torch.int64, device="cpu")
-        found = [torch.empty_like(told) for _ in range(self.world)]
-        torch.distributed.all_gather(found, told, group=self._group)
+        own = torch.tensor(values, dtype=torch.int64, device="cpu")
+        found = [torch.empty_like(own) for _ in range(self.world)]
+        torch.distributed.all_gather(found, own, group=self._group)
         return [[int(value) for value in row] for row in found]
 
     def broadcast(self, value: Any) -> Any:
@@ -132,10 +132,10 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
     Returns:
         How many pairs differ.
     """
-    told, count = ranks.gather(seen), 0
-    for rank, (version, _, neighbour) in enumerate(told):
-        other = (rank + 1) % len(told)
-        if version and told[other][0] == version and told[other][1] != neighbour:
+    rows, count = ranks.gather(seen), 0
+    for rank, (version, _, neighbour) in enumerate(rows):
+        other = (rank + 1) % len(rows)
+        if version and rows[other][0] == version and rows[other][1] != neighbour:
             count += 1
             log.error(
                 "ranks %d and %d hold different parameters or optimizer states in version %d: the replicas drifted "

@@ -49,7 +49,7 @@ class Handle:
             level: how safe it is there.
             away: whether the end of this machine does no harm there; else it is not remote, whatever the level.
         """
-        self._told(level.value)  # before anybody who waits for it goes on
+        self._tell_timed(level.value)  # before anybody who waits for it goes on
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
         if level is not Level.LOCAL and away:
@@ -58,7 +58,7 @@ class Handle:
 
     def copied(self) -> None:
         """Note that the snapshot is whole."""
-        self._told("snapshot")
+        self._tell_timed("snapshot")
         self._resolve("snapshot", self.snapshot_done)
 
     @property
@@ -102,7 +102,7 @@ class Handle:
             with contextlib.suppress(InvalidStateError):
                 future.set_result(self.version)
 
-    def _told(self, event: str) -> None:
+    def _tell_timed(self, event: str) -> None:
         self.tell(event, seconds=round(time.perf_counter() - self._start, 6), stall_s=round(self.stall_s, 6))
 
 

@@ -54,7 +54,7 @@ class UnseenSteps:
         """
         self._optimizer, self._tells = optimizer, tells
         self._usual = self._usual_beside = 0
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._before: torch.Tensor | None = None
         self._hooks: list[Any] = []
         self.reset()
@@ -184,9 +184,9 @@ class UnseenSteps:
 
     def _tell(self, text: str, kind: str) -> None:
         """Warn once per kind."""
-        if not self._tells or kind in self._told:
+        if not self._tells or kind in self._warned:
             return
-        self._told.add(kind)
+        self._warned.add(kind)
         text = f"no version is saved by itself: {text}"
         log.warning("%s", text)
         warnings.warn(text, RuntimeWarning, stacklevel=2)
