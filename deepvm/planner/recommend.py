@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -20,13 +19,13 @@ from deepvm.planner.describe import block_of, blocks_of, describe, improvement, 
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import architectures_of, scoring
-from deepvm.planner.search.frontier import Block, Choice, Frontier, rank
+from deepvm.planner.search.frontier import Block, Choice, Frontier
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from deepvm.planner.request import MeasuredTables, PlanOptions
-    from deepvm.planner.search.ilp import IlpResult
+    from deepvm.planner.search.ilp import Proof
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,8 @@ class Recommendations(Sequence[Recommendation]):
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
             its expected time, where it saves at least 10 % of the price; None otherwise, and by other objectives.
         on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.
-        status: how the search ended. solver: who did it.
-        doubt: why the integer program did not prove them; empty when it did.
+        status: how the search ended. solver: who proved the best cluster.
+        doubt: why the integer program did not prove it; empty when it did.
         infeasible: why nothing is feasible and what to change; None when something is.
         cheapest: the cheapest feasible cluster at any budget.
         reference: the type that the job's step is measured on, None without a job.
@@ -140,7 +139,7 @@ def recommend(
             - ``max_nodes=255``: the most VMs that train in one cluster;
             - ``quotas=None``: account limits; None for those of the catalog, empty for none;
             - ``top=3``: how many clusters to rank;
-            - ``solver="ilp"``, or ``"frontier"``: both are exact and agree;
+            - ``solver="ilp"``: an integer program proves the best cluster; ``"frontier"``: the enumeration alone;
             - ``time_limit_s=60.0``: seconds for the integer program;
             - what is to be trained: see :class:`deepvm.planner.request.WorkOptions`; objectives ``makespan`` and
               ``total-cost`` need it.
@@ -160,15 +159,15 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
     candidates = gather(catalog, request, architectures_of(request))
     blocks = blocks_of(candidates, request)
     frontier = Frontier.build(blocks, request.top)
-    expected = frontier.top(request.budget_micro_usd, request.top)
-    choices, status, solver, doubt = expected, SolveStatus.OPTIMAL, "frontier", ""
+    choices = frontier.top(request.budget_micro_usd, request.top)
+    status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
     if request.solver is SolverName.ILP:
-        found = _by_integer_program(blocks, request)
-        status, solver = found.status, found.solver
-        doubt = _doubt(found, expected)
-        if not doubt:
-            choices = list(found.choices)
-        elif status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
+        from deepvm.planner.search import ilp  # loads PuLP and HiGHS, which the enumeration does without
+
+        proof = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s)
+        status, solver = proof.status, proof.solver
+        doubt = _doubt(proof, choices)
+        if doubt and status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
             status = SolveStatus.NUMERICAL
     cheapest = frontier.cheapest()
     why = None if choices else infeasible(catalog, request, candidates, cheapest)
@@ -209,31 +208,15 @@ def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Reco
         yield describe(choice, place, candidates, binding(choice, candidates, request))
 
 
-def _by_integer_program(blocks: Sequence[Block], request: PlanRequest) -> IlpResult:
-    """Solve each architecture (DeepVM step 3), then compare them (step 4)."""
-    from deepvm.planner.search import ilp  # loads PuLP and HiGHS, which the enumeration does without
-
-    deadline = time.monotonic() + request.time_limit_s
-    choices: list[Choice] = []
-    status, solver = SolveStatus.OPTIMAL, ""
-    for block in blocks:
-        left = deadline - time.monotonic()
-        found = ilp.solve(block, request.budget_micro_usd, request.top, time_limit_s=left)
-        choices += found.choices
-        solver = found.solver or solver
-        if found.status not in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
-            status = found.status
-    return ilp.IlpResult(status, tuple(rank(choices, request.top)), solver)
-
-
-def _doubt(found: IlpResult, expected: Sequence[Choice]) -> str:
-    """Why the integer program did not prove its answer; empty when it did and the enumeration agrees."""
+def _doubt(proof: Proof, ranked: Sequence[Choice]) -> str:
+    """Why the integer program does not prove the best cluster; empty when it does."""
     instead = "; these clusters come from the exact enumeration"
-    if found.status is SolveStatus.TIME_LIMIT:
+    if proof.status is SolveStatus.TIME_LIMIT:
         return f"the time limit ended the integer program{instead}"
-    if found.status is SolveStatus.NUMERICAL:
+    if proof.status is SolveStatus.NUMERICAL:
         return f"the integer-program solver ran into numerical trouble{instead}"
-    if [(c.cluster, c.price) for c in found.choices] != [(c.cluster, c.price) for c in expected]:
+    proven, best = ((c.cluster, c.price) if c else None for c in (proof.choice, next(iter(ranked), None)))
+    if proven != best:
         return f"the integer program disagreed with the exact enumeration{instead}: please report this"
     return ""
 

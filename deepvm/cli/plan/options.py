@@ -63,7 +63,7 @@ Generation = Annotated[
 ]
 Solver = Annotated[
     Literal["ilp", "frontier"],
-    typer.Option(help="Integer program (HiGHS, or CBC), or exact enumeration: the same answer."),
+    typer.Option(help="Integer program (HiGHS), or exact enumeration: the same answer."),
 ]
 Prices = Literal["auto", "live", "snapshot"]
 PriceBasis = Literal["current", "p50", "p95", "max"]

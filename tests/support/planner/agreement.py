@@ -12,7 +12,7 @@ from deepvm.planner.describe import blocks_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.scoring import architectures_of
 from deepvm.planner.search import ilp
-from deepvm.planner.search.frontier import Block, Choice, Frontier, rank
+from deepvm.planner.search.frontier import Block, Choice, Frontier
 from support.oracle import Plan
 
 
@@ -28,20 +28,17 @@ class NumericalTrouble(Exception):
     """The integer program says itself that its answer is not to be believed."""
 
 
-def by_ilp(blocks: Sequence[Block], request: PlanRequest, backends: Sequence[str] = ()) -> list[Choice]:
-    """The integer program alone; :func:`deepvm.recommend` would hide a wrong answer behind the enumeration's.
+def by_ilp(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:
+    """The best plan by the integer program alone, if there is one: :func:`deepvm.recommend` would hide a wrong answer.
 
     Raises:
         NumericalTrouble: when it gives up.
     """
-    choices: list[Choice] = []
-    for block in blocks:
-        found = ilp.solve(block, request.budget_micro_usd, request.top, time_limit_s=60, backends=backends)
-        if found.status is SolveStatus.NUMERICAL:
-            raise NumericalTrouble
-        assert found.status is (SolveStatus.OPTIMAL if found.choices else SolveStatus.INFEASIBLE)
-        choices += found.choices
-    return rank(choices, request.top)
+    found = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=60)
+    if found.status is SolveStatus.NUMERICAL:
+        raise NumericalTrouble
+    assert found.status is (SolveStatus.OPTIMAL if found.choice else SolveStatus.INFEASIBLE)
+    return [found.choice] if found.choice else []
 
 
 def summary(choice: Choice) -> tuple[str, str, int, str, int, int, str]:
