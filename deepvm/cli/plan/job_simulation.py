@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from deepvm.cli.plan.options import note, say
 from deepvm.cli.progress import Progress
-from deepvm.core.preemption.savepolicy import EverySteps
 from deepvm.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -260,7 +259,7 @@ def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | S
     from deepvm.simulator.monte_carlo import simulate
 
     assert r.outlook is not None
-    saves = job.steps / work.policy.steps if isinstance(work.policy, EverySteps) else 0.0
+    saves = job.steps / work.policy.fixed_steps if work.policy.fixed_steps else 0.0
     events = r.outlook.preemptions + saves
     if not events <= MOST_EVENTS:
         but = "" if r.outlook.sound else ", though it is out of its range and may be far off"

@@ -58,15 +58,7 @@ import numpy.typing as npt
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption import exponential_life as laws
 from deepvm.core.preemption.job import Job, Span
-from deepvm.core.preemption.savepolicy import (
-    Adaptive,
-    EverySteps,
-    Hazard,
-    IntervalPolicy,
-    SaveFacts,
-    SavePolicy,
-    whole_steps,
-)
+from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
 
 Array = npt.NDArray[np.float64]
 
@@ -182,10 +174,10 @@ def forecast(
     count = np.maximum(np.asarray(job.vms if vms is None else vms, dtype=float), 1.0)
     rate, mean_step, count = np.broadcast_arrays(rate, mean_step, count)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return _Course(job, policy, rate, mean_step, count).forecast()
+        return _ClosedForm(job, policy, rate, mean_step, count).forecast()
 
 
-class _Course:
+class _ClosedForm:
     """The quantities of the docstring above, as arrays over clusters. A rate of 0 is served by a very small one."""
 
     def __init__(self, job: Job, policy: SavePolicy, rate: Array, step: Array, vms: Array) -> None:
@@ -223,15 +215,15 @@ class _Course:
         undisturbed = self.job.steps * self.mean_step + self.first
         share = (np.maximum(self.first, self.again) + self.delay + 2 * self.job.grace_s.mean) * self.rate
         sound = ~self.coarse & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
-        if isinstance(self.policy, Hazard):  # a cluster has no one age, from which its hazard would settle
+        if self.policy.by_age:  # a cluster has no one age, from which its hazard would settle
             sound = sound & (self.vms == 1) & (self.stall * self.rate <= MOST_OF_A_HAZARD)
-        if isinstance(self.policy, IntervalPolicy) and self.job.blocked_s.mean > 0:
+        if self.policy.weighs and self.job.blocked_s.mean > 0:
             sound = sound & (self._doubt(total) <= MOST_DOUBT)
         total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
         return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
 
     def _expected(self) -> tuple[Array, ...]:
-        """The plain course everywhere, and the one with emergency saves where the policy makes them."""
+        """Without emergency saves, and with them where the policy makes them."""
         bad = self._bad_share()
         saved, self.coarse = bad < 1, np.zeros(self.rate.shape, dtype=bool)
         found = () if saved.all() else self._without_emergency()
@@ -246,7 +238,7 @@ class _Course:
         """How far another belief in the mean lifetime, such as a job learns by chance, would change its time."""
         known, coarse, seen = self.facts, self.coarse, np.clip(self.rate * total, 1e-3, 1e9)
         likely, spread = -np.expm1(-seen), laws.learnt_spread(seen)
-        if isinstance(self.policy, Hazard):  # which begins with a hazard that falls, and has two numbers to learn
+        if self.policy.by_age:  # which begins with a hazard that falls, and has two numbers to learn
             likely, spread = np.ones_like(seen), np.maximum(spread, (1 + seen / 10) ** -0.5)
         change = np.zeros_like(total)
         for deviations in (-1.5, -0.5, 0.5, 1.5):
@@ -257,8 +249,7 @@ class _Course:
 
     def _interval(self, missed: Array | float) -> Array:
         """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
-        policy = Adaptive() if isinstance(self.policy, Hazard) else self.policy
-        steps = whole_steps(policy, replace(self.facts, missed_rate=missed))
+        steps = whole_steps(self.policy.settled, replace(self.facts, missed_rate=missed))
         return np.broadcast_to(np.minimum(steps, self.job.steps + 1.0), self.rate.shape)
 
     @property
@@ -287,8 +278,7 @@ class _Course:
     def _segments(self) -> tuple[list[tuple[Array, Array]], Array, Array]:
         """Lengths of the segments with how many there are of each, work after the last durable version, its delay."""
         every = self._interval(1.0)
-        fixed = self.policy.steps if isinstance(self.policy, EverySteps) else None
-        counted, rest = laws.pieces(self.job.steps, every, self._period, fixed)
+        counted, rest = laws.pieces(self.job.steps, every, self._period, self.policy.fixed_steps)
         segments = [(length * self.step + self.stall, count) for length, count in counted]
         delay = self._delay(segments[0][0])
         # The newest versions may not be durable when the last step ends: they are of no use.
@@ -307,7 +297,7 @@ class _Course:
 
     def _bad_share(self) -> Array:
         """Share of preemptions that no emergency save covers; 1 where the policy makes none."""
-        if not isinstance(self.policy, IntervalPolicy) or self.job.grace_s.high <= 0:
+        if not self.policy.weighs or self.job.grace_s.high <= 0:
             return np.ones(self.rate.shape)
         job, step = self.job, self.mean_step
         never = step + self.urgent_s >= job.grace_s.high
@@ -320,7 +310,6 @@ class _Course:
         return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
 
     def _emergency(self, step: Array, grace: Array | float) -> npt.NDArray[np.bool_]:
-        assert isinstance(self.policy, IntervalPolicy)
         return np.asarray(self.policy.emergency(replace(self.facts, step_s=step, grace_s=grace)))
 
     def _with_emergency(self, bad: Array) -> tuple[Array, ...]:

@@ -5,8 +5,8 @@ while training (deepvm.core.preemption.preemption_estimators) comes in as facts.
 
 ``none``, ``static:K`` (each K steps), ``every:30s``, ``auto`` (Young's interval within a budget) and the policies that
 weigh saves against preemptions: ``young``, ``daly``, ``exact``, ``thesis``, ``adaptive`` (the default of the
-simulator), ``hazard``. A new one is a frozen dataclass with ``interval_s``, ``least_s`` and ``emergency``, and a line
-in ``POLICIES``.
+simulator), ``hazard``. A new one is a frozen dataclass that declares what :class:`SavePolicy` asks for, and a line in
+``POLICIES``.
 
 Saves stand between steps, so intervals are rounded to whole steps, by one rule for the running job, the simulator, the
 replay of traces and the closed form (:func:`whole_steps`): an interval that pays best is rounded down, as in the
@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar
 
 from deepvm.core.preemption.save_intervals import (
     covered_s,
@@ -97,38 +97,55 @@ class SaveContext:
     facts: SaveFacts = field(default_factory=SaveFacts)
 
 
-class SavePolicy(Protocol):
-    """Decides whether the state after a step is to be saved."""
+class SavePolicy:
+    """Decides whether the state after a step is to be saved.
+
+    What a policy declares is all that callers ask of it; these defaults are those of one that never saves.
+
+    Class attributes:
+        weighs: whether saves stand ``interval_s`` apart; False: the interval is not asked for.
+        holds_on_demand: whether that interval holds also on VMs that are never taken away.
+        by_age: whether that interval depends on the age of the machine.
+    """
+
+    weighs: ClassVar[bool] = False
+    holds_on_demand: ClassVar[bool] = False
+    by_age: ClassVar[bool] = False
+
+    @property
+    def fixed_steps(self) -> int | None:
+        """Saves stand at the multiples of this number of steps; None: they do not."""
+        return None
+
+    @property
+    def settled(self) -> SavePolicy:
+        """What it comes to on lives whose hazard does not change with age."""
+        return self
 
     def due(self, context: SaveContext) -> bool:
         """Whether to save now."""
-
-
-@runtime_checkable
-class IntervalPolicy(SavePolicy, Protocol):
-    """A policy that says how long to work between two saves, and what to do about notices."""
+        return False
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """Working time from the end of one save to the beginning of the next, seconds; infinite: none."""
+        return math.inf
 
     def least_s(self, facts: SaveFacts) -> Number:
         """Of the interval, what must have passed before the next save, seconds; 0: it may be cut to whole steps."""
+        return 0 * facts.save_s
 
     def emergency(self, facts: SaveFacts) -> Truth:
         """Whether to save when the notice of a preemption arrives."""
-
-
-@dataclass(frozen=True)
-class Never:
-    """Only when it is asked for."""
-
-    def due(self, context: SaveContext) -> bool:
-        """See :class:`SavePolicy`."""
         return False
 
 
 @dataclass(frozen=True)
-class EverySteps:
+class Never(SavePolicy):
+    """Only when it is asked for."""
+
+
+@dataclass(frozen=True)
+class EverySteps(SavePolicy):
     """After each multiple of a number of steps."""
 
     steps: int
@@ -142,14 +159,22 @@ class EverySteps:
         if isinstance(self.steps, bool) or self.steps < 1:
             raise RequestError("every", self.steps, "a whole number of steps from 1")
 
+    @property
+    def fixed_steps(self) -> int:
+        """See :class:`SavePolicy`."""
+        return self.steps
+
     def due(self, context: SaveContext) -> bool:
         """See :class:`SavePolicy`."""
         return context.step % self.steps == 0
 
 
 @dataclass(frozen=True)
-class EverySeconds:
+class EverySeconds(SavePolicy):
     """As soon as the training has worked so long since the end of the last save."""
+
+    weighs: ClassVar[bool] = True
+    holds_on_demand: ClassVar[bool] = True
 
     seconds: float
 
@@ -163,36 +188,22 @@ class EverySeconds:
             raise RequestError("every", self.seconds, "a time above 0 s")
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """See :class:`IntervalPolicy`."""
+        """See :class:`SavePolicy`."""
         return self.seconds + 0 * facts.save_s
 
     def least_s(self, facts: SaveFacts) -> Number:
         """All of it: the user asked for that time."""
         return self.interval_s(facts)
 
-    def emergency(self, facts: SaveFacts) -> Truth:
-        """See :class:`IntervalPolicy`."""
-        return False
-
     def due(self, context: SaveContext) -> bool:
         """See :class:`SavePolicy`."""
         return _have_passed(self, context)
 
 
-class _Weighing:
+class _Weighing(SavePolicy):
     """What the policies share that weigh the cost of a version against what a preemption costs."""
 
-    def interval_s(self, facts: SaveFacts) -> Number:
-        """See :class:`IntervalPolicy`."""
-        raise NotImplementedError
-
-    def least_s(self, facts: SaveFacts) -> Number:
-        """See :class:`IntervalPolicy`."""
-        return 0 * facts.save_s
-
-    def emergency(self, facts: SaveFacts) -> Truth:
-        """See :class:`IntervalPolicy`."""
-        return False
+    weighs: ClassVar[bool] = True
 
     def due(self, context: SaveContext) -> bool:
         """See :class:`SavePolicy`."""
@@ -228,7 +239,7 @@ class Auto(_Weighing):
             raise RequestError("overhead", self.overhead, "a share between 0 and 1")
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """See :class:`IntervalPolicy`."""
+        """See :class:`SavePolicy`."""
         mtbf_s = facts.mttp_s if self.mtbf_s is None else self.mtbf_s
         return most(young_s(facts.save_s, mtbf_s), self.least_s(facts))
 
@@ -273,7 +284,7 @@ class Thesis(_Weighing):
         return either(facts.emergency_fits, math.inf, thesis_s(facts.save_s, facts.mttp_s, facts.restart_s))
 
     def emergency(self, facts: SaveFacts) -> Truth:
-        """See :class:`IntervalPolicy`."""
+        """See :class:`SavePolicy`."""
         return facts.emergency_fits
 
 
@@ -282,8 +293,8 @@ class Adaptive(_Weighing):
     """An emergency save when it fits, and insurance saves as often as missed notices make worth while.
 
     The rate of missed notices is learnt (deepvm.core.preemption.preemption_estimators.Notices) and never quite 0, so
-    there is always some
-    insurance: Algorithm 1 without it goes from 3 to 13 % of overhead on GPT-117M when 10 % of the notices are missed.
+    there is always some insurance: Algorithm 1 without it goes from 3 to 13 % of overhead on GPT-117M when 10 % of the
+    notices are missed.
     """
 
     def interval_s(self, facts: SaveFacts) -> Number:
@@ -291,7 +302,7 @@ class Adaptive(_Weighing):
         return covered_s(facts.save_s, facts.mttp_s, either(facts.emergency_fits, facts.missed_rate, 1.0))
 
     def emergency(self, facts: SaveFacts) -> Truth:
-        """See :class:`IntervalPolicy`."""
+        """See :class:`SavePolicy`."""
         return facts.emergency_fits
 
 
@@ -299,13 +310,20 @@ class Adaptive(_Weighing):
 class Hazard(_Weighing):
     """As :class:`Adaptive`, with a hazard that falls with the machine's age, as it does on real spot machines."""
 
+    by_age: ClassVar[bool] = True
+
+    @property
+    def settled(self) -> SavePolicy:
+        """Where age does not matter: the hazard settles at 1/mttp."""
+        return Adaptive()
+
     def interval_s(self, facts: SaveFacts) -> Number:
         """sqrt(2 delta (beta + a) / (alpha q)), q being 1 when no emergency save fits."""
         missed = either(facts.emergency_fits, facts.missed_rate, 1.0)
         return lomax_s(facts.save_s, facts.age_s, facts.shape * missed, facts.scale_s)
 
     def emergency(self, facts: SaveFacts) -> Truth:
-        """See :class:`IntervalPolicy`."""
+        """See :class:`SavePolicy`."""
         return facts.emergency_fits
 
 
@@ -330,16 +348,16 @@ def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
     The interval rounded down to whole steps (Spotify thesis, 6.3.2: 33 of 33.6 steps), but no fewer than ``least_s``
     takes.
     """
-    if isinstance(policy, EverySteps):
-        return float(policy.steps)
-    if not isinstance(policy, IntervalPolicy):
+    if policy.fixed_steps:
+        return float(policy.fixed_steps)
+    if not policy.weighs:
         return math.inf
     steps = over(policy.interval_s(facts), facts.step_s)
     least = over(policy.least_s(facts), facts.step_s)
     return most(rounded_down(steps), rounded_up(least), 1.0)
 
 
-def _have_passed(policy: IntervalPolicy, context: SaveContext) -> bool:
+def _have_passed(policy: SavePolicy, context: SaveContext) -> bool:
     """Whether the :func:`whole_steps` since the end of the last save are done, each as long as they are on average."""
     done = max(context.step - context.last_step, 1)  # whoever went back to an older step counts by the time
     worked_s = max(context.now_s - context.last_s - float(context.facts.save_s), 0.0)

@@ -20,7 +20,7 @@ from deepvm.simulator.engine.state import TINY, rest_of
 if TYPE_CHECKING:
     from deepvm.core.preemption.job import Job
     from deepvm.core.preemption.save_intervals import Number
-    from deepvm.core.preemption.savepolicy import IntervalPolicy, SaveFacts
+    from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy
     from deepvm.simulator.engine.state import Array, Runs
 
 ALIKE = 0.1
@@ -45,7 +45,7 @@ class Growing:
     growth: Array
 
     @classmethod
-    def of(cls, policy: IntervalPolicy, facts: SaveFacts) -> Growing:
+    def of(cls, policy: SavePolicy, facts: SaveFacts) -> Growing:
         """As the policy weighs now and at the save that comes next."""
         first = np.maximum(policy.interval_s(facts) / facts.step_s, 1.0)
         then = replace(facts, age_s=facts.age_s + first * facts.step_s + facts.save_s)

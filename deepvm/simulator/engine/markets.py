@@ -19,7 +19,7 @@ import numpy as np
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.deadlines import ON_DEMAND, SPOT, DeadlinePolicy, Standing, on_demand_next
 from deepvm.core.preemption.job import Job
-from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, SaveFacts, SavePolicy, whole_steps
+from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
 from deepvm.simulator.engine.state import NEVER, Array, Mask, Rows, Runs
@@ -47,8 +47,8 @@ class Markets:
             raise RequestError("deadline", format_seconds(deadline.seconds), "jobs on spot VMs that are not elastic")
         self._job, self._deadline = job, deadline
         every = job.save_every_steps or 0
-        fixed = policy.steps if isinstance(policy, EverySteps) else 0.0
-        if isinstance(policy, EverySeconds):
+        fixed = float(policy.fixed_steps or 0)
+        if policy.holds_on_demand:
             fixed = float(whole_steps(policy, SaveFacts(step_s=job.step_s.mean)))
         saves = sum(1 / k for k in (every, fixed) if k)
         self._step_s = job.step_s.high + saves * job.blocked_s.high

@@ -10,15 +10,7 @@ import numpy as np
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory, Notices
 from deepvm.core.preemption.save_intervals import rounded_down
-from deepvm.core.preemption.savepolicy import (
-    EverySeconds,
-    EverySteps,
-    Hazard,
-    IntervalPolicy,
-    SaveFacts,
-    SavePolicy,
-    whole_steps,
-)
+from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
 from deepvm.simulator.engine.hazard_intervals import Growing
 from deepvm.simulator.engine.state import NEVER, Array, Mask, Rows, Runs, rest_of
 
@@ -32,14 +24,13 @@ class Decisions:
     def __init__(self, job: Job, policy: SavePolicy, behind_s: float, *, deadline: bool) -> None:
         """``behind_s``: mean of what of a save runs behind the training; ``deadline``: whether there may be one."""
         self._job, self._deadline = job, deadline
-        self._fixed = float(policy.steps) if isinstance(policy, EverySteps) else None
+        self._fixed = float(policy.fixed_steps) if policy.fixed_steps else None
         spot = job.market is Market.SPOT
         # On demand nothing is lost that saves could insure; a time that the user asks for holds there, too.
-        self._everywhere = isinstance(policy, EverySeconds)
-        # Asked of a protocol, isinstance is slow.
-        self._weighing = policy if isinstance(policy, IntervalPolicy) and (spot or self._everywhere) else None
+        self._everywhere = policy.holds_on_demand
+        self._weighing = policy if policy.weighs and (spot or self._everywhere) else None
         self._prior = min(job.mttp_s[0], NEVER) / job.vms  # prior of the cluster
-        self._history = LomaxHistory.around(self._prior) if isinstance(policy, Hazard) and spot else None
+        self._history = LomaxHistory.around(self._prior) if policy.by_age and spot else None
         warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         self.facts = SaveFacts(
             save_s=job.blocked_s.mean,

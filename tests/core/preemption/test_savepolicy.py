@@ -15,7 +15,6 @@ from deepvm.core.preemption.savepolicy import (
     Auto,
     EverySeconds,
     EverySteps,
-    IntervalPolicy,
     Never,
     SaveContext,
     SaveFacts,
@@ -150,7 +149,7 @@ def test_the_exact_interval_of_one_job_needs_no_scipy() -> None:
         (Auto(16.0, 0.0145), 7),  # 6.9 steps are 1.45 %
     ],
 )
-def test_whole_steps(policy: IntervalPolicy, steps: int) -> None:
+def test_whole_steps(policy: SavePolicy, steps: int) -> None:
     facts = SaveFacts(save_s=0.01, step_s=0.1, mttp_s=16.0)
     assert whole_steps(policy, facts) == steps
     assert whole_steps(policy, replace(facts, save_s=np.array([0.01, 0.01]))) == pytest.approx([steps, steps])
@@ -173,7 +172,7 @@ def test_a_running_job_saves_after_as_many_steps_as_are_simulated(
 ) -> None:
     """One rule: the steps between two versions of a job whose steps are all alike are those of ``whole_steps``."""
     policy = parse_policy(name)
-    assert isinstance(policy, IntervalPolicy)
+    assert policy.weighs
     facts = SaveFacts(save_s=stall_s, backup_s=busy_s, mttp_s=mttp_s)
     expected = float(whole_steps(policy, replace(facts, step_s=step_s)))
     steps, now = 7, 1e5

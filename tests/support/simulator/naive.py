@@ -41,7 +41,7 @@ from dataclasses import dataclass, replace
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory, Notices
-from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
+from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, Hazard, SaveFacts, SavePolicy
 
 NEVER = math.inf
 LIVES = 100_000
@@ -127,7 +127,7 @@ def simulate(
         """Steps from a save or a resumption to the next save."""
         if isinstance(policy, EverySeconds):
             return math.ceil(policy.seconds / job.step_s.mean - 1e-9)
-        if isinstance(policy, EverySteps) or not isinstance(policy, IntervalPolicy) or not spot:
+        if isinstance(policy, EverySteps) or not policy.weighs or not spot:
             return steps + 1
         now = replace(facts, age_s=age)
         if learn:
@@ -154,7 +154,7 @@ def simulate(
         gone = ends[doomed]
         grace = one(job.grace_s)
         notice = max(gone - grace, asked[doomed]) if grace > 0 and uniform() >= job.missed_notice_rate else NEVER
-        urgent = isinstance(policy, IntervalPolicy) and bool(policy.emergency(replace(facts, grace_s=grace)))
+        urgent = policy.weighs and bool(policy.emergency(replace(facts, grace_s=grace)))
         saved_at = NEVER  # when an emergency save is durable
 
         at = min(max(there), gone)

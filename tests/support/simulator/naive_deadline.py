@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from deepvm.core.preemption.deadlines import ON_DEMAND, SPOT, DeadlinePolicy, Standing, on_demand_next
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory, Notices
-from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
+from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, Hazard, SaveFacts, SavePolicy
 from support.simulator import naive
 from support.simulator.naive import NEVER, life_s
 
@@ -136,7 +136,7 @@ def simulate(
     )
     lifetimes, notices = Lifetimes(prior), Notices()
     lomax = LomaxHistory.around(prior) if isinstance(policy, Hazard) else None
-    weighing = policy if isinstance(policy, IntervalPolicy) else None
+    weighing = policy if policy.weighs else None
     fixed = policy.steps if isinstance(policy, EverySteps) else NEVER
     periodic = job.save_every_steps or NEVER
     spots = 0  # that were asked for

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory, Notices
-from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, Hazard, IntervalPolicy, SaveFacts, SavePolicy
+from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, Hazard, SaveFacts, SavePolicy
 from support.simulator.naive import LIVES, NEVER, Outcome, life_s
 
 
@@ -129,7 +129,7 @@ class Cluster:
         step_s = self.facts.step_s * self.slow()
         if isinstance(policy, EverySeconds):
             return math.ceil(policy.seconds / step_s - 1e-9)
-        if isinstance(policy, EverySteps) or not isinstance(policy, IntervalPolicy):
+        if isinstance(policy, EverySteps) or not policy.weighs:
             return job.steps + 1
         now = replace(self.facts, step_s=step_s, mttp_s=self.lifetimes.mean_s, missed_rate=self.notices.missed_rate)
         if self.lomax is not None:
@@ -197,7 +197,7 @@ class Cluster:
         return None
 
     def heeded(self, machine: Machine) -> bool:
-        if not isinstance(self.policy, IntervalPolicy):
+        if not self.policy.weighs:
             return False
         facts = replace(self.facts, step_s=self.facts.step_s * self.slow(), grace_s=machine.grace)
         return bool(self.policy.emergency(facts))
