@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from decimal import Decimal
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,9 +19,14 @@ from support.planner.strategies import Case, cases
 from deepvm.core.cluster.instances import Catalog, Market, Quota, ZonePrice
 from deepvm.planner.architectures import REGISTRY, base
 from deepvm.planner.architectures.formulation import SolveStatus
+from deepvm.planner.architectures.single_anchor import SingleAnchor
+from deepvm.planner.columns import IntArray
+from deepvm.planner.explain import explain
+from deepvm.planner.recommend import recommend
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.frontier import Block
 from deepvm.planner.search.solver import IntegerProgram
+from deepvm.planner.sweep import sweep
 
 UNDER_CONTRACT = {
     # name: (spot, on-demand) of 5 training VMs, markets, whether memory nodes stand beside them
@@ -147,3 +153,35 @@ def test_solver_frontier_and_oracle_agree(name: str, case: Case) -> None:
     by_enumeration = by_frontier(blocks, request)
     assert_agree(by_enumeration, expected, request)
     assert [summary(c) for c in by_ilp(blocks, request)] == [summary(c) for c in by_enumeration[:1]]
+
+
+class SpotOnly(SingleAnchor):
+    """n spot(v) <= PW, n >= 1 (eq. 3 without the anchor): all that a file beside the others would hold."""
+
+    name: ClassVar[str] = "spot-only"
+    summary: ClassVar[str] = "n spot GPU VMs of the same type"
+    smallest_count: ClassVar[int] = 1
+    known_to_baselines: ClassVar[bool] = False
+
+    def split(self, count: IntArray) -> tuple[IntArray, IntArray]:
+        """All are spot."""
+        return count, np.zeros_like(count)
+
+
+def test_an_architecture_is_one_file_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line: from here on it is planned, proven, explained and swept like any other."""
+    monkeypatch.setitem(REGISTRY, "spot-only", SpotOnly())
+    proven = recommend(paper(), 3, architecture="spot-only", top=2)
+    assert (proven.status, proven.doubt) == (SolveStatus.OPTIMAL, "")
+    assert str(proven[0].cluster) == "19 x g4dn.xlarge (spot)"  # 19 x 0.1578 $/h
+    assert list(proven) == list(recommend(paper(), 3, architecture="spot-only", top=2, solver="frontier"))
+    assert recommend(paper(), 3)[0].cluster == proven[0].cluster
+    (row,) = sweep(paper(), [3], ["deepvm"], architecture="spot-only")
+    assert row.recommendation is not None
+    assert row.recommendation.cluster == proven[0].cluster
+    best = explain(paper(), 3, "g5.xlarge", architecture="spot-only").best
+    assert best is not None
+    assert best.cluster.architecture == "spot-only"
+    none = recommend(paper(), "0.1", architecture="spot-only").infeasible
+    assert none is not None
+    assert none.constraint == "budget"
