@@ -16,7 +16,7 @@ from deepvm.core.cluster.cluster import Cluster, NodeGroup
 from deepvm.core.cluster.instances import Market
 from deepvm.planner.architectures.base import Architecture
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray, MemoryTier, Sizes
-from deepvm.planner.scoring import Scoring, tie_floor
+from deepvm.planner.scoring import TIE, Scoring, tie_floor
 from deepvm.planner.search.dominance import price_order, skyband
 
 
@@ -116,7 +116,8 @@ class Frontier:
         values = [b.scoring.values(p.size, p.price) for b, p in zip(blocks, parts, strict=True)]
         value = np.concatenate([np.zeros(0), *values])
         # Blocks and tiers stand in the order of their names: indices sort like names.
-        named = np.concatenate([np.zeros(0, dtype=np.int64), *_each(blocks, parts)])
+        places = [b.sizes.order[p.size] for b, p in zip(blocks, parts, strict=True)]
+        named = np.concatenate([np.zeros(0, dtype=np.int64), *places])
         order = np.lexsort((memory, named, block, memory_count, price))
         return cls(
             blocks=tuple(blocks),
@@ -188,14 +189,9 @@ class Frontier:
     def next_change(self, budget: int) -> Choice | None:
         """The plan at the next higher budget for which the best plan has a better value, None when there is none."""
         now = self.best(budget)
-        bar = -np.inf if now is None else now.value + abs(now.value) * 1e-9
+        bar = -np.inf if now is None else now.value + abs(now.value) * TIE
         row = int(np.searchsorted(self.best_so_far, bar, side="right"))
         return self.best(int(self.price[row])) if row < len(self) else None
-
-
-def _each(blocks: Sequence[Block], parts: Sequence[_Plans]) -> list[IntArray]:
-    """The place of each plan's size in the order of names."""
-    return [b.sizes.order[p.size] for b, p in zip(blocks, parts, strict=True)]
 
 
 @dataclass(frozen=True)
