@@ -16,7 +16,7 @@ from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.profiling.eflops.measure import Eflops
+    from deepvm.profiling.eflops.measure_eflops import Eflops
 
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"
@@ -78,7 +78,7 @@ def eflops(
 
     Example: deepvm profile eflops --model resnet18 --batch 128 -o json
     """
-    from deepvm.profiling.eflops.measure import measure_eflops
+    from deepvm.profiling.eflops.measure_eflops import measure_eflops
 
     names = models_of(model)
     if save:

@@ -37,7 +37,7 @@ def fit(
         from deepvm.reports.pictures import check_picture
 
         check_picture(Path(plot))  # before anything is printed
-    from deepvm.profiling.fit.fit import fit_curve
+    from deepvm.profiling.fit.speedup_fit import fit_curve
     from deepvm.profiling.fit.speedup_points import read_points
 
     found = fit_curve(read_points(points), up_to=up_to)

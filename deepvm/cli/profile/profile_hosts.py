@@ -10,7 +10,7 @@ import typer
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
-    from deepvm.profiling.hosts.hosts import Host
+    from deepvm.profiling.hosts.host_list import Host
 
 LauncherName = Annotated[
     str,
@@ -51,7 +51,7 @@ def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
     Raises:
         RequestError: both or neither were given, or they hold no hosts. DataError: the file cannot be read.
     """
-    from deepvm.profiling.hosts.hosts import parse_hosts, read_hosts
+    from deepvm.profiling.hosts.host_list import parse_hosts, read_hosts
 
     if bool(names) == bool(file):
         both = f"{names} and {file}" if names else ""

@@ -15,9 +15,9 @@ from deepvm.errors import DataError, DeepVMError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
-    from deepvm.profiling.hosts.hosts import Host
+    from deepvm.profiling.hosts.host_list import Host
     from deepvm.profiling.hosts.launch import Launcher
-    from deepvm.profiling.saturation.measure_saturation import Setup
+    from deepvm.profiling.saturation.setup import Setup
     from deepvm.profiling.scaling.measure_scaling import Task
 
 SETTINGS, SETTINGS_VERSION = "settings.json", "deepvm.profile/1"
@@ -55,8 +55,8 @@ class Options:
     transport: Literal["tcp", "mpi"]
 
     def eflops(self, model: str) -> dict[str, Any]:
-        """Arguments of :func:`deepvm.profiling.eflops.measure.measure_eflops`; refuses what no machine can measure."""
-        from deepvm.profiling.eflops.measure import check_numbers
+        """Arguments of :func:`~deepvm.profiling.eflops.measure_eflops.measure_eflops`; refuses impossible numbers."""
+        from deepvm.profiling.eflops.measure_eflops import check_numbers
 
         check_numbers(self.batch, self.resolution, self.windows, self.seconds)
         return {
@@ -88,8 +88,8 @@ class Options:
 
     def setup(self) -> Setup:
         """What to push; refuses what cannot be."""
-        from deepvm.profiling.hosts.hosts import parse_hosts
-        from deepvm.profiling.saturation.measure_saturation import Setup
+        from deepvm.profiling.hosts.host_list import parse_hosts
+        from deepvm.profiling.saturation.setup import Setup
 
         (receiver,) = parse_hosts(self.receiver, "receiver")
         return Setup(
@@ -298,7 +298,7 @@ class Campaign:
             from deepvm.profiling.eflops.eflops_host import measure_eflops_on
 
             return measure_eflops_on(self._options.hosts[0], self._options.launcher, settings, say=say)
-        from deepvm.profiling.eflops.measure import measure_eflops
+        from deepvm.profiling.eflops.measure_eflops import measure_eflops
 
         return measure_eflops(**settings, say=say).document()
 

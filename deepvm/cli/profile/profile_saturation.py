@@ -76,9 +76,10 @@ def saturation(
     from deepvm.cli.plan.options import say
     from deepvm.cli.signal_handling import cleaning_up
     from deepvm.core.units import parse_bytes
-    from deepvm.profiling.hosts.hosts import parse_hosts
+    from deepvm.profiling.hosts.host_list import parse_hosts
     from deepvm.profiling.hosts.launch import Launcher
-    from deepvm.profiling.saturation.measure_saturation import Setup, measure
+    from deepvm.profiling.saturation.measure_saturation import measure
+    from deepvm.profiling.saturation.setup import Setup
 
     check_timeouts(start_timeout, timeout)
     there = Launcher.parse(launcher, python, workdir)

@@ -27,7 +27,7 @@ from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.profiling.hosts.hosts import Host
+    from deepvm.profiling.hosts.host_list import Host
 
 Sizes = Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of VMs.  [default: 1, 2, 4, ... and all hosts]")]
 WarmUp = Annotated[int, typer.Option(help="Steps of each run of scaling that do not count.")]
@@ -131,7 +131,7 @@ def _advice(out: str) -> str:
 
 def scaling_hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
     """The hosts that one of three options names. Raises RequestError, DataError."""
-    from deepvm.profiling.hosts.hosts import Host
+    from deepvm.profiling.hosts.host_list import Host
 
     given = [str(where) for where in (hosts, hosts_file, local) if where]
     if len(given) != 1:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deepvm.errors import MeasurementError
-from deepvm.profiling.eflops.measure import SECONDS, WINDOWS, measure_eflops
-from deepvm.profiling.hosts.hosts import Host
+from deepvm.profiling.eflops.measure_eflops import SECONDS, WINDOWS, measure_eflops
+from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launch import Crew, Launcher
 from deepvm.profiling.hosts.watchdog import emit, held, reason_of
 
@@ -53,12 +53,12 @@ def measure_eflops_on(
     Args:
         host: where.
         launcher: how commands get there.
-        options: of :func:`~deepvm.profiling.eflops.measure.measure_eflops`, as JSON has them.
+        options: of :func:`~deepvm.profiling.eflops.measure_eflops.measure_eflops`, as JSON has them.
         say: gets lines about the progress.
         limit_s: seconds, after which the host is given up; :func:`limit_of` them unless given.
 
     Returns:
-        The document, see :meth:`deepvm.profiling.eflops.measure.Eflops.document`.
+        The document, see :meth:`deepvm.profiling.eflops.measure_eflops.Eflops.document`.
 
     Raises:
         MeasurementError: it failed there, or nothing came in time; says why.

@@ -1,4 +1,4 @@
-"""One of the processes that train while :func:`deepvm.profiling.eflops.measure.measure_eflops` looks on.
+"""One of the processes that train while :func:`deepvm.profiling.eflops.measure_eflops.measure_eflops` looks on.
 
 Started as ``python -m deepvm.profiling.eflops.eflops_worker TASK RANK RENDEZVOUS``. It writes one JSON object a line to
 its standard output, and nobody else does: what libraries print goes to standard error. It ends when its standard input
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepvm.errors import DataError, RequestError
-from deepvm.profiling.workload.workload import Task, Workload
+from deepvm.profiling.workload.spec import Task, Workload
 
 if TYPE_CHECKING:
     from torch import nn

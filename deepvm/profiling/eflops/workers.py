@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
-from deepvm.profiling.workload.workload import Task
+from deepvm.profiling.workload.spec import Task
 
 MODULE = "deepvm.profiling.eflops.eflops_worker"
 GRACE_S = 30.0

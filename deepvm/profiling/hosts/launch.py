@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import IO, Any, Literal
 
 from deepvm.errors import RequestError
-from deepvm.profiling.hosts.hosts import Host
+from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.watchdog import MARK
 
 PRESETS = {

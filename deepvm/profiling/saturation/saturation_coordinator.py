@@ -8,14 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deepvm.errors import MeasurementError
 from deepvm.profiling.hosts.launch import Crew
 from deepvm.profiling.hosts.network import one_machine
-
-if TYPE_CHECKING:
-    from deepvm.profiling.saturation.measure_saturation import Cluster, Push, Setup
+from deepvm.profiling.saturation.setup import Cluster, Push, Setup
 
 AGENT = "deepvm.profiling.saturation.transfer_tcp"
 MARGIN_S = 10.0
@@ -78,8 +76,6 @@ class _Tcp:
         self.senders, self.absent, self.local = list(places), absent, local
 
     def push(self, names: Sequence[str], size: int) -> Push:
-        from deepvm.profiling.saturation.measure_saturation import Push
-
         limit = self._setup.limit_s
         self._voices.tell(0, {"push": list(names), "bytes": size, "limit_s": limit})
         told = self._voices.hear(0, limit + self._setup.stall_s + MARGIN_S)

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
-from deepvm.profiling.hosts.hosts import Host
+from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launch import Launcher
 from deepvm.profiling.hosts.network import one_machine, refuse_one_machine
 from deepvm.profiling.scaling.scaling_coordinator import Conductor, Limits, Outcome, Probe, Ready
@@ -310,7 +310,7 @@ def _fit(curve: Curve) -> tuple[dict[str, Any] | None, str]:
     """The fitted curve, or None and why there is none."""
     if not curve.samples:
         return None, "no speed-ups and no fit: n = 1 was not measured"
-    from deepvm.profiling.fit.fit import fit_curve
+    from deepvm.profiling.fit.speedup_fit import fit_curve
 
     try:
         return fit_curve(curve.samples).document(), ""

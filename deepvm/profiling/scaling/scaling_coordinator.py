@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepvm.profiling.hosts.hosts import Host
+from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launch import Crew, Launcher
 
 AGENT = "deepvm.profiling.scaling.scaling_host"

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from deepvm.errors import RequestError
 from deepvm.profiling.workload.images import Images
-from deepvm.profiling.workload.workload import Workload
+from deepvm.profiling.workload.spec import Workload
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {

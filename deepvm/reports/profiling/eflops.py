@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from deepvm.reports.tables import Column, print_lines, print_table
 
 if TYPE_CHECKING:
-    from deepvm.profiling.eflops.measure import Eflops
+    from deepvm.profiling.eflops.measure_eflops import Eflops
 
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
 

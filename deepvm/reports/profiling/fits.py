@@ -9,7 +9,7 @@ from deepvm.core.units import counted
 from deepvm.reports.tables import Column, print_lines, print_table
 
 if TYPE_CHECKING:
-    from deepvm.profiling.fit.fit import Fit
+    from deepvm.profiling.fit.speedup_fit import Fit
     from deepvm.profiling.fit.speedup_models import Fitted
 
 
@@ -20,7 +20,7 @@ def print_fit(fit: Fit, name: str) -> None:
         fit: what to print.
         name: what the points are called.
     """
-    from deepvm.profiling.fit.diagnostics import next_step
+    from deepvm.profiling.fit.advice import next_step
     from deepvm.profiling.fit.speedup_models import best_first
 
     counts = f"{counted(len(fit.points), 'measurement')} at {counted(len(fit.sizes), 'size')}"
@@ -59,8 +59,9 @@ def _print_band(fit: Fit) -> None:
 
 
 def _verdict(fit: Fit) -> list[str]:
+    from deepvm.profiling.fit.advice import trusted_to
     from deepvm.profiling.fit.confidence_band import SHARE
-    from deepvm.profiling.fit.diagnostics import CLOSE, trusted_to
+    from deepvm.profiling.fit.diagnostics import CLOSE
     from deepvm.profiling.fit.speedup_models import best_first, comparable
 
     best, second = best_first(fit.laws)[:2]

@@ -13,7 +13,7 @@ from deepvm.reports.pictures import STYLES, frame, new_figure, own_settings, pic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from deepvm.profiling.fit.fit import Fit
+    from deepvm.profiling.fit.speedup_fit import Fit
 
 
 _WIDEST = 2.0

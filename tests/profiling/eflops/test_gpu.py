@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from deepvm.errors import RequestError  # noqa: E402
-from deepvm.profiling.eflops.measure import measure_eflops  # noqa: E402
+from deepvm.profiling.eflops.measure_eflops import measure_eflops  # noqa: E402
 from deepvm.profiling.workload.models import build  # noqa: E402
 
 pytestmark = [

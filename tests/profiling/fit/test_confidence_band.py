@@ -10,7 +10,7 @@ from support.effort import examples
 from support.published import SIZES, measured
 
 from deepvm.profiling.fit.confidence_band import Band, bootstrap
-from deepvm.profiling.fit.fit import fit_curve
+from deepvm.profiling.fit.speedup_fit import fit_curve
 from deepvm.profiling.fit.speedup_models import (
     ALPHA_BETA,
     AMDAHL,

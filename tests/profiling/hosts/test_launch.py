@@ -18,7 +18,7 @@ from support.effort import examples
 from support.processes import gone, until
 
 from deepvm.errors import CatalogFormatError, DataError, RequestError
-from deepvm.profiling.hosts.hosts import Host, parse_hosts, read_hosts
+from deepvm.profiling.hosts.host_list import Host, parse_hosts, read_hosts
 from deepvm.profiling.hosts.launch import Crew, Ended, Launcher, Said
 
 HOST = Host("h1")

@@ -18,10 +18,11 @@ import pytest
 
 from deepvm.checkpoint.network.protocol import Channel, introduce
 from deepvm.errors import CheckpointError, MeasurementError, RequestError
-from deepvm.profiling.hosts.hosts import Host
+from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launch import Crew, Launcher
-from deepvm.profiling.saturation.measure_saturation import Saturation, Setup, evaluate, measure
+from deepvm.profiling.saturation.measure_saturation import Saturation, evaluate, measure
 from deepvm.profiling.saturation.saturation_coordinator import Voices, tcp_cluster
+from deepvm.profiling.saturation.setup import Setup
 from deepvm.profiling.saturation.transfer_tcp import Receiver
 
 from support.profiling import namespaces  # isort: skip
@@ -270,8 +271,8 @@ def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
         f"#!/bin/sh\necho $$ > {tmp_path}/stays\necho '*** MPI_ERRORS_ARE_FATAL (will abort)' >&2\nexec sleep 600\n"
     )
     stays.chmod(0o700)
-    monkeypatch.setattr("deepvm.profiling.hosts.mpirun._found", lambda: str(stays))
-    monkeypatch.setattr("deepvm.profiling.hosts.mpirun._FATAL_S", 0.2)
+    monkeypatch.setattr("deepvm.profiling.saturation.mpirun._found", lambda: str(stays))
+    monkeypatch.setattr("deepvm.profiling.saturation.mpirun._FATAL_S", 0.2)
     began = time.monotonic()
     with pytest.raises(MeasurementError, match=r"^mpirun: its command .*; --verbose shows"):
         measure(here(tmp_path, ("ann", "bob"), transport="mpi"))

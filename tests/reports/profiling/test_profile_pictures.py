@@ -10,7 +10,7 @@ import pytest
 
 from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.errors import RequestError
-from deepvm.profiling.fit.fit import Fit, fit_curve
+from deepvm.profiling.fit.speedup_fit import Fit, fit_curve
 from deepvm.reports.pictures import render
 from deepvm.reports.profiling.profile_pictures import draw_fit, fit_figure
 

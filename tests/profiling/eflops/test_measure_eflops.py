@@ -22,15 +22,15 @@ from torch import nn  # noqa: E402
 
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError  # noqa: E402
 from deepvm.io.host_info import cores  # noqa: E402
-from deepvm.profiling.eflops import measure  # noqa: E402
-from deepvm.profiling.eflops.measure import Eflops, measure_eflops  # noqa: E402
+from deepvm.profiling.eflops import measure_eflops as module  # noqa: E402
+from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops  # noqa: E402
 from deepvm.profiling.eflops.workers import run_workers  # noqa: E402
 from deepvm.profiling.hosts.machine import Machine  # noqa: E402
 from deepvm.profiling.workload.images import Images  # noqa: E402
 from deepvm.profiling.workload.models import MODELS, forward_flops  # noqa: E402
+from deepvm.profiling.workload.spec import Task, Workload  # noqa: E402
 from deepvm.profiling.workload.train_step import DTYPES, OPTIMIZERS, Ranks, Training, real, synthetic  # noqa: E402
 from deepvm.profiling.workload.windows import Window, time_windows  # noqa: E402
-from deepvm.profiling.workload.workload import Task, Workload  # noqa: E402
 
 HERE = TESTS / "support" / "profiling"
 CPU = torch.device("cpu")
@@ -195,8 +195,8 @@ def test_no_gpu_is_told() -> None:
 
 
 def test_names_are_those_of_the_parts() -> None:
-    assert tuple(DTYPES) == measure._DTYPES
-    assert tuple(OPTIMIZERS) == measure._OPTIMIZERS
+    assert tuple(DTYPES) == module._DTYPES
+    assert tuple(OPTIMIZERS) == module._OPTIMIZERS
 
 
 OWN = """

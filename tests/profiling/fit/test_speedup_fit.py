@@ -18,8 +18,9 @@ from support.published import FIGURE_5, G4DN, HELD_OUT, SIZES, TABLE_IV, logisti
 
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup
 from deepvm.errors import RequestError
-from deepvm.profiling.fit.diagnostics import doubts, next_step, trusted_to
-from deepvm.profiling.fit.fit import Fit, fit_curve
+from deepvm.profiling.fit.advice import next_step, trusted_to
+from deepvm.profiling.fit.diagnostics import doubts
+from deepvm.profiling.fit.speedup_fit import Fit, fit_curve
 from deepvm.profiling.fit.speedup_models import ALPHA_BETA, AMDAHL, LAWS, LOGISTIC, USL, Law, aicc, fit_law
 
 N = np.array(SIZES, dtype=np.float64)

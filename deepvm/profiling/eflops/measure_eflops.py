@@ -19,8 +19,8 @@ from deepvm.errors import MissingExtraError, RequestError
 from deepvm.io.host_info import cores
 from deepvm.profiling.eflops.workers import run_workers
 from deepvm.profiling.hosts.machine import Machine
+from deepvm.profiling.workload.spec import BATCH, RESOLUTION, Task, Workload
 from deepvm.profiling.workload.windows import Window, median_speed, spread
-from deepvm.profiling.workload.workload import BATCH, RESOLUTION, Task, Workload
 
 EFLOPS_VERSION = DOCUMENT_VERSIONS["eflops"]
 PASSES = 3
@@ -136,7 +136,7 @@ def measure_eflops(
     Args:
         model: a name of :data:`deepvm.profiling.workload.models.MODELS`, or ``module:function``, a function without
             arguments that returns a module for images (batch, 3, resolution, resolution) with 10 outputs. It and the
-            four named below are a :class:`~deepvm.profiling.workload.workload.Workload`.
+            four named below are a :class:`~deepvm.profiling.workload.spec.Workload`.
         batch: images of a step on each GPU, or in each process on the CPU.
         resolution: height and width of the images, pixels.
         windows: how many count; the warm-up is that of :func:`~deepvm.profiling.workload.windows.time_windows`.

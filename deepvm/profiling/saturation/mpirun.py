@@ -11,15 +11,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deepvm.errors import MeasurementError, MissingExtraError, RequestError
-from deepvm.profiling.hosts.hosts import Host
+from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launch import COMMAND, HOST, Crew, Launcher, joined
 from deepvm.profiling.saturation.saturation_coordinator import MARGIN_S, SLACK_S, Voices
-
-if TYPE_CHECKING:
-    from deepvm.profiling.saturation.measure_saturation import Cluster, Push, Setup
+from deepvm.profiling.saturation.setup import Cluster, Push, Setup
 
 AGENT = "deepvm.profiling.saturation.transfer_mpi"
 # mpirun whose output nobody reads any more does not tell its ranks that their input is over: should this process be
@@ -44,8 +41,6 @@ class _Mpi:
         self.senders = [host.name for host in setup.senders if host.name not in absent]
 
     def push(self, names: Sequence[str], size: int) -> Push:
-        from deepvm.profiling.saturation.measure_saturation import Push
-
         limit = self._setup.limit_s
         self._voices.tell(0, {"push": list(names), "bytes": size, "limit_s": limit})
         told = self._voices.hear(0, limit + self._setup.stall_s + MARGIN_S)
