@@ -73,7 +73,7 @@ def everything(
     from deepvm.cli.lock import alone_in
     from deepvm.cli.profile.profile_parts import Campaign, Options
     from deepvm.core.units import parse_bytes
-    from deepvm.profiling.hosts.launch import Launcher
+    from deepvm.profiling.hosts.launcher import Launcher
 
     models = models_of(model)
     where = hosts_of("hosts", hosts, hosts_file) if hosts or hosts_file else ()

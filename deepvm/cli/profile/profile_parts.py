@@ -16,7 +16,7 @@ from deepvm.errors import DataError, DeepVMError, RequestError
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
     from deepvm.profiling.hosts.host_list import Host
-    from deepvm.profiling.hosts.launch import Launcher
+    from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.saturation.setup import Setup
     from deepvm.profiling.scaling.measure_scaling import Task
 

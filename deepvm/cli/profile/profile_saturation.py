@@ -77,7 +77,7 @@ def saturation(
     from deepvm.cli.signal_handling import cleaning_up
     from deepvm.core.units import parse_bytes
     from deepvm.profiling.hosts.host_list import parse_hosts
-    from deepvm.profiling.hosts.launch import Launcher
+    from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.saturation.measure_saturation import measure
     from deepvm.profiling.saturation.setup import Setup
 

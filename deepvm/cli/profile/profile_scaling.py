@@ -80,7 +80,7 @@ def scaling(
     Example: deepvm profile scaling --hosts-file hosts --python '~/venv/bin/python' --out curve.json
     """
     from deepvm.cli.lock import alone_at
-    from deepvm.profiling.hosts.launch import Launcher
+    from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
     from deepvm.profiling.scaling.scaling_coordinator import Limits
 

@@ -1,17 +1,16 @@
-"""eFLOPS of another machine: ``python -m deepvm.profiling.eflops.eflops_host`` there, and who listens to it here."""
+"""eFLOPS of another machine: ``python -m deepvm.profiling.eflops.eflops_host`` there, and its reader here."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from deepvm.errors import MeasurementError
 from deepvm.profiling.eflops.measure_eflops import SECONDS, WINDOWS, measure_eflops
+from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launch import Crew, Launcher
+from deepvm.profiling.hosts.launcher import Launcher
 from deepvm.profiling.hosts.watchdog import emit, held, reason_of
 
 MODULE = "deepvm.profiling.eflops.eflops_host"
@@ -41,12 +40,7 @@ def limit_of(options: Mapping[str, Any]) -> float:
 
 
 def measure_eflops_on(
-    host: Host,
-    launcher: Launcher,
-    options: Mapping[str, Any],
-    *,
-    say: Callable[[str], None] = lambda line: None,
-    limit_s: float | None = None,
+    host: Host, launcher: Launcher, options: Mapping[str, Any], *, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
     """Measure on a host.
 
@@ -55,26 +49,18 @@ def measure_eflops_on(
         launcher: how commands get there.
         options: of :func:`~deepvm.profiling.eflops.measure_eflops.measure_eflops`, as JSON has them.
         say: gets lines about the progress.
-        limit_s: seconds, after which the host is given up; :func:`limit_of` them unless given.
 
     Returns:
         The document, see :meth:`deepvm.profiling.eflops.measure_eflops.Eflops.document`.
 
     Raises:
-        MeasurementError: it failed there, or nothing came in time; says why.
+        MeasurementError: it failed there, or the host fell silent; says why.
     """
-    limit_s = limit_of(options) if limit_s is None else limit_s
-    deadline = time.monotonic() + limit_s
-    with Crew([(host, launcher.command(host, MODULE, [json.dumps(dict(options))]))]) as crew:
-        while (heard := crew.next_fact(deadline)) is not None:
-            _, fact = heard
-            if fact["event"] == "measured":
-                return dict(fact["document"])
-            if fact["event"] in ("failed", "ended"):
-                raise MeasurementError(f"{host.name}: {fact['reason']}")
-            if fact["event"] == "say":
-                say(str(fact["line"]))
-    raise MeasurementError(f"{host.name}: nothing was measured within {limit_s:g} s")
+    command = launcher.command(host, MODULE, [json.dumps(dict(options))])
+    with Coordinator([(host, command)]) as running:
+        while (message := running.answer(0, limit_of(options)))["event"] == "say":
+            say(str(message["line"]))
+    return dict(message["document"])
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deepvm.errors import MeasurementError, MissingExtraError, RequestError
+from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launch import COMMAND, HOST, Crew, Launcher, joined
-from deepvm.profiling.saturation.saturation_coordinator import MARGIN_S, SLACK_S, Voices
+from deepvm.profiling.hosts.launcher import COMMAND, HOST, Launcher, joined
+from deepvm.profiling.saturation.saturation_coordinator import MARGIN_S, SLACK_S, push_once
 from deepvm.profiling.saturation.setup import Cluster, Push, Setup
 
 AGENT = "deepvm.profiling.saturation.transfer_mpi"
@@ -36,15 +37,12 @@ _ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach o
 class _Mpi:
     """Ranks under one ``mpirun``, rank 0 first."""
 
-    def __init__(self, setup: Setup, voices: Voices, absent: dict[str, str], local: bool) -> None:
-        self._setup, self._voices, self.absent, self.local = setup, voices, absent, local
+    def __init__(self, setup: Setup, ranks: Coordinator, absent: dict[str, str], local: bool) -> None:
+        self._setup, self._ranks, self.absent, self.local = setup, ranks, absent, local
         self.senders = [host.name for host in setup.senders if host.name not in absent]
 
     def push(self, names: Sequence[str], size: int) -> Push:
-        limit = self._setup.limit_s
-        self._voices.tell(0, {"push": list(names), "bytes": size, "limit_s": limit})
-        told = self._voices.hear(0, limit + self._setup.stall_s + MARGIN_S)
-        return Push(told["seconds"], told["busy"], told["lost"])
+        return push_once(self._ranks, self._setup, names, size, "mpirun")
 
 
 @contextmanager
@@ -68,28 +66,27 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
             if hear is not None:
                 hear(line)
 
-        with Crew([(Host("mpirun"), words)], listen, _environment()) as crew:
-            voices = Voices(crew, ["mpirun"])
+        with Coordinator([(Host("mpirun"), words)], listen, _environment()) as ranks:
             names = [host.name for host in setup.senders]
-            voices.tell(0, {"senders": names, "stall_s": setup.stall_s, "start_s": setup.start_s})
+            ranks.send(0, {"senders": names, "stall_s": setup.stall_s, "start_s": setup.start_s})
             # mpirun starts all ranks before the first of them says anything.
             try:
-                with _not_for_ever(crew, fatal):
-                    told = voices.hear(0, 2 * setup.start_s + MARGIN_S)
+                with _not_for_ever(ranks, fatal):
+                    found = ranks.answer(0, 2 * setup.start_s + MARGIN_S)
             except MeasurementError as error:
                 raise MeasurementError(f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}") from None
-            yield _Mpi(setup, voices, dict(told["lost"]), bool(told["local"]))
+            yield _Mpi(setup, ranks, dict(found["lost"]), bool(found["local"]))
 
 
 @contextmanager
-def _not_for_ever(crew: Crew, fatal: threading.Event) -> Iterator[None]:
+def _not_for_ever(ranks: Coordinator, fatal: threading.Event) -> Iterator[None]:
     """End an mpirun whose ranks could not begin: now and then it stays when they have gone, and says nothing more."""
     over = threading.Event()
 
     def watch() -> None:
         fatal.wait()
         if not over.wait(_FATAL_S):
-            crew.stop(0)
+            ranks.stop(0)
 
     threading.Thread(target=watch, daemon=True).start()
     try:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from deepvm.errors import RequestError
 from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launch import Launcher
+from deepvm.profiling.hosts.launcher import Launcher
 
 MOST_REPEATS = 1000
 Transport = Literal["tcp", "mpi"]

@@ -14,9 +14,9 @@ from typing import Any
 
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launch import Launcher
+from deepvm.profiling.hosts.launcher import Launcher
 from deepvm.profiling.hosts.network import one_machine, refuse_one_machine
-from deepvm.profiling.scaling.scaling_coordinator import Conductor, Limits, Outcome, Probe, Ready
+from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Probe, Ready, ScalingCoordinator
 from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, kept_runs, read_curve, write_curve
 
 WIDE_SPREAD = 0.25
@@ -119,12 +119,12 @@ def measure_scaling(
     """
     sizes = task.sizes_for(len(hosts))
     old = read_curve(out) if out is not None else None
-    conductor = Conductor(launcher, limits, hear)
+    coordinator = ScalingCoordinator(launcher, limits, hear)
     say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
-    probe = conductor.probe(hosts, task.workload("cpu", 1))
+    probe = coordinator.probe(hosts, task.workload("cpu", 1))
     if not one_machine_too and one_machine(r.boot for r in probe.well):
         refuse_one_machine()
-    session = _Session(task, conductor, hosts, probe, out, say)
+    session = _Session(task, coordinator, hosts, probe, out, say)
     session.begin(sizes, old)
     for n in reversed(sizes):
         session.measure(n)
@@ -137,13 +137,13 @@ class _Session:
     def __init__(
         self,
         task: Task,
-        conductor: Conductor,
+        coordinator: ScalingCoordinator,
         hosts: Sequence[Host],
         probe: Probe,
         out: Path | None,
         say: Callable[[str], None],
     ) -> None:
-        self._task, self._conductor, self._hosts, self._out, self._say = task, conductor, hosts, out, say
+        self._task, self._coordinator, self._hosts, self._out, self._say = task, coordinator, hosts, out, say
         self._failed: dict[str, str] = {}
         self._well: tuple[Ready, ...] = probe.well
         self._unwritten = ""
@@ -179,7 +179,7 @@ class _Session:
                     self._add(Run(n, repeat, failed=f"{len(self._well)} of {n} hosts are well; {self._reasons('; ')}"))
                     return
                 hosts = self._well[:n]
-                outcome = self._conductor.run(hosts, self._curve.workload)
+                outcome = self._coordinator.run(hosts, self._curve.workload)
                 if not outcome.why:
                     self._add(self._good(n, repeat, outcome))
                     break
@@ -243,7 +243,7 @@ class _Session:
             return False  # the same happened to all: not enough memory for this batch, for example
         if not failed:
             self._say("nobody knows which host it was: looking at all of them")
-            failed = dict(self._conductor.probe([r.host for r in self._well], self._curve.workload).failed)
+            failed = dict(self._coordinator.probe([r.host for r in self._well], self._curve.workload).failed)
         self._leave_out(failed)
         return bool(failed)
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launch import Crew, Launcher
+from deepvm.profiling.hosts.launcher import Launcher
 
 AGENT = "deepvm.profiling.scaling.scaling_host"
 _REACH_S = 30.0
@@ -19,7 +20,6 @@ _LINGER_S = 10.0
 """How long whoever failed may take to say so, after the others have noticed."""
 _SLACK_S = 60.0
 """A host ends by itself this much after the time of its run, should nobody be able to end it."""
-SILENT = "nothing was heard from it"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Outcome:
     tails: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-class Conductor:
+class ScalingCoordinator:
     """Starts the agents on the hosts and makes sense of what they say."""
 
     def __init__(self, launcher: Launcher, limits: Limits, hear: Callable[[str], None] | None = None) -> None:
@@ -94,49 +94,17 @@ class Conductor:
         """Look whether each host can run the workload, and whether all reach each other."""
         limit_s = self._limits.start_s + _REACH_S
         commands = [(h, self._words(h, "probe", i, limit_s, workload)) for i, h in enumerate(hosts)]
-        ready: dict[int, Ready] = {}
-        failed: dict[int, str] = {}
-        with Crew(commands, self._hear) as crew:
-            deadline = time.monotonic() + self._limits.start_s
-            while len(ready.keys() | failed.keys()) < len(hosts) and (heard := crew.next_fact(deadline)) is not None:
-                place, fact = heard
-                if fact["event"] == "ready":
-                    ready[place] = _ready(hosts[place], fact)
-                elif fact["event"] in ("failed", "ended"):
-                    failed.setdefault(place, fact["reason"])
-            for place in range(len(hosts)):
-                if place not in ready:
-                    failed.setdefault(place, f"{SILENT} for {self._limits.start_s:g} s{crew.last(place)}")
+        with Coordinator(commands, self._hear) as programs:
+            answers, failed = programs.collect(range(len(hosts)), self._limits.start_s)
+            ready = {place: _ready(hosts[place], answer) for place, answer in answers.items()}
             if len(ready) > 1:
-                missing = self._reach(crew, ready, failed)
+                missing, silent = _reach(programs, ready)
+                failed |= silent
                 _leave_out(ready, missing, failed)
         return Probe(
             tuple(r for place, r in sorted(ready.items()) if place not in failed),
             {hosts[place].name: why for place, why in sorted(failed.items())},
         )
-
-    def _reach(self, crew: Crew, ready: Mapping[int, Ready], failed: dict[int, str]) -> dict[tuple[int, int], str]:
-        """Have all connect to all; returns who (the first) does not reach whom, and why."""
-        for place in ready:
-            others = [{"rank": r, "addresses": _candidates(o), "port": o.port} for r, o in ready.items() if r != place]
-            crew.tell(place, json.dumps(others))
-        waiting = set(ready)
-        missing = {}
-        deadline = time.monotonic() + _REACH_S
-        while waiting and (heard := crew.next_fact(deadline)) is not None:
-            place, fact = heard
-            if fact["event"] == "reached" and fact["address"]:
-                ready[place].reach[ready[fact["rank"]].host.name] = fact["address"]
-            elif fact["event"] == "reached":
-                missing[place, fact["rank"]] = fact["why"]
-            elif fact["event"] in ("failed", "ended"):
-                failed.setdefault(place, fact["reason"])
-                waiting.discard(place)
-            elif fact["event"] == "probed":
-                waiting.discard(place)
-        for place in waiting:
-            failed.setdefault(place, f"{SILENT} for {_REACH_S:g} s, after it had started")
-        return missing
 
     def run(self, hosts: Sequence[Ready], workload: Mapping[str, Any]) -> Outcome:
         """Train on these hosts, the first of which the others meet at."""
@@ -145,8 +113,8 @@ class Conductor:
             words = ["--nodes", str(len(hosts)), "--processes", str(workload["processes"]), *_meeting(hosts, place)]
             words += ["--patience-s", str(self._limits.start_s)]
             commands.append((one.host, self._words(one.host, "run", place, self._limits.run_s, workload, words)))
-        with Crew(commands, self._hear) as crew:
-            return _Listener(crew, [h.host for h in hosts], self._limits, int(workload["windows"])).hear_out()
+        with Coordinator(commands, self._hear) as programs:
+            return _RunListener(programs, [h.host for h in hosts], self._limits, int(workload["windows"])).hear_out()
 
     def _words(
         self,
@@ -161,11 +129,11 @@ class Conductor:
         return self._launcher.command(host, AGENT, [work, *shared, "--rank", str(rank), *more])
 
 
-class _Listener:
+class _RunListener:
     """Follows one run until it is clear how it ends."""
 
-    def __init__(self, crew: Crew, hosts: Sequence[Host], limits: Limits, windows: int) -> None:
-        self._crew, self._hosts, self._limits, self._windows = crew, hosts, limits, windows
+    def __init__(self, programs: Coordinator, hosts: Sequence[Host], limits: Limits, windows: int) -> None:
+        self._programs, self._hosts, self._limits, self._windows = programs, hosts, limits, windows
         self._seconds: dict[int, float] = {}
         self._machine: dict[str, Any] = {}
         self._arrived: set[int] = set()
@@ -176,23 +144,23 @@ class _Listener:
         """The outcome."""
         begin = time.monotonic()
         deadline, joined = begin + self._limits.start_s, False
-        while (heard := self._crew.next_fact(deadline)) is not None:
-            place, fact = heard
-            event = fact["event"]
+        while (found := self._programs.next_message(deadline)) is not None:
+            place, message = found
+            event = message["event"]
             if event == "arrived":
                 self._arrived.add(place)
             elif event == "joined":
-                joined, self._machine = True, fact["machine"]
+                joined, self._machine = True, message["machine"]
                 deadline = begin + self._limits.run_s
             elif event == "window":
-                self._seconds[fact["number"]] = fact["seconds"]
+                self._seconds[message["number"]] = message["seconds"]
             elif event == "done":
                 return self._done()
             elif event == "lost" and place not in self._lost:
-                self._lost[place] = fact["reason"]
+                self._lost[place] = message["reason"]
                 deadline = min(deadline, time.monotonic() + _LINGER_S)
             elif event == "failed" or event == "ended" and place not in self._lost:
-                self._blame(place, fact["reason"])
+                self._blame(place, message["reason"])
                 deadline = min(deadline, time.monotonic() + _SETTLE_S)
         return self._undone(joined)
 
@@ -211,7 +179,7 @@ class _Listener:
         if not self._failed and not self._lost and not joined:
             absent = set(range(len(self._hosts))) - self._arrived
             if absent and self._arrived:
-                self._failed = {p: f"{SILENT} for {self._limits.start_s:g} s{self._crew.last(p)}" for p in absent}
+                self._failed = {p: self._programs.silence(p, self._limits.start_s) for p in absent}
         if self._failed:
             named = {self._hosts[p].name: why for p, why in sorted(self._failed.items())}
             return Outcome(why="; ".join(f"{n}: {w}" for n, w in named.items()), failed=named, tails=self._tails())
@@ -226,20 +194,36 @@ class _Listener:
 
     def _tails(self) -> dict[str, tuple[str, ...]]:
         places = self._failed or range(len(self._hosts))
-        return {self._hosts[p].name: tail for p in places if (tail := self._crew.tail(p))}
+        return {self._hosts[p].name: tail for p in places if (tail := self._programs.tail(p))}
 
 
-def _ready(host: Host, fact: Mapping[str, Any]) -> Ready:
+def _ready(host: Host, message: Mapping[str, Any]) -> Ready:
     return Ready(
         host=host,
-        port=fact["port"],
-        addresses=tuple(fact["addresses"]),
-        boot=fact["boot"],
-        gpus=fact["gpus"],
-        torch=fact["torch"],
-        deepvm=fact["deepvm"],
-        machine=fact["machine"],
+        port=message["port"],
+        addresses=tuple(message["addresses"]),
+        boot=message["boot"],
+        gpus=message["gpus"],
+        torch=message["torch"],
+        deepvm=message["deepvm"],
+        machine=message["machine"],
     )
+
+
+def _reach(programs: Coordinator, ready: Mapping[int, Ready]) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
+    """Have all connect to all; returns who (the first) does not reach whom and why, and who has not told."""
+    for place in ready:
+        others = [{"rank": r, "addresses": _candidates(o), "port": o.port} for r, o in ready.items() if r != place]
+        programs.send(place, others)
+    answers, failed = programs.collect(ready, _REACH_S)
+    missing = {}
+    for place, answer in answers.items():
+        for peer in answer["peers"]:
+            if peer["address"]:
+                ready[place].reach[ready[peer["rank"]].host.name] = peer["address"]
+            else:
+                missing[place, peer["rank"]] = peer["why"]
+    return missing, failed
 
 
 def _candidates(ready: Ready) -> list[str]:

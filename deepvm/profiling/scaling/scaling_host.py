@@ -22,7 +22,7 @@ from typing import Any
 
 from deepvm.io.host_info import cores
 from deepvm.profiling.hosts.network import boot_id, own_addresses
-from deepvm.profiling.hosts.watchdog import emit, held, reason_of
+from deepvm.profiling.hosts.watchdog import MOST_REASON, emit, held, reason_of
 
 WORKER = "deepvm.profiling.scaling.scaling_worker"
 PORTS = range(20000, 30000)
@@ -117,12 +117,10 @@ def _answer(listener: socket.socket, hello: str) -> None:
 def _reach(peers: Sequence[dict[str, Any]], token: str) -> None:
     """Connect to each of the others, at the first of its addresses that leads there, and tell."""
     with ThreadPoolExecutor(max(min(len(peers), 64), 1)) as pool:
-        for peer, (address, why) in zip(peers, pool.map(lambda p: _try(p, token), peers), strict=True):
-            emit("reached", rank=peer["rank"], address=address, why=why)
-    emit("probed")
+        emit("reached", peers=list(pool.map(lambda p: _try(p, token), peers)))
 
 
-def _try(peer: dict[str, Any], token: str) -> tuple[str, str]:
+def _try(peer: dict[str, Any], token: str) -> dict[str, Any]:
     why = "no address is known"
     for address in peer["addresses"]:
         try:
@@ -133,9 +131,9 @@ def _try(peer: dict[str, Any], token: str) -> tuple[str, str]:
             continue
         # Addresses such as those of container bridges are the same on every host: was it the right one that answered?
         if hello == f"{token} {peer['rank']}":
-            return address, ""
+            return {"rank": peer["rank"], "address": address, "why": ""}
         why = f"{address}: somebody else answers there"
-    return "", why
+    return {"rank": peer["rank"], "address": "", "why": why[:MOST_REASON]}
 
 
 # --- run ---

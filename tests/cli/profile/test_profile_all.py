@@ -21,7 +21,7 @@ from support.profiling.namespaces import namespaces, why_not  # noqa: E402
 from deepvm.cli.lock import alone_in  # noqa: E402
 from deepvm.cli.profile.profile_parts import Campaign, Folder, Options  # noqa: E402
 from deepvm.profiling.hosts.host_list import Host  # noqa: E402
-from deepvm.profiling.hosts.launch import Launcher  # noqa: E402
+from deepvm.profiling.hosts.launcher import Launcher  # noqa: E402
 
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOSTS = tuple(f"h{i}" for i in range(1, 9))

@@ -19,9 +19,9 @@ import pytest
 from deepvm.checkpoint.network.protocol import Channel, introduce
 from deepvm.errors import CheckpointError, MeasurementError, RequestError
 from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launch import Crew, Launcher
+from deepvm.profiling.hosts.launcher import Launcher
 from deepvm.profiling.saturation.measure_saturation import Saturation, evaluate, measure
-from deepvm.profiling.saturation.saturation_coordinator import Voices, tcp_cluster
+from deepvm.profiling.saturation.saturation_coordinator import tcp_cluster
 from deepvm.profiling.saturation.setup import Setup
 from deepvm.profiling.saturation.transfer_tcp import Receiver
 
@@ -285,22 +285,6 @@ def test_a_receiver_that_says_nothing_is_not_waited_for_for_ever() -> None:
     setup = Setup(receiver=Host("memory"), senders=named("ann", "bob"), launcher=silent, start_s=0.5)
     with pytest.raises(MeasurementError, match=r"receiver memory: nothing was heard .*; it said last: hm"):
         measure(setup)
-
-
-def test_one_of_a_crew_is_heard_while_the_others_speak() -> None:
-    def says(*facts: str) -> list[str]:
-        return ["sh", "-c", "; ".join(f"echo '@deepvm {fact}'" for fact in facts)]
-
-    def fact(number: int) -> str:
-        return json.dumps({"event": "said", "number": number})
-
-    with Crew([(Host("a"), says(fact(1), fact(2))), (Host("b"), says("rubbish", fact(3)))]) as crew:
-        voices = Voices(crew, ["host a", "host b"])
-        assert voices.ending(0) == "its command ended with exit code 0"
-        assert [voices.hear(place, 5)["number"] for place in (1, 0, 0)] == [3, 1, 2]
-        for _ in range(2):
-            with pytest.raises(MeasurementError, match="host b: its command ended with exit code 0"):
-                voices.hear(1, 5)
 
 
 @pytest.mark.mpi

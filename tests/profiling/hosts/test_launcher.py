@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from support.processes import gone, until
 
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.profiling.hosts.host_list import Host, parse_hosts, read_hosts
-from deepvm.profiling.hosts.launch import Crew, Ended, Launcher, Said
+from deepvm.profiling.hosts.launcher import Launcher
 
 HOST = Host("h1")
 
@@ -151,56 +150,6 @@ def test_any_words_survive_a_shell(words: list[str]) -> None:
     script = whole.replace("printf -m '%s\\0'", "printf '%s\\0'", 1)
     done = subprocess.run(["sh", "-c", script], capture_output=True, timeout=20, check=True)
     assert done.stdout == ("".join(w + "\0" for w in words) or "\0").encode()
-
-
-# --- a crew ---
-
-
-def shell(script: str) -> list[str]:
-    return ["sh", "-c", script]
-
-
-def test_a_crew_tells_what_hosts_say_and_how_they_end() -> None:
-    heard: list[str] = []
-    commands = [(Host("a"), shell("echo one; echo two >&2; exit 3")), (Host("b"), shell("read x; echo got $x"))]
-    with Crew(commands, heard.append) as crew:
-        crew.tell(1, "word")
-        events = [crew.next(time.monotonic() + 10) for _ in range(5)]
-        assert crew.next(time.monotonic() + 0.05) is None
-        assert crew.tail(0) == ("two",)
-    assert set(events) == {
-        Said(0, "out", "one"),
-        Said(0, "err", "two"),
-        Ended(0, 3),
-        Said(1, "out", "got word"),
-        Ended(1, 0),
-    }
-    assert events.index(Ended(0, 3)) > events.index(Said(0, "err", "two")) and heard == ["[a] two"]
-
-
-@pytest.mark.parametrize(
-    ("script", "most_s"),
-    [
-        ("echo $$; exec cat", 1.5),  # ends as its input does
-        ("echo $$; exec sleep 100", 4),  # by SIGTERM
-        ("trap '' TERM; echo $$; while :; do sleep 0.1; done", 6),  # by SIGKILL
-        ("echo $$; kill -STOP $$", 6),  # stopped
-    ],
-)
-def test_nobody_stays_when_a_crew_is_left(script: str, most_s: float) -> None:
-    crew = Crew([(Host(n), shell(script)) for n in "ab"])
-    said = [crew.next(time.monotonic() + 10) for _ in range(2)]
-    start = time.monotonic()
-    crew.stop(grace_s=0.3 if "cat" not in script else 5.0)
-    assert time.monotonic() - start < most_s + 3
-    assert all(isinstance(s, Said) and until(lambda s=s: gone(int(s.text)), 2) for s in said)  # type: ignore[misc, union-attr]
-
-
-def test_what_cannot_be_started_ends_what_was() -> None:
-    ours = f"sleep {100 + os.getpid() / 1e6}"
-    with pytest.raises(RequestError, match="a program that can be started"):
-        Crew([(Host("a"), shell(f"exec {ours}")), (Host("b"), ["/nowhere/at-all"])])
-    assert until(lambda: not subprocess.run(["pgrep", "-f", f"^{ours}"], capture_output=True).stdout, 5)
 
 
 # --- the leash ---
