@@ -1,30 +1,27 @@
 """One of the processes that train while :func:`deepvm.profiling.eflops.measure_eflops.measure_eflops` looks on.
 
-Started as ``python -m deepvm.profiling.eflops.eflops_worker TASK RANK RENDEZVOUS``. It writes one JSON object a line to
-its standard output, and nobody else does: what libraries print goes to standard error. It ends when its standard input
-does, so that nothing trains on when the process that looks on is gone; the rendezvous' folder goes as well.
+Started as ``python -m deepvm.profiling.eflops.eflops_worker TASK RANK RENDEZVOUS``. It tells what it finds through
+:func:`deepvm.profiling.hosts.watchdog.emit`, and ends when its standard input closes, so that nothing trains on when
+the process that looks on is gone; the rendezvous' folder goes as well.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
+import math
 import os
 import re
 import sys
-import threading
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepvm.errors import DataError, RequestError
+from deepvm.profiling.hosts.watchdog import emit, hold
 from deepvm.profiling.workload.spec import Task, Workload
 
 if TYPE_CHECKING:
     from torch import nn
 
-Send = Callable[[dict[str, Any]], None]
 _NO_MEMORY = (
     "out of memory",
     "can't allocate memory",
@@ -34,10 +31,10 @@ _NO_MEMORY = (
 )
 
 
-def work(task: Task, rank: int, rendezvous: Path, send: Send) -> None:
+def work(task: Task, rank: int, rendezvous: Path) -> None:
     """Train and tell; the process of rank 0 tells for all.
 
-    Messages are ``{"alive": true}`` from all, ``{"say": text}``, and at the end ``{"found": {...}}`` with the numbers.
+    Events are ``alive`` from all, ``say`` with a ``line``, and at the end ``found`` with the numbers in ``found``.
     """
     import torch
 
@@ -67,11 +64,11 @@ def work(task: Task, rank: int, rendezvous: Path, send: Send) -> None:
 
     def say(text: str) -> None:
         if rank == 0:
-            send({"say": text})
+            emit("say", line=text)
 
     def run(steps: int) -> float:
         seconds = training.run(steps)
-        send({"alive": True})
+        emit("alive")
         return seconds
 
     timing = time_windows(run, workload.batch * task.processes, task.windows, task.seconds, say)
@@ -81,7 +78,7 @@ def work(task: Task, rank: int, rendezvous: Path, send: Send) -> None:
             "machine": asdict(describe()),
             "data": data.name if data else "synthetic",
         }
-        send({"found": found})
+        emit("found", found=found)
     ranks.close()
 
 
@@ -115,44 +112,32 @@ def _line(error: Exception) -> str:
 def failure(error: BaseException) -> dict[str, Any]:
     """What the process that looks on needs to tell the user."""
     if isinstance(error, RequestError):
-        return {"failed": "request", "option": error.option, "value": error.value, "allowed": error.allowed}
+        return {"kind": "request", "option": error.option, "value": error.value, "allowed": error.allowed}
     if isinstance(error, DataError):
-        return {"failed": "data", "message": str(error)}
+        return {"kind": "data", "reason": str(error)}
     text = str(error).strip() or type(error).__name__
     # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise has no type.
     if isinstance(error, MemoryError) or any(words in text.lower() for words in _NO_MEMORY):
         # Where in torch's source the processor's allocator gave up helps nobody here.
-        return {"failed": "memory", "message": re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", text.splitlines()[0])}
-    return {"failed": "other", "message": f"{type(error).__name__}: {text.splitlines()[0]}"}
+        return {"kind": "memory", "reason": re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", text.splitlines()[0])}
+    return {"kind": "other", "reason": f"{type(error).__name__}: {text.splitlines()[0]}"}
 
 
 def main() -> None:
     """Run as a process of its own."""
     task, rank, rendezvous = Task.read(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    threading.Thread(target=_end_with_input, args=(rendezvous,), daemon=True).start()
 
-    def send(message: dict[str, Any]) -> None:
-        messages.write(json.dumps(message) + "\n")
-        messages.flush()
-
-    try:
-        work(task, rank, rendezvous, send)
-    except Exception as error:
-        send(failure(error))
-        # Other processes may be waiting for this one; leaving the ordinary way would wait for them.
-        messages.close()
-        os._exit(1)
-
-
-def _end_with_input(rendezvous: Path) -> None:
-    while os.read(0, 1024):
-        pass
-    with contextlib.suppress(OSError):  # whoever made the folder may have been killed
+    def tidy() -> None:  # whoever made the folder may have been killed
         rendezvous.unlink(missing_ok=True)
         rendezvous.parent.rmdir()
-    os._exit(1)
+
+    hold(math.inf, tidy)
+    try:
+        work(task, rank, rendezvous)
+    except Exception as error:
+        emit("failed", **failure(error))
+        # Other processes may be waiting for this one; leaving the ordinary way would wait for them.
+        os._exit(1)
 
 
 if __name__ == "__main__":

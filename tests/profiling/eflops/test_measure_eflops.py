@@ -26,6 +26,7 @@ from deepvm.profiling.eflops import measure_eflops as module  # noqa: E402
 from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops  # noqa: E402
 from deepvm.profiling.eflops.workers import run_workers  # noqa: E402
 from deepvm.profiling.hosts.machine import Machine  # noqa: E402
+from deepvm.profiling.hosts.watchdog import ENDED  # noqa: E402
 from deepvm.profiling.workload.images import Images  # noqa: E402
 from deepvm.profiling.workload.models import MODELS, forward_flops  # noqa: E402
 from deepvm.profiling.workload.spec import Task, Workload  # noqa: E402
@@ -327,7 +328,7 @@ def test_a_worker_ends_with_its_input(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None
         worker.stdin.close()
-        assert worker.wait(60) == 1
+        assert worker.wait(60) == ENDED
 
 
 def test_damaged_images_are_told_as_such(one_core: None, tmp_path: Path) -> None:
