@@ -42,13 +42,13 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
     """
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     arguments = (os.getppid(), time.monotonic() + limit_s, lines, tidy)
-    threading.Thread(target=_watch, args=arguments, name="leash", daemon=True).start()
+    threading.Thread(target=_watch, args=arguments, name="watchdog", daemon=True).start()
     return lines
 
 
 @contextmanager
 def held(limit_s: float) -> Iterator[queue.SimpleQueue[str]]:
-    """:func:`hold`, with a folder for all temporary files of this process that goes when it ends, also by the leash."""
+    """:func:`hold`, with a folder for all temporary files of this process, removed however it ends."""
     folder = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-host-")
     try:
         yield hold(limit_s, lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -2,9 +2,9 @@
 
 Rank 0 receives and has the clock; it is told what to do in lines of JSON on standard input, and tells what it found as
 :func:`deepvm.profiling.hosts.watchdog.emit` does; mpirun carries both. At the end of its input it lets the others end,
-so the leash, which ends a process at once, is not for it. A push begins with a message to each sender, and is over with
-the last byte. Only messages between rank 0 and one sender are used, with errors returned: when a sender dies, its own
-fail, and the others go on; mpirun must be told so (``--with-ft ulfm``).
+so it does not use the watchdog, which ends a process at once. A push begins with a message to each sender, and is over
+with the last byte. Only messages between rank 0 and one sender are used, with errors returned: when a sender dies, its
+own fail, and the others go on; mpirun must be told so (``--with-ft ulfm``).
 """
 
 from __future__ import annotations

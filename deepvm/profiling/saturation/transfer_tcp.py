@@ -160,7 +160,7 @@ def receive(lines: SimpleQueue[str]) -> None:
     first = json.loads(lines.get())
     receiver = Receiver(bytes.fromhex(first["token"]), first["senders"], stall_s=first["stall_s"])
     emit("open", port=receiver.port, addresses=list(own_addresses().values()), boot=boot_id())
-    while True:  # until its leash ends it
+    while True:  # until its watchdog ends it
         order = json.loads(lines.get())
         if "gather" in order:
             emit("gathered", here=receiver.gather(order["gather"], order["limit_s"]))

@@ -1,6 +1,6 @@
 """What a launcher starts on each host: ``python -m deepvm.profiling.scaling.scaling_host probe|run ...``.
 
-``probe`` says what the host has, and which of the others it reaches. ``run`` is torchrun, on a leash.
+``probe`` says what the host has, and which of the others it reaches. ``run`` is torchrun, under a watchdog.
 Both speak to :mod:`deepvm.profiling.scaling.measure_scaling` through lines, see
 :func:`deepvm.profiling.hosts.watchdog.emit`.
 """
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run(order)
             _report(order)
             _reach(json.loads(lines.get()), order.token)
-            lines.get()  # until the leash ends this process: the others may still want to reach it
+            lines.get()  # until the watchdog ends this process: the others may still want to reach it
         except Exception as error:
             without_torch = isinstance(error, ModuleNotFoundError) and error.name == "torch"
             advice = f"{sys.executable} has no torch: install deepvm[train] for it on this host"
@@ -68,6 +68,7 @@ def _report(order: argparse.Namespace) -> None:
     import torch
 
     from deepvm import __version__
+    from deepvm.profiling.hosts.machine import describe
     from deepvm.profiling.workload.models import build
 
     build(str(json.loads(order.workload)["model"]))
@@ -81,15 +82,8 @@ def _report(order: argparse.Namespace) -> None:
         gpus=torch.cuda.device_count(),
         torch=str(torch.__version__),
         deepvm=__version__,
-        machine=machine(),
+        machine=describe().document(),
     )
-
-
-def machine() -> dict[str, Any]:
-    """This host as the documents describe it."""
-    from deepvm.profiling.hosts.machine import describe
-
-    return describe().document()
 
 
 def _listen() -> socket.socket:

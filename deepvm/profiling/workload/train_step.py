@@ -26,24 +26,26 @@ Batches = Callable[[], tuple[Tensor, Tensor]]
 
 
 class Ranks:
-    """The processes that train together, on one machine."""
+    """The processes that train together."""
 
-    def __init__(self, rank: int, world: int, device: torch.device, rendezvous: Path, timeout_s: float) -> None:
+    def __init__(self, rank: int, world: int, device: torch.device, rendezvous: Path | None, timeout_s: float) -> None:
         """Find the others; collective where there are any.
 
         Args:
             rank: this process, from 0.
             world: how many there are.
             device: the one this process trains on.
-            rendezvous: a file that none of them has made yet.
+            rendezvous: a file that none of them has made yet; None under torchrun, where even a single process forms a
+                group, so that one VM trains as several do.
             timeout_s: the longest wait for the others, here and in every exchange.
         """
         self.rank, self.world = rank, world
-        if world > 1:
+        self.grouped = world > 1 or rendezvous is None
+        if self.grouped:
             torch.distributed.init_process_group(
                 # What the clocks say is exchanged over the processor, gradients where they are.
                 "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-                init_method=rendezvous.as_uri(),
+                init_method=rendezvous.as_uri() if rendezvous else "env://",
                 rank=rank,
                 world_size=world,
                 timeout=timedelta(seconds=timeout_s),
@@ -51,7 +53,7 @@ class Ranks:
 
     def slowest(self, seconds: float) -> float:
         """The largest of all processes' numbers, the same for all; nobody goes on before all are there."""
-        if self.world == 1:
+        if not self.grouped:
             return seconds
         told = torch.tensor(seconds, dtype=torch.float64, device="cpu")
         torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
@@ -59,7 +61,7 @@ class Ranks:
 
     def close(self) -> None:
         """Let go of the others."""
-        if self.world > 1:
+        if self.grouped:
             torch.distributed.destroy_process_group()
 
 
@@ -85,7 +87,7 @@ class Training:
         self._scaler = torch.amp.GradScaler(device.type, enabled=kind is torch.float16)
         self._forward = model.to(device)
         self._optimizer = OPTIMIZERS[workload.optimizer](model)
-        if ranks.world > 1:
+        if ranks.grouped:
             self._forward = DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
         self._loss = nn.CrossEntropyLoss()
 

@@ -152,7 +152,7 @@ def test_any_words_survive_a_shell(words: list[str]) -> None:
     assert done.stdout == ("".join(w + "\0" for w in words) or "\0").encode()
 
 
-# --- the leash ---
+# --- the watchdog ---
 
 HELD = """
 import subprocess, sys, time
@@ -204,7 +204,7 @@ def test_a_parent_that_is_killed_takes_its_child_along() -> None:
     process.communicate(timeout=5)
 
 
-def test_temporary_files_go_with_a_process_that_the_leash_ends(tmp_path: Path) -> None:
+def test_temporary_files_go_with_a_process_that_the_watchdog_ends(tmp_path: Path) -> None:
     """As torchrun's folder of logs, when the command that waits for it is killed."""
     code = "import tempfile, time; from deepvm.profiling.hosts.watchdog import held\n"
     code += "with held(60): print(tempfile.mkdtemp(), flush=True); time.sleep(60)"
