@@ -19,9 +19,8 @@ import torch
 from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.host_info import cores, processor
-from deepvm.profiling.checkpoint.bench_training import Training
+from deepvm.profiling.checkpoint.bench_training import MODELS, Training
 from deepvm.profiling.checkpoint.methods import METHODS, REFERENCE, Method, Place, Times, available
-from deepvm.profiling.workload.resnet import MODELS
 
 BENCH_VERSION = "deepvm.ckpt-bench/1"
 STEPS = 4
@@ -121,7 +120,7 @@ def run_bench(
     """Measure.
 
     Args:
-        model: a key of :data:`~deepvm.profiling.workload.resnet.MODELS`.
+        model: a key of :data:`~deepvm.profiling.checkpoint.bench_training.MODELS`.
         reps: rounds, after some that do not count. In each, every method saves once with training behind it and once or
             twice (what does not block) without.
         methods: of :data:`~deepvm.profiling.checkpoint.methods.METHODS`; all that can be used here unless given.

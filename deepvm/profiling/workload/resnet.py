@@ -6,9 +6,6 @@ ACUTE reports 134 MB for ResNet-18 with Adam, in units of 2**20 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -80,26 +77,6 @@ def resnet(name: str, classes: int = CLASSES) -> nn.Sequential:
             layers.append(block(inside, width, 2 if number and not place else 1))
             inside = width * block.expansion
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes))
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A model and synthetic images, so few and small that a step takes a fraction of a second on a CPU.
-
-    Attributes:
-        make: the model. batch: images of a step. pixels: their height and width.
-    """
-
-    make: Callable[[], nn.Module]
-    batch: int
-    pixels: int
-
-
-MODELS = {
-    "resnet18": Workload(lambda: resnet("resnet18"), batch=4, pixels=96),
-    "resnet152": Workload(lambda: resnet("resnet152"), batch=2, pixels=64),
-}
-"""By the name that ``--model`` takes; a new one is one line here."""
 
 
 def _convolution(inside: int, outside: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Module]:

@@ -21,18 +21,17 @@ from deepvm.errors import CheckpointError, MissingExtraError, RequestError
 from deepvm.profiling.checkpoint import bench as run
 from deepvm.profiling.checkpoint import methods
 from deepvm.profiling.checkpoint.bench import Bench, run_bench
-from deepvm.profiling.checkpoint.bench_training import Training
+from deepvm.profiling.checkpoint.bench_training import MODELS, BenchModel, Training
 from deepvm.profiling.checkpoint.methods import Method, Place, Times
-from deepvm.profiling.workload import resnet
 from deepvm.reports import pictures
 from deepvm.reports.profiling.checkpoint_bench import print_bench
 
-TINY = resnet.Workload(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 1000)), 2, 8)
+TINY = BenchModel(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 1000)), 2, 8)
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(resnet.MODELS, "resnet18", TINY)
+    monkeypatch.setitem(MODELS, "resnet18", TINY)
 
 
 def bench(folder: Path, *names: str, reps: int = 1, steps: int = 1) -> Bench:
@@ -44,14 +43,14 @@ def bench(folder: Path, *names: str, reps: int = 1, steps: int = 1) -> Bench:
 )
 def test_the_models_are_those_of_the_paper(name: str, parameters: int, entries: int) -> None:
     with torch.device("meta"):
-        model = resnet.MODELS[name].make()
+        model = MODELS[name].make()
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert len(model.state_dict()) == entries
     assert model(torch.empty(2, 3, 64, 64, device="meta")).shape == (2, 1000)
 
 
 def test_a_model_learns() -> None:
-    training = Training(resnet.Workload(resnet.MODELS["resnet18"].make, 2, 32))
+    training = Training(BenchModel(MODELS["resnet18"].make, 2, 32))
     assert training.state_bytes() == pytest.approx(140.4e6, rel=1e-3)
     before = training.model.state_dict()["0.weight"].clone()
     training.step()
