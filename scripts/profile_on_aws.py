@@ -55,7 +55,7 @@ try:
     from deepvm import __version__
     from deepvm.catalog.measured.tables import load_tables, own_folder, read_tables
     from deepvm.cli.main import main as deepvm
-    from deepvm.cli.profile.profile_save import USELESS_SPREAD, warn_of_types
+    from deepvm.cli.profile.save import USELESS_SPREAD, warn_of_types
     from deepvm.core.units import counted, parse_bytes
     from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
     from deepvm.io.atomic_write import write_bytes
@@ -158,7 +158,7 @@ class Job:
         self.python = order.python or f"~/{HOME}/venv/bin/python"
 
     def _sizes(self, text: str) -> tuple[int, ...]:
-        from deepvm.cli.profile.profile_scaling import sizes_of
+        from deepvm.cli.profile.scaling import sizes_of
         from deepvm.profiling.scaling.measure_scaling import Task
 
         return Task("resnet50", sizes=sizes_of(text)).sizes_for(len(self.trainers))

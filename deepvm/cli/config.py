@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from deepvm.cli import settings
-from deepvm.cli.plan.options import note, say
+from deepvm.cli.output import note, say
 
 SCHEMA_VERSION = "deepvm.config/1"
 

@@ -8,7 +8,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from deepvm.cli.option_dataclass import option_name
-from deepvm.cli.plan.options import note
+from deepvm.cli.output import note
 from deepvm.cli.settings import Setting, Settings, key_of, names, read_settings, value_for
 from deepvm.errors import DeepVMError, RequestError
 

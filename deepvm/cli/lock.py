@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from deepvm.cli.plan.options import note
+from deepvm.cli.output import note
 from deepvm.errors import RequestError
 
 

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from deepvm.cli.plan.options import say
+from deepvm.cli.output import say
 
 _QUICK_S, _LINE_S = 0.7, 15.0
 

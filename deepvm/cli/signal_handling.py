@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deepvm.cli.plan.options import say
+from deepvm.cli.output import say
 
 
 @contextmanager

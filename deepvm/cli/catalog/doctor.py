@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.plan.options import note
+from deepvm.cli.output import note
 
 if TYPE_CHECKING:
     from pathlib import Path

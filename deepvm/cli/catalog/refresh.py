@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.plan.options import MOST_DAYS, note, say
+from deepvm.cli.output import note, say
+from deepvm.cli.plan.options import MOST_DAYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepvm.cli.checkpoint.ckpt_bench import bench
-from deepvm.cli.checkpoint.ckpt_gc import collect_garbage, damage, removed, torn, units_of
-from deepvm.cli.checkpoint.ckpt_place import PLACE, Job, local, open_folder, open_place, there, wanted_job, where_is
-from deepvm.cli.plan.options import say
+from deepvm.cli.checkpoint.bench import bench
+from deepvm.cli.checkpoint.gc import collect_garbage, damage, removed, torn, units_of
+from deepvm.cli.checkpoint.place import PLACE, Job, local, open_folder, open_place, there, wanted_job, where_is
+from deepvm.cli.output import say
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
 
 if TYPE_CHECKING:

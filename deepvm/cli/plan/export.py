@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.plan import options as o
+from deepvm.cli.output import note, say
 from deepvm.reports.exports.registry import REGISTRY
 
 if TYPE_CHECKING:
@@ -99,14 +99,14 @@ def export(
     )
     if output_dir:
         for path in write_export(found, Path(output_dir), force=force):
-            o.say(f"{path}: written")
+            say(f"{path}: written")
     elif len(found.files) > 1:
         names = ", ".join(f.name for f in found.files)
         raise RequestError("output_dir", "", f"a folder for the files of this export: {names}")
     else:
         sys.stdout.write(found.files[0].text)
-    for note in found.notes:
-        o.note(note)
+    for text in found.notes:
+        note(text)
 
 
 def _read(file: str, rank: str) -> Plan:
@@ -140,14 +140,14 @@ def _placed(plan: Plan, zones: list[str], subnets: tuple[Subnet, ...], *, limite
     if plan.memory and sound != plan:
         why = f"{plan.memory.instance_type} is not offered"
         lost = _lost(plan, sound, subnets, f"{why} in {{zones}}")
-        o.note(f"left out: {lost}, because {why} there")
+        note(f"left out: {lost}, because {why} there")
     if limited or sound.budget is None:
         return sound
     cheap = sound.within_budget()
     if cheap != sound:
         asked = f"the {format_usd(sound.budget)} $/h that was asked for"
         lost = _lost(sound, cheap, subnets, f"it would cost more than {asked} in {{zones}}; --max-price takes more")
-        o.note(f"left out: {lost}, because there it would cost more than {asked}; --zone takes one all the same")
+        note(f"left out: {lost}, because there it would cost more than {asked}; --zone takes one all the same")
     return cheap
 
 

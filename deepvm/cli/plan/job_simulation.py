@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from deepvm.cli.plan.options import note, say
+from deepvm.cli.output import note, say
 from deepvm.cli.progress import Progress
 from deepvm.core.units import format_seconds
 

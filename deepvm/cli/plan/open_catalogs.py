@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from deepvm.cli.plan.options import note, say
+from deepvm.cli.output import note, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

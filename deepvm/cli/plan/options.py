@@ -3,11 +3,12 @@
 # No `from __future__ import annotations` here: the types of the fields below are the declarations that typer reads, and
 # as texts they would have to be evaluated once more in every run.
 
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from deepvm.cli.output import note
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.live import MarketRequest
@@ -350,14 +351,3 @@ def open_job(path: str) -> "Job | None":
     if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
         note(f"{path}: its prices are not used, the catalog's are")
     return job
-
-
-def say(text: str) -> None:
-    """Say something that is not data: it goes to stderr, behind what was printed before."""
-    sys.stdout.flush()
-    sys.stderr.write(f"{text}\n")
-
-
-def note(text: str) -> None:
-    """Say something that a user may want to know."""
-    say(f"Note: {text}")

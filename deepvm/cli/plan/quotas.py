@@ -7,7 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from deepvm.cli.plan.options import note
+from deepvm.cli.output import note
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:

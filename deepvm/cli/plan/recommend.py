@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.option_dataclass import takes_flags
+from deepvm.cli.output import note, say
 from deepvm.cli.plan import options as o
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommenda
     if not answers:
         raise failed[0][1]
     for region, why in failed:
-        o.note(f"region {region} is left out: {why}")
+        note(f"region {region} is left out: {why}")
     return answers
 
 
@@ -114,11 +115,11 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
     for answer in found.answers:
         if answer.infeasible is not None and not found.ranked:
             where = f"{answer.catalog.region}: " if several else ""
-            o.say(where + report.sentence(answer.infeasible))
+            say(where + report.sentence(answer.infeasible))
         for line in source_lines(answer.catalog, now):
-            o.note(line)
+            note(line)
     if why is not None and output not in ("json", "yaml"):
-        o.note(why.verdict)
+        note(why.verdict)
 
 
 @takes_flags

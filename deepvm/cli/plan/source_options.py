@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.plan.options import Prices, Tables, Workload, note
+from deepvm.cli.output import note
+from deepvm.cli.plan.options import Prices, Tables, Workload
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.option_dataclass import takes_flags
+from deepvm.cli.output import note
 from deepvm.cli.plan import options as o
 
 if TYPE_CHECKING:
@@ -108,17 +109,17 @@ def sweep(
         document = report.document(rows, found, PlanRequest.parse(0, **options).objective.value)
         sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))
     if outside := report.outside(rows):
-        o.note(
+        note(
             f"in {outside} of {len(rows)} rows the expected time and cost are outside of the range of the closed form, "
             "and may be far off; '--simulate 400' simulates them"
         )
     for name in dict.fromkeys(r.policy.value for r in rows):
         if not any(r.recommendation for r in rows if r.policy.value == name):
-            o.note(f"nothing is feasible for policy {name} at any of these budgets; 'deepvm recommend' says why")
+            note(f"nothing is feasible for policy {name} at any of these budgets; 'deepvm recommend' says why")
     for line in source_lines(found, datetime.now(timezone.utc)):
-        o.note(line)
+        note(line)
     for doubt in found.provenance.doubts:
-        o.note(doubt)
+        note(doubt)
 
 
 def _draw(rows: "Sequence[SweepRow]", work: "Work | None", catalog: "Catalog", path: "Path") -> None:
@@ -131,4 +132,4 @@ def _draw(rows: "Sequence[SweepRow]", work: "Work | None", catalog: "Catalog", p
         from deepvm.reports.plans.sweep_pictures import draw_outlooks
 
         draw_outlooks(rows, work, path, catalog_name=catalog.name)
-    o.note(f"drew {path}")
+    note(f"drew {path}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from deepvm.cli.profile.profile_all import everything
-from deepvm.cli.profile.profile_eflops import eflops
-from deepvm.cli.profile.profile_fit import fit
-from deepvm.cli.profile.profile_saturation import saturation
-from deepvm.cli.profile.profile_scaling import scaling
+from deepvm.cli.profile.all import everything
+from deepvm.cli.profile.eflops import eflops
+from deepvm.cli.profile.fit import fit
+from deepvm.cli.profile.saturation import saturation
+from deepvm.cli.profile.scaling import scaling
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deepvm.cli.option_dataclass import option_name
-from deepvm.cli.plan.options import note, say
-from deepvm.cli.profile.profile_save import entry_from
+from deepvm.cli.output import note, say
+from deepvm.cli.profile.save import entry_from
 from deepvm.errors import DataError, DeepVMError, RequestError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.plan.options import note, say
-from deepvm.cli.profile.profile_save import ForceSpread
+from deepvm.cli.output import note, say
+from deepvm.cli.profile.save import ForceSpread
 from deepvm.core.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def import_tables(
     """
     from pathlib import Path
 
-    from deepvm.cli.profile.profile_save import put
+    from deepvm.cli.profile.save import put
     from deepvm.errors import RequestError
 
     if kind not in ("", "scaling"):
@@ -251,7 +251,7 @@ def _known(name: str, tables: Tables) -> str:
 def _reasons(tables: Tables, catalog: str) -> dict[str, str]:
     from deepvm.catalog.measured.apply import reasons
     from deepvm.catalog.store import load_catalog
-    from deepvm.cli.profile.profile_save import every_type
+    from deepvm.cli.profile.save import every_type
 
     return reasons(tables, load_catalog(catalog, prices="snapshot") if catalog else every_type()) if tables else {}
 
@@ -259,7 +259,7 @@ def _reasons(tables: Tables, catalog: str) -> dict[str, str]:
 def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str, receiver_type: str) -> Sequence[Entry]:
     from deepvm.catalog.measured.entry_schema import EXPECTED, parse_document
     from deepvm.catalog.measured.tables import read_measured, read_tables
-    from deepvm.cli.profile.profile_save import entry_from
+    from deepvm.cli.profile.save import entry_from
     from deepvm.errors import CatalogFormatError, Problem, RequestError
 
     document = parse_document(read_measured(path), path)

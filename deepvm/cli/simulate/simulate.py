@@ -157,7 +157,7 @@ def _with_prior(job: Job) -> Job:
     import math
     from dataclasses import replace
 
-    from deepvm.cli.plan.options import note
+    from deepvm.cli.output import note
     from deepvm.core.units import format_seconds
     from deepvm.simulator.traces.replay import MTTP_S
 
@@ -193,7 +193,7 @@ def _cases(job: Job, policies: list[SavePolicy], sweep: list[str], traced: bool)
 def _lives(files: list[Path]) -> LifeSource | None:
     if not files:
         return None
-    from deepvm.cli.plan.options import note
+    from deepvm.cli.output import note
     from deepvm.errors import DataError
     from deepvm.simulator.engine.lifetimes import Seen, whole_lives
     from deepvm.simulator.traces.trace import pools_of, read_traces

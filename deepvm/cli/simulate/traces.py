@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from deepvm.cli.plan.options import note
+from deepvm.cli.output import note
 from deepvm.cli.simulate.traces_deadline import deadline
 from deepvm.errors import DataError
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from deepvm.cli.plan.options import note, say
+from deepvm.cli.output import note, say
 from deepvm.cli.progress import Progress
 
 

@@ -215,7 +215,7 @@ def test_the_command_refuses_a_picture_of_no_format_at_once(capsys: pytest.Captu
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deepvm.cli.checkpoint.ckpt_bench import _run
+    from deepvm.cli.checkpoint.bench import _run
 
     for name in [n for n in sys.modules if n.startswith("deepvm.profiling.checkpoint.")]:
         monkeypatch.delitem(sys.modules, name)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.plan.options import note, say
-from deepvm.cli.profile.profile_eflops import Device, Models, Resolution, Seconds, models_of
-from deepvm.cli.profile.profile_hosts import LauncherName, PythonThere, Workdir, hosts_of
-from deepvm.cli.profile.profile_saturation import CheckpointSize, TransportName
-from deepvm.cli.profile.profile_save import ForceSpread, Save, check_save, put
-from deepvm.cli.profile.profile_scaling import Sizes, Steps, WarmUp, sizes_of
+from deepvm.cli.output import note, say
+from deepvm.cli.profile.eflops import Device, Models, Resolution, Seconds, models_of
+from deepvm.cli.profile.hosts import LauncherName, PythonThere, Workdir, hosts_of
+from deepvm.cli.profile.saturation import CheckpointSize, TransportName
+from deepvm.cli.profile.save import ForceSpread, Save, check_save, put
+from deepvm.cli.profile.scaling import Sizes, Steps, WarmUp, sizes_of
 from deepvm.cli.signal_handling import cleaning_up, growing
 from deepvm.errors import MeasurementError, RequestError
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from deepvm.cli.checkpoint.ckpt_place import Job, local, open_folder
-from deepvm.cli.plan.options import say
+from deepvm.cli.checkpoint.place import Job, local, open_folder
+from deepvm.cli.output import say
 from deepvm.errors import DamagedError, RequestError
 
 if TYPE_CHECKING:

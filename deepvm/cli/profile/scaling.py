@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.plan.options import say
-from deepvm.cli.profile.profile_eflops import MODELS, Device, Resolution, is_own
-from deepvm.cli.profile.profile_hosts import (
+from deepvm.cli.output import say
+from deepvm.cli.profile.eflops import MODELS, Device, Resolution, is_own
+from deepvm.cli.profile.hosts import (
     START_TIMEOUT,
     LauncherName,
     PythonThere,
@@ -21,7 +21,7 @@ from deepvm.cli.profile.profile_hosts import (
     check_timeouts,
     hosts_of,
 )
-from deepvm.cli.profile.profile_save import ForceLocal, InstanceType, Save, check_save, entry_from, put
+from deepvm.cli.profile.save import ForceLocal, InstanceType, Save, check_save, entry_from, put
 from deepvm.cli.signal_handling import cleaning_up, growing
 from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError

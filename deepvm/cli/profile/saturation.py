@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from deepvm.cli.profile.profile_hosts import (
+from deepvm.cli.profile.hosts import (
     START_TIMEOUT,
     LauncherName,
     PythonThere,
@@ -19,7 +19,7 @@ from deepvm.cli.profile.profile_hosts import (
     check_timeouts,
     hosts_of,
 )
-from deepvm.cli.profile.profile_save import ForceLocal, Save, check_save, entry_from, put
+from deepvm.cli.profile.save import ForceLocal, Save, check_save, entry_from, put
 from deepvm.errors import RequestError
 
 TransportName = Annotated[
@@ -73,7 +73,7 @@ def saturation(
         from deepvm.reports.pictures import check_picture
 
         check_picture(Path(plot))  # before minutes of measuring
-    from deepvm.cli.plan.options import say
+    from deepvm.cli.output import say
     from deepvm.cli.signal_handling import cleaning_up
     from deepvm.core.units import parse_bytes
     from deepvm.profiling.hosts.host_list import parse_hosts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepvm.cli.plan.options import note, say
+from deepvm.cli.output import note, say
 from deepvm.core.spelling import did_you_mean
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.plan.options import say
-from deepvm.cli.profile.profile_save import ForceSpread, InstanceType, Save, check_save, entry_from, put
+from deepvm.cli.output import say
+from deepvm.cli.profile.save import ForceSpread, InstanceType, Save, check_save, entry_from, put
 from deepvm.cli.signal_handling import cleaning_up
 from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.plan.options import say
+from deepvm.cli.output import say
 from deepvm.cli.signal_handling import cleaning_up
 
 if TYPE_CHECKING:
