@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import typer
 
 from deepvm.cli import settings
-from deepvm.cli.output import note, say
+from deepvm.cli.output import TableJson, note, print_document, say
 
 SCHEMA_VERSION = "deepvm.config/1"
 
@@ -28,9 +27,7 @@ def _group() -> None:
 
 @app.command()
 def show(
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the settings.")
-    ] = "table",
+    output: TableJson = "table",
 ) -> None:
     """Show each setting, its value, and who set it.
 
@@ -38,7 +35,6 @@ def show(
     current folder, the user's own file (DEEPVM_CONFIG names another one), the default.
     """
     from deepvm.catalog.clouds import REGISTRY
-    from deepvm.reports.documents import to_json
 
     found = settings.read_settings(os.environ)
     secrets = [s for cloud in REGISTRY.values() for s in cloud.secrets_of(os.environ)]
@@ -47,7 +43,7 @@ def show(
     for variable, meant in found.misspelt.items():
         note(f"the environment variable {variable} has no effect; did you mean {meant}?")
     if output == "json":
-        sys.stdout.write(to_json({"schema_version": SCHEMA_VERSION, "settings": rows, "files": files}))
+        print_document({"schema_version": SCHEMA_VERSION, "settings": rows, "files": files})
         return
     from deepvm.reports.tables import Column, print_table
 

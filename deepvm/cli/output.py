@@ -1,8 +1,19 @@
-"""Messages for people, on stderr: stdout has the data."""
+"""What commands print: answers on stdout, messages for people on stderr."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import typer
+
+_OUTPUT = typer.Option("--output", "-o", help="Output format.")
+TableJson = Annotated[Literal["table", "json"], _OUTPUT]
+TableJsonCsv = Annotated[Literal["table", "json", "csv"], _OUTPUT]
+TableJsonYaml = Annotated[Literal["table", "json", "yaml"], _OUTPUT]
+TableJsonYamlCsv = Annotated[Literal["table", "json", "yaml", "csv"], _OUTPUT]
+EveryForm = Annotated[Literal["table", "wide", "json", "yaml", "csv"], _OUTPUT]
 
 
 def say(text: str) -> None:
@@ -14,3 +25,31 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """Print something worth knowing."""
     say(f"Note: {text}")
+
+
+def print_document(document: Any, output: str = "json") -> None:
+    """Print a document as ``json`` or ``yaml``."""
+    from deepvm.reports import documents
+
+    sys.stdout.write(documents.to_yaml(document) if output == "yaml" else documents.to_json(document))
+
+
+def print_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows as CSV."""
+    from deepvm.reports.documents import to_csv
+
+    sys.stdout.write(to_csv(header, rows))
+
+
+def check_plot(path: str) -> None:
+    """Refuse a picture that cannot be drawn, before any work is done; an empty path is no picture.
+
+    Raises:
+        RequestError: neither .png nor .svg, or no such folder. MissingExtraError: matplotlib is not installed.
+    """
+    from pathlib import Path
+
+    if path:
+        from deepvm.reports.pictures import check_picture
+
+        check_picture(Path(path))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from deepvm.cli.option_dataclass import takes_flags
+from deepvm.cli.output import TableJsonCsv, print_csv, print_document
 from deepvm.cli.plan.source_options import SourceFlags
 
 CHANGED = 1
@@ -21,9 +21,7 @@ def diff(
     ],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The one to compare it with.")],
     flags: SourceFlags,
-    output: Annotated[
-        Literal["table", "json", "csv"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJsonCsv = "table",
     fail_on_change: Annotated[
         bool, typer.Option("--fail-on-change", help="Leave with exit code 1 when anything changed.")
     ] = False,
@@ -33,14 +31,13 @@ def diff(
     Example: deepvm catalog diff yesterday.json today.json
     """
     from deepvm.catalog.diff import diff_catalogs
-    from deepvm.reports import documents
     from deepvm.reports.prices import diffs
 
     found = diff_catalogs(flags.load(old), flags.load(new))
     if output == "json":
-        sys.stdout.write(documents.to_json(diffs.document(found)))
+        print_document(diffs.document(found))
     elif output == "csv":
-        sys.stdout.write(documents.to_csv(*diffs.csv_rows(found)))
+        print_csv(*diffs.csv_rows(found))
     else:
         diffs.print_report(found, old, new)
     if fail_on_change and not found.empty:

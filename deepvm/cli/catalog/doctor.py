@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import note
+from deepvm.cli.output import TableJson, note, print_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +33,7 @@ def doctor(
     iam: Annotated[
         bool, typer.Option("--iam", help="Print the read-only IAM policy that deepvm needs, and do nothing else.")
     ] = False,
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to print what was found.")
-    ] = "table",
+    output: TableJson = "table",
 ) -> None:
     """Check what live prices need: the cache, credentials, the clock, each permission, quotas, the price feed.
 
@@ -49,7 +47,6 @@ def doctor(
         return
     from datetime import datetime, timezone
 
-    from deepvm.reports.documents import to_json
 
     # "all" is meant for prices; one look at the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region if r not in ("", "all"))
@@ -69,7 +66,7 @@ def doctor(
             "regions": [r.name for r in regions],
             "checks": rows,
         }
-        sys.stdout.write(to_json(document))
+        print_document(document)
     else:
         from deepvm.reports.tables import Column, print_table
 

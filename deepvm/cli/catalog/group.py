@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from deepvm.cli.catalog.diff import diff
 from deepvm.cli.catalog.refresh import refresh, status
 from deepvm.cli.configured import ConfiguredCommand
 from deepvm.cli.option_dataclass import takes_flags
+from deepvm.cli.output import EveryForm, TableJsonYamlCsv, print_csv, print_document
 from deepvm.cli.plan.source_options import ShowFlags, SourceFlags
 
 if TYPE_CHECKING:
@@ -30,34 +30,15 @@ app.command("status", cls=ConfiguredCommand, short_help="Show what is kept of AW
 app.command("diff", cls=ConfiguredCommand, short_help="Show what changed between two catalogs.")(diff)
 
 
-class ListOutput(str, Enum):
-    """Forms of ``catalog list``."""
-
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
-    CSV = "csv"
-
-
-class ShowOutput(str, Enum):
-    """Forms of ``catalog show``."""
-
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    CSV = "csv"
-
-
 @app.command("list", short_help="List the catalogs that come with deepvm.")
 def list_catalogs(
-    output: Annotated[ListOutput, typer.Option("--output", "-o", help="Form of the output.")] = ListOutput.TABLE,
+    output: TableJsonYamlCsv = "table",
 ) -> None:
     """List the catalogs that come with deepvm; what was fetched from AWS is in 'deepvm catalog status'."""
     from deepvm.catalog.store import catalog_names, load_catalog
 
     rows = [_summary(load_catalog(name, prices="snapshot")) for name in catalog_names()]
-    if output is ListOutput.TABLE:
+    if output == "table":
         from deepvm.reports.tables import Column, print_table
 
         columns = [
@@ -73,15 +54,12 @@ def list_catalogs(
         shown = [[*row[:-1], row[-1].split(". ")[0].rstrip(".")] for row in cells]
         print_table(columns, shown, also="-o csv")
         return
-    from deepvm.reports import documents
-
-    if output is ListOutput.CSV:
-        text = documents.to_csv(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
-    elif output is ListOutput.YAML:
-        text = documents.to_yaml({"catalogs": rows})
+    if output == "csv":
+        print_csv(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
+    elif output == "yaml":
+        print_document({"catalogs": rows}, output)
     else:
-        text = documents.to_json({"schema_version": "deepvm.catalogs/1", "catalogs": rows})
-    sys.stdout.write(text)
+        print_document({"schema_version": "deepvm.catalogs/1", "catalogs": rows})
 
 
 @app.command(cls=ConfiguredCommand, short_help="Show the types of a catalog with their prices.")
@@ -91,23 +69,23 @@ def show(
         str, typer.Argument(metavar="NAME|FILE", help="AWS's market, an embedded catalog, or a .json or .csv file.")
     ],
     flags: ShowFlags,
-    output: Annotated[
-        ShowOutput, typer.Option("--output", "-o", help="json and csv are the file formats: redirect, edit, use.")
-    ] = ShowOutput.TABLE,
+    output: EveryForm = "table",
 ) -> None:
-    """Show the types of a catalog with their prices and performance, those that you measured included."""
+    """Show the types of a catalog with their prices and performance, including your own measurements.
+
+    json and csv are the formats of catalog files: redirect, edit, use.
+    """
     from deepvm.catalog.store import format_catalog
 
     loaded = flags.load(catalog)
-    if output in (ShowOutput.TABLE, ShowOutput.WIDE):
-        _print_types(loaded, wide=output is ShowOutput.WIDE)
-    elif output is ShowOutput.YAML:
+    if output in ("table", "wide"):
+        _print_types(loaded, wide=output == "wide")
+    elif output == "yaml":
         from deepvm.catalog.documents.serialization import document_of
-        from deepvm.reports.documents import to_yaml
 
-        sys.stdout.write(to_yaml(document_of(loaded)))
+        print_document(document_of(loaded), "yaml")
     else:
-        text, left_out = format_catalog(loaded, f".{output.value}")
+        text, left_out = format_catalog(loaded, f".{output}")
         sys.stdout.write(text)
         _warn(catalog, left_out)
 
@@ -160,9 +138,8 @@ def convert(
 def schema() -> None:
     """Print the JSON Schema of the file format."""
     from deepvm.catalog.documents.schema import json_schema
-    from deepvm.reports.documents import to_json
 
-    sys.stdout.write(to_json(json_schema()))
+    print_document(json_schema())
 
 
 def _summary(catalog: Catalog) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import note, say
+from deepvm.cli.output import TableJson, note, print_document, say
 from deepvm.cli.plan.options import MOST_DAYS
 
 if TYPE_CHECKING:
@@ -88,9 +87,7 @@ def status(
         ),
     ] = None,
     profile: Profile = "",
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJson = "table",
 ) -> None:
     """Show what is kept of AWS's prices and types: how much, how old, whether it is fresh, and what renews it.
 
@@ -100,7 +97,6 @@ def status(
 
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.market.live import KINDS
-    from deepvm.reports.documents import to_json
     from deepvm.reports.prices.signals import print_status, status_document, status_of
 
     cache = CLOUD.cache(profile, os.environ)
@@ -111,7 +107,7 @@ def status(
     snapshots = {r: CLOUD.snapshot(r) for r in CLOUD.snapshot_regions() if not named or r in named}
     statuses = status_of(entries, regions, KINDS, snapshots)
     if output == "json":
-        sys.stdout.write(to_json(status_document(statuses, cache, now)))
+        print_document(status_document(statuses, cache, now))
         return
     print_status(statuses, now)
     if cache.folder is None:

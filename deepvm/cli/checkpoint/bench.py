@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.output import say
+from deepvm.cli.output import TableJson, check_plot, print_document, say
 from deepvm.cli.signal_handling import cleaning_up
 
 if TYPE_CHECKING:
@@ -33,9 +32,7 @@ def bench(
     ] = "",
     steps: Annotated[int, typer.Option(help="Steps of training after each save.")] = 4,
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw the ratios as well: a .png or .svg.")] = "",
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJson = "table",
 ) -> None:
     """Measure how long training stands still for a checkpoint, and how long until it is safe.
 
@@ -43,22 +40,19 @@ def bench(
 
     Example: deepvm ckpt bench --model resnet18 --reps 5 --dir /mnt/ckpt
     """
-    if plot:
-        from deepvm.reports import pictures
-
-        pictures.picture_format(Path(plot))  # a wrong name is found before minutes of measuring
+    check_plot(plot)
     names = [n.strip() for n in methods.split(",") if n.strip()]
     found = _run(model, reps, names, Path(folder or "."), steps)
     if output == "json":
-        from deepvm.reports.documents import to_json
-
-        sys.stdout.write(to_json(found.document()))
+        print_document(found.document())
     else:
         from deepvm.reports.profiling.checkpoint_bench import print_bench
 
         print_bench(found)
     if plot:
-        pictures.draw_bench(found, Path(plot))
+        from deepvm.reports.pictures import draw_bench
+
+        draw_bench(found, Path(plot))
 
 
 def _run(model: str, reps: int, methods: list[str], folder: Path, steps: int) -> Bench:

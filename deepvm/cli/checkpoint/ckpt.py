@@ -11,7 +11,7 @@ import typer
 from deepvm.cli.checkpoint.bench import bench
 from deepvm.cli.checkpoint.gc import collect_garbage, damage, removed, torn, units_of
 from deepvm.cli.checkpoint.place import PLACE, Job, local, open_folder, open_place, there, wanted_job, where_is
-from deepvm.cli.output import say
+from deepvm.cli.output import TableJson, print_document, say
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ app.command("bench", short_help="Measure how long training stands still for a sa
 def list_versions(
     place: Annotated[str, typer.Argument(metavar="PLACE", help=f"Where the versions are: {PLACE}.")],
     job: Job = "",
-    output: Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="Form of the output.")] = "table",
+    output: TableJson = "table",
 ) -> None:
     """List versions, complete or not. The newest come first; a memory node or a bucket is asked for one job.
 
@@ -47,9 +47,7 @@ def list_versions(
             tier.close()
         rows.sort(key=lambda row: -row["version"])
     if output == "json":
-        from deepvm.reports.documents import to_json
-
-        sys.stdout.write(to_json(rows))
+        print_document(rows)
         return
     from deepvm.core.units import format_bytes
     from deepvm.reports.tables import Column, print_table

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from deepvm.cli.output import TableJson
 
 if TYPE_CHECKING:
     from deepvm.checkpoint.network.endpoint import Place
@@ -109,9 +111,7 @@ def status(
     token_file: Annotated[
         str, typer.Option("--token-file", metavar="FILE", help="The secret.  [default: the file in DEEPVM_TOKEN_FILE]")
     ] = "",
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJson = "table",
 ) -> None:
     """Show what a memory node holds, and how it has fared.
 

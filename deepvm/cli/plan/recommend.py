@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deepvm.cli.option_dataclass import takes_flags
-from deepvm.cli.output import note, say
+from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_csv, print_document, say
 from deepvm.cli.plan import options as o
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ NOTHING_FEASIBLE = 3
 @takes_flags
 def recommend(
     flags: o.RankFlags,
-    output: Annotated[
-        Literal["table", "wide", "json", "yaml", "csv"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: EveryForm = "table",
     explain: Annotated[
         str,
         typer.Option(
@@ -88,7 +86,6 @@ def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommenda
 
 
 def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, output: str) -> None:
-    import sys
     from datetime import datetime, timezone
 
     from deepvm.reports.plans import recommendations as report
@@ -101,17 +98,15 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
             report.print_report(found, why, placement, now, wide=output == "wide")
             return
     else:
-        from deepvm.reports import documents
         from deepvm.reports.plans import recommendation_documents as data
 
         if output == "csv":
-            text = documents.to_csv(*data.csv_rows(found))
+            print_csv(*data.csv_rows(found))
         else:
             document = data.comparison(found, why) if several else data.document(best, why)
             if placement is not None:
                 document["placement"] = data.placement(placement)
-            text = documents.to_json(document) if output == "json" else documents.to_yaml(document)
-        sys.stdout.write(text)
+            print_document(document, output)
     for answer in found.answers:
         if answer.infeasible is not None and not found.ranked:
             where = f"{answer.catalog.region}: " if several else ""
@@ -126,22 +121,18 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 def explain(
     name: Annotated[str, typer.Argument(metavar="TYPE", autocompletion=o.complete_type, help="A type of the catalog.")],
     flags: o.PlanFlags,
-    output: Annotated[
-        Literal["table", "json", "yaml"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJsonYaml = "table",
 ) -> None:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 
     Example: deepvm explain g5.xlarge --pw 3
     """
-    import sys
     from datetime import datetime, timezone
 
     from deepvm.cli.plan.open_catalogs import one_catalog
     from deepvm.errors import RequestError
     from deepvm.planner.explain import why_not
     from deepvm.planner.request import PlanRequest
-    from deepvm.reports import documents
     from deepvm.reports.plans import recommendation_documents as data
     from deepvm.reports.plans import recommendations as report
 
@@ -164,4 +155,4 @@ def explain(
             **data.explanation(why, found),
             "source": data.source(found),
         }
-        sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))
+        print_document(document, output)

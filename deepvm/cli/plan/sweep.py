@@ -3,12 +3,12 @@
 # No `from __future__ import annotations`, as in deepvm.cli.plan.options.
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deepvm.cli.option_dataclass import takes_flags
-from deepvm.cli.output import note
+from deepvm.cli.output import TableJsonYamlCsv, check_plot, note, print_csv, print_document
 from deepvm.cli.plan import options as o
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ class SweepFlags(o.PlanFlags):
 @takes_flags
 def sweep(
     flags: SweepFlags,
-    output: Annotated[
-        Literal["table", "csv", "json", "yaml"], typer.Option("--output", "-o", help="How to print the rows.")
-    ] = "table",
+    output: TableJsonYamlCsv = "table",
     plot: Annotated[
         str,
         typer.Option(
@@ -68,7 +66,6 @@ def sweep(
 
     Example: deepvm sweep --pw 0:10:0.1 --catalog simulated -o csv
     """
-    import sys
     from datetime import datetime, timezone
     from pathlib import Path
 
@@ -76,7 +73,6 @@ def sweep(
     from deepvm.planner.request import PlanRequest
     from deepvm.planner.sweep import ALL_POLICIES, parse_budgets
     from deepvm.planner.sweep import sweep as run
-    from deepvm.reports import documents
     from deepvm.reports.plans import sweeps as report
     from deepvm.reports.plans.sources import source_lines
 
@@ -86,10 +82,7 @@ def sweep(
         from deepvm.cli.plan.job_simulation import runs_of
 
         runs = runs_of(flags.simulate, job=bool(flags.job_file) or flags.work is not None)
-    if plot:
-        from deepvm.reports.pictures import check_picture
-
-        check_picture(Path(plot))  # what is wrong with it is said before the work, not after it
+    check_plot(plot)
     found = one_catalog(flags)
     policies = tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES
     options = flags.planner_options(found)
@@ -102,12 +95,12 @@ def sweep(
     if plot:
         _draw(rows, work, found, Path(plot))
     if output == "csv":
-        sys.stdout.write(documents.to_csv(report.header(rows), report.csv_rows(rows)))
+        print_csv(report.header(rows), report.csv_rows(rows))
     elif output == "table":
         report.print_rows(rows)
     else:
         document = report.document(rows, found, PlanRequest.parse(0, **options).objective.value)
-        sys.stdout.write(documents.to_json(document) if output == "json" else documents.to_yaml(document))
+        print_document(document, output)
     if outside := report.outside(rows):
         note(
             f"in {outside} of {len(rows)} rows the expected time and cost are outside of the range of the closed form, "

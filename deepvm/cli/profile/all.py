@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import note, say
+from deepvm.cli.output import TableJson, note, print_document, say
 from deepvm.cli.profile.eflops import Device, Models, Resolution, Seconds, models_of
 from deepvm.cli.profile.hosts import LauncherName, PythonThere, Workdir, hosts_of
 from deepvm.cli.profile.saturation import CheckpointSize, TransportName
@@ -58,9 +57,7 @@ def everything(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", show_default=False, help="Check the options, say what would be measured.")
     ] = False,
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJson = "table",
 ) -> None:
     """Measure all there is to measure: eFLOPS on the first host, the speed-up of all, the saturation of the receiver.
 
@@ -159,9 +156,7 @@ def _print(entries: list[Entry], output: str) -> None:
 
     tables = Tables().merged(entries)
     if output == "json":
-        from deepvm.reports.documents import to_json
-
-        sys.stdout.write(to_json(tables.as_document()))
+        print_document(tables.as_document())
         return
     from deepvm.reports.profiling.measured import print_list
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepvm.cli.output import say
+from deepvm.cli.output import TableJson, print_document, say
 from deepvm.cli.profile.save import ForceSpread, InstanceType, Save, check_save, entry_from, put
 from deepvm.cli.signal_handling import cleaning_up
 from deepvm.core.spelling import one_of
@@ -68,9 +67,7 @@ def eflops(
     save: Save = False,
     instance_type: InstanceType = "",
     force_spread: ForceSpread = False,
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJson = "table",
 ) -> None:
     """Measure eFLOPS: train on this machine's GPUs, or its CPU, and count operations a second.
 
@@ -136,10 +133,8 @@ def _print(found: list[Eflops], several: bool, output: str) -> None:
         for warning in one.warnings:
             say(f"Warning: {one.workload.model}: {warning}")
     if output == "json":
-        from deepvm.reports.documents import to_json
-
         documents = [one.document() for one in found]
-        sys.stdout.write(to_json(documents if several else documents[0]))
+        print_document(documents if several else documents[0])
         return
     from deepvm.reports.profiling.eflops import print_eflops
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from deepvm.cli.output import TableJson, check_plot, print_document
 
 
 def fit(
@@ -23,9 +24,7 @@ def fit(
         typer.Option(metavar="N", help="The largest n to use the curve for.  [default: the largest measured]"),
     ] = None,
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw points, laws and band as well: a .png or .svg.")] = "",
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJson = "table",
 ) -> None:
     """Fit speed-ups: logistic, Amdahl, USL and alpha-beta (ring), which is best, with a band and what to measure next.
 
@@ -33,18 +32,13 @@ def fit(
 
     Example: deepvm profile fit points.csv --up-to 32 --plot fit.png
     """
-    if plot:
-        from deepvm.reports.pictures import check_picture
-
-        check_picture(Path(plot))  # before anything is printed
+    check_plot(plot)
     from deepvm.profiling.fit.speedup_fit import fit_curve
     from deepvm.profiling.fit.speedup_points import read_points
 
     found = fit_curve(read_points(points), up_to=up_to)
     if output == "json":
-        from deepvm.reports.documents import to_json
-
-        sys.stdout.write(to_json(found.document()))
+        print_document(found.document())
     else:
         from deepvm.reports.profiling.fits import print_fit
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from deepvm.cli.output import TableJson, check_plot, print_document, say
 from deepvm.cli.profile.hosts import (
     START_TIMEOUT,
     LauncherName,
@@ -58,9 +58,7 @@ def saturation(
     save: Save = False,
     force_local: ForceLocal = False,
     verbose: Verbose = False,
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJson = "table",
 ) -> None:
     """Measure how many VMs may push to one memory node at once, before one more makes it no faster (n_sat).
 
@@ -69,11 +67,7 @@ def saturation(
 
     Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type g4dn.xlarge
     """
-    if plot:
-        from deepvm.reports.pictures import check_picture
-
-        check_picture(Path(plot))  # before minutes of measuring
-    from deepvm.cli.output import say
+    check_plot(plot)
     from deepvm.cli.signal_handling import cleaning_up
     from deepvm.core.units import parse_bytes
     from deepvm.profiling.hosts.host_list import parse_hosts
@@ -108,9 +102,7 @@ def saturation(
     with cleaning_up():
         found = measure(setup, say, say if verbose else None, one_machine_too=force_local or not save)
     if output == "json":
-        from deepvm.reports.documents import to_json
-
-        sys.stdout.write(to_json(found.document()))
+        print_document(found.document())
     else:
         from deepvm.reports.profiling.saturation import print_saturation
 

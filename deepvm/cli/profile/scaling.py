@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import say
+from deepvm.cli.output import TableJson, print_document, say
 from deepvm.cli.profile.eflops import MODELS, Device, Resolution, is_own
 from deepvm.cli.profile.hosts import (
     START_TIMEOUT,
@@ -69,9 +69,7 @@ def scaling(
     instance_type: InstanceType = "",
     force_local: ForceLocal = False,
     verbose: Verbose = False,
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJson = "table",
 ) -> None:
     """Train for some seconds on 1, 2, 4, ... VMs through torchrun and compare the speeds.
 
@@ -106,9 +104,7 @@ def scaling(
             one_machine_too=force_local or not save,
         )
     if output == "json":
-        from deepvm.reports.documents import to_json
-
-        sys.stdout.write(to_json(curve.document()))
+        print_document(curve.document())
     else:
         from deepvm.reports.profiling.scaling import print_curve
 

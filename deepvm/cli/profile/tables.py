@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import note, say
+from deepvm.cli.output import TableJson, note, print_document, say
 from deepvm.cli.profile.save import ForceSpread
 from deepvm.core.spelling import did_you_mean
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
     from deepvm.catalog.measured.tables import Tables
 
-Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to print the answer.")]
 Name = Annotated[
     str,
     typer.Argument(
@@ -45,7 +44,7 @@ def list_tables(
             help="Say of each whether it is used with this catalog.  [default: all that come with deepvm]",
         ),
     ] = "",
-    output: Output = "table",
+    output: TableJson = "table",
 ) -> None:
     """List what was measured: kind, type, workload, day, whether recommend uses it, and the result."""
     from deepvm.catalog.measured.location import CURRENT
@@ -55,7 +54,7 @@ def list_tables(
     tables = load_tables(own_folder())
     why = _reasons(tables, catalog)
     if output == "json":
-        _write(report.list_document(tables, why))
+        print_document(report.list_document(tables, why))
         return
     report.print_list(tables, why)
     if not tables:
@@ -63,13 +62,13 @@ def list_tables(
 
 
 @app.command(short_help="Show measurements with their raw figures.")
-def show(name: Name, output: Output = "table") -> None:
+def show(name: Name, output: TableJson = "table") -> None:
     """Show measurements with their raw figures; json prints the documents whole."""
     from deepvm.reports.profiling import measured as report
 
     found = _called([name])
     if output == "json":
-        _write({"schema_version": "deepvm.tables/1", "entries": [e.as_document() for e in found]})
+        print_document({"schema_version": "deepvm.tables/1", "entries": [e.as_document() for e in found]})
     else:
         for entry in found:
             report.print_entry(entry)
@@ -84,7 +83,7 @@ def diff(
             help="Show what the measurements change in this catalog, not what the last change did.",
         ),
     ] = "",
-    output: Output = "table",
+    output: TableJson = "table",
 ) -> None:
     """Show what the last change did to the measured tables, or what they change in a catalog.
 
@@ -98,7 +97,7 @@ def diff(
     if not catalog:
         old = previous_tables(folder)
         if output == "json":
-            _write(report.diff_document(old, tables))
+            print_document(report.diff_document(old, tables))
         else:
             report.print_diff(old, tables)
         return
@@ -110,7 +109,7 @@ def diff(
     own = tables.apply(published)
     found = diff_catalogs(published, own)
     if output == "json":
-        _write(diffs.document(found))
+        print_document(diffs.document(found))
     else:
         diffs.print_report(found, catalog, f"{catalog} with your measurements")
     for text in own.provenance.notes[len(published.provenance.notes) :]:
@@ -322,9 +321,3 @@ def _moment(text: str, path: Path) -> datetime:
         allowed = "a day or a moment with a time zone that is not in the future, such as 2026-01-31T12:00:00Z"
         raise RequestError("measured_at", text, allowed) from None
     return moment
-
-
-def _write(document: object) -> None:
-    from deepvm.reports.documents import to_json
-
-    sys.stdout.write(to_json(document))

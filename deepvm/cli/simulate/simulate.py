@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from deepvm.cli.output import TableJsonCsv, check_plot, note, print_document
 from deepvm.cli.progress import Progress
 from deepvm.cli.signal_handling import cleaning_up
 
@@ -80,9 +81,7 @@ def simulate(
         str, typer.Option(metavar="dask://HOST:PORT", help="A Dask cluster to use in their place.")
     ] = "",
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw the answer as well: a .png or .svg.")] = "",
-    output: Annotated[
-        Literal["table", "json", "csv"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJsonCsv = "table",
 ) -> None:
     """Simulate a training on preemptible VMs: time, cost and what they go into, with the spread over many runs.
 
@@ -90,10 +89,7 @@ def simulate(
 
     deepvm simulate --job job.yaml --sweep mttp=1h:12h --runs 1000
     """
-    if plot:
-        from deepvm.reports.pictures import check_picture
-
-        check_picture(Path(plot))  # what is wrong with it is found before anything is simulated
+    check_plot(plot)
     trace = [*(trace or []), *_more_traces(more or [], trace)]
     all_jobs = _jobs(job or [], preset or [], market)
     if trace:
@@ -111,10 +107,8 @@ def simulate(
     if error and not answers:
         raise error
     if output == "json":
-        from deepvm.reports.documents import to_json
-
         document: Any = simulations.comparison(answers) if many else answers[0].results.document()
-        sys.stdout.write(to_json(document))
+        print_document(document)
     elif output == "csv":
         sys.stdout.write(simulations.csv_text(answers))
     else:
@@ -157,7 +151,6 @@ def _with_prior(job: Job) -> Job:
     import math
     from dataclasses import replace
 
-    from deepvm.cli.output import note
     from deepvm.core.units import format_seconds
     from deepvm.simulator.traces.replay import MTTP_S
 
@@ -193,7 +186,6 @@ def _cases(job: Job, policies: list[SavePolicy], sweep: list[str], traced: bool)
 def _lives(files: list[Path]) -> LifeSource | None:
     if not files:
         return None
-    from deepvm.cli.output import note
     from deepvm.errors import DataError
     from deepvm.simulator.engine.lifetimes import Seen, whole_lives
     from deepvm.simulator.traces.trace import pools_of, read_traces

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from deepvm.cli.output import note
+from deepvm.cli.output import TableJsonCsv, check_plot, note, print_csv, print_document
 from deepvm.cli.simulate.traces_deadline import deadline
 from deepvm.errors import DataError
 
@@ -31,7 +30,6 @@ Nodes = Annotated[
     int | None,
     typer.Option(metavar="N", help="Machines that a job needs at once.  [default: the largest count in each file]"),
 ]
-Output = Annotated[Literal["table", "json", "csv"], typer.Option("--output", "-o", help="How to print the answer.")]
 
 
 @app.command(short_help="Show how long the lives of each trace are.")
@@ -41,17 +39,13 @@ def show(
     plot: Annotated[
         str, typer.Option(metavar="FILE", help="Draw availability, survival and fits as well: a .png or .svg.")
     ] = "",
-    output: Output = "table",
+    output: TableJsonCsv = "table",
 ) -> None:
     """Show how long each trace is, how often the machines were there, and how long they lived.
 
     Example: deepvm traces show us-west-2a_v100_1.json --plot trace.png
     """
-    if plot:
-        from deepvm.reports.pictures import check_picture
-
-        check_picture(Path(plot))  # what is wrong with it is found before anything is printed
-    from deepvm.reports.documents import to_csv, to_json
+    check_plot(plot)
     from deepvm.reports.simulation import traces as report
     from deepvm.simulator.traces.trace import check_nodes, pools_of, read_traces
 
@@ -59,9 +53,9 @@ def show(
     check_nodes(nodes)
     rows = report.show_rows(traces, nodes)
     if output == "json":
-        sys.stdout.write(to_json(report.show_document(rows)))
+        print_document(report.show_document(rows))
     elif output == "csv":
-        sys.stdout.write(to_csv(report.SHOW_HEADER, rows))
+        print_csv(report.SHOW_HEADER, rows)
     else:
         report.print_show(rows)
     if plot:
@@ -82,7 +76,7 @@ def fit(
     files: Files,
     nodes: Nodes = None,
     each: Annotated[bool, typer.Option("--each", help="Also fit each trace by itself.")] = False,
-    output: Output = "table",
+    output: TableJsonCsv = "table",
 ) -> None:
     """Fit exponential, Weibull, Lomax and lognormal lives to all traces together, and say which describes them best.
 
@@ -90,7 +84,6 @@ def fit(
 
     Example: deepvm traces fit traces/ --each
     """
-    from deepvm.reports.documents import to_csv, to_json
     from deepvm.reports.simulation import traces as report
     from deepvm.simulator.traces.lifetime_fit import FEWEST, fit_lives
     from deepvm.simulator.traces.trace import pools_of, read_traces
@@ -100,9 +93,9 @@ def fit(
     fits = fit_lives(pools)
     own = [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools] if each else []
     if output == "json":
-        sys.stdout.write(to_json(report.fit_document(pools, fits, own)))
+        print_document(report.fit_document(pools, fits, own))
     elif output == "csv":
-        sys.stdout.write(to_csv(report.FIT_HEADER, report.fit_rows(pools, fits, own)))
+        print_csv(report.FIT_HEADER, report.fit_rows(pools, fits, own))
     else:
         report.print_fit(pools, fits, own, alone=all((nodes or trace.nodes) == 1 for trace in traces))
 
@@ -127,14 +120,13 @@ def replay(
     mttp: Annotated[
         str, typer.Option(metavar="TIME", help="Mean time to preemption before a trace has shown its own.")
     ] = "3h",
-    output: Output = "table",
+    output: TableJsonCsv = "table",
 ) -> None:
     """Replay save policies: what saves and lost work would have cost, each policy knowing only the past of the trace.
 
     Example: deepvm traces replay traces/ --policies thesis,hazard --save 2.55,19.5,120
     """
     from deepvm.core.units import parse_seconds
-    from deepvm.reports.documents import to_csv, to_json
     from deepvm.reports.simulation import traces as report
     from deepvm.simulator.traces.replay import replay_all
     from deepvm.simulator.traces.trace import lives_of
@@ -144,9 +136,9 @@ def replay(
     step_s, mttp_s = parse_seconds(step, "step", bare=True), parse_seconds(mttp, "mttp", bare=True)
     found = replay_all(pools, names, _seconds(save), step_s=step_s, mttp_s=mttp_s)
     if output == "json":
-        sys.stdout.write(to_json(report.replay_document(pools, found, step_s=step_s, mttp_s=mttp_s)))
+        print_document(report.replay_document(pools, found, step_s=step_s, mttp_s=mttp_s))
     elif output == "csv":
-        sys.stdout.write(to_csv(report.REPLAY_HEADER, report.replay_rows(pools, found)))
+        print_csv(report.REPLAY_HEADER, report.replay_rows(pools, found))
     else:
         report.print_replay(pools, found)
 

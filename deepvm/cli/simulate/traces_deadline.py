@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from deepvm.cli.output import note, say
+from deepvm.cli.output import TableJsonCsv, check_plot, note, print_csv, print_document, say
 from deepvm.cli.progress import Progress
 
 
@@ -51,9 +50,7 @@ def deadline(
         ),
     ] = False,
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw the costs as well: a .png or .svg.")] = "",
-    output: Annotated[
-        Literal["table", "json", "csv"], typer.Option("--output", "-o", help="How to print the answer.")
-    ] = "table",
+    output: TableJsonCsv = "table",
 ) -> None:
     """Replay jobs with a deadline: spot where there is some, on-demand in time where there is not.
 
@@ -61,12 +58,8 @@ def deadline(
 
     Example: deepvm traces deadline traces/ --work 48h --slack 0.05,0.1,0.2,0.5,1 --price-ratio 0.33 --restart 300
     """
-    if plot:
-        from deepvm.reports.pictures import check_picture
-
-        check_picture(Path(plot))  # what is wrong with it is found before the work, not after it
+    check_plot(plot)
     from deepvm.core.units import parse_hours
-    from deepvm.reports.documents import to_csv, to_json
     from deepvm.reports.simulation import deadlines as report
     from deepvm.simulator.sweeps import seconds
     from deepvm.simulator.traces.deadline_replay import DeadlineJob, replay_traces
@@ -96,9 +89,9 @@ def deadline(
             progress=seen.advance,
         )
     if output == "json":
-        sys.stdout.write(to_json(report.document(found, job)))
+        print_document(report.document(found, job))
     elif output == "csv":
-        sys.stdout.write(to_csv(report.HEADER, report.rows_of(found)))
+        print_csv(report.HEADER, report.rows_of(found))
     else:
         report.print_deadlines(found, job)
     if plot:
