@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from deepvm.cli.option_dataclass import option_name
+from deepvm.cli.option_dataclass import field_name
 from deepvm.cli.output import note
 from deepvm.cli.settings import Setting, Settings, key_of, names, read_settings, value_for
 from deepvm.errors import DeepVMError, RequestError
@@ -60,7 +60,7 @@ class ConfiguredCommand(TyperCommand):
             return super().invoke(ctx)
         except DeepVMError as error:
             used = _used(ctx)
-            name = option_name(error.option).replace("-", "_") if isinstance(error, RequestError) else ""
+            name = field_name(error.option) if isinstance(error, RequestError) else ""
             if name in used:
                 _add_note(error, _said(used[name]))
             elif used and not name:

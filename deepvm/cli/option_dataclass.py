@@ -15,6 +15,11 @@ def option_name(argument: str) -> str:
     return _OPTIONS.get(argument, argument.replace("_", "-"))
 
 
+def field_name(argument: str) -> str:
+    """The field of a dataclass of options that holds an argument of the planner: ``checkpoint_size``."""
+    return option_name(argument).replace("-", "_")
+
+
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function that takes a record of options.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from deepvm.cli.plan.options import PlanFlags, RankFlags
+from deepvm.cli.plan.options import PlanFlags, RankFlags, SweepFlags
 from deepvm.core.spelling import did_you_mean, nearest
 from deepvm.errors import DataError, RequestError
 from deepvm.io.user_dirs import user_folder
@@ -110,8 +110,6 @@ def variable_of(name: str) -> str:
 
 def forms_of(name: str) -> Collection[type]:
     """What the option takes, in one command or another: text, a list, or true and false."""
-    from deepvm.cli.plan.sweep import SweepFlags  # only where something is set
-
     return {_form(f.type) for flags in (RankFlags, SweepFlags) for f in fields(flags) if f.name == name}
 
 

@@ -23,8 +23,7 @@ from deepvm.cli import settings as configuration
 from deepvm.cli.configured import ConfiguredCommand
 from deepvm.cli.main import main
 from deepvm.cli.option_dataclass import takes_flags
-from deepvm.cli.plan.options import PlanFlags, RankFlags
-from deepvm.cli.plan.sweep import SweepFlags
+from deepvm.cli.plan.options import PlanFlags, RankFlags, SweepFlags
 from deepvm.cli.settings import key_of, names, read_settings, variable_of
 from deepvm.errors import DataError, RequestError
 

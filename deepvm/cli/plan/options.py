@@ -3,11 +3,12 @@
 # No `from __future__ import annotations` here: the types of the fields below are the declarations that typer reads, and
 # as texts they would have to be evaluated once more in every run.
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from deepvm.cli.option_dataclass import field_name
 from deepvm.cli.output import note
 
 if TYPE_CHECKING:
@@ -66,7 +67,14 @@ Solver = Annotated[
     Literal["ilp", "frontier"],
     typer.Option(help="Integer program (HiGHS), or exact enumeration: the same answer."),
 ]
-Prices = Literal["auto", "live", "snapshot"]
+Prices = Annotated[
+    Literal["auto", "live", "snapshot"],
+    typer.Option(help="From AWS where that is possible, only from AWS, or those that came with deepvm."),
+]
+Offline = Annotated[
+    bool, typer.Option(show_default=False, help="Never ask the network: use what is kept on this machine.")
+]
+AwsProfile = Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogs and files.")]
 PriceBasis = Literal["current", "p50", "p95", "max"]
 Network = Literal["peak", "baseline"]
 Tables = Annotated[
@@ -100,12 +108,8 @@ class PlanFlags:
             help="AWS's market; paper or simulated; or a .json or .csv file of your own. See 'deepvm catalog list'.",
         ),
     ] = DEFAULT_CATALOG
-    prices: Annotated[
-        Prices, typer.Option(help="From AWS where that is possible, only from AWS, or those that came with deepvm.")
-    ] = "auto"
-    offline: Annotated[
-        bool, typer.Option(show_default=False, help="Never ask the network: use what is kept on this machine.")
-    ] = False
+    prices: Prices = "auto"
+    offline: Offline = False
     region: Annotated[
         list[str],
         typer.Option(
@@ -125,7 +129,7 @@ class PlanFlags:
         Network | None,
         typer.Option(help="Bandwidth at its peak, or what can be sustained. The catalog's unless given."),
     ] = None
-    profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogs and files.")] = ""
+    profile: AwsProfile = ""
     tables: Tables = "auto"
     workload: Workload = ""
     placement_scores: Annotated[
@@ -286,39 +290,12 @@ class PlanFlags:
             DataError: the file of quotas cannot be read.
         """
         from deepvm.cli.plan.quotas import open_quotas
+        from deepvm.planner.request import PlanOptions
 
-        return {
-            "checkpoint_size": self.checkpoint_size,
-            "buffers": self.buffers,
-            "objective": self.objective,
-            "policy": self.policy,
-            "architecture": self.architecture,
-            "speedup": self.speedup,
-            "estimates": self.estimates,
-            "gpu": self.gpu,
-            "gpus_min": self.gpus_min,
-            "gpus_max": self.gpus_max,
-            "gpu_memory_min": self.gpu_memory_min,
-            "gpu_memory_max": self.gpu_memory_max,
-            "gpu_total_memory_min": self.gpu_total_memory_min,
-            "gpu_total_memory_max": self.gpu_total_memory_max,
-            "instance_type": self.instance_type,
-            "exclude": self.exclude,
-            "cpu_architecture": self.cpu_arch,
-            "generation": self.generation,
-            "memory_node": self.memory_node,
-            "burstable": self.burstable,
-            "max_nodes": self.max_nodes,
-            "quotas": open_quotas(self.quota, catalog),
-            "job": open_job(self.job_file),
-            "work": self.work,
-            "measured_on": self.measured_on,
-            "mttp": self.mttp,
-            "interruption_rate": self.interruption_rate,
-            "save_policy": self.save_policy,
-            "deadline": self.deadline,
-            "total_budget": self.total_budget,
-        }
+        own = {f.name for f in fields(self)}
+        options = {a: getattr(self, name) for a in PlanOptions.__annotations__ if (name := field_name(a)) in own}
+        options |= {"quotas": open_quotas(self.quota, catalog), "job": open_job(self.job_file)}
+        return cast("PlanOptions", options)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -333,10 +310,33 @@ class RankFlags(PlanFlags):
         typer.Option(metavar="RUNS", help="Also simulate the job on the ranked clusters: median and 95 %."),
     ] = None
 
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SweepFlags(PlanFlags):
+    """The options of ``sweep``, which takes several budgets and several policies."""
+
+    pw: Annotated[
+        str, typer.Option(metavar="LOW:HIGH:STEP", help="Budgets in $/h: 0:10:0.1, or a comma-separated list.")
+    ]
+    # The same option, but here it may be repeated.
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Only deepvm, noscale, cost-first or performance-first; may be repeated. All unless given.",
+        ),
+    ] = field(default_factory=list)  # type: ignore[assignment]
+
+    simulate: Annotated[
+        str | None,
+        typer.Option(metavar="RUNS", help="Also simulate the job on the best clusters: 5, 50 and 95 % of the runs."),
+    ] = None
+
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
-        """As of :class:`PlanFlags`, with how to rank."""
+        """As of :class:`PlanFlags`, without a policy: the sweep is told all of them apart."""
         options = super().planner_options(catalog)
-        return {**options, "top": self.top, "solver": self.solver, "time_limit_s": self.time_limit}
+        del options["policy"]
+        return options
 
 
 def open_job(path: str) -> "Job | None":

@@ -3,12 +3,10 @@
 # No `from __future__ import annotations` here, as in deepvm.cli.plan.options: typer reads the types of the fields.
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from deepvm.cli.output import note
-from deepvm.cli.plan.options import Prices, Tables, Workload
+from deepvm.cli.plan.options import AwsProfile, Offline, Prices, Tables, Workload
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog
@@ -18,13 +16,9 @@ if TYPE_CHECKING:
 class SourceFlags:
     """How a command that only reads catalogs comes to AWS's prices; as in :class:`PlanFlags`."""
 
-    prices: Annotated[
-        Prices, typer.Option(help="From AWS where that is possible, only from AWS, or those that came with deepvm.")
-    ] = "auto"
-    offline: Annotated[
-        bool, typer.Option(show_default=False, help="Never ask the network: use what is kept on this machine.")
-    ] = False
-    profile: Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogs and files.")] = ""
+    prices: Prices = "auto"
+    offline: Offline = False
+    profile: AwsProfile = ""
 
     def load(self, name: str) -> "Catalog":
         """A catalog, with notes about where AWS's prices come from.

@@ -1,8 +1,7 @@
 """``deepvm sweep``: the best cluster of every budget in a range, for several policies."""
 
-# No `from __future__ import annotations`, as in deepvm.cli.plan.options.
+from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,41 +16,12 @@ if TYPE_CHECKING:
 
     from deepvm.core.cluster.instances import Catalog
     from deepvm.planner.job_forecast import Work
-    from deepvm.planner.request import PlanOptions
     from deepvm.planner.sweep import SweepRow
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SweepFlags(o.PlanFlags):
-    """The options of ``sweep``, which takes several budgets and several policies."""
-
-    pw: Annotated[
-        str, typer.Option(metavar="LOW:HIGH:STEP", help="Budgets in $/h: 0:10:0.1, or a comma-separated list.")
-    ]
-    # The same option, but here it may be repeated.
-    policy: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            help="Only deepvm, noscale, cost-first or performance-first; may be repeated. All unless given.",
-        ),
-    ] = field(default_factory=list)  # type: ignore[assignment]
-
-    simulate: Annotated[
-        str | None,
-        typer.Option(metavar="RUNS", help="Also simulate the job on the best clusters: 5, 50 and 95 % of the runs."),
-    ] = None
-
-    def planner_options(self, catalog: "Catalog") -> "PlanOptions":
-        """As of :class:`~deepvm.cli.plan.options.PlanFlags`, without a policy: the sweep is told all of them apart."""
-        options = super().planner_options(catalog)
-        del options["policy"]
-        return options
 
 
 @takes_flags
 def sweep(
-    flags: SweepFlags,
+    flags: o.SweepFlags,
     output: TableJsonYamlCsv = "table",
     plot: Annotated[
         str,
@@ -115,7 +85,7 @@ def sweep(
         note(doubt)
 
 
-def _draw(rows: "Sequence[SweepRow]", work: "Work | None", catalog: "Catalog", path: "Path") -> None:
+def _draw(rows: Sequence[SweepRow], work: Work | None, catalog: Catalog, path: Path) -> None:
     """Time and bill where there is a job, else Figure 7."""
     if work is None:
         from deepvm.reports.pictures import draw_sweep

@@ -22,8 +22,7 @@ from deepvm.catalog.store import load_catalog
 from deepvm.cli import lazy_group
 from deepvm.cli.option_dataclass import option_name, takes_flags
 from deepvm.cli.plan import options
-from deepvm.cli.plan.options import PlanFlags, RankFlags
-from deepvm.cli.plan.sweep import SweepFlags
+from deepvm.cli.plan.options import PlanFlags, RankFlags, SweepFlags
 from deepvm.errors import RequestError
 from deepvm.planner.request import CpuArchitecture, Generation, PlanOptions, PlanRequest
 
