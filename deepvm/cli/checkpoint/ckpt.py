@@ -15,8 +15,7 @@ from deepvm.cli.output import TableJson, print_document, say
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.checkpoint.files.version_dir import Found
-    from deepvm.checkpoint.format.manifest import Damage, Manifest
+    from deepvm.checkpoint.format.manifest import Manifest
     from deepvm.checkpoint.tiers.base import Tier
 
 app = typer.Typer(
@@ -36,16 +35,7 @@ def list_versions(
     Example: deepvm ckpt ls /mnt/ckpt -o json
     """
     where = where_is(place)
-    if isinstance(where, Path):
-        rows = [_row(f) for f in open_folder(where).found() if job in ("", f.job)]
-    else:
-        tier, name = open_place(where), wanted_job(job) or "job"
-        try:
-            rows = [_remote_row(tier.url, m) for m in tier.versions(name)]
-            rows += [_damaged_row(tier.url, name, d) for d in tier.damaged(name)]
-        finally:
-            tier.close()
-        rows.sort(key=lambda row: -row["version"])
+    rows = _rows_in(where, job) if isinstance(where, Path) else _remote_rows(where, wanted_job(job) or "job")
     if output == "json":
         print_document(rows)
         return
@@ -253,41 +243,34 @@ def _copy(source: Path, manifest: Manifest, target: Path, *, own: bool) -> None:
         hidden.unlink(missing_ok=True)
 
 
-def _row(found: Found) -> dict[str, Any]:
-    return {
-        "job": found.job,
-        "version": found.version,
-        "path": str(found.path),
-        "bytes": found.size,
-        "complete": not found.problem,
-        "problem": found.problem or None,
-        "created": (found.manifest.created if found.manifest else "") or None,
-    }
+def _rows_in(folder: Path, job: str) -> list[dict[str, Any]]:
+    found = [f for f in open_folder(folder).found() if job in ("", f.job)]
+    return [
+        _row(f.job, f.version, str(f.path), f.size, f.problem, f.manifest.created if f.manifest else "") for f in found
+    ]
 
 
-def _damaged_row(url: str, job: str, damage: Damage) -> dict[str, Any]:
+def _remote_rows(place: str, job: str) -> list[dict[str, Any]]:
     from deepvm.checkpoint.files.version_dir import file_name
 
+    tier = open_place(place)
+    try:
+        rows = [_row(job, m.version, tier.url, m.size, "", m.created) for m in tier.versions(job)]
+        rows += [_row(job, d.version, tier.url, d.size, d.problem, "") for d in tier.damaged(job)]
+    finally:
+        tier.close()
+    for row in rows:
+        row["path"] += f"/{file_name(job, row['version'])}"
+    return sorted(rows, key=lambda row: -row["version"])
+
+
+def _row(job: str, version: int, path: str, size: int, problem: str, created: str) -> dict[str, Any]:
     return {
         "job": job,
-        "version": damage.version,
-        "path": f"{url}/{file_name(job, damage.version)}",
-        "bytes": damage.size,
-        "complete": False,
-        "problem": damage.problem,
-        "created": None,
-    }
-
-
-def _remote_row(url: str, manifest: Manifest) -> dict[str, Any]:
-    from deepvm.checkpoint.files.version_dir import file_name
-
-    return {
-        "job": manifest.job,
-        "version": manifest.version,
-        "path": f"{url}/{file_name(manifest.job, manifest.version)}",
-        "bytes": manifest.size,
-        "complete": True,
-        "problem": None,
-        "created": manifest.created or None,
+        "version": version,
+        "path": path,
+        "bytes": size,
+        "complete": not problem,
+        "problem": problem or None,
+        "created": created or None,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,9 +21,6 @@ app = typer.Typer(
 )
 _LOOK_S = 0.25
 _OTHER_FILES = 64
-_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_UNITS |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})", re.ASCII)
 
 
 @app.command("serve", short_help="Run a memory node until SIGTERM or SIGINT.")
@@ -233,12 +229,10 @@ def _allow_files(connections: int) -> None:
 
 
 def _bytes(text: str) -> int:
-    from deepvm.errors import RequestError
+    from deepvm.core.units import parse_bytes
 
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or match[2] not in _UNITS or (found := int(float(match[1]) * _UNITS[match[2]])) < 1:
-        raise RequestError("memory", text, "a size such as 512MiB, 6GiB or 8GB")
-    return found
+    # A bare number is bytes here; the other options refuse small ones.
+    return parse_bytes(int(text) if text.isascii() and text.isdigit() else text, "memory")
 
 
 def _table(found: Any) -> str:

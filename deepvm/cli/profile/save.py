@@ -70,42 +70,6 @@ def check_save(
     save_entries(own_folder(), ())
 
 
-def save(
-    document: Mapping[str, Any],
-    *,
-    instance_type: str = "",
-    sender_type: str = "",
-    receiver_type: str = "",
-    force_local: bool = False,
-    force_spread: bool = False,
-    measured_at: datetime | None = None,
-) -> None:
-    """Put the document of a profiling command into the user's measured tables, and say so on stderr.
-
-    Args:
-        document: as the command prints it with ``-o json``; its ``schema_version`` says what it is.
-        instance_type: the type of the VM; what the document's machine says unless given.
-        sender_type: for saturation; the document's unless given.
-        receiver_type: for saturation; the document's unless given.
-        force_local: save a run although processes of one machine stood for VMs.
-        force_spread: save eFLOPS although their windows differ by more than half.
-        measured_at: when; now unless given.
-
-    Raises:
-        RequestError: a type is missing, or a local run is to be saved without ``force_local``.
-        MeasurementError: eFLOPS are too uncertain to be saved without ``force_spread``.
-        DataError: the document is not valid, or the tables cannot be written.
-    """
-    entry = entry_from(
-        document,
-        instance_type=instance_type,
-        sender_type=sender_type,
-        receiver_type=receiver_type,
-        measured_at=measured_at,
-    )
-    put([entry], force_local=force_local, force_spread=force_spread)
-
-
 def entry_from(
     document: Mapping[str, Any],
     *,
@@ -115,7 +79,15 @@ def entry_from(
     measured_at: datetime | None = None,
     name: str = "document",
 ) -> Entry:
-    """The entry of a document; see :func:`save`.
+    """The entry of the measured tables for a document of a profiling command.
+
+    Args:
+        document: as the command prints it with ``-o json``; its ``schema_version`` says what it is.
+        instance_type: the type of the VM; what the document's machine says unless given.
+        sender_type: for saturation; the document's unless given.
+        receiver_type: for saturation; the document's unless given.
+        measured_at: when; now unless given.
+        name: of the document, for messages.
 
     Raises:
         RequestError: a type is missing. CatalogFormatError: the document is no measurement, or not valid.

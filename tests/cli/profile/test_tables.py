@@ -20,7 +20,7 @@ from support.published import FIGURE_5, SIZES
 import deepvm
 from deepvm.catalog.measured.tables import Tables, encode_tables, entry_of, load_tables, own_folder, save_entries
 from deepvm.cli.plan.open_catalogs import measured
-from deepvm.cli.profile.save import check_save, save
+from deepvm.cli.profile.save import check_save, entry_from, put
 from deepvm.core.cluster.instances import Gpu
 from deepvm.errors import DataError, RequestError
 
@@ -63,6 +63,10 @@ def eflops(value: float = 1.2e12, **changes: Any) -> dict[str, Any]:
 def scaling(**changes: Any) -> dict[str, Any]:
     points = [{"n": n, "seconds": 10 / s, "speedup": s} for n, s in ((1, 1), (2, 1.9), (4, 3.6), (8, 7), (16, 12))]
     return {"schema_version": "deepvm.scaling/1", "workload": WORKLOAD, "local": False, "points": points} | changes
+
+
+def save(document: dict[str, Any], *, force_local: bool = False, force_spread: bool = False, **types: Any) -> None:
+    put([entry_from(document, **types)], force_local=force_local, force_spread=force_spread)
 
 
 def saturation() -> dict[str, Any]:
