@@ -1,4 +1,4 @@
-"""``deepvm config``: what is set outside of the command line, and where."""
+"""``deepvm config``: what is set outside the command line, and where."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _row(name: str, setting: settings.Setting | None, secrets: Iterable[str]) ->
 
 
 def _safe(value: str | bool | None, secrets: Iterable[str]) -> str | bool | None:
-    """The value, unless somebody put a key of the environment into it."""
+    """The value, masked if it contains a secret from the environment."""
     return "***" if isinstance(value, str) and any(len(s) >= 4 and s in value for s in secrets) else value
 
 
@@ -77,5 +77,5 @@ def _cell(value: settings.Value | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text without what a terminal would obey."""
+    """The text with control characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,4 +1,4 @@
-"""Commands whose options files and the environment may set."""
+"""Commands whose options can be set by files and the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepvm.errors import DeepVMError, RequestError
 
 
 class _Defaults(dict[str, Any]):
-    """The settings as defaults of a command's options, read when the first option is not on the command line."""
+    """Settings as defaults of a command's options, read when the first option is missing on the command line."""
 
     def __init__(self, command: TyperCommand) -> None:
         super().__init__()
@@ -39,10 +39,10 @@ class _Defaults(dict[str, Any]):
 
 
 class ConfiguredCommand(TyperCommand):
-    """A command that takes from the environment and from files what the command line does not say."""
+    """A command that reads options missing on the command line from the environment and from files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options; an error about a value says who set it."""
+        """Parse the options; an error about a value names where it was set."""
         if not ctx.resilient_parsing:  # the shell asks for completions: a broken file must not disturb it
             ctx.default_map = _Defaults(self)
         try:
@@ -51,25 +51,25 @@ class ConfiguredCommand(TyperCommand):
             # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
             setting = _used(ctx).get(str(getattr(getattr(error, "param", None), "name", "")))
             if setting is not None and hasattr(error, "message"):
-                error.message = f"{error.message} {_said(setting)}"
+                error.message = f"{error.message} {_source_note(setting)}"
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error says which settings took part."""
+        """Run the command; an error names the settings that were used."""
         try:
             return super().invoke(ctx)
         except DeepVMError as error:
             used = _used(ctx)
             name = field_name(error.option) if isinstance(error, RequestError) else ""
             if name in used:
-                _add_note(error, _said(used[name]))
+                _add_note(error, _source_note(used[name]))
             elif used and not name:
                 given = ", ".join(f"{key_of(s.name)} ({s.source})" for s in used.values())
                 _add_note(error, f"Not from the command line: {given}; see 'deepvm config show'.")
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the help, with the defaults of deepvm: it must be the same everywhere, and work with a broken file."""
+        """Show the help with the built-in defaults: the same everywhere, even with a broken settings file."""
         ctx.default_map = None
         super().format_help(ctx, formatter)
 
@@ -78,7 +78,7 @@ def _used(ctx: Any) -> dict[str, Setting]:
     return ctx.default_map.used if isinstance(ctx.default_map, _Defaults) else {}
 
 
-def _said(setting: Setting) -> str:
+def _source_note(setting: Setting) -> str:
     return f"--{key_of(setting.name)} was set by {setting.source}."
 
 

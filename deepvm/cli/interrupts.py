@@ -1,4 +1,4 @@
-"""What Ctrl-C does to a process that is the command's: at every moment exit code 130, and one line at most.
+"""Ctrl-C ends the command with exit code 130 and at most one line, at any moment.
 
 Python's own answer, an exception, is right only while a command runs, which may have to tidy up. Where modules are
 loaded or taken down it is shown with a traceback, lost, or turned into another exception.

@@ -1,4 +1,4 @@
-"""One command at a time in one folder, or at one file: each would write over what the other notes there."""
+"""Lock an output folder or file, so that two commands do not overwrite each other's results."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from deepvm.errors import RequestError
 
 @contextlib.contextmanager
 def alone_in(folder: Path | None) -> Iterator[None]:
-    """Keep a second ``profile all`` out of the folder; None is no folder.
+    """Lock the folder of a ``profile all``; None is no folder.
 
     Raises:
-        RequestError: another one is at work in it.
+        RequestError: another process holds it.
     """
     if folder is None:
         yield
@@ -32,12 +32,12 @@ def alone_in(folder: Path | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone_at(file: Path | None) -> Iterator[None]:
-    """Keep a second ``profile scaling`` away from the file; None is no file.
+    """Lock the file of a ``profile scaling``; None is no file.
 
-    The file itself is replaced with each run, so the lock is on a hidden one beside it, which goes at the end.
+    The file is replaced after each run, so the lock is on a hidden one beside it, which is removed at the end.
 
     Raises:
-        RequestError: another one is at work on it.
+        RequestError: another process holds it.
     """
     lock = file.with_name(f".{file.name}.lock") if file is not None and file.name else None
     descriptor = _opened(lock, file) if lock is not None and file is not None else None
@@ -51,7 +51,7 @@ def alone_at(file: Path | None) -> Iterator[None]:
 
 
 def _opened(lock: Path, file: Path) -> int | None:
-    """The lock's descriptor, locked; None where no file can be made, which whoever writes the result will say."""
+    """The descriptor of the locked lock file; None where none can be made: writing the result will say why."""
     while True:
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -65,7 +65,7 @@ def _opened(lock: Path, file: Path) -> int | None:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # whoever had it has removed it between the two lines
+        os.close(descriptor)  # the previous holder has removed it in between
 
 
 def _lock(descriptor: int, place: Path, wanted: str) -> None:

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     if arguments is None:
         _write_anything()
-    _leave(_ended(words, debug, interrupts))
+    _leave(_run_reporting(words, debug, interrupts))
 
 
 def _write_anything() -> None:
@@ -61,8 +61,8 @@ def _write_anything() -> None:
         stream.reconfigure(errors="deepvm")  # type: ignore[union-attr]  # nobody has put another one in its place yet
 
 
-def _ended(words: list[str], debug: bool, interrupts: Interrupts) -> int:
-    """The exit code of a command; what went wrong has been said."""
+def _run_reporting(words: list[str], debug: bool, interrupts: Interrupts) -> int:
+    """Run a command, print its error if any, and return its exit code."""
     try:
         with interrupts:
             code = _run(words)
@@ -75,7 +75,7 @@ def _ended(words: list[str], debug: bool, interrupts: Interrupts) -> int:
             from traceback import print_exc
 
             print_exc()
-        return _said(error, words)
+        return _report(error, words)
     # A command that was interrupted may also end so; nothing has been said yet.
     return _interrupted() if interrupts.heard or code == INTERRUPTED else code
 
@@ -97,15 +97,15 @@ def _run(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _said(error: BaseException, words: list[str]) -> int:
-    """Say what went wrong; the exit code that belongs to it."""
+def _report(error: BaseException, words: list[str]) -> int:
+    """Print an error and return its exit code."""
     from deepvm.errors import DeepVMError, missing_extra
 
     if isinstance(error, ModuleNotFoundError):
         error = missing_extra(error) or error
     if isinstance(error, DeepVMError):
         # Notes are from deepvm.cli.configured: who set the value that was refused.
-        lines = [_message(error), *getattr(error, "__notes__", ()), *_misread(words)]
+        lines = [_message(error), *getattr(error, "__notes__", ()), *_single_dash_hints(words)]
         return _fail("\n".join(lines), error.exit_code)
     # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
     show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
@@ -115,7 +115,7 @@ def _said(error: BaseException, words: list[str]) -> int:
         explain(error, words)
         show(sys.stderr)
         if type(error).__name__ != "NoSuchOption":  # which has said so
-            sys.stderr.writelines(f"{line}\n" for line in _misread(words))
+            sys.stderr.writelines(f"{line}\n" for line in _single_dash_hints(words))
         return exit_code
     if isinstance(error, OSError):
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
@@ -126,8 +126,8 @@ def _said(error: BaseException, words: list[str]) -> int:
     )
 
 
-def _misread(words: list[str]) -> list[str]:
-    """What the option parser understood otherwise than it was meant."""
+def _single_dash_hints(words: list[str]) -> list[str]:
+    """Hints for long options written with one dash."""
     import typer
 
     from deepvm.cli.app import app

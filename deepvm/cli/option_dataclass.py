@@ -1,4 +1,4 @@
-"""How a record of options becomes the parameters of a command: declared once, offered by several."""
+"""Turn a dataclass of options into the parameters of a command, so that several commands can share it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def field_name(argument: str) -> str:
 
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function that takes a record of options.
+    """Make a command of a function that takes a dataclass of options.
 
     The parameter of ``function`` whose type is a dataclass is replaced, in its place, by one option for each field of
-    that dataclass; the function receives the record, filled.
+    that dataclass; the function receives an instance.
 
     Returns:
-        A function with a signature as if all options had been spelt out, which is what typer reads.
+        A function with the expanded signature, which typer reads.
     """
     parameters: list[inspect.Parameter] = []
     taken, record, names = "", None, frozenset[str]()

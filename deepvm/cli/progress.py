@@ -1,4 +1,4 @@
-"""How far something long is, on stderr: a bar on a terminal, else a line now and then; nothing for what is quick."""
+"""Progress of long work on stderr: a bar on a terminal, else a line now and then; nothing for short work."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _QUICK_S, _LINE_S = 0.7, 15.0
 
 
 class Progress:
-    """Counts up to a total; a context. It also speaks while nothing gets done at all."""
+    """A context that counts up to a total and also reports when nothing advances."""
 
     def __init__(self, total: int, unit: str) -> None:
-        """Of how many, and of what: ``runs``."""
+        """Args: how many of what, such as ``runs``."""
         self._total, self._unit, self._done = total, unit, 0
         self._began = time.monotonic()
         self._over = threading.Event()
@@ -25,12 +25,12 @@ class Progress:
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
-        """Begin."""
+        """Start reporting."""
         self._speaker.start()
         return self
 
     def advance(self, count: int) -> None:
-        """So many more are done."""
+        """Count so many more as done."""
         self._done += count
 
     def _speak(self) -> None:
@@ -58,7 +58,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._over.set()
         self._speaker.join()
         if self._bar is not None:

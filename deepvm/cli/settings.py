@@ -1,7 +1,7 @@
-"""Settings: what an option is when the command line does not say it, from the environment and from files.
+"""Settings: options from the environment and from files.
 
-The strongest first: the command line, ``DEEPVM_*`` variables, ``deepvm.toml`` in the current folder, the user's own
-file, the default. How they reach a command is in :mod:`deepvm.cli.configured`.
+In order of precedence: the command line, ``DEEPVM_*`` variables, ``deepvm.toml`` in the current folder, the user's own
+file, the default. Commands get them through :mod:`deepvm.cli.configured`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHER_VARIABLES = frozenset(
 """Variables of other parts, which are no options."""
 
 MAX_BYTES = 2**20
-"""Larger files are refused: whoever names one did not mean a file of a few settings."""
+"""Larger files are refused: they cannot be a file of settings."""
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _FILES = frozenset({"catalog", "quota", "tables", "job_file"})
@@ -50,7 +50,7 @@ Value = str | bool | list[str]
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that was set outside of the command line.
+    """A value that was set outside the command line.
 
     Attributes:
         name: of the field of :class:`~deepvm.cli.plan.options.PlanFlags`. value: as given.
@@ -80,12 +80,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Settings:
-    """All that is set outside of the command line.
+    """Everything that is set outside the command line.
 
     Attributes:
         by_name: the strongest setting of each option that has one.
         places: the files that were looked for, the strongest first.
-        misspelt: variables that are not settings but nearly have the name of one, which is the second word.
+        misspelt: unknown variables that are close to a known one, with that one's name.
     """
 
     by_name: Mapping[str, Setting]
@@ -294,7 +294,7 @@ def _text(value: Any) -> str:
 
 
 def _placed(value: Value, path: Path) -> Value:
-    """A file that is named in a file of settings is looked for beside it, not wherever the command is run."""
+    """Resolve a path relative to the settings file that names it, not to the working folder."""
     if not isinstance(value, str) or not value.lower().endswith((".json", ".csv", ".yaml", ".yml")):
         return value
     return str(path.parent / os.path.expanduser(value))
@@ -343,7 +343,7 @@ def value_for(setting: Setting, *, several: bool) -> Value:
 
 
 def default_of(name: str) -> Value | None:
-    """What an option is when nobody says anything; None where the catalog decides, or the user must."""
+    """The default of an option; None where the catalog decides, or where a value is required."""
     return getattr(_NOBODY, name) if name != "pw" else None
 
 

@@ -1,4 +1,4 @@
-"""How a command that has made something ends when it is told to."""
+"""What a command does when it is interrupted or terminated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deepvm.cli.output import say
 
 @contextmanager
 def cleaning_up() -> Iterator[None]:
-    """SIGTERM ends what is inside as an exception does, so that files and processes do not stay behind."""
+    """Turn SIGTERM into an exception, so that temporary files and processes are cleaned up."""
 
     def on_signal(number: int, _: object) -> None:
         raise SystemExit(128 + number)
@@ -26,7 +26,7 @@ def cleaning_up() -> Iterator[None]:
 
 @contextmanager
 def growing(place: Path | None) -> Iterator[None]:
-    """Whoever interrupts what is inside is told that nothing in the file or folder is lost."""
+    """On an interrupt, say that the results so far are kept in this file or folder."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

@@ -1,4 +1,4 @@
-"""What somebody meant whom the option parser does not understand; its own hints know no letters that changed places."""
+"""Suggestions for mistyped commands and options; the parser's own miss transposed letters."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ONE_DASH = re.compile(r"-([A-Za-z][\w-]+)(=.*)?", re.DOTALL)
 
 
 def explain(error: Any, words: Sequence[str]) -> None:
-    """Let an error of the option parser say what was meant.
+    """Add to an error of the option parser what was probably meant.
 
     Args:
-        error: it is changed.
+        error: changed in place.
         words: the command line.
     """
     context, option = getattr(error, "ctx", None), getattr(error, "option_name", "")
@@ -39,7 +39,7 @@ def explain(error: Any, words: Sequence[str]) -> None:
 
 
 def _no_such_option(option: str, words: Sequence[str], known: Sequence[str]) -> str:
-    """The parser names the first letter of ``-pw`` alone; what stands behind it is shown as it has to be written."""
+    """The parser names only the first letter of ``-pw``; show the whole word and how to write it."""
     at = next((i for i, w in enumerate(words) if _ONE_DASH.fullmatch(w) and w.startswith(option)), None)
     if option.startswith("--") or at is None:
         meant = did_you_mean(option, known) if option.startswith("--") else ""
@@ -51,7 +51,7 @@ def _no_such_option(option: str, words: Sequence[str], known: Sequence[str]) -> 
 
 
 def single_dashes(command: Any, words: Sequence[str]) -> Iterator[str]:
-    """A line for each word that is a long option with one dash, which the parser has read in another way."""
+    """A line for each long option written with one dash, which the parser has read differently."""
     known = set(_options(command))
     for word in words[: words.index("--")] if "--" in words else words:
         match = _ONE_DASH.fullmatch(word)
@@ -60,7 +60,7 @@ def single_dashes(command: Any, words: Sequence[str]) -> Iterator[str]:
 
 
 def command_of(group: Any, words: Sequence[str]) -> Any:
-    """The command that the words call, or the group where they stop to name one."""
+    """The command that the words call, or the last group they name."""
     for word in words:
         if not hasattr(group, "get_command"):
             break

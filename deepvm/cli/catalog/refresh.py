@@ -152,7 +152,7 @@ def _regions(named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ..
 
 
 def _explained(outcome: Outcome) -> Outcome:
-    """Nobody is asked only where there are no credentials."""
+    """A signal that was not asked for lacks credentials."""
     from dataclasses import replace
 
     from deepvm.catalog.signals.signal_words import title

@@ -1,4 +1,4 @@
-"""``deepvm ckpt``: look at checkpoints, check them, thin them out, get one back."""
+"""``deepvm ckpt``: list, verify, thin out and restore checkpoints."""
 
 from __future__ import annotations
 

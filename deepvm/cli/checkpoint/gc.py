@@ -1,4 +1,4 @@
-"""``deepvm ckpt gc``: remove old versions, and never the only good one."""
+"""``deepvm ckpt gc``: remove old versions, never the only good one."""
 
 from __future__ import annotations
 

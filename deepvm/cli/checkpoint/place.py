@@ -1,4 +1,4 @@
-"""Where the versions are that ``deepvm ckpt`` is asked about."""
+"""The PLACE argument of ``deepvm ckpt``: folders, memory nodes and buckets."""
 
 from __future__ import annotations
 

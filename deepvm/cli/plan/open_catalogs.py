@@ -1,4 +1,4 @@
-"""From the options that say where prices come from to catalogs."""
+"""Open the catalogs that the options name."""
 
 from __future__ import annotations
 

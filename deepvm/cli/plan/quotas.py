@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)
-"""What people write who mean a number of vCPUs, or nothing."""
+"""A number of vCPUs, or nothing, in place of a file."""
 
 
 def open_quotas(name: str | None, catalog: Catalog) -> tuple[Quota, ...] | None:

@@ -68,7 +68,7 @@ def everything(
     c4.xlarge --out here --save
     """
     from deepvm.cli.lock import alone_in
-    from deepvm.cli.profile.profile_parts import Campaign, Options
+    from deepvm.cli.profile.campaign import Campaign, Options
     from deepvm.core.units import parse_bytes
     from deepvm.profiling.hosts.launcher import Launcher
 

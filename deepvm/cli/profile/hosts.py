@@ -1,4 +1,4 @@
-"""What the profiling commands that use several machines have in common: how to get to them, and how long to wait."""
+"""Options shared by profiling commands that use several machines: hosts, launcher and timeouts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ START_TIMEOUT = 180.0
 
 
 def check_timeouts(start_timeout: float, timeout: float) -> None:
-    """Refuse waits that nobody means.
+    """Refuse unreasonable timeouts.
 
     Raises:
         RequestError: one is not 1 to 1 000 000 seconds.

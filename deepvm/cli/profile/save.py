@@ -1,4 +1,4 @@
-"""Saving what a profiling command found: ``--save`` of each of them, and ``deepvm tables import``."""
+"""Save measurements: ``--save`` of the profiling commands, and ``deepvm tables import``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_save(
     local: bool = False,
     force_local: bool = False,
 ) -> None:
-    """Find out before minutes of measuring that what is found could not be saved.
+    """Check, before minutes of measuring, that the result could be saved.
 
     Args:
         kind: of what is going to be measured.
@@ -212,7 +212,7 @@ def every_type() -> Catalog:
 
 
 def warn_of_types(types: Iterable[str], catalog: Catalog | None = None) -> None:
-    """Name those that are in no catalog: a mistyped type would never be used and never be missed."""
+    """Note types that are in no catalog: a mistyped type would silently never be used."""
     known = (catalog or every_type()).by_name
     for name in sorted(set(types) - set(known)):
         meant = did_you_mean(name, known)

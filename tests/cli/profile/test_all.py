@@ -19,7 +19,7 @@ from support.profiling.measurements import eflops_document, saturation_document,
 from support.profiling.namespaces import namespaces, why_not  # noqa: E402
 
 from deepvm.cli.lock import alone_in  # noqa: E402
-from deepvm.cli.profile.profile_parts import Campaign, Folder, Options  # noqa: E402
+from deepvm.cli.profile.campaign import Campaign, Folder, Options  # noqa: E402
 from deepvm.profiling.hosts.host_list import Host  # noqa: E402
 from deepvm.profiling.hosts.launcher import Launcher  # noqa: E402
 

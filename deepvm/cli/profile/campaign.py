@@ -1,4 +1,4 @@
-"""The parts of ``deepvm profile all``: measured one after the other, kept in a folder, not measured again."""
+"""The parts of ``deepvm profile all``: measured in turn, kept in a folder, skipped when already there."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Folder:
         return self.path / f"{title}.json"
 
     def check(self, part: Part) -> None:
-        """Refuse a document that was measured in another way; hosts may have been replaced, which is said.
+        """Refuse a document measured with other settings; note when hosts were replaced.
 
         Raises:
             RequestError: says what differs.
@@ -182,7 +182,7 @@ class Folder:
             return document, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
 
     def begin(self, part: Part) -> None:
-        """Note how it is going to be measured, before there is a file."""
+        """Record the settings before measuring."""
         self._note(part, None)
 
     def finish(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
@@ -210,7 +210,7 @@ class Campaign:
     """
 
     def __init__(self, options: Options, folder: Path | None) -> None:
-        """Refuse what cannot work, before minutes of measuring.
+        """Check the options before minutes of measuring.
 
         Raises:
             RequestError: an option cannot be used, or the folder was measured with others. DataError: it cannot be
