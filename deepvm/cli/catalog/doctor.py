@@ -47,7 +47,6 @@ def doctor(
         return
     from datetime import datetime, timezone
 
-
     # "all" is meant for prices; one look at the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region if r not in ("", "all"))
     regions = [DEFAULT_CLOUD.own_region(r, profile, os.environ) for r in named or [""]]
