@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud
-from deepvm.catalog.clouds.base import Cloud
+from deepvm.catalog.signals.cloud import Cloud
 
 REGISTRY: dict[str, Cloud] = {c.name: c for c in (AwsCloud(),)}
 

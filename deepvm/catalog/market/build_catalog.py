@@ -9,9 +9,9 @@ from decimal import Decimal
 from typing import Any
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
-from deepvm.catalog.clouds.base import Cloud
 from deepvm.catalog.market.eflops_estimates import PerformanceTable, performance_table
 from deepvm.catalog.market.price_filter import sift
+from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import (
     ADVISOR,
     HISTORY,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
-from deepvm.catalog.clouds.base import Cloud
 from deepvm.catalog.market.build_catalog import SignalMissingError, SpotChoice, assemble
 from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import Mode, Resolved, resolve_regions
 from deepvm.catalog.signals.signal import ADVISOR, MOST_HISTORY_DAYS, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
 from deepvm.catalog.signals.signal_words import listed

@@ -13,7 +13,7 @@ from deepvm.cli.output import TableJson, note, print_document
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from deepvm.catalog.clouds.base import Check
+    from deepvm.catalog.signals.cloud import Check
 
 SCHEMA_VERSION = "deepvm.doctor/1"
 SOMETHING_FAILED = 5
@@ -40,7 +40,7 @@ def doctor(
     Every check is a small read-only request; nothing is started or changed. Exit code 0 when nothing failed, else 5.
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
-    from deepvm.catalog.clouds.base import Check
+    from deepvm.catalog.signals.cloud import Check
 
     if iam:
         sys.stdout.write(DEFAULT_CLOUD.policy())
@@ -77,8 +77,8 @@ def doctor(
 
 def _check_cache() -> Check:
     """Whether answers of AWS can be kept; without that, deepvm works and is slow."""
-    from deepvm.catalog.clouds.base import Check
     from deepvm.catalog.signals.cache import default_folder
+    from deepvm.catalog.signals.cloud import Check
 
     folder = default_folder(os.environ)
     advice = "name a folder that may be written with DEEPVM_CACHE_DIR; without it every run asks AWS anew"

@@ -14,7 +14,7 @@ from support.command import Run
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws import checks
-from deepvm.catalog.clouds.base import Check
+from deepvm.catalog.signals.cloud import Check
 
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
 

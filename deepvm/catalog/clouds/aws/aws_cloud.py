@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from deepvm.catalog.clouds.aws import credentials, quota_codes, regions
-from deepvm.catalog.clouds.base import Check, Cloud, Region
+from deepvm.catalog.signals.cloud import Check, Cloud, Region
 from deepvm.catalog.signals.signal import ADVISOR, HISTORY, Provider
 
 # Account, providers and checks are imported in the methods: most commands ask nobody.

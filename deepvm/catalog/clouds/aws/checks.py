@@ -15,7 +15,7 @@ from deepvm.catalog.clouds.aws.errors import MOST_SKEW_S, Question
 from deepvm.catalog.clouds.aws.providers import PRICING_REGION, QuotasProvider
 from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
 from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
-from deepvm.catalog.clouds.base import Check
+from deepvm.catalog.signals.cloud import Check
 from deepvm.catalog.signals.signal import Signal
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError, DeepVMError

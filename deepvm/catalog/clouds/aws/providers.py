@@ -29,8 +29,8 @@ from deepvm.catalog.clouds.aws.responses import (
     read_zones,
     spot_gpu_types,
 )
-from deepvm.catalog.clouds.base import QuotaFamily
 from deepvm.catalog.signals import signal as kinds
+from deepvm.catalog.signals.cloud import QuotaFamily
 from deepvm.catalog.signals.signal import MOST_HISTORY_DAYS, Provider, Signal
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import RequestError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from deepvm.catalog.clouds.base import QuotaFamily
+from deepvm.catalog.signals.cloud import QuotaFamily
 
 
 def _family(name: str, on_demand_code: str, spot_code: str, letters: str = "") -> QuotaFamily:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from deepvm.catalog.clouds.aws.credentials import profile_name, profile_parts
-from deepvm.catalog.clouds.base import Region
+from deepvm.catalog.signals.cloud import Region
 from deepvm.core.spelling import did_you_mean
 from deepvm.errors import RequestError
 

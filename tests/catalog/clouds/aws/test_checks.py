@@ -15,7 +15,7 @@ from deepvm.catalog.clouds.aws.checks import check_aws
 from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
 from deepvm.catalog.clouds.aws.spot_advisor import URL_VARIABLE
-from deepvm.catalog.clouds.base import Check
+from deepvm.catalog.signals.cloud import Check
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError
 

@@ -1,4 +1,4 @@
-"""What deepvm asks of a cloud. A cloud is a folder beside this module and a line in the registry."""
+"""What deepvm asks of a cloud. A cloud is a folder of ``catalog/clouds`` and a line of its registry."""
 
 from __future__ import annotations
 
