@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.version_dir import check_job
 from deepvm.checkpoint.snapshot.mmap_snapshot import IntoFile
 from deepvm.checkpoint.snapshot.strategies import CloneFirst, Strategy
@@ -29,8 +28,6 @@ MTBF = "DEEPVM_MTBF"
 MTBF_S = 3600.0
 """The default."""
 _DEFAULT = "job"
-_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "glusterfs")
-_SHARED = ("tcp://", "tcps://", "s3://")
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -86,7 +83,7 @@ def name_of(job: Any) -> tuple[str, bool]:
 
 def warn_of_no_name(tiers: Sequence[Tier]) -> None:
     """Warn if an unnamed training uses a shared tier, where another unnamed one would be taken for it."""
-    places = [without_secrets(tier.url) for tier in tiers if _is_shared(tier)]
+    places = [without_secrets(tier.url) for tier in tiers if tier.shared]
     if places:
         log.warning(
             "this training has no name of its own, it is '%s'; another one without a name at %s would be taken for it: "
@@ -163,13 +160,6 @@ def choose_strategy(name: str, tiers: Sequence[Tier], job: str, world: int) -> S
             raise RequestError("strategy", name, f"for one rank; there are {world}: use C")
         return IntoFile(folders[0], job)
     raise RequestError("strategy", name, "C, G, D or layerwise")
-
-
-def _is_shared(tier: Tier) -> bool:
-    if isinstance(tier, FileTier):
-        kind = durable_write.medium(tier.folder.path).kind
-        return kind in _NETWORK or kind.startswith("fuse.")
-    return tier.url.startswith(_SHARED)
 
 
 def _whole(name: str, value: Any, least: int, hint: str) -> None:

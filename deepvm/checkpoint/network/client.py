@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.network.endpoint import Place, TcpDoor
@@ -39,6 +39,7 @@ _ADDRESS = re.compile(
 class Address:
     """Where a node listens. ``secure``: it speaks TLS."""
 
+    shared: ClassVar[bool] = True
     host: str
     port: int
     secure: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 class Door(Protocol):
@@ -33,7 +33,10 @@ class Place(Protocol):
 
     Attributes:
         url: for people. advice: what to look at when nobody answers.
+        shared: whether others than the processes of one ``mpirun`` can reach it.
     """
+
+    shared: ClassVar[bool]
 
     @property
     def url(self) -> str:

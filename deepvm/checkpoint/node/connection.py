@@ -22,8 +22,8 @@ from deepvm.checkpoint.network.protocol import (
 )
 from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.node.responses import Busy, Ticket
-from deepvm.checkpoint.node.store import Store
 from deepvm.checkpoint.node.version_registry import Shelf
+from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import CheckpointError, RequestError
 
 _LOG = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class Connection:
 
     def _list(self, frame: Frame) -> None:
         job = self._own(frame.body)
-        found = {m.version: m for m in (self._house.store.manifests(job) if self._house.store is not None else ())}
+        found = {m.version: m for m in (self._house.store.versions(job) if self._house.store is not None else ())}
         found |= {m.version: m for m in self._shelf.manifests(job)}
         damaged = [d for d in (self._house.store.damaged(job) if self._house.store else ()) if d.version not in found]
         rows = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in damaged[:_MOST_DAMAGED]]

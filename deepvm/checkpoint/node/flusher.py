@@ -15,8 +15,8 @@ from deepvm.checkpoint.files.retention import kept_of, outdated
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.node.eviction import Room
 from deepvm.checkpoint.node.partial_version import LEAST_BYTES, Arriving, GivenUpError
-from deepvm.checkpoint.node.store import Store
 from deepvm.checkpoint.node.versions import State, Version
+from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Flusher:
             now = time.monotonic()
             left = {job: self._end(rest) - now for job, rest in self._rests.items()}
             resting = {job: left_s for job, left_s in left.items() if left_s > 0}
-            early = LEAST_BYTES if self._store.streams else None
+            early = LEAST_BYTES if self._store.fills else None
             version = self._room.next_flush(min([1.0, *resting.values()]), resting, early)
             if version is None:
                 if self._room.closed:
@@ -182,7 +182,7 @@ class Flusher:
         recent.append(version.number)
         del recent[: -self._keep]
         try:
-            found = self._store.manifests(version.job)
+            found = self._store.versions(version.job)
             hold = self._room.held(version.job)
             numbers = {m.version for m in found}
             old = numbers - kept_of(found, self._keep, self._every)

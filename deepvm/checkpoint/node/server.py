@@ -19,8 +19,8 @@ from deepvm.checkpoint.network.protocol import PROOF_S, Channel, Refused, tune
 from deepvm.checkpoint.node.connection import Connection
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.refusals import Refusals
-from deepvm.checkpoint.node.store import open_store
 from deepvm.checkpoint.node.version_registry import Shelf
+from deepvm.checkpoint.tiers.registry import open_store
 from deepvm.errors import RequestError
 
 _LOG = logging.getLogger(__name__)
@@ -290,4 +290,4 @@ class Node:
         if self._door is not None:
             self._door.close()
         if self.store is not None:
-            self.store.release()
+            self.store.close()

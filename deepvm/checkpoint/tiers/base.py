@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.errors import CheckpointError
+from deepvm.errors import CheckpointError, RequestError
+
+
+@dataclass(frozen=True)
+class TierOptions:
+    """How the tier of a URL is opened.
+
+    Attributes:
+        session: a random text, the same for all tiers and ranks of this run.
+        keep: how many versions stay where the trainer decides that. every: also one for each so many steps; 0 for none.
+        option: what errors call the URL.
+    """
+
+    session: str
+    keep: int = 2
+    every: int = 0
+    option: str = "tiers"
+
+
+def refuse_query(url: str, option: str) -> None:
+    """Raise RequestError for a URL with a query or a fragment: dropping those would write elsewhere."""
+    if "?" in url or "#" in url:
+        raise RequestError(option, url, "a URL without ? and #; in a folder's name write %3F and %23")
 
 
 class Tier(ABC):
@@ -19,6 +42,8 @@ class Tier(ABC):
     acknowledged may be lost; it must never be given back as complete, nor harm those before it.
 
     Attributes:
+        form: its URLs, for errors. listed: whether ``deepvm ckpt`` can ask it, from outside the training.
+        shared: whether trainings on other machines may write there as well, so that each needs a name of its own.
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
             still being copied. To other tiers only finished copies are given.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
@@ -26,9 +51,17 @@ class Tier(ABC):
             as safe from that.
     """
 
+    form: ClassVar[str] = ""
+    listed: ClassVar[bool] = True
     streams: ClassVar[bool] = False
+    shared: bool = False
     volatile: bool = False
     away: ClassVar[bool] = True
+
+    @classmethod
+    def open(cls, url: str, options: TierOptions) -> Tier:
+        """The tier that a URL means. Raises RequestError, CheckpointError."""
+        raise NotImplementedError(f"{cls.__name__} has no URL")
 
     @property
     @abstractmethod

@@ -8,35 +8,55 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from io import FileIO
 from pathlib import Path
+from urllib.parse import unquote
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files import set_aside as aside
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.shared_file_write import put_part
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder, read_manifest, verify
+from deepvm.checkpoint.files.writer_lock import NODE, FileLock
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers.base import Tier
-from deepvm.errors import CheckpointError, RequestError
+from deepvm.checkpoint.tiers.base import Tier, TierOptions, refuse_query
+from deepvm.checkpoint.tiers.store import Store
+from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _MOST_SHOWN = 5
 
 log = logging.getLogger("deepvm.checkpoint")
 
 
-class FileTier(Tier):
+_URL = re.compile(r"(?i:file)://(?:localhost)?(?P<path>/[^\0]*)")
+_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "glusterfs")
+_READ_BYTES = 2**20
+"""Of memory for each reader, beside that for versions."""
+
+
+class FileTier(Store):
     """A folder; with several ranks one that all of them see."""
 
-    streams = True
-
+    form = "file:///folder"
+    streams = fills = True
     away = False  # nobody can tell a volume that outlives the machine from one that does not
 
-    def __init__(self, folder: Path, *, direct: bool = True, keep: int = 0, every: int = 0, session: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        direct: bool = True,
+        keep: int = 0,
+        every: int = 0,
+        session: str = "",
+        several_nodes: bool = False,
+    ) -> None:
         """Remember where; nothing is made before the first version.
 
         Args:
@@ -45,19 +65,31 @@ class FileTier(Tier):
             keep: how many versions stay, see :func:`deepvm.checkpoint.files.retention.kept`; 0 for all.
             every: see there.
             session: a random name of this run, the same on all ranks; for one rank not needed.
+            several_nodes: other memory nodes may write there, no two of them the versions of one job.
         """
         if keep or every:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
         self.folder = VersionFolder(folder, direct=direct)
         medium = durable_write.medium(folder)
         self.volatile = medium.volatile
-        if self.volatile:
-            log.warning("%s is %s", self.url, medium)
+        self.shared = medium.kind in _NETWORK or medium.kind.startswith("fuse.")
         self._level = Level.LOCAL if self.volatile else Level.DURABLE
         self._keep, self._every, self._session = keep, every, session
         self._jobs, self._warned = set[str](), set[str]()
         self._known: dict[str, set[int]] = {}
         self._writing = threading.RLock()
+        self._several_nodes, self._node_lock = several_nodes, FileLock(folder / NODE)
+
+    @classmethod
+    def open(cls, url: str, options: TierOptions) -> Tier:
+        """See :meth:`Tier.open`."""
+        folder = folder_of(url, options.option)
+        return cls(folder, keep=options.keep, every=options.every, session=options.session)
+
+    @classmethod
+    def open_store(cls, url: str, *, direct: bool = True, shared: bool = False) -> Store:
+        """See :class:`Store`."""
+        return cls(folder_of(url, "persist"), direct=direct, several_nodes=shared)
 
     @property
     def url(self) -> str:
@@ -65,7 +97,9 @@ class FileTier(Tier):
         return f"file://{self.folder.path}"
 
     def prove(self) -> None:
-        """See :meth:`Tier.prove`."""
+        """See :meth:`Tier.prove`; what lies in memory is said."""
+        if self.volatile:
+            log.warning("%s is %s", self.url, durable_write.medium(self.folder.path))
         place = self.folder.path
         while not place.exists() and place != place.parent:
             place = place.parent
@@ -99,6 +133,47 @@ class FileTier(Tier):
             self._told(shard, acknowledged)
             if self._keep:
                 self._prune(shard.job, shard.version)
+
+    def take(self) -> None:
+        """See :class:`Store`."""
+        path = self.folder.path
+        try:
+            durable_write.make_folder(path)
+            if not self._node_lock.take(shared=self._several_nodes):
+                raise CheckpointError(
+                    f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
+                )
+        except OSError as error:
+            raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
+        if not os.access(path, os.W_OK):
+            raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
+        # What another node or a trainer is writing now must not be taken for what a killed one left.
+        with self.folder.writer_lock.alone() as alone:
+            self.folder.sweep(0 if alone and not self._several_nodes else YOUNG_S)
+
+    def write(self, image: memoryview, manifest: Manifest) -> None:
+        """See :class:`Store`."""
+        self.folder.write(image, manifest)
+
+    def write_filling(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+    ) -> None:
+        """See :class:`Store`."""
+        self.folder.write_filling(image, job, version, final, manifest)
+
+    def unrecorded(self, job: str) -> set[int]:
+        """See :class:`Store`."""
+        return self.folder.unrecorded(job)
+
+    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+        """See :class:`Store`."""
+        path = self.folder.file(job, version)
+        manifest = read_manifest(path)
+        return manifest, _pieces(path.open("rb", buffering=0), path.name, manifest.size)
+
+    def delete(self, job: str, version: int) -> None:
+        """See :class:`Store`."""
+        self.folder.delete(job, version)
 
     def _told(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         acknowledged(self._level)
@@ -169,8 +244,32 @@ class FileTier(Tier):
         return path
 
     def close(self) -> None:
-        """Remove what was kept only to be overwritten by the next version."""
+        """Remove what was kept only to be overwritten by the next version, and let another node write there."""
         with self._writing:
             for job in self._jobs:
                 self.folder.drop_spare(job)
             self.folder.writer_lock.leave()
+            self._node_lock.release()
+
+
+def folder_of(url: str, option: str) -> Path:
+    """The folder of ``file:///folder``, where ``%20`` is a space. Raises RequestError."""
+    found = _URL.fullmatch(url)
+    if found is None or "\0" in (path := unquote(found["path"])):
+        raise RequestError(option, url, f"{FileTier.form}, with three slashes")
+    refuse_query(url, option)
+    return Path(path)
+
+
+def _pieces(stream: FileIO, name: str, size: int) -> Iterator[memoryview]:
+    """A file's bytes, each piece in the same memory."""
+    buffer = memoryview(bytearray(min(_READ_BYTES, size)))
+    with stream:
+        for start in range(0, size, _READ_BYTES):
+            piece, done = buffer[: size - start], 0
+            while done < len(piece):
+                count = stream.readinto(piece[done:])
+                if not count:
+                    raise DamagedError(f"{name}: the file is shorter than its commit record says")
+                done += count
+            yield piece

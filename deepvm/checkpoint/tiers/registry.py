@@ -1,56 +1,64 @@
-"""From a URL to a tier: each kind of place has one line here."""
+"""Storage tiers by URL scheme: a tier is one module and one line here."""
 
 from __future__ import annotations
 
-from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.tiers.storage_url import Bucket, parse_place
+import pkgutil
+from typing import cast
+
+from deepvm.checkpoint.tiers.base import Tier, TierOptions
+from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import RequestError
+
+TIERS = {
+    "file": "deepvm.checkpoint.tiers.file:FileTier",
+    "tcp": "deepvm.checkpoint.tiers.striped:StripedTier",
+    "tcps": "deepvm.checkpoint.tiers.striped:StripedTier",
+    "mpi": "deepvm.checkpoint.tiers.mpi:MpiTier",
+    "s3": "deepvm.checkpoint.tiers.s3:S3Tier",
+}
+"""Scheme -> ``module:class``, imported when first used."""
+
+
+def find_tier(url: str) -> type[Tier] | None:
+    """The class for a URL's scheme; None when there is none."""
+    home = TIERS.get(url.partition(":")[0].lower())
+    return cast("type[Tier]", pkgutil.resolve_name(home)) if home is not None else None
 
 
 def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str = "tiers") -> Tier:
-    """The tier that a URL means.
-
-    Args:
-        url: ``file:///folder``, ``tcp://host:port``, ``tcps://host:port`` (several nodes that share the
-            versions: ``tcp://host:port,host:port``), ``mpi://rank`` or ``s3://bucket/prefix``.
-        session: one random text for all tiers and ranks of this run.
-        keep: how many versions a place keeps where the trainer decides that.
-        every: also one for each so many steps; 0 for none.
-        option: what errors call the URL.
+    """The tier that a URL means; for the arguments see :class:`~deepvm.checkpoint.tiers.base.TierOptions`.
 
     Raises:
-        RequestError: no such kind of place.
+        RequestError: it means none.
         CheckpointError: the token of a memory node cannot be read.
     """
-    scheme, _, rest = url.partition("://")
-    if scheme in ("tcp", "tcps", "mpi"):
-        from deepvm.checkpoint.network.client import Address
-        from deepvm.checkpoint.network.token import token_from_environment
-        from deepvm.checkpoint.tiers.mpi import MpiPlace
-        from deepvm.checkpoint.tiers.tcp import TcpTier
+    kind = find_tier(url)
+    if kind is None:
+        raise RequestError(option, url, _forms(Tier))
+    return kind.open(url, TierOptions(session, keep, every, option))
 
-        token = token_from_environment()
-        urls = [f"{scheme}://{place}" for place in rest.split(",")]
-        nodes = [
-            TcpTier(MpiPlace.parse(u) if scheme == "mpi" else Address.parse(u, option), session, token) for u in urls
-        ]
-        if len(nodes) == 1:
-            return nodes[0]
-        from deepvm.checkpoint.tiers.striped import SplitTier
 
-        try:
-            return SplitTier(nodes)
-        except RequestError as error:
-            raise RequestError(option, url, error.allowed) from None
-    if not url.lower().startswith(("file:", "s3:")):
-        raise RequestError(
-            option, url, "file:///folder, tcp://host:port, tcps://host:port, mpi://rank or s3://bucket/prefix"
-        )
-    place = parse_place(url, option)
-    if isinstance(place, Bucket):
-        from deepvm.checkpoint.tiers.s3 import S3Tier
+def open_store(url: str, *, direct: bool = True, shared: bool = False) -> Store | None:
+    """The store that ``--persist`` means; None for no text.
 
-        return S3Tier(place.name, place.prefix, keep=keep, every=every)
-    from deepvm.checkpoint.tiers.file import FileTier
+    Args:
+        url: where.
+        direct: write past the page cache where the file system can.
+        shared: other nodes that say so too may write there; no two of them the versions of one job.
 
-    return FileTier(place, keep=keep, every=every, session=session)
+    Raises:
+        RequestError: it means none.
+    """
+    if not url:
+        return None
+    kind = find_tier(url)
+    if kind is None or not issubclass(kind, Store):
+        raise RequestError("persist", url, _forms(Store))
+    return kind.open_store(url, direct=direct, shared=shared)
+
+
+def _forms(base: type) -> str:
+    """What URLs of such tiers look like."""
+    kinds = cast("list[type[Tier]]", [pkgutil.resolve_name(home) for home in dict.fromkeys(TIERS.values())])
+    *forms, last = (kind.form for kind in kinds if issubclass(kind, base))
+    return f"{', '.join(forms)} or {last}" if forms else last

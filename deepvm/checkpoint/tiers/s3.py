@@ -19,6 +19,7 @@ import base64
 import contextlib
 import logging
 import os
+import re
 import secrets
 import threading
 from collections import deque
@@ -36,9 +37,10 @@ from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.base import Tier, TierOptions, refuse_query
 from deepvm.checkpoint.tiers.bucket import Bucket, checksum
 from deepvm.checkpoint.tiers.objects import UPCOMING, Objects, submit
+from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _MOST_PARTS = 10_000
@@ -46,10 +48,14 @@ _MOST_PARTS = 10_000
 log = logging.getLogger("deepvm.checkpoint")
 
 
-class S3Tier(Tier):
+_URL = re.compile(r"(?i:s3)://(?P<bucket>[^/\0]+)(?P<prefix>/[^\0]*)?")
+
+
+class S3Tier(Store):
     """A bucket, or a part of one. Only whole versions can be written here, as in a folder."""
 
-    streams = True
+    form = "s3://bucket/prefix"
+    streams = shared = True
 
     def __init__(
         self,
@@ -88,6 +94,16 @@ class S3Tier(Tier):
         self._writing = threading.RLock()
         self._counting, self._readers = threading.Lock(), 0
 
+    @classmethod
+    def open(cls, url: str, options: TierOptions) -> Tier:
+        """See :meth:`Tier.open`."""
+        return cls(*_parse(url, options.option), keep=options.keep, every=options.every)
+
+    @classmethod
+    def open_store(cls, url: str, *, direct: bool = True, shared: bool = False) -> Store:
+        """See :class:`Store`. A bucket has no lock: that no other node writes there is up to the user."""
+        return cls(*_parse(url, "persist"))
+
     @property
     def url(self) -> str:
         """See :class:`Tier`."""
@@ -111,13 +127,14 @@ class S3Tier(Tier):
                 self._prune(shard.job, shard.version)
 
     def write(self, image: memoryview, manifest: Manifest) -> None:
-        """Write a version whose checksums are known, and its commit record.
-
-        Raises:
-            CheckpointError: it could not be written; what was complete under its number before still is, or it is.
-        """
+        """See :class:`Store`."""
         with self._writing:
             self._store(manifest.job, manifest.version, image, iter([len(image)]), lambda: manifest)
+
+    def take(self) -> None:
+        """See :class:`Store`; a wrong name or a missing permission is said now, not with the first version."""
+        self.versions("job")
+        self.prove()
 
     def prove(self) -> None:
         """See :meth:`Tier.prove`: an upload that is given up at once."""
@@ -250,7 +267,7 @@ class S3Tier(Tier):
             log.warning("old versions stay: %s", error)
 
     def delete(self, job: str, version: int) -> None:
-        """Remove a version, first its record; nothing happens when it is not there. Raises CheckpointError."""
+        """See :class:`Store`; its record goes first."""
         key = self._objects.key(job, version)
         with self._bucket.told(f"remove {key}"):
             self._bucket.remove(key + SUFFIX, key + UPCOMING, key)
@@ -269,7 +286,7 @@ class S3Tier(Tier):
         return tuple(d for d in self._objects.look(job) if isinstance(d, Damage))
 
     def unrecorded(self, job: str) -> set[int]:
-        """The versions of a job whose object is alone. Raises CheckpointError."""
+        """See :class:`Store`."""
         return self._objects.unrecorded(job)
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
@@ -283,10 +300,12 @@ class S3Tier(Tier):
                     if name in sizes:
                         self._bucket.rename(name, name + added)
 
-    def manifest(self, job: str, version: int) -> Manifest | None:
-        """The commit record of a complete version, None where there is none. Raises CheckpointError."""
+    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+        """See :class:`Store`."""
         found = self._objects.state(job, version, self._objects.sizes(job)[0])
-        return found if isinstance(found, Manifest) else None
+        if not isinstance(found, Manifest):
+            raise FileNotFoundError(f"{self.url}: version {version} of {job}")
+        return found, self.chunks(found)
 
     def chunks(self, manifest: Manifest) -> Iterator[memoryview]:
         """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError.
@@ -363,3 +382,12 @@ class S3Tier(Tier):
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+
+
+def _parse(url: str, option: str) -> tuple[str, str]:
+    """Bucket and prefix, which is taken as it stands, as AWS's own command does. Raises RequestError."""
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise RequestError(option, url, S3Tier.form)
+    refuse_query(url, option)
+    return found["bucket"], found["prefix"] or ""

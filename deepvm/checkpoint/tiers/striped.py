@@ -37,8 +37,11 @@ from deepvm.checkpoint.format.stripe import (
     plan_part,
     read_part,
 )
+from deepvm.checkpoint.network.client import Address
+from deepvm.checkpoint.network.endpoint import Place
 from deepvm.checkpoint.network.protocol import Refused
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.network.token import token_from_environment
+from deepvm.checkpoint.tiers.base import Tier, TierOptions
 from deepvm.checkpoint.tiers.commit_barrier import Step
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
@@ -48,9 +51,10 @@ _PUT_S = 60.0
 _T = TypeVar("_T")
 
 
-class SplitTier(Tier):
+class StripedTier(Tier):
     """Memory nodes of which each keeps one part of every version."""
 
+    form = "tcp://host:port, tcps://host:port"
     streams = True
 
     def __init__(self, nodes: Sequence[TcpTier]) -> None:
@@ -63,9 +67,29 @@ class SplitTier(Tier):
         if not 2 <= len(nodes) <= MOST_PARTS or len(set(urls)) < len(urls):
             raise RequestError("tiers", ",".join(urls), f"2 to {MOST_PARTS} memory nodes, each once")
         self._nodes = tuple(nodes)
+        self.shared = any(node.shared for node in nodes)
         self._lock = threading.Lock()
         self._plans: dict[str, tuple[PartPlan, ...]] = {}
         self._holds: dict[str, int] = {}
+
+    @classmethod
+    def open(cls, url: str, options: TierOptions) -> Tier:
+        """See :meth:`Tier.open`; one node alone keeps whole versions."""
+        scheme, _, rest = url.partition("://")
+        token = token_from_environment()
+        endpoints = [cls.endpoint(f"{scheme}://{place}", options.option) for place in rest.split(",")]
+        nodes = [TcpTier(endpoint, options.session, token) for endpoint in endpoints]
+        if len(nodes) == 1:
+            return nodes[0]
+        try:
+            return cls(nodes)
+        except RequestError as error:
+            raise RequestError(options.option, url, error.allowed) from None
+
+    @classmethod
+    def endpoint(cls, url: str, option: str) -> Place:
+        """Where one node is. Raises RequestError."""
+        return Address.parse(url, option)
 
     @property
     def url(self) -> str:

@@ -77,6 +77,7 @@ class TcpTier(Tier):
             raise RequestError("token", "", "the memory node's token")
         if flows is not None and flows < 1 or not 4096 <= wire_bytes <= CHUNK_BYTES:
             raise RequestError("wire_bytes", wire_bytes, f"4096 to {CHUNK_BYTES}, over at least one flow")
+        self.shared = self._address.shared
         self._token, self._session = token.encode() if isinstance(token, str) else token, session
         self._flows, self._wire_bytes = flows, wire_bytes
         self._limit_s, self._await_s = limit_s, await_s

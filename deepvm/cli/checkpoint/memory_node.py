@@ -73,7 +73,7 @@ def serve(
 
     place: Place
     if listen == "mpi":
-        from deepvm.checkpoint.tiers.mpi import MpiPlace
+        from deepvm.checkpoint.network.mpi_endpoint import MpiPlace
 
         if tls_cert or tls_key:
             raise RequestError("tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS")

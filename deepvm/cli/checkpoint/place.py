@@ -25,11 +25,9 @@ def where_is(place: str) -> Path | str:
         return Path(place)
     if not place.startswith("file://"):
         return place
-    from deepvm.checkpoint.tiers.storage_url import parse_place
+    from deepvm.checkpoint.tiers.file import folder_of
 
-    found = parse_place(place, "PLACE")
-    assert isinstance(found, Path)
-    return found
+    return folder_of(place, "PLACE")
 
 
 def local(place: str) -> Path:
@@ -65,8 +63,9 @@ def open_place(place: str) -> Tier:
     """A memory node, or several, or a bucket. Raises RequestError, CheckpointError."""
     import secrets
 
-    if not place.startswith(("tcp://", "tcps://", "s3://")):
-        raise RequestError("PLACE", place, PLACE)
-    from deepvm.checkpoint.tiers.registry import open_tier
+    from deepvm.checkpoint.tiers.registry import find_tier, open_tier
 
+    kind = find_tier(place)
+    if kind is None or not kind.listed:
+        raise RequestError("PLACE", place, PLACE)
     return open_tier(place, secrets.token_hex(8), option="PLACE")

@@ -26,7 +26,6 @@ from deepvm.checkpoint.files.version_dir import VersionFolder, verify
 from deepvm.checkpoint.files.writer_lock import NODE, WRITERS, FileLock, WriterLock
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.format.shard import Level
-from deepvm.checkpoint.node.store import FolderStore
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError
 
@@ -80,24 +79,24 @@ class TestLocks:
             real(descriptor, how)
 
         monkeypatch.setattr(fcntl, "flock", seen)
-        store = FolderStore(tmp_path)
+        store = FileTier(tmp_path)
         store.take()
         assert set(locked) == {tmp_path / NODE, tmp_path / WRITERS}
         with pytest.raises(CheckpointError, match="another memory node"):
-            FolderStore(tmp_path).take()
-        store.release()
-        again = FolderStore(tmp_path)
+            FileTier(tmp_path).take()
+        store.close()
+        again = FileTier(tmp_path)
         again.take()
         assert VersionFolder(tmp_path).found() == () and names(tmp_path) == [NODE]
-        again.release()
+        again.close()
 
     def test_no_descriptor_is_left(self, tmp_path: Path) -> None:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
-            tier, store = FileTier(tmp_path), FolderStore(tmp_path)
+            tier, store = FileTier(tmp_path), FileTier(tmp_path)
             put(tier, 1)
             store.take()
-            store.release()
+            store.close()
             del tier, store
         assert len(os.listdir("/proc/self/fd")) == before
 
@@ -112,7 +111,7 @@ class TestLocks:
         assert put(tier, 1) == put(tier, 2) == [tier._level]
         assert len([m for m in caplog.messages if "No locks available" in m]) == 1
         with pytest.raises(CheckpointError, match="No locks available"):
-            FolderStore(tmp_path).take()
+            FileTier(tmp_path).take()
         tier.close()
 
     def test_who_clears_up_for_long_stops_nobody(
@@ -137,9 +136,9 @@ class TestSweeping:
 
         def node_starts(label: str) -> None:
             if label == "data.before-rename":
-                store = FolderStore(tmp_path)
+                store = FileTier(tmp_path)
                 store.take()
-                store.release()
+                store.close()
                 starts.append(label)
 
         with monkeypatch.context() as patch:
@@ -154,14 +153,14 @@ class TestSweeping:
         left = tmp_path / ".job-000000000009.pt.0123abcd.tmp"
         with holder(tmp_path / WRITERS, "shared") as trainer:
             left.write_bytes(b"half")
-            store = FolderStore(tmp_path)
+            store = FileTier(tmp_path)
             store.take()
             assert left.exists()
-            store.release()
+            store.close()
             trainer.send_signal(signal.SIGKILL)
         store.take()
         assert not left.exists()
-        store.release()
+        store.close()
 
     @pytest.mark.parametrize("who", ["node", "trainer"])
     def test_what_lost_its_record_stays_as_long_as_it_would_have(

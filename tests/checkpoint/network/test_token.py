@@ -64,7 +64,7 @@ class TestJobs:
                 assert both.versions(job) == (manifest,)
                 assert to.damaged(job) == ()
             (other,) = two.versions("two")
-            path = node.store._folder.file("two", 1)  # type: ignore[union-attr]
+            path = node.store.folder.file("two", 1)  # type: ignore[union-attr]
             before = path.read_bytes()
             forbidden: list[Callable[[], object]] = [
                 lambda: one.versions("two"),

@@ -321,7 +321,7 @@ def test_the_flusher_outlives_what_it_does_not_expect(tmp_path: Path, node_disk:
     with running(persist=tmp_path) as node:
         to = tier(node)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.store, "manifests", fail)
+            patch.setattr(node.store, "versions", fail)
             assert put(to, 1, layout, make_image(layout, 1)).wait(Level.DURABLE)
         assert put(to, 2, layout, make_image(layout, 2)).wait(Level.DURABLE)
         to.close()

@@ -38,9 +38,9 @@ from deepvm.checkpoint.node.eviction import Room
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.responses import Busy, Ticket
 from deepvm.checkpoint.node.slots import Slot
-from deepvm.checkpoint.node.store import FolderStore
 from deepvm.checkpoint.node.version_registry import Shelf
 from deepvm.checkpoint.node.versions import Claim, Job, Remembered, Session, State, Version
+from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError, DamagedError
 
 SIZE, LEASE_S, KEEP = 3000, 30.0, 2
@@ -151,7 +151,7 @@ class Turns(threading.Condition):
         return True
 
 
-class StepwiseStore(FolderStore):
+class StepwiseStore(FileTier):
     """A disk that a thread writes to step by step, and that has the bytes of the moment when they were written."""
 
     def write(self, image: memoryview, manifest: Manifest) -> None:
@@ -607,7 +607,7 @@ def test_the_protocol_for_long(machine: type[Protocol]) -> None:
 
 
 def newest_only(self: Flusher, version: Version) -> None:
-    for manifest in self._store.manifests(version.job)[KEEP - 1 :]:
+    for manifest in self._store.versions(version.job)[KEEP - 1 :]:
         self._store.delete(version.job, manifest.version)
 
 

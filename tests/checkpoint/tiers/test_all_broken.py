@@ -23,7 +23,7 @@ from deepvm.checkpoint.network.endpoint import Place as NodePlace  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.checkpoint.tiers.s3 import S3Tier  # noqa: E402
-from deepvm.checkpoint.tiers.striped import SplitTier  # noqa: E402
+from deepvm.checkpoint.tiers.striped import StripedTier  # noqa: E402
 from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
@@ -121,7 +121,7 @@ def node_place(folder: Path, nodes: int, where: Callable[[], NodePlace] = lambda
             made = [stack.enter_context(running(persist=path, listen=where())) for path in folders]
             session = f"run {next(starts)}"
             tiers = [TcpTier(node.address, session, TOKEN) for node in made]  # type: ignore[attr-defined]
-            yield [tiers[0] if nodes == 1 else SplitTier(tiers)]
+            yield [tiers[0] if nodes == 1 else StripedTier(tiers)]
 
     yield Place(open_tiers, [Folder(path) for path in folders])
 
@@ -149,7 +149,7 @@ PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "tcp,tcp": lambda folder: node_place(folder, 2),
 }
 if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi.py runs these tests under mpirun
-    from deepvm.checkpoint.tiers.mpi import MpiPlace
+    from deepvm.checkpoint.network.mpi_endpoint import MpiPlace
 
     PLACES = {"mpi": lambda folder: node_place(folder, 1, MpiPlace.here)}
 

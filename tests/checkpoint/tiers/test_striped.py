@@ -49,7 +49,7 @@ from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.tiers import striped as split_module  # noqa: E402
 from deepvm.checkpoint.tiers.commit_barrier import Step  # noqa: E402
 from deepvm.checkpoint.tiers.registry import open_tier  # noqa: E402
-from deepvm.checkpoint.tiers.striped import SplitTier  # noqa: E402
+from deepvm.checkpoint.tiers.striped import StripedTier  # noqa: E402
 from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError  # noqa: E402
 
@@ -61,20 +61,20 @@ def nodes(*folders: Path | None, memory: int = 64 * MIB, **settings: object) -> 
 
 
 @contextmanager
-def split(*places: object, session: str = "s1", **options: object) -> Iterator[SplitTier]:
+def split(*places: object, session: str = "s1", **options: object) -> Iterator[StripedTier]:
     urls = [p if isinstance(p, str) else p.url for p in places]  # type: ignore[attr-defined]
-    tier = SplitTier([TcpTier(url, session, TOKEN, **options) for url in urls])  # type: ignore[arg-type]
+    tier = StripedTier([TcpTier(url, session, TOKEN, **options) for url in urls])  # type: ignore[arg-type]
     yield tier
     tier.close()
 
 
-def put(tier: SplitTier, version: int, data: bytearray) -> Acks:
+def put(tier: StripedTier, version: int, data: bytearray) -> Acks:
     acks = Acks()
     tier.put(plain_shard(data, version), acks)
     return acks
 
 
-def newest(tier: SplitTier, folder: Path) -> tuple[int, bytes]:
+def newest(tier: StripedTier, folder: Path) -> tuple[int, bytes]:
     manifest = tier.versions("job")[0]
     return manifest.version, tier.fetch(manifest, folder).read_bytes()
 

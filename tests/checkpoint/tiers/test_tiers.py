@@ -27,7 +27,7 @@ from deepvm.checkpoint.snapshot.host_buffer import Filling
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.s3 import S3Tier
-from deepvm.checkpoint.tiers.striped import SplitTier
+from deepvm.checkpoint.tiers.striped import StripedTier
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
 
@@ -118,7 +118,7 @@ def node_bench(folder: Path, nodes: int, where: Callable[[], Place] = lambda: HE
 
         def make() -> Tier:
             tiers = [TcpTier(node.address, f"run {len(made)}", TOKEN) for node in running_nodes]  # type: ignore[attr-defined]
-            made.append(tiers[0] if nodes == 1 else SplitTier(tiers))
+            made.append(tiers[0] if nodes == 1 else StripedTier(tiers))
             return made[-1]
 
         def damage(job: str, version: int, offset: int) -> None:
@@ -160,7 +160,7 @@ FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
     "tcp-2": lambda folder: node_bench(folder, 2),
 }
 if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi.py runs these tests under mpirun
-    from deepvm.checkpoint.tiers.mpi import MpiPlace
+    from deepvm.checkpoint.network.mpi_endpoint import MpiPlace
 
     FACTORIES["mpi"] = lambda folder: node_bench(folder, 1, MpiPlace.here)
 

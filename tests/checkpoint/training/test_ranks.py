@@ -27,7 +27,7 @@ from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
 from deepvm.checkpoint.restore import restore_newest  # noqa: E402
-from deepvm.checkpoint.tiers.striped import SplitTier  # noqa: E402
+from deepvm.checkpoint.tiers.striped import StripedTier  # noqa: E402
 from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
 from deepvm.checkpoint.training.ranks import (  # noqa: E402
     Ranks,
@@ -315,7 +315,7 @@ def test_a_rank_that_cannot_have_a_version_says_so_to_the_others(tmp_path: Path)
 
 def test_a_name_that_no_node_can_take_is_said_to_all_ranks() -> None:
     meeting = Meeting()
-    nodes = SplitTier([TcpTier(f"tcp://127.0.0.1:{port}", "s", "a token") for port in (1, 2)])
+    nodes = StripedTier([TcpTier(f"tcp://127.0.0.1:{port}", "s", "a token") for port in (1, 2)])
     state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.SGD(model.parameters(), lr=0.1))
     found: list[Any] = [None, None]
 

@@ -23,7 +23,9 @@ from deepvm.checkpoint.network.client import Address
 from deepvm.checkpoint.network.token import Token, read_token, token_from_environment
 from deepvm.checkpoint.node import slots
 from deepvm.checkpoint.node.server import NodeSettings
-from deepvm.checkpoint.node.store import BucketStore, FolderStore, open_store
+from deepvm.checkpoint.tiers.file import FileTier
+from deepvm.checkpoint.tiers.registry import open_store
+from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.cli.checkpoint import memory_node
 from deepvm.cli.checkpoint.memory_node import _bytes, _table
 from deepvm.errors import RequestError
@@ -73,8 +75,8 @@ def test_sizes() -> None:
 def test_stores() -> None:
     assert open_store("") is None
     for url in ("file:///mnt/a%20b", "file://localhost/mnt/a b"):
-        assert cast(FolderStore, open_store(url)).url == "file:///mnt/a b"
-    assert cast(BucketStore, open_store("s3://bucket/run/")).url == "s3://bucket/run"
+        assert cast(FileTier, open_store(url)).url == "file:///mnt/a b"
+    assert cast(S3Tier, open_store("s3://bucket/run/")).url == "s3://bucket/run"
     for url in (
         "/mnt/ckpt",
         "file://mnt/ckpt",

@@ -24,8 +24,8 @@ from support.checkpoint.memory_nodes import (
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.node.store import Store, open_store
-from deepvm.checkpoint.tiers.registry import open_tier
+from deepvm.checkpoint.tiers.registry import open_store, open_tier
+from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import CheckpointError, RequestError
 
 
@@ -51,17 +51,17 @@ def test_a_version_comes_back(place: str) -> None:
     store, data = store_at(place), noise(2 * CHUNK_BYTES + 999, 3)
     store.write(memoryview(data), manifest_of(data, version=3))
     store.write(memoryview(data), manifest_of(data, version=12))
-    assert [m.version for m in store.manifests("job")] == [12, 3]
+    assert [m.version for m in store.versions("job")] == [12, 3]
     manifest, chunks = store.read("job", 3)
     assert manifest == manifest_of(data, version=3)
     assert b"".join(bytes(c) for c in chunks) == data
     store.delete("job", 12)
     store.delete("job", 99)
-    assert [m.version for m in store.manifests("job")] == [3]
+    assert [m.version for m in store.versions("job")] == [3]
     with pytest.raises(FileNotFoundError):
         store.read("job", 12)
-    assert store.manifests("other") == ()
-    store.release()
+    assert store.versions("other") == ()
+    store.close()
 
 
 def test_a_reader_of_a_folder_costs_little_memory(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_what_stays(place: str) -> None:
             assert to.settle(30)
             assert acks == [Level.REMOTE, Level.DURABLE]
         assert node.store is not None
-        assert until(lambda: [m.version for m in node.store.manifests("job")] == [21, 18, 12, 9])
-        assert [m.best for m in node.store.manifests("job")] == [False, False, False, True]
+        assert until(lambda: [m.version for m in node.store.versions("job")] == [21, 18, 12, 9])
+        assert [m.best for m in node.store.versions("job")] == [False, False, False, True]
         to.close()
 
 
