@@ -61,7 +61,7 @@ class Pending:
             return not self.wanted
 
 
-class Watcher:
+class AckPoller:
     """One thread and one connection for a job of one tier."""
 
     def __init__(self, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float) -> None:
@@ -78,7 +78,7 @@ class Watcher:
         self._link: Link | None = None
         self._closed = threading.Event()
         self._changed = threading.Condition(self._lock)
-        self._thread = threading.Thread(target=self._run, name="deepvm-tcp-watcher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="deepvm-tcp-poller", daemon=True)
         self._thread.start()
 
     def add(self, pending: Pending) -> None:
@@ -132,7 +132,7 @@ class Watcher:
                 stuck = {int(number): str(why) for number, why in fate.get("stuck", ())}
                 if self._tell(asked, fate["receiving"], fate["complete"], fate["durable"], stuck):
                     sequence = -1  # the word may be of a version that came meanwhile: asked again, it is
-            except Exception as error:  # anything: the trainer must not lose its watcher to a node's nonsense
+            except Exception as error:  # anything: the trainer must not lose its poller to a node's nonsense
                 self._part(error, told=parted)
                 parted = True
                 if self._closed.wait(pause_s):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn
 
 from deepvm.checkpoint.format.manifest import Damage, Manifest
-from deepvm.checkpoint.network.endpoint import Place, TcpDoor
+from deepvm.checkpoint.network.endpoint import Endpoint, TcpListener
 from deepvm.checkpoint.network.protocol import (
     FRAME_S,
     MOST_BODY,
@@ -63,11 +63,11 @@ class Address:
 
     @property
     def advice(self) -> str:
-        """See :class:`~deepvm.checkpoint.network.endpoint.Place`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Endpoint`."""
         return "is a memory node running there (deepvm memory-node serve), and may it be reached from here?"
 
     def open(self, limit_s: float) -> socket.socket:
-        """See :class:`~deepvm.checkpoint.network.endpoint.Place`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Endpoint`."""
         sock = socket.create_connection((self.host, self.port), timeout=max(limit_s, 0.001))
         try:
             tune(sock)
@@ -88,10 +88,10 @@ class Address:
             sock.close()
             raise
 
-    def listen(self, *, secure: bool = False) -> TcpDoor:
-        """See :class:`~deepvm.checkpoint.network.endpoint.Place`."""
+    def listen(self, *, secure: bool = False) -> TcpListener:
+        """See :class:`~deepvm.checkpoint.network.endpoint.Endpoint`."""
         try:
-            return TcpDoor(self.host, self.port, lambda host, port: Address(host, port, secure))
+            return TcpListener(self.host, self.port, lambda host, port: Address(host, port, secure))
         except OSError as error:
             raise CheckpointError(f"{self}: cannot listen there: {error.strerror or error}") from error
 
@@ -108,7 +108,7 @@ class Link:
         welcome: what it answered.
     """
 
-    def __init__(self, address: Place, token: Token | bytes, *, limit_s: float = _CONNECT_S) -> None:
+    def __init__(self, address: Endpoint, token: Token | bytes, *, limit_s: float = _CONNECT_S) -> None:
         """Connect and prove.
 
         Args:
@@ -229,7 +229,7 @@ def pairs_in(value: Any) -> list[tuple[int, int]]:
         raise BrokenError("ranges that are none") from None
 
 
-def node_status(address: Place, token: Token | bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:
+def node_status(address: Endpoint, token: Token | bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:
     """What a node says of itself.
 
     Raises:
@@ -246,7 +246,7 @@ def node_status(address: Place, token: Token | bytes, *, limit_s: float = 10.0) 
         raise unreachable(address, error) from error
 
 
-def unreachable(address: Place, error: OSError) -> CheckpointError:
+def unreachable(address: Endpoint, error: OSError) -> CheckpointError:
     """The error for a node that does not answer as it should."""
     return CheckpointError(f"{address.url}: {error.strerror or error or type(error).__name__}; {address.advice}")
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 
-class Door(Protocol):
+class Listener(Protocol):
     """Where peers come in."""
 
     @property
-    def place(self) -> Place:
+    def endpoint(self) -> Endpoint:
         """Where it is, as peers must call it."""
 
     def accept(self) -> tuple[socket.socket, str]:
@@ -28,7 +28,7 @@ class Door(Protocol):
         """Give it up."""
 
 
-class Place(Protocol):
+class Endpoint(Protocol):
     """An address.
 
     Attributes:
@@ -49,20 +49,20 @@ class Place(Protocol):
     def open(self, limit_s: float) -> socket.socket:
         """A connected stream socket, a TLS one where that is spoken. Raises OSError, or CheckpointError for TLS."""
 
-    def listen(self, *, secure: bool = False) -> Door:
+    def listen(self, *, secure: bool = False) -> Listener:
         """Let peers in, ``secure``: who will be spoken to by TLS. Raises CheckpointError."""
 
 
-class TcpDoor:
+class TcpListener:
     """A listening socket."""
 
-    def __init__(self, host: str, port: int, at: Callable[[str, int], Place]) -> None:
+    def __init__(self, host: str, port: int, at: Callable[[str, int], Endpoint]) -> None:
         """Listen.
 
         Args:
             host: an address of this machine.
             port: 0 picks one.
-            at: makes a place of what became of them.
+            at: makes an endpoint of what became of them.
 
         Raises:
             OSError: it cannot be had.
@@ -78,22 +78,22 @@ class TcpDoor:
         except BaseException:
             self._socket.close()
             raise
-        self.place = at(*self._socket.getsockname()[:2])
+        self.endpoint = at(*self._socket.getsockname()[:2])
 
     def accept(self) -> tuple[socket.socket, str]:
-        """See :class:`Door`."""
+        """See :class:`Listener`."""
         sock, where = self._socket.accept()
         return sock, f"{where[0]}:{where[1]}"
 
     def deserted(self) -> bool:
-        """See :class:`Door`; on a network somebody may always come."""
+        """See :class:`Listener`; on a network somebody may always come."""
         return False
 
     def shut(self) -> None:
-        """See :class:`Door`."""
+        """See :class:`Listener`."""
         with contextlib.suppress(OSError):  # wakes the thread in accept()
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """See :class:`Door`."""
+        """See :class:`Listener`."""
         self._socket.close()

@@ -14,14 +14,14 @@ _URL = re.compile(r"mpi://([0-9]{0,6})/?", re.ASCII)
 
 
 @dataclass(frozen=True)
-class MpiPlace:
-    """A process of this ``mpirun``; see :class:`~deepvm.checkpoint.network.endpoint.Place`."""
+class MpiEndpoint:
+    """A process of this ``mpirun``; see :class:`~deepvm.checkpoint.network.endpoint.Endpoint`."""
 
     shared: ClassVar[bool] = False
     rank: int
 
     @classmethod
-    def parse(cls, url: str) -> MpiPlace:
+    def parse(cls, url: str) -> MpiEndpoint:
         """Read ``mpi://RANK``, or ``mpi://`` for the last one; collective, see :func:`carrier`.
 
         Raises:
@@ -37,7 +37,7 @@ class MpiPlace:
         return cls(rank)
 
     @classmethod
-    def here(cls) -> MpiPlace:
+    def here(cls) -> MpiEndpoint:
         """This process; collective as well."""
         return cls(carrier().rank)
 
@@ -48,48 +48,48 @@ class MpiPlace:
 
     @property
     def advice(self) -> str:
-        """See :class:`~deepvm.checkpoint.network.endpoint.Place`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Endpoint`."""
         return "is that rank of mpirun a 'deepvm memory-node serve --listen mpi', and alive?"
 
     def open(self, limit_s: float) -> socket.socket:
-        """See :class:`~deepvm.checkpoint.network.endpoint.Place`; whether anybody serves shows when it is used."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Endpoint`; whether anybody serves shows when it is used."""
         return carrier().connect(self.rank)
 
-    def listen(self, *, secure: bool = False) -> MpiDoor:
-        """See :class:`~deepvm.checkpoint.network.endpoint.Place`."""
+    def listen(self, *, secure: bool = False) -> MpiListener:
+        """See :class:`~deepvm.checkpoint.network.endpoint.Endpoint`."""
         if secure:
             raise RequestError("tls_cert", "a certificate", "none: there is no TLS over MPI")
-        return MpiDoor(carrier())
+        return MpiListener(carrier())
 
     def __str__(self) -> str:
         """The URL."""
         return self.url
 
 
-class MpiDoor:
-    """Streams that other processes open; see :class:`~deepvm.checkpoint.network.endpoint.Door`."""
+class MpiListener:
+    """Streams that other processes open; see :class:`~deepvm.checkpoint.network.endpoint.Listener`."""
 
     def __init__(self, streams: Carrier) -> None:
         """Let them."""
-        self.place = MpiPlace(streams.rank)
+        self.endpoint = MpiEndpoint(streams.rank)
         self._streams, self._queue = streams, streams.serve()
 
     def accept(self) -> tuple[socket.socket, str]:
-        """See :class:`~deepvm.checkpoint.network.endpoint.Door`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Listener`."""
         found = self._queue.get()
         if found is None:
             raise OSError("closed")
         return found[0], f"mpi rank {found[1]}"
 
     def deserted(self) -> bool:
-        """See :class:`~deepvm.checkpoint.network.endpoint.Door`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Listener`."""
         return self._streams.deserted()
 
     def shut(self) -> None:
-        """See :class:`~deepvm.checkpoint.network.endpoint.Door`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Listener`."""
         self._streams.unserve()
         self._queue.put(None)
 
     def close(self) -> None:
-        """See :class:`~deepvm.checkpoint.network.endpoint.Door`."""
+        """See :class:`~deepvm.checkpoint.network.endpoint.Listener`."""
         self.shut()

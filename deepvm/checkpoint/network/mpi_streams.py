@@ -160,7 +160,7 @@ class Carrier:
         self._work: deque[Callable[[], None]] = deque()
         self._number = 0
         self._lock = threading.Lock()
-        self._door: queue.SimpleQueue[tuple[socket.socket, int] | None] | None = None
+        self._opened: queue.SimpleQueue[tuple[socket.socket, int] | None] | None = None
         self._gone: set[int] = set()
         self._nodes: set[int] = set()
         self._awaited = {self.rank}
@@ -201,14 +201,14 @@ class Carrier:
 
     def serve(self) -> queue.SimpleQueue[tuple[socket.socket, int] | None]:
         """Let the others open streams to this process; they come in a queue, with the rank that opened them."""
-        door: queue.SimpleQueue[tuple[socket.socket, int] | None] = queue.SimpleQueue()
-        self._door = door
+        opened: queue.SimpleQueue[tuple[socket.socket, int] | None] = queue.SimpleQueue()
+        self._opened = opened
         self._work.append(lambda: self._tell_all(_SERVE))
-        return door
+        return opened
 
     def unserve(self) -> None:
         """Let nobody in any more."""
-        self._door = None
+        self._opened = None
 
     def deserted(self) -> bool:
         """Whether every other process that is no node itself has ended or died, or cannot be heard any more."""
@@ -315,10 +315,10 @@ class Carrier:
                 _LOG.error("a stream of rank %d cannot be opened: %s", peer, error)
                 return
             self._add(_Stream(self, peer, number, far, opener=False))
-            if self._door is None:
+            if self._opened is None:
                 near.close()
             else:
-                self._door.put((near, peer))
+                self._opened.put((near, peer))
         elif kind in (_RESET_BY_OPENER, _RESET_BY_OTHER):
             stream = self._streams.get((peer, number, kind == _RESET_BY_OTHER))
             if stream is not None:

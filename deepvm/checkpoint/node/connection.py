@@ -21,8 +21,8 @@ from deepvm.checkpoint.network.protocol import (
     admit,
 )
 from deepvm.checkpoint.node.refusals import Refusals
-from deepvm.checkpoint.node.responses import Busy, Ticket
-from deepvm.checkpoint.node.version_registry import Shelf
+from deepvm.checkpoint.node.version_registry import VersionRegistry
+from deepvm.checkpoint.node.versions import Busy, Reservation
 from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import CheckpointError, RequestError
 
@@ -41,10 +41,10 @@ _ROLES = {
 }
 
 
-class House(Protocol):
+class NodeContext(Protocol):
     """What a connection needs of the node."""
 
-    shelf: Shelf
+    registry: VersionRegistry
     store: Store | None
     refusals: Refusals
 
@@ -61,13 +61,13 @@ class House(Protocol):
 class Connection:
     """One peer, in a thread of its own."""
 
-    def __init__(self, channel: Channel, house: House, token: bytes, peer: str) -> None:
+    def __init__(self, channel: Channel, node: NodeContext, token: bytes, peer: str) -> None:
         """Own the channel; ``peer`` is its address, for the log."""
-        self._channel, self._house, self._shelf, self._token, self.peer = channel, house, house.shelf, token, peer
+        self._channel, self._node, self._registry, self._token, self.peer = channel, node, node.registry, token, peer
         self._role = self._job = self._session = self._digest = self._token_job = ""
         self._proven = False
         self._world, self._rank = 1, 0
-        self._ticket: Ticket | None = None
+        self._reservation: Reservation | None = None
         self._answers: dict[Kind, Callable[[Frame], None]] = {
             Kind.HELLO: self._hello,
             Kind.LAYOUT: self._layout,
@@ -78,7 +78,7 @@ class Connection:
             Kind.LIST: self._list,
             Kind.GET: self._get,
             Kind.ASIDE: self._set_aside,
-            Kind.STATUS: lambda _: self._channel.send(Kind.METRICS, self._house.metrics()),
+            Kind.STATUS: lambda _: self._channel.send(Kind.METRICS, self._node.metrics()),
         }
 
     def abort(self) -> None:
@@ -93,7 +93,7 @@ class Connection:
         """Serve until the peer goes, or does what it must not."""
         try:
             self._token_job = admit(self._channel, self._token)
-            self._house.proven(self)
+            self._node.proven(self)
             self._proven = True
             while True:
                 self._answer()
@@ -112,15 +112,15 @@ class Connection:
             if self._refuse("internal", "internal error of the node, see its log"):
                 _LOG.exception("%s: internal error", self.peer)
         finally:
-            self._shelf.leave(self)
-            self._house.ended(self)
+            self._registry.leave(self)
+            self._node.ended(self)
             self._channel.close()
 
     def _refuse(self, code: str, message: str, *, quiet: bool = False) -> bool:
         """Say it to the peer, and mostly to the log; returns whether also to that."""
         if quiet:
             return False
-        told = self._house.refusals.tell(code if self._proven else "unproven", self.peer, message[:_LONGEST_PROBLEM])
+        told = self._node.refusals.tell(code if self._proven else "unproven", self.peer, message[:_LONGEST_PROBLEM])
         try:
             self._channel.send(Kind.ERROR, {"code": code, "message": message[:300]}, limit_s=1.0)
             self._channel.part()
@@ -137,7 +137,7 @@ class Connection:
         else:
             most = MOST_BODY
             if kind is Kind.LAYOUT:
-                most = self._shelf.most_document
+                most = self._registry.most_document
                 if length > most:
                     raise Refused("layout", f"a layout of {length} bytes; with its memory the node reads {most}")
             self._answers[kind](self._channel.rest(kind, length, most=most))
@@ -151,20 +151,20 @@ class Connection:
             raise Refused("token", f"the token is that of job {self._token_job!r}; this takes the node's own")
         known = True
         if self._role == "sender":
-            self._shelf.leave(self)
+            self._registry.leave(self)
             self._job, self._session = self._own(body), _text(body, "session", 64)
             self._digest = _text(body, "layout", 64)
             self._world = _whole(body, "world", 1, 4096)
             self._rank = _whole(body, "rank", 0, self._world - 1)
-            self._ticket = None
-            known = self._shelf.enter(self, self._job, self._session, self._world, self._rank, self._digest)
+            self._reservation = None
+            known = self._registry.enter(self, self._job, self._session, self._world, self._rank, self._digest)
         self._channel.send(
             Kind.WELCOME,
             {
                 "layout": known,
-                "persists": self._shelf.persists and not self._shelf.lacks,
-                "lacks": self._shelf.lacks,
-                "lease_s": self._shelf.lease_s,
+                "persists": self._registry.persists and not self._registry.lacks,
+                "lacks": self._registry.lacks,
+                "lease_s": self._registry.lease_s,
             },
         )
 
@@ -177,36 +177,36 @@ class Connection:
         return job
 
     def _layout(self, frame: Frame) -> None:
-        layout = self._shelf.read_layout(frame.raw)
+        layout = self._registry.read_layout(frame.raw)
         if layout.digest != self._digest or layout.world != self._world or self._rank >= self._world:
             raise Refused("layout", "the layout is not the one that was announced")
-        self._shelf.learn(self._job, self._session, layout, len(frame.raw))
+        self._registry.learn(self._job, self._session, layout, len(frame.raw))
         self._channel.send(Kind.PONG)
 
     def _reserve(self, frame: Frame) -> None:
         number, put = _whole(frame.body, "version", 0, 2**63 - 1), _text(frame.body, "put", 64)
         hold = _whole(frame.body, "hold", 0, 2**63 - 1) if "hold" in frame.body else None
-        self._ticket = None
+        self._reservation = None
         best = frame.body.get("best") is True
         attempt = _whole(frame.body, "attempt", 0, 2**63 - 1) if "attempt" in frame.body else 0
         who = self._job, self._session, self._digest, self._rank
-        answer = self._shelf.reserve(self, *who, number, put, hold=hold, best=best, attempt=attempt)
+        answer = self._registry.reserve(self, *who, number, put, hold=hold, best=best, attempt=attempt)
         if isinstance(answer, Busy):
             self._channel.send(
                 Kind.RETRY_AFTER, {"seconds": answer.retry_after_s, "reason": answer.reason, "version": number}
             )
             return
-        self._ticket = answer
-        with self._shelf.changed:
+        self._reservation = answer
+        with self._registry.changed:
             received = answer.received[:_MOST_MISSING]
         point("node.before-credit")
         self._channel.send(Kind.CREDIT, {"version": number, "received": received})
 
     def _data(self, length: int) -> None:
         piece = self._channel.piece(length)
-        if self._ticket is None:
+        if self._reservation is None:
             raise BrokenError("DATA before CREDIT")
-        claim = self._shelf.claim(self, self._ticket, piece.offset, piece.offset + piece.length)
+        claim = self._registry.claim(self, self._reservation, piece.offset, piece.offset + piece.length)
         if claim is None:
             # Little memory: each of many connections may send what is here already.
             sink = memoryview(bytearray(min(piece.length, _SINK_BYTES)))
@@ -220,25 +220,25 @@ class Connection:
             atoms = claim.version.plan.cuts.atoms(claim.view, claim.start)
             verified = atoms if total(atoms) == piece.crc else None
         finally:
-            self._shelf.settle(claim, verified)
+            self._registry.settle(claim, verified)
         if verified is None:  # the sender learns of it with its commit, and sends these bytes again
-            self._shelf.damaged()
+            self._registry.damaged()
             why = f"bytes at {piece.offset} of version {claim.version.number} came damaged"
-            self._house.refusals.tell("damaged", self.peer, why)
+            self._node.refusals.tell("damaged", self.peer, why)
 
     def _commit(self, frame: Frame) -> None:
         number = _whole(frame.body, "version", 0, 2**63 - 1)
-        if self._ticket is None or self._ticket.version.number != number:
+        if self._reservation is None or self._reservation.version.number != number:
             raise Refused("stale", f"version {number} of {self._job!r} is not being received here")
-        receipt = self._shelf.commit(self._ticket)
+        reply = self._registry.commit(self._reservation)
         point("node.before-ack")
         self._channel.send(
             Kind.ACK,
             {
                 "version": number,
-                "missing": receipt.missing[:_MOST_MISSING],
-                "complete": receipt.complete,
-                "durable": receipt.durable,
+                "missing": reply.missing[:_MOST_MISSING],
+                "complete": reply.complete,
+                "durable": reply.durable,
             },
         )
         point("node.after-ack")
@@ -246,23 +246,23 @@ class Connection:
     def _wait(self, frame: Frame) -> None:
         body = frame.body
         limit_s = _whole(body, "limit_ms", 0, int(_LONGEST_POLL_S * 1000)) / 1000
-        fate = self._shelf.wait(self._job, self._session, _whole(body, "sequence", -1, 2**63 - 1), limit_s)
+        states = self._registry.wait(self._job, self._session, _whole(body, "sequence", -1, 2**63 - 1), limit_s)
         self._channel.send(
             Kind.STATE,
             {
-                "sequence": fate.sequence,
-                "receiving": fate.receiving,
-                "complete": fate.complete,
-                "durable": fate.durable,
-                "stuck": fate.stuck,
+                "sequence": states.sequence,
+                "receiving": states.receiving,
+                "complete": states.complete,
+                "durable": states.durable,
+                "stuck": states.stuck,
             },
         )
 
     def _list(self, frame: Frame) -> None:
         job = self._own(frame.body)
-        found = {m.version: m for m in (self._house.store.versions(job) if self._house.store is not None else ())}
-        found |= {m.version: m for m in self._shelf.manifests(job)}
-        damaged = [d for d in (self._house.store.damaged(job) if self._house.store else ()) if d.version not in found]
+        found = {m.version: m for m in (self._node.store.versions(job) if self._node.store is not None else ())}
+        found |= {m.version: m for m in self._registry.manifests(job)}
+        damaged = [d for d in (self._node.store.damaged(job) if self._node.store else ()) if d.version not in found]
         rows = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in damaged[:_MOST_DAMAGED]]
         self._channel.send(Kind.VERSIONS, {"count": len(found), "damaged": rows})
         for number in sorted(found, reverse=True):
@@ -273,27 +273,27 @@ class Connection:
         job, numbers = self._own(frame.body), frame.body.get("versions")
         if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
             raise RequestError("versions", type(numbers).__name__, "a list of whole numbers")
-        if self._house.store is not None:
-            self._house.store.set_aside(job, numbers)
+        if self._node.store is not None:
+            self._node.store.set_aside(job, numbers)
         _LOG.warning("%s: a training of %s begins anew; damaged versions were set aside", self.peer, job)
         self._channel.send(Kind.PONG)
 
     def _get(self, frame: Frame) -> None:
         job, number = self._own(frame.body), _whole(frame.body, "version", 0, 2**63 - 1)
-        version = self._shelf.borrow(job, number)
+        version = self._registry.borrow(job, number)
         if version is None:
             manifest, chunks = self._stored(job, number)
             self._channel.send(Kind.MANIFEST, manifest.to_json())
             self._send_chunks(chunks, 0)
         else:
             known = version.manifest
-            self._shelf.unpin(version)
+            self._registry.unpin(version)
             assert known is not None
             self._channel.send(Kind.MANIFEST, known.to_json())
             # Pieces are copied: a reader that takes hours must not keep others from the slot. It gets the rest from
             # the disk then.
             start, buffer = 0, memoryview(bytearray(min(_READ_BYTES, known.size)))
-            while start < known.size and self._shelf.copy(version, start, piece := buffer[: known.size - start]):
+            while start < known.size and self._registry.copy(version, start, piece := buffer[: known.size - start]):
                 self._channel.send_data(start, piece, label="node.mid-send")
                 start += len(piece)
             if start < known.size:
@@ -305,8 +305,8 @@ class Connection:
 
     def _stored(self, job: str, number: int) -> tuple[Manifest, Iterator[memoryview]]:
         try:
-            if self._house.store is not None:
-                return self._house.store.read(job, number)
+            if self._node.store is not None:
+                return self._node.store.read(job, number)
         except FileNotFoundError:
             pass
         raise Refused("gone", f"version {number} of {job!r} is not here")

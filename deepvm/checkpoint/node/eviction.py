@@ -16,7 +16,7 @@ _PLENTY = 2
 _COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "received_bytes")
 
 
-class Room:
+class VersionMemory:
     """Versions in slots.
 
     Attributes:
@@ -182,9 +182,9 @@ class Room:
         """Give a version up; its slot is free once ``_reuse`` finds nobody in it."""
         here = self.jobs.get(version.job)
         if here is not None:
-            for shelf in (here.partial, here.complete):
-                if shelf.get(version.number) is version:
-                    del shelf[version.number]
+            for registry in (here.partial, here.complete):
+                if registry.get(version.number) is version:
+                    del registry[version.number]
             here.sequence += 1
         if version.state is not State.COMPLETE:
             self.counts["dropped"] += 1

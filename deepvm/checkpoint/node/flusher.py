@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 
 from deepvm.checkpoint.files.retention import kept_of, outdated
 from deepvm.checkpoint.format.manifest import Manifest
-from deepvm.checkpoint.node.eviction import Room
-from deepvm.checkpoint.node.partial_version import LEAST_BYTES, Arriving, GivenUpError
+from deepvm.checkpoint.node.eviction import VersionMemory
+from deepvm.checkpoint.node.partial_version import LEAST_BYTES, GivenUpError, PartialVersion
 from deepvm.checkpoint.node.versions import State, Version
 from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import CheckpointError
@@ -39,7 +39,7 @@ class FlushTimes:
 
 
 @dataclass
-class _Rest:
+class _Backoff:
     """A job whose version could not be written. ``since``, monotonic, for ``pause_s``; ``failures`` in a row."""
 
     since: float
@@ -54,18 +54,18 @@ class _LaterError(CheckpointError):
 class Flusher:
     """One thread; a version that cannot be written stays in memory, and is tried again, other jobs' before it."""
 
-    def __init__(self, room: Room, store: Store, *, keep: int, every: int = 0) -> None:
+    def __init__(self, memory: VersionMemory, store: Store, *, keep: int, every: int = 0) -> None:
         """Wait for ``start``.
 
         Args:
-            room: where versions come from.
+            memory: where versions come from.
             store: where they go.
             keep: newest versions of each job that stay there.
             every: also one for each so many steps; 0 for none.
         """
-        self._room, self._store, self._keep, self._every = room, store, keep, every
+        self._memory, self._store, self._keep, self._every = memory, store, keep, every
         self._recent: dict[str, list[int]] = {}
-        self._rests: dict[str, _Rest] = {}
+        self._backoffs: dict[str, _Backoff] = {}
         self._times = FlushTimes()
         self._thread = threading.Thread(target=self._run, name="deepvm-flusher", daemon=True)
 
@@ -74,7 +74,7 @@ class Flusher:
         self._thread.start()
 
     def join(self, limit_s: float) -> None:
-        """Wait for the thread's end, after the room was closed."""
+        """Wait for the thread's end, after the memory was closed."""
         self._thread.join(limit_s)
 
     @property
@@ -85,38 +85,38 @@ class Flusher:
     def _run(self) -> None:
         while True:
             now = time.monotonic()
-            left = {job: self._end(rest) - now for job, rest in self._rests.items()}
+            left = {job: self._end(rest) - now for job, rest in self._backoffs.items()}
             resting = {job: left_s for job, left_s in left.items() if left_s > 0}
             early = LEAST_BYTES if self._store.fills else None
-            version = self._room.next_flush(min([1.0, *resting.values()]), resting, early)
+            version = self._memory.next_flush(min([1.0, *resting.values()]), resting, early)
             if version is None:
-                if self._room.closed:
+                if self._memory.closed:
                     return
                 continue
             try:
                 done = self._write(version)
             finally:
-                self._room.unpin(version)
+                self._memory.unpin(version)
             if done is not None:
                 self._note(version.job, done)
 
     def _note(self, job: str, done: bool) -> None:
         """Let a job rest whose version could not be written, longer each time."""
-        before = self._rests.pop(job, None)
+        before = self._backoffs.pop(job, None)
         if done:
             if before is not None and before.failures >= _STUCK:
-                self._room.disk_fails(job, "")
+                self._memory.disk_fails(job, "")
             return
-        rest = _Rest(time.monotonic(), _FIRST_RETRY_S)
+        rest = _Backoff(time.monotonic(), _FIRST_RETRY_S)
         if before is not None:
             rest = replace(rest, pause_s=min(2 * before.pause_s, _LAST_RETRY_S), failures=before.failures + 1)
-        self._rests[job] = rest
+        self._backoffs[job] = rest
         if rest.failures == _STUCK:  # once may be an accident; what is tried again may work after all
-            self._room.disk_fails(job, self._times.last_error[:300])
+            self._memory.disk_fails(job, self._times.last_error[:300])
 
-    def _end(self, rest: _Rest) -> float:
+    def _end(self, rest: _Backoff) -> float:
         """When a job is tried again; sooner once the node is stopping."""
-        return rest.since + (min(rest.pause_s, _FIRST_RETRY_S) if self._room.stopping else rest.pause_s)
+        return rest.since + (min(rest.pause_s, _FIRST_RETRY_S) if self._memory.stopping else rest.pause_s)
 
     def _write(self, version: Version) -> bool | None:
         """Write a version; returns whether that was done, None where it was given up for now."""
@@ -142,7 +142,7 @@ class Flusher:
         self._times.flushed += 1
         self._times.last_s, self._times.longest_s = took, max(took, self._times.longest_s)
         self._times.total_s += took
-        self._room.flushed(version)
+        self._memory.flushed(version)
         _LOG.info("version %d of %s is on disk, %.3f s", version.number, version.job, took)
         self._retain(version)
         return True
@@ -153,19 +153,19 @@ class Flusher:
         Raises:
             _LaterError: that was given up, or failed before it was complete.
         """
-        arriving = Arriving(self._room, version)
+        partial = PartialVersion(self._memory, version)
 
         def manifest() -> Manifest:
             assert version.manifest is not None  # it is complete, or this is not asked
             return version.manifest
 
         try:
-            self._store.write_filling(version.image, version.job, version.number, arriving.final(), manifest)
+            self._store.write_filling(version.image, version.job, version.number, partial.final(), manifest)
         except Exception as error:
-            if isinstance(error, GivenUpError) or not arriving.complete_s:
+            if isinstance(error, GivenUpError) or not partial.complete_s:
                 raise _LaterError(str(error)) from error
             raise
-        return arriving.complete_s
+        return partial.complete_s
 
     def _retain(self, version: Version) -> None:
         """Delete old versions of a job: all but what the policy keeps, and the last that were written.
@@ -183,7 +183,7 @@ class Flusher:
         del recent[: -self._keep]
         try:
             found = self._store.versions(version.job)
-            hold = self._room.held(version.job)
+            hold = self._memory.held(version.job)
             numbers = {m.version for m in found}
             old = numbers - kept_of(found, self._keep, self._every)
             old |= outdated(numbers, self._store.unrecorded(version.job), self._keep, self._every)

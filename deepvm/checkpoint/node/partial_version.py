@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.crc_combine import Atom, total
-from deepvm.checkpoint.node.eviction import Room
+from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.versions import State, Version
 from deepvm.errors import CheckpointError
 
@@ -26,12 +26,12 @@ class GivenUpError(CheckpointError):
     """The version will not be written now."""
 
 
-class Arriving:
+class PartialVersion:
     """The bytes of a version, from the first on, as they become final."""
 
-    def __init__(self, room: Room, version: Version) -> None:
+    def __init__(self, memory: VersionMemory, version: Version) -> None:
         """Look on; the caller has pinned the version."""
-        self._room, self._version = room, version
+        self._memory, self._version = memory, version
         self._renewed, self._here, self._taken = version.renewed, 0, 0
         self._atoms: dict[int, Atom] = {}
         self.complete_s = 0.0
@@ -48,10 +48,10 @@ class Arriving:
         for end in seal(self._version.image, self._version.plan.layout, ready=self._wait, summed=self._sum):
             if end < size:
                 yield end
-        with self._room.changed:
+        with self._memory.changed:
             self._heed()
             while self._version.state is not State.COMPLETE:
-                self._room.changed.wait(_SILENCE_S)
+                self._memory.changed.wait(_SILENCE_S)
                 self._heed()
         self.complete_s = time.monotonic()
         yield size
@@ -59,7 +59,7 @@ class Arriving:
     def _wait(self, end: int) -> None:
         """Until the bytes below ``end`` are verified."""
         version, last = self._version, time.monotonic()
-        with self._room.changed:
+        with self._memory.changed:
             self._heed()
             while self._here < end:
                 here = version.plan.layout.size if version.state is State.COMPLETE else version.reach(self._here)
@@ -68,7 +68,7 @@ class Arriving:
                 elif time.monotonic() > last + _SILENCE_S:
                     raise GivenUpError(f"nothing comes of version {version.number}")
                 else:
-                    self._room.changed.wait(_POLL_S)
+                    self._memory.changed.wait(_POLL_S)
                     self._heed()
             self._atoms.update((atom.start, atom) for atom in version.atoms[self._taken :])
             self._taken = max(self._taken, len(version.atoms))
@@ -80,9 +80,9 @@ class Arriving:
             raise GivenUpError(f"some of version {version.number} came anew")
         if version.state is State.COMPLETE:
             return
-        if version.state is State.DROPPED or self._room.closed or self._room.given_up(version):
+        if version.state is State.DROPPED or self._memory.closed or self._memory.given_up(version):
             raise GivenUpError(f"version {version.number} will not be complete")
-        if self._room.queue:
+        if self._memory.queue:
             raise GivenUpError("complete versions go first")
 
     def _sum(self, offset: int, length: int) -> int:

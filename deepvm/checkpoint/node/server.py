@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.checkpoint.files.retention import kept
-from deepvm.checkpoint.network.endpoint import Door, Place
+from deepvm.checkpoint.network.endpoint import Endpoint, Listener
 from deepvm.checkpoint.network.protocol import PROOF_S, Channel, Refused, tune
 from deepvm.checkpoint.node.connection import Connection
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.refusals import Refusals
-from deepvm.checkpoint.node.version_registry import Shelf
+from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.checkpoint.tiers.registry import open_store
 from deepvm.errors import RequestError
 
@@ -41,7 +41,7 @@ class NodeSettings:
         shared: other nodes that say so too may write into the folder; no two of them the versions of one job.
     """
 
-    listen: Place
+    listen: Endpoint
     token: bytes = field(repr=False)
     memory_bytes: int
     persist: str = ""
@@ -86,24 +86,24 @@ class Node:
             lacks = "start it with --persist to have versions on its disk too"
         elif self.store.volatile:
             lacks = f"{self.store.url} lies in that machine's memory too; start it with --persist on a disk"
-        self.shelf = Shelf(
+        self.registry = VersionRegistry(
             settings.memory_bytes, persists=self.store is not None, lacks=lacks, lease_s=settings.lease_s
         )
         self.flusher = None
         if self.store is not None:
-            self.flusher = Flusher(self.shelf, self.store, keep=settings.keep, every=settings.keep_every)
+            self.flusher = Flusher(self.registry, self.store, keep=settings.keep, every=settings.keep_every)
         self.refusals = Refusals()
         self._lock = threading.Lock()
         self._strangers: dict[Connection, None] = {}
         self._connections: dict[Connection, None] = {}
         self._refused: Counter[str] = Counter()
         self._begin = time.monotonic()
-        self._door: Door | None = None
+        self._listener: Listener | None = None
         self._context: ssl.SSLContext | None = None
         self._served = 0
         self._ended = False
 
-    def start(self) -> Place:
+    def start(self) -> Endpoint:
         """Open everything and begin.
 
         Returns:
@@ -120,18 +120,18 @@ class Node:
                     _LOG.warning("%s lies in this machine's memory, and is lost with it", self.store.url)
             else:  # whoever finds none here cannot know that there were some
                 _LOG.info("versions are in memory only: when this node ends they are lost, and trainings begin at 0")
-            self._door = self.settings.listen.listen(secure=self._context is not None)
+            self._listener = self.settings.listen.listen(secure=self._context is not None)
         except BaseException:
             self._close()
             raise
         if self.flusher is not None:
             self.flusher.start()
-        threading.Thread(target=self._accept, args=(self._door,), name="deepvm-accept", daemon=True).start()
-        return self._door.place
+        threading.Thread(target=self._accept, args=(self._listener,), name="deepvm-accept", daemon=True).start()
+        return self._listener.endpoint
 
     def deserted(self) -> bool:
         """Whether nobody is left who could send or ask; then the node may as well stop."""
-        return self._door is not None and self._door.deserted()
+        return self._listener is not None and self._listener.deserted()
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> int:
         """Take nothing new, bring what is complete to the disk, and end.
@@ -142,12 +142,12 @@ class Node:
         Returns:
             How many complete versions did not reach the disk.
         """
-        with self.shelf.changed:
-            self.shelf.stopping = True
-            self.shelf.changed.notify_all()
-        if self._door is not None:
-            self._door.shut()
-        left = self.shelf.drained(self.settings.drain_s, hurry)
+        with self.registry.changed:
+            self.registry.stopping = True
+            self.registry.changed.notify_all()
+        if self._listener is not None:
+            self._listener.shut()
+        left = self.registry.drained(self.settings.drain_s, hurry)
         if self.flusher is not None and not left:
             self.flusher.join(5.0)
         with self._lock:
@@ -168,8 +168,8 @@ class Node:
                 "served": self._served,
                 "refused": dict(self._refused),
             }
-        shelf = self.shelf
-        with shelf.changed:
+        registry = self.registry
+        with registry.changed:
             versions = [
                 {
                     "job": v.job,
@@ -177,23 +177,23 @@ class Node:
                     "state": v.state.value,
                     "bytes": v.plan.layout.size,
                     "received_bytes": sum(r.total for r in v.received.values()),
-                    "durable": shelf.durable(v),
+                    "durable": registry.durable(v),
                 }
-                for j in shelf.jobs.values()
+                for j in registry.jobs.values()
                 for v in (*j.partial.values(), *j.complete.values())
             ]
             memory = {
-                "limit_bytes": shelf.pool.limit,
-                "allocated_bytes": shelf.pool.allocated,
-                "free_slots": len(shelf.pool.free),
-                "used_slots": sum(v.slot is not None for j in shelf.jobs.values() for v in j.complete.values())
-                + sum(v.slot is not None for j in shelf.jobs.values() for v in j.partial.values()),
+                "limit_bytes": registry.pool.limit,
+                "allocated_bytes": registry.pool.allocated,
+                "free_slots": len(registry.pool.free),
+                "used_slots": sum(v.slot is not None for j in registry.jobs.values() for v in j.complete.values())
+                + sum(v.slot is not None for j in registry.jobs.values() for v in j.partial.values()),
             }
-            counts, waiting = dict(shelf.counts), len(shelf.queue)
+            counts, waiting = dict(registry.counts), len(registry.queue)
         return {
             "schema_version": "deepvm.memory-node/1",
             "uptime_s": round(time.monotonic() - self._begin, 3),
-            "stopping": shelf.stopping,
+            "stopping": registry.stopping,
             "memory": memory,
             "versions": versions,
             "counts": counts,
@@ -242,12 +242,12 @@ class Node:
             raise RequestError("tls_cert", str(settings.certificate), f"a certificate and its key ({error})") from None
         return context
 
-    def _accept(self, door: Door) -> None:
-        while not self.shelf.stopping:
+    def _accept(self, listener: Listener) -> None:
+        while not self.registry.stopping:
             try:
-                sock, peer = door.accept()
+                sock, peer = listener.accept()
             except OSError as error:
-                if self.shelf.stopping:
+                if self.registry.stopping:
                     return
                 self.refusals.tell("accept", "somebody", f"cannot accept connections: {error}")
                 time.sleep(0.2)  # out of file descriptors, most likely: some will come back
@@ -287,7 +287,7 @@ class Node:
 
     def _close(self) -> None:
         self.refusals.sum_up()
-        if self._door is not None:
-            self._door.close()
+        if self._listener is not None:
+            self._listener.close()
         if self.store is not None:
             self.store.close()

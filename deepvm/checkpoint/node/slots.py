@@ -59,7 +59,7 @@ class Slot:
 
 
 class Pool:
-    """All slots of a node. Not locked: the shelf does that.
+    """All slots of a node. Not locked: the registry does that.
 
     Attributes:
         limit: bytes that all slots together may have. allocated: bytes that they have. free: slots that nobody uses.

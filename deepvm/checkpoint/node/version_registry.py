@@ -13,9 +13,20 @@ from deepvm.checkpoint.format.crc_combine import Atom, seal_by_parts
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.network.protocol import MOST_DOCUMENT, Refused
-from deepvm.checkpoint.node.eviction import Room
-from deepvm.checkpoint.node.responses import Busy, Fate, Receipt, Ticket
-from deepvm.checkpoint.node.versions import Claim, Job, Owner, Plan, Session, State, Version
+from deepvm.checkpoint.node.eviction import VersionMemory
+from deepvm.checkpoint.node.versions import (
+    Busy,
+    Claim,
+    CommitReply,
+    Job,
+    Owner,
+    Plan,
+    Reservation,
+    Session,
+    State,
+    Version,
+    VersionStates,
+)
 
 _MOST_PLANS = 4
 _LEAST_DOCUMENT = 2**20
@@ -27,7 +38,7 @@ LEAST_PIECE = 4096
 _ABORT_S = 5.0
 
 
-class Shelf(Room):
+class VersionRegistry(VersionMemory):
     """All versions in memory, and what senders may do with them."""
 
     def enter(self, owner: Owner, job: str, session: str, world: int, rank: int, digest: str) -> bool:
@@ -139,7 +150,7 @@ class Shelf(Room):
         hold: int | None = None,
         best: bool = False,
         attempt: int = 0,
-    ) -> Ticket | Busy:
+    ) -> Reservation | Busy:
         """Find room for a version, or the room that another rank found.
 
         Args:
@@ -167,7 +178,7 @@ class Shelf(Room):
                 raise Refused("layout", "its layout is not known here; say HELLO again")
             for known in (here.partial.get(number), here.complete.get(number)):
                 if known is not None and known.session == session and known.puts.get(rank) == put:
-                    return Ticket(known, rank, put)  # an answer was lost
+                    return Reservation(known, rank, put)  # an answer was lost
                 if known is not None and known.session == session and known.attempt > attempt:
                     raise Refused("stale", f"version {number} of {job!r} is being saved anew")
             version = here.partial.get(number)
@@ -206,9 +217,9 @@ class Shelf(Room):
             version.best = version.best or best
             version.heard = run.heard = self._clock()
             version.senders.add(owner)
-            return Ticket(version, rank, put)
+            return Reservation(version, rank, put)
 
-    def claim(self, owner: Owner, ticket: Ticket, start: int, end: int) -> Claim | None:
+    def claim(self, owner: Owner, reservation: Reservation, start: int, end: int) -> Claim | None:
         """Get the memory for a piece that is about to be received; None when it is here already and must be discarded.
 
         Verified bytes are never written again, and no two connections write the same bytes: a connection that does so
@@ -217,10 +228,10 @@ class Shelf(Room):
         Raises:
             Refused: the session or the version is over, or the range not this rank's.
         """
-        version, rank = ticket.version, ticket.rank
+        version, rank = reservation.version, reservation.rank
         with self.changed:
             while True:
-                run = self._valid(ticket)
+                run = self._valid(reservation)
                 if not version.plan.allows(rank, start, end):
                     raise Refused("request", f"bytes {start} to {end - 1} are not in the part of rank {rank}")
                 version.heard = run.heard = self._clock()
@@ -277,31 +288,31 @@ class Shelf(Room):
         with self.changed:
             self.counts["damaged_pieces"] += 1
 
-    def commit(self, ticket: Ticket) -> Receipt:
+    def commit(self, reservation: Reservation) -> CommitReply:
         """Count a rank's part in, when all of it is verified; the last one makes the version complete.
 
         Raises:
             Refused: the session or the version is over.
         """
-        version = ticket.version
+        version = reservation.version
         with self.changed:
-            version.heard = self._valid(ticket).heard = self._clock()
-            missing = tuple(version.missing(ticket.rank))
+            version.heard = self._valid(reservation).heard = self._clock()
+            missing = tuple(version.missing(reservation.rank))
             if missing:
-                return Receipt(missing)
-            version.committed.add(ticket.rank)
+                return CommitReply(missing)
+            version.committed.add(reservation.rank)
             last = version.state is State.RECEIVING and len(version.committed) == version.plan.layout.world
             if last:
                 version.state = State.FINISHING
         if last:
             self._finish(self.jobs[version.job], version)
         with self.changed:
-            return Receipt((), version.state is State.COMPLETE, self.durable(version))
+            return CommitReply((), version.state is State.COMPLETE, self.durable(version))
 
-    def _valid(self, ticket: Ticket) -> Session:
-        version = ticket.version
+    def _valid(self, reservation: Reservation) -> Session:
+        version = reservation.version
         _, run = self._current(version.job, version.session)
-        if version.state is State.DROPPED or version.puts.get(ticket.rank) != ticket.put:
+        if version.state is State.DROPPED or version.puts.get(reservation.rank) != reservation.put:
             raise Refused("stale", f"version {version.number} of {version.job!r} is not being received any more")
         return run
 
@@ -335,7 +346,7 @@ class Shelf(Room):
             here.sequence += 1
             self.changed.notify_all()
 
-    def wait(self, job: str, session: str, sequence: int, limit_s: float) -> Fate:
+    def wait(self, job: str, session: str, sequence: int, limit_s: float) -> VersionStates:
         """Wait until something changed since ``sequence``, at most ``limit_s``.
 
         Raises:
@@ -349,7 +360,7 @@ class Shelf(Room):
                 left = deadline - time.monotonic()
                 if here.sequence != sequence or left <= 0 or self.closed:
                     stuck = [v for v in self.queue if v.job == job and v.session == session] if here.trouble else []
-                    return Fate(
+                    return VersionStates(
                         here.sequence,
                         tuple(here.partial),
                         tuple(run.complete),

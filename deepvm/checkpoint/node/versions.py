@@ -29,7 +29,7 @@ class State(str, Enum):
 
 
 class Owner(Protocol):
-    """A connection, as the shelf sees it."""
+    """A connection, as the registry sees it."""
 
     def abort(self) -> None:
         """End it now; whatever it waits for fails."""
@@ -160,7 +160,7 @@ class Version:
         return self.arrived(rank).missing(self.plan.runs[rank])
 
 
-class Remembered:
+class RecentNumbers:
     """The last numbers of a session, oldest forgotten first."""
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class Session:
         self.owners: set[Owner] = set()
         self.reserved: dict[int, int] = {}
         self.skipped: OrderedDict[int, set[int]] = OrderedDict()
-        self.complete, self.durable = Remembered(), Remembered()
+        self.complete, self.durable = RecentNumbers(), RecentNumbers()
 
     def skips(self, number: int, rank: int) -> bool:
         """Whether a rank must skip a version as another one did; who asks a second time means it."""
@@ -261,3 +261,49 @@ class Job:
     def _newest(self) -> list[Version]:
         session = self.session.name if self.session is not None else ""
         return [v for v in self.complete.values() if v.session == session] or [*self.complete.values()]
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Leave to send a part. ``version``: where to; ``rank``: whose; ``put``: in which attempt."""
+
+    version: Version
+    rank: int
+    put: str
+
+    @property
+    def received(self) -> tuple[tuple[int, int], ...]:
+        """Ranges that are here already; needs the lock."""
+        return tuple(self.version.arrived(self.rank))
+
+
+@dataclass(frozen=True)
+class Busy:
+    """No room. ``retry_after_s``: when to ask for another version; ``reason``: for people."""
+
+    retry_after_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class CommitReply:
+    """The answer to a commit. ``missing``: ranges of the shard that are not here; else it is safe in this memory."""
+
+    missing: tuple[tuple[int, int], ...]
+    complete: bool = False
+    durable: bool = False
+
+
+@dataclass(frozen=True)
+class VersionStates:
+    """What became of a session's versions, after change number ``sequence``.
+
+    Attributes:
+        stuck: those for which the disk fails again and again, and why.
+    """
+
+    sequence: int
+    receiving: tuple[int, ...]
+    complete: tuple[int, ...]
+    durable: tuple[int, ...]
+    stuck: tuple[tuple[int, str], ...] = ()

@@ -8,7 +8,7 @@ import time
 from deepvm.errors import CheckpointError, TierBusyError
 
 
-class Step:
+class CommitBarrier:
     """One version on its way to several nodes.
 
     Attributes:

@@ -14,8 +14,8 @@ same: set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the number of 
 
 from __future__ import annotations
 
-from deepvm.checkpoint.network.endpoint import Place
-from deepvm.checkpoint.network.mpi_endpoint import MpiPlace
+from deepvm.checkpoint.network.endpoint import Endpoint
+from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
 from deepvm.checkpoint.tiers.striped import StripedTier
 
 
@@ -26,6 +26,6 @@ class MpiTier(StripedTier):
     listed = False
 
     @classmethod
-    def endpoint(cls, url: str, option: str) -> Place:
+    def endpoint(cls, url: str, option: str) -> Endpoint:
         """See :class:`StripedTier`."""
-        return MpiPlace.parse(url)
+        return MpiEndpoint.parse(url)

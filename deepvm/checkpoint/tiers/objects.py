@@ -18,7 +18,7 @@ UPCOMING = SUFFIX + ".next"
 _T = TypeVar("_T")
 
 
-class Objects:
+class VersionObjects:
     """The objects of versions in a part of a bucket; see :mod:`deepvm.checkpoint.tiers.s3`."""
 
     def __init__(self, bucket: Bucket, prefix: str, threads: int) -> None:

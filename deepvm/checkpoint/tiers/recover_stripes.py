@@ -20,7 +20,7 @@ def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
     return sorted({name if (known := whole_job(name)) is None else known[0] for name in names})
 
 
-class GatherTier(Tier):
+class RecoveryTier(Tier):
     """Folders to read from; nothing can be put."""
 
     def __init__(self, folders: Sequence[VersionFolder]) -> None:

@@ -39,7 +39,7 @@ from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Tier, TierOptions, refuse_query
 from deepvm.checkpoint.tiers.bucket import Bucket, checksum
-from deepvm.checkpoint.tiers.objects import UPCOMING, Objects, submit
+from deepvm.checkpoint.tiers.objects import UPCOMING, VersionObjects, submit
 from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
@@ -89,7 +89,7 @@ class S3Tier(Store):
         self._keep, self._every, self._threads = keep, every, threads
         url = f"s3://{bucket}/{self._prefix}".rstrip("/")
         self._bucket = Bucket(bucket, url, threads=threads, attempts=attempts, endpoint=endpoint, region=region)
-        self._objects = Objects(self._bucket, self._prefix, threads)
+        self._objects = VersionObjects(self._bucket, self._prefix, threads)
         self._cleared, self._told = set[str](), set[str]()
         self._writing = threading.RLock()
         self._counting, self._readers = threading.Lock(), 0

@@ -38,11 +38,11 @@ from deepvm.checkpoint.format.stripe import (
     read_part,
 )
 from deepvm.checkpoint.network.client import Address
-from deepvm.checkpoint.network.endpoint import Place
+from deepvm.checkpoint.network.endpoint import Endpoint
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.network.token import token_from_environment
 from deepvm.checkpoint.tiers.base import Tier, TierOptions
-from deepvm.checkpoint.tiers.commit_barrier import Step
+from deepvm.checkpoint.tiers.commit_barrier import CommitBarrier
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
@@ -87,7 +87,7 @@ class StripedTier(Tier):
             raise RequestError(options.option, url, error.allowed) from None
 
     @classmethod
-    def endpoint(cls, url: str, option: str) -> Place:
+    def endpoint(cls, url: str, option: str) -> Endpoint:
         """Where one node is. Raises RequestError."""
         return Address.parse(url, option)
 
@@ -104,22 +104,22 @@ class StripedTier(Tier):
         plans = self._planned(shard.layout)
         mark: Future[bytes] = Future()
         parts = [plan.shard(shard, mark.result) for plan in plans]
-        step = Step(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
-        levels = _Levels(len(parts), lambda level: self._reached(shard, level, acknowledged))
+        barrier = CommitBarrier(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
+        levels = _LevelCounts(len(parts), lambda level: self._reached(shard, level, acknowledged))
 
         def send(node: TcpTier, part: Shard) -> None:
             try:
-                node.put(part, levels.reached, step)
+                node.put(part, levels.reached, barrier)
             except BaseException as error:
-                step.fail(error)
+                barrier.fail(error)
 
         # Beside the sending: the mark goes last, see TcpTier, and is then there.
         marking = threading.Thread(target=_make, args=(mark, shard), name="deepvm-mark", daemon=True)
         marking.start()
         _all(send, self._nodes, parts)
         marking.join()  # until then it reads the shard's memory; the copy into that has its time limit
-        if step.error is not None:
-            raise step.error
+        if barrier.error is not None:
+            raise barrier.error
 
     def _reached(self, shard: Shard, level: Level, acknowledged: Callable[[Level], None]) -> None:
         if level is Level.DURABLE:
@@ -231,7 +231,7 @@ class StripedTier(Tier):
             node.close()
 
 
-class _Levels:
+class _LevelCounts:
     """A level is reached when it is reached everywhere."""
 
     def __init__(self, count: int, acknowledged: Callable[[Level], None]) -> None:

@@ -23,13 +23,13 @@ from deepvm.checkpoint.format.interval_set import Ranges, runs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.network.ack_poller import Pending, Watcher
+from deepvm.checkpoint.network.ack_poller import AckPoller, Pending
 from deepvm.checkpoint.network.client import Address, Link, damage_in, manifest_in, pairs_in, unreachable
-from deepvm.checkpoint.network.endpoint import Place
+from deepvm.checkpoint.network.endpoint import Endpoint
 from deepvm.checkpoint.network.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Kind
 from deepvm.checkpoint.network.token import Token
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.tiers.commit_barrier import Step
+from deepvm.checkpoint.tiers.commit_barrier import CommitBarrier
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.host_info import cores
 
@@ -46,7 +46,7 @@ class TcpTier(Tier):
 
     def __init__(
         self,
-        address: str | Place,
+        address: str | Endpoint,
         session: str,
         token: Token | bytes | str,
         *,
@@ -70,7 +70,7 @@ class TcpTier(Tier):
         Raises:
             RequestError: naming the argument.
         """
-        self._address: Place = Address.parse(address) if isinstance(address, str) else address
+        self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
         if not 0 < len(session) <= 64:
             raise RequestError("session", session, "1 to 64 characters")
         if not token:
@@ -83,7 +83,7 @@ class TcpTier(Tier):
         self._limit_s, self._await_s = limit_s, await_s
         self._lock = threading.Lock()
         self._idle: list[Link] = []
-        self._watchers: dict[tuple[str, int], Watcher] = {}
+        self._pollers: dict[tuple[str, int], AckPoller] = {}
         self._closed = False
 
     @property
@@ -91,10 +91,10 @@ class TcpTier(Tier):
         """See :class:`Tier`."""
         return self._address.url
 
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None], step: Step | None = None) -> None:
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None], barrier: CommitBarrier | None = None) -> None:
         """See :meth:`Tier.put`; returns when the node has verified this part, and may acknowledge later from a thread.
 
-        Connections that break are made again, and only what is missing is sent again. ``step`` joins it to the
+        Connections that break are made again, and only what is missing is sent again. ``barrier`` joins it to the
         puts to other nodes.
         """
         deadline = time.monotonic() + self._limit_s + shard.moving_s
@@ -105,14 +105,14 @@ class TcpTier(Tier):
             raise RequestError("rank", shard.rank, f"0 to {shard.layout.world - 1}")
         pending = Pending(shard.version, acknowledged, shard.lost, moving_s=shard.moving_s)
         attempt_id = secrets.token_hex(8)  # the bytes of this call: those of another one must not be mixed in
-        watcher: Watcher | None = None
+        poller: AckPoller | None = None
         try:
             for attempt in range(_TRIES):
                 try:
                     links = self._links(shard, deadline)
                     pending.expect(links[0].lacks)
-                    watcher = self._watcher(shard)
-                    answer = self._transfer(links, shard, attempt_id, deadline, step, partial(watcher.add, pending))
+                    poller = self._poller(shard)
+                    answer = self._transfer(links, shard, attempt_id, deadline, barrier, partial(poller.add, pending))
                     break
                 except OSError as error:
                     if attempt == _TRIES - 1 or time.monotonic() + _PAUSE_S > deadline:
@@ -120,18 +120,18 @@ class TcpTier(Tier):
                     time.sleep(_PAUSE_S * (attempt + 1))
             pending.sent = True
         except BaseException:
-            if watcher is not None:
-                watcher.discard(pending)
+            if poller is not None:
+                poller.discard(pending)
             raise
         levels = [level for level, name in _ANSWERS.items() if answer.get(name)]
-        if levels and watcher is not None and pending.reached(levels[-1]):
-            watcher.discard(pending)
+        if levels and poller is not None and pending.reached(levels[-1]):
+            poller.discard(pending)
 
     def settle(self, limit_s: float) -> bool:
         """Wait until every level that can be reached was acknowledged; returns whether that was so within the time."""
         with self._lock:
-            watchers, deadline = [*self._watchers.values()], time.monotonic() + limit_s
-        return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in watchers])
+            pollers, deadline = [*self._pollers.values()], time.monotonic() + limit_s
+        return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in pollers])
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
@@ -180,13 +180,13 @@ class TcpTier(Tier):
     def close(self) -> None:
         """See :meth:`Tier.close`; levels that are still awaited will not be acknowledged, see :meth:`settle`."""
         with self._lock:
-            self._closed, watchers, links = True, list(self._watchers.values()), list(self._idle)
-            self._watchers.clear()
+            self._closed, pollers, links = True, list(self._pollers.values()), list(self._idle)
+            self._pollers.clear()
             self._idle.clear()
         for link in links:
             link.close()
-        for watcher in watchers:
-            watcher.close()
+        for poller in pollers:
+            poller.close()
 
     def stream(self, manifest: Manifest) -> Generator[memoryview, None, None]:
         """The bytes of a version from the first on, in pieces of at most a chunk; they are not verified.
@@ -256,14 +256,14 @@ class TcpTier(Tier):
             "layout": shard.layout.digest,
         }
 
-    def _watcher(self, shard: Shard) -> Watcher:
+    def _poller(self, shard: Shard) -> AckPoller:
         with self._lock:
             if self._closed:
                 raise CheckpointError(f"{self.url}: the tier is closed")
             key = shard.job, shard.rank
-            if key not in self._watchers:
-                self._watchers[key] = Watcher(self._connect, self._greeting(shard), self._await_s)
-            return self._watchers[key]
+            if key not in self._pollers:
+                self._pollers[key] = AckPoller(self._connect, self._greeting(shard), self._await_s)
+            return self._pollers[key]
 
     def _links(self, shard: Shard, deadline: float) -> list[Link]:
         """Connections that know who is sending, one or more."""
@@ -291,16 +291,22 @@ class TcpTier(Tier):
         return links
 
     def _transfer(
-        self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None, begun: Callable[[], None]
+        self,
+        links: list[Link],
+        shard: Shard,
+        put: str,
+        deadline: float,
+        barrier: CommitBarrier | None,
+        begun: Callable[[], None],
     ) -> Mapping[str, Any]:
         """Send what the node lacks; ``begun`` is called when it has room, before the version can be complete there.
 
         The connections go back to the pool or are closed.
         """
         try:
-            received = self._room(links, shard, put, deadline, step)
+            received = self._reserve_all(links, shard, put, deadline, barrier)
             begun()
-            answer = self._send(links, shard, received, deadline, step)
+            answer = self._send(links, shard, received, deadline, barrier)
         except TierBusyError:
             self._keep(links)
             raise
@@ -319,33 +325,35 @@ class TcpTier(Tier):
         for link in links:
             link.close()
 
-    def _room(self, links: list[Link], shard: Shard, put: str, deadline: float, step: Step | None) -> Ranges:
+    def _reserve_all(
+        self, links: list[Link], shard: Shard, put: str, deadline: float, barrier: CommitBarrier | None
+    ) -> Ranges:
         """Get leave to send on all connections; returns what is there already."""
         point("sender.before-reserve")
         question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best, "attempt": shard.attempt}
-        if step is not None and step.hold is not None:
-            question["hold"] = step.hold
+        if barrier is not None and barrier.hold is not None:
+            question["hold"] = barrier.hold
         return Ranges(pairs_in([self._reserve(link, question, deadline) for link in links][0]))
 
     def _send(
-        self, links: list[Link], shard: Shard, received: Ranges, deadline: float, step: Step | None
+        self, links: list[Link], shard: Shard, received: Ranges, deadline: float, barrier: CommitBarrier | None
     ) -> Mapping[str, Any]:
-        if step is not None:
-            step.wait("room")
+        if barrier is not None:
+            barrier.wait("room")
         cells = [
             (start, min(start + self._wire_bytes, offset + length))
             for offset, length in runs(shard.layout.shards[shard.rank])
             for start in range(offset, offset + length, self._wire_bytes)
         ]
         missing = deque(c for c in cells if not received.covers(*c))
-        if step is not None:  # what a part has in front is known when the bytes behind it are
+        if barrier is not None:  # what a part has in front is known when the bytes behind it are
             missing.rotate(-1)
         for _ in range(_ROUNDS):
             self._flow(links, shard, missing, deadline)
-            if step is not None:
+            if barrier is not None:
                 # Arrived, not only sent: what one node completes and another one never does helps nobody.
                 links[0].expect(Kind.PONG, links[0].call(Kind.PING, limit_s=self._soon(deadline)))
-                step.wait("sent")
+                barrier.wait("sent")
             point("sender.before-commit")
             frame = links[0].call(Kind.COMMIT, {"version": shard.version}, limit_s=_left(deadline))
             answer = links[0].expect(Kind.ACK, frame)
@@ -381,11 +389,11 @@ class TcpTier(Tier):
             except BaseException as error:
                 errors.append(link.explain(error))
 
-        step = [threading.Thread(target=send, args=(k,), name="deepvm-tcp-flow", daemon=True) for k in links[1:]]
-        for thread in step:
+        helpers = [threading.Thread(target=send, args=(k,), name="deepvm-tcp-flow", daemon=True) for k in links[1:]]
+        for thread in helpers:
             thread.start()
         send(links[0])
-        for thread in step:
+        for thread in helpers:
             thread.join(max(deadline - time.monotonic(), 0.0) + 1.0)
             if thread.is_alive():
                 raise BrokenError("a connection hangs")

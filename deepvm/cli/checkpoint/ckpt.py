@@ -191,7 +191,7 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
         return where, manifest
     if isinstance(where, Path):
         from deepvm.checkpoint.format.stripe import whole_job
-        from deepvm.checkpoint.tiers.recover_stripes import GatherTier, jobs_in
+        from deepvm.checkpoint.tiers.recover_stripes import RecoveryTier, jobs_in
 
         places = [open_folder(path) for path in (where, *more)]
         jobs = jobs_in(places)
@@ -199,7 +199,7 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
         if not job and len(jobs) > 1:
             raise RequestError("job", job, f"one of {', '.join(jobs)}")
         job = job or (jobs or ["job"])[0]
-        tier: Tier = GatherTier(places)
+        tier: Tier = RecoveryTier(places)
     else:
         job, tier = wanted_job(job) or "job", open_place(where)
     try:

@@ -11,7 +11,7 @@ import typer
 from deepvm.cli.output import TableJson
 
 if TYPE_CHECKING:
-    from deepvm.checkpoint.network.endpoint import Place
+    from deepvm.checkpoint.network.endpoint import Endpoint
     from deepvm.checkpoint.node.server import Node
 
 app = typer.Typer(
@@ -71,13 +71,13 @@ def serve(
     from deepvm.checkpoint.node.server import Node, NodeSettings
     from deepvm.errors import RequestError
 
-    place: Place
+    place: Endpoint
     if listen == "mpi":
-        from deepvm.checkpoint.network.mpi_endpoint import MpiPlace
+        from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
 
         if tls_cert or tls_key:
             raise RequestError("tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS")
-        place = MpiPlace.here()
+        place = MpiEndpoint.here()
     else:
         place = address = Address.parse(listen, "listen")
         if listen != str(address):

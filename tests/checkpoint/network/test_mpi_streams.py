@@ -173,12 +173,12 @@ def test_a_distributed_training(mpirun: Any, tmp_path: Path) -> None:
 
 def test_urls_and_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     from deepvm.checkpoint.network import mpi_streams
-    from deepvm.checkpoint.network.mpi_endpoint import MpiPlace
+    from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
 
     for wrong in ("mpi://a", "mpi://-1", "mpi://1:2", "mpi:///x"):
         with pytest.raises(RequestError, match="mpi://RANK"):
-            MpiPlace.parse(wrong)
+            MpiEndpoint.parse(wrong)
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     mpi_streams._made.cache_clear()
     with pytest.raises(MissingExtraError, match=r"deepvm\[mpi\]"):
-        MpiPlace.parse("mpi://0")
+        MpiEndpoint.parse("mpi://0")

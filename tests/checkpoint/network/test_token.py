@@ -105,7 +105,7 @@ class TestJobs:
             with pytest.raises(Refused, match="this is 'two'"):
                 link.hello({**greeting, "job": "two"})
             link.close()
-            assert "two" not in node.shelf.jobs
+            assert "two" not in node.registry.jobs
 
     @pytest.mark.parametrize(
         "token",

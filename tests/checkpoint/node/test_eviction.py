@@ -62,8 +62,8 @@ def test_a_late_disk_makes_nothing_else_durable(tmp_path: Path, node_disk: NodeD
         node_disk.work()
         assert until(lambda: bool(node.metrics()["flush"]["flushed"]))
         assert not again.wait(Level.REMOTE, 0.5)
-        with node.shelf.changed:
-            node.shelf._drop(node.shelf.jobs["job"].partial[5])
+        with node.registry.changed:
+            node.registry._drop(node.registry.jobs["job"].partial[5])
         assert not again.wait(Level.REMOTE, 0.5)
         for one in tiers:
             one.close()
@@ -173,9 +173,9 @@ def test_the_own_newest_goes_before_that_of_others(tmp_path: Path) -> None:
         assert put(one, 1, layout, make_image(layout, 1), job="a").wait(Level.DURABLE)
         for version in (1, 2, 3):
             assert put(two, version, layout, make_image(layout, version), job="b").wait(Level.DURABLE)
-            newest = node.shelf.jobs["b"].complete[version]
+            newest = node.registry.jobs["b"].complete[version]
             assert until(lambda v=newest: not v.used)  # type: ignore[misc]
-        assert [m.version for m in node.shelf.manifests("a")] == [1]
+        assert [m.version for m in node.registry.manifests("a")] == [1]
         one.close()
         two.close()
 
@@ -199,7 +199,7 @@ def test_jobs_that_are_over_make_room_for_new_names(tmp_path: Path, monkeypatch:
             to = tier(node, f"s{number}")
             assert put(to, 1, layout, make_image(layout, number), job=f"job-{number}").wait(Level.DURABLE)
             to.close()
-        assert len(node.shelf.jobs) <= 5
+        assert len(node.registry.jobs) <= 5
         for job in ("job-0", "job-11"):
             assert [m.version for m in tier(node).versions(job)] == [1]
     with running() as node:
@@ -283,11 +283,11 @@ def test_a_version_that_cannot_be_written_stops_no_other_job(tmp_path: Path, nod
         for version in range(1, 6):
             assert put(good, version, layout, make_image(layout, version), job="good").wait(Level.DURABLE)
         assert time.monotonic() - begin < 1.5
-        assert until(lambda: bool(node.shelf.jobs["bad"].trouble)) and not node.shelf.jobs["good"].trouble
+        assert until(lambda: bool(node.registry.jobs["bad"].trouble)) and not node.registry.jobs["good"].trouble
         assert stuck.levels == behind.levels == [Level.REMOTE]  # one after the other, as they came
         (tmp_path / "bad-000000000001.pt").rmdir()
         assert until(lambda: [v["durable"] for v in node.metrics()["versions"] if v["job"] == "bad"] == [True, True])
-        assert not node.shelf.jobs["bad"].trouble
+        assert not node.registry.jobs["bad"].trouble
         bad.close()
         good.close()
 
@@ -303,7 +303,7 @@ def test_a_job_that_cannot_be_written_does_not_fill_the_memory(tmp_path: Path, n
             put(bad, version, layout, make_image(layout, version), job="bad")
         with pytest.raises(TierBusyError):
             put(good, 1, layout, make_image(layout, 1), job="good")
-        assert until(lambda: bool(node.shelf.jobs["bad"].trouble))
+        assert until(lambda: bool(node.registry.jobs["bad"].trouble))
         for version in (2, 3, 4):
             assert put(good, version, layout, make_image(layout, version), job="good").wait(Level.DURABLE)
         assert 3 in [m.version for m in bad.versions("bad")]

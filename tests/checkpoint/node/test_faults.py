@@ -121,7 +121,7 @@ def test_a_connection_that_is_always_cut_is_an_error() -> None:
         acks = Acks()
         with pytest.raises(CheckpointError, match="tcp://127.0.0.1"):
             put(to, 1, layout, make_image(layout, 1))
-        assert acks.levels == [] and node.shelf.manifests("job") == []
+        assert acks.levels == [] and node.registry.manifests("job") == []
         to.close()
         proxy.close()
 
@@ -270,7 +270,7 @@ def test_duplicates_are_thrown_away_and_overlaps_refused() -> None:
         link.channel.send_data(MIB // 2, image[MIB // 2 :], label="test")
         answer = link.call(Kind.COMMIT, {"version": 1}).body
         assert answer["complete"] and node.metrics()["counts"]["duplicates"] == 1
-        version = node.shelf.jobs["job"].complete[1]
+        version = node.registry.jobs["job"].complete[1]
         assert bytes(version.image) == bytes(image)
         assert link.call(Kind.RESERVE, {"version": 2, "put": "p"}).kind is Kind.CREDIT
         link.channel.send_data(0, image[:5000], label="test")
@@ -344,7 +344,7 @@ def test_a_strange_hello(change: dict[str, object], words: str) -> None:
         with pytest.raises(Refused, match=words):
             link.hello({**body, **change})
         link.close()
-        assert node.shelf.jobs == {}
+        assert node.registry.jobs == {}
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_a_dead_connection_does_not_hold_the_bytes_of_a_new_one(same_attempt: bo
         dead = sender(node, layout)
         raw = HEAD.pack(b"DVM1", Kind.DATA, 16 + MIB) + struct.pack("!QII", 0, MIB, 0)
         dead.channel._socket.sendall(raw + b"z" * (MIB // 2))
-        assert until(lambda: bool(node.shelf.jobs["job"].partial[1].claims))
+        assert until(lambda: bool(node.registry.jobs["job"].partial[1].claims))
         if same_attempt:
             link = sender(node, layout)
             link.channel.send_data(0, image, label="test")
@@ -475,7 +475,7 @@ def test_a_dead_connection_does_not_hold_the_bytes_of_a_new_one(same_attempt: bo
         with contextlib.suppress(OSError):
             dead.channel._socket.sendall(b"z" * (MIB // 2))
         time.sleep(0.05)
-        assert bytes(node.shelf.jobs["job"].complete[1].image) == bytes(image)
+        assert bytes(node.registry.jobs["job"].complete[1].image) == bytes(image)
         dead.close()
 
 
@@ -711,7 +711,7 @@ def test_a_stopping_node_takes_nothing_new_and_gives_up_in_time(tmp_path: Path, 
         left: list[int] = []
         thread = threading.Thread(target=lambda: left.append(node.stop()))
         thread.start()
-        assert until(lambda: node.shelf.stopping)
+        assert until(lambda: node.registry.stopping)
         with pytest.raises(CheckpointError, match="stopping|refused|Connection"):
             put(to, 2, layout, make_image(layout, 2))
         thread.join(5)
@@ -751,7 +751,7 @@ def _no_threads_stay() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     # A peer that did not close is let go when the idle limit comes; all of ours close.
-    assert until(lambda: not [t for t in set(threading.enumerate()) - before if "deepvm-tcp-watcher" in t.name], 5)
+    assert until(lambda: not [t for t in set(threading.enumerate()) - before if "deepvm-tcp-poller" in t.name], 5)
 
 
 def test_a_layout_costs_little_beside_the_memory(tmp_path: Path) -> None:
@@ -781,19 +781,19 @@ def test_a_layout_costs_little_beside_the_memory(tmp_path: Path) -> None:
 
 def test_layouts_of_living_runs_are_not_forgotten_for_others() -> None:
     with running(2 * MIB) as node:
-        shelf = node.shelf
-        shelf.enter(Peer(), "a", "s", 1, 0, "x")
-        shelf.learn("a", "s", make_layout(1000), 2**20)
-        shelf.enter(Peer(), "b", "s", 1, 0, "x")
-        shelf.learn("b", "s", make_layout(1000), 2**20)
+        registry = node.registry
+        registry.enter(Peer(), "a", "s", 1, 0, "x")
+        registry.learn("a", "s", make_layout(1000), 2**20)
+        registry.enter(Peer(), "b", "s", 1, 0, "x")
+        registry.learn("b", "s", make_layout(1000), 2**20)
         gone = Peer()
-        shelf.enter(gone, "c", "s", 1, 0, "x")
+        registry.enter(gone, "c", "s", 1, 0, "x")
         with pytest.raises(Refused, match="more --memory"):
-            shelf.learn("c", "s", make_layout(1000), 1)
-        assert [len(shelf.jobs[name].plans) for name in "abc"] == [1, 1, 0]
-        shelf.jobs["a"].session.heard -= 60
-        shelf.learn("c", "s", make_layout(1000), 1)
-        assert [len(shelf.jobs[name].plans) for name in "abc"] == [0, 1, 1]
+            registry.learn("c", "s", make_layout(1000), 1)
+        assert [len(registry.jobs[name].plans) for name in "abc"] == [1, 1, 0]
+        registry.jobs["a"].session.heard -= 60
+        registry.learn("c", "s", make_layout(1000), 1)
+        assert [len(registry.jobs[name].plans) for name in "abc"] == [0, 1, 1]
 
 
 class Peer:

@@ -37,7 +37,7 @@ from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import Address
 from deepvm.checkpoint.network.protocol import Channel, Kind, Refused, tune, within_machine
-from deepvm.checkpoint.node.eviction import Room
+from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.tiers import tcp
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError
@@ -174,7 +174,7 @@ def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, nod
 
 def test_all_ranks_skip_the_same_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = make_layout(MIB, 2)
-    monkeypatch.setattr(Room, "_slot", lambda *_: None)
+    monkeypatch.setattr(VersionMemory, "_slot", lambda *_: None)
     with running() as node:
         tiers = [tier(node), tier(node)]
         with pytest.raises(TierBusyError):
@@ -204,7 +204,7 @@ def test_memory_is_used_again_and_the_limit_holds(tmp_path: Path) -> None:
         for version in range(1, 12):
             layout = small if version % 5 else large
             assert put(to, version, layout, make_image(layout, version)).levels == [Level.REMOTE]
-            assert node.shelf.pool.allocated <= 4 * MIB
+            assert node.registry.pool.allocated <= 4 * MIB
         newest = to.versions("job")[0]
         assert newest.version == 11
         assert to.fetch(newest, tmp_path).read_bytes() == finished(make_image(small, 11), small)
@@ -323,8 +323,8 @@ def test_a_stale_commit_and_stale_data_are_refused() -> None:
     with running() as node:
         old = raw_sender(node, layout, "old")
         assert old.call(Kind.RESERVE, {"version": 5, "put": "p"}).kind is Kind.CREDIT
-        with node.shelf.changed:
-            node.shelf.jobs["job"].session.owners.clear()  # type: ignore[union-attr]
+        with node.registry.changed:
+            node.registry.jobs["job"].session.owners.clear()  # type: ignore[union-attr]
         new = raw_sender(node, layout, "new")
         with pytest.raises(Refused, match="is over here") as error:
             old.call(Kind.COMMIT, {"version": 5})
@@ -449,12 +449,12 @@ def test_who_asks_again_after_no_room_gets_room() -> None:
     layout = make_layout(MIB)
     with running(2 * MIB) as node:
         to = tier(node)
-        held = [node.shelf.pool.take(MIB), node.shelf.pool.take(MIB)]
+        held = [node.registry.pool.take(MIB), node.registry.pool.take(MIB)]
         with pytest.raises(TierBusyError):
             put(to, 1, layout, make_image(layout, 1))
         for slot in held:
             assert slot is not None
-            node.shelf.pool.give(slot)
+            node.registry.pool.give(slot)
         assert put(to, 1, layout, make_image(layout, 1)).levels == [Level.REMOTE]
         to.close()
 
@@ -484,7 +484,7 @@ def test_a_version_that_the_others_left_makes_room() -> None:
         put(tiers[0], 4, layout, make_image(layout, 4), 0)
         assert tiers[0].versions("job")[0].version == 4
         put(tiers[0], 5, layout, make_image(layout, 5), 0)
-        node.shelf.jobs["job"].partial[5].heard -= 31  # its lease is over
+        node.registry.jobs["job"].partial[5].heard -= 31  # its lease is over
         assert all(isinstance(a, Acks) for a in put_all(tiers, 6, layout, make_image(layout, 6)))
         for one in tiers:
             one.close()

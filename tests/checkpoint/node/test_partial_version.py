@@ -25,15 +25,15 @@ from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.node import flusher, partial_version
 from deepvm.checkpoint.node import version_registry as rules
-from deepvm.checkpoint.node.partial_version import Arriving, GivenUpError
-from deepvm.checkpoint.node.responses import Ticket
+from deepvm.checkpoint.node.partial_version import GivenUpError, PartialVersion
 from deepvm.checkpoint.node.server import Node
-from deepvm.checkpoint.node.version_registry import Shelf
+from deepvm.checkpoint.node.version_registry import VersionRegistry
+from deepvm.checkpoint.node.versions import Reservation
 from deepvm.errors import CheckpointError
 
 
 class Peer:
-    """A sender's connection, as the shelf sees it."""
+    """A sender's connection, as the registry sees it."""
 
     def abort(self) -> None:
         """Nothing to end."""
@@ -85,34 +85,34 @@ def look_while_it_comes(size: int, world: int, records: int, order: random.Rando
     pieces.sort(key=lambda piece: piece[1])
     if order.random() < 0.5:  # else they come as they lie, and the disk can begin
         order.shuffle(pieces)
-    shelf = Shelf(4 * MIB, persists=True)
+    registry = VersionRegistry(4 * MIB, persists=True)
     tickets = []
     for rank in range(world):
         peer = Peer()
-        assert not shelf.enter(peer, "job", "s", world, rank, layout.digest) or rank
-        shelf.learn("job", "s", layout)
-        ticket = shelf.reserve(peer, "job", "s", layout.digest, rank, 1, "put")
-        assert isinstance(ticket, Ticket)
+        assert not registry.enter(peer, "job", "s", world, rank, layout.digest) or rank
+        registry.learn("job", "s", layout)
+        ticket = registry.reserve(peer, "job", "s", layout.digest, rank, 1, "put")
+        assert isinstance(ticket, Reservation)
         tickets.append((peer, ticket))
-    version = shelf.next_flush(0, (), 0)
+    version = registry.next_flush(0, (), 0)
     assert version is tickets[0][1].version
     seen: list[tuple[int, bytes]] = []
 
     def look() -> None:
         with contextlib.suppress(GivenUpError):  # it is seen below
-            for end in Arriving(shelf, version).final():
+            for end in PartialVersion(registry, version).final():
                 seen.append((end, bytes(version.image[:end])))
 
     looks = threading.Thread(target=look)
     looks.start()
     for rank, start, end in pieces:
         peer, ticket = tickets[rank]
-        claim = shelf.claim(peer, ticket, start, end)
+        claim = registry.claim(peer, ticket, start, end)
         assert claim is not None
         claim.view[:] = source[start:end]
-        shelf.settle(claim, version.plan.cuts.atoms(claim.view, start))
+        registry.settle(claim, version.plan.cuts.atoms(claim.view, start))
     for _, ticket in tickets:
-        shelf.commit(ticket)
+        registry.commit(ticket)
     looks.join(20)
     assert [end for end, _ in seen] == sorted({end for end, _ in seen})
     assert seen[-1][0] == size
@@ -136,19 +136,19 @@ def test_a_commit_that_never_comes(ending: str, monkeypatch: pytest.MonkeyPatch)
     """All bytes are here, but nobody says so: the slot is not held longer than by a version that nobody writes."""
     monkeypatch.setattr(partial_version, "_SILENCE_S", 0.05)
     layout, now = make_layout(20_000), [0.0]
-    shelf, peer = Shelf(4 * MIB, persists=True, lease_s=30.0, clock=lambda: now[0]), Peer()
-    shelf.enter(peer, "job", "s", 1, 0, layout.digest)
-    shelf.learn("job", "s", layout)
-    ticket = shelf.reserve(peer, "job", "s", layout.digest, 0, 1, "put")
-    assert isinstance(ticket, Ticket)
-    claim = shelf.claim(peer, ticket, 0, 20_000)
+    registry, peer = VersionRegistry(4 * MIB, persists=True, lease_s=30.0, clock=lambda: now[0]), Peer()
+    registry.enter(peer, "job", "s", 1, 0, layout.digest)
+    registry.learn("job", "s", layout)
+    ticket = registry.reserve(peer, "job", "s", layout.digest, 0, 1, "put")
+    assert isinstance(ticket, Reservation)
+    claim = registry.claim(peer, ticket, 0, 20_000)
     assert claim is not None
-    shelf.settle(claim, ticket.version.plan.cuts.atoms(claim.view, 0))
+    registry.settle(claim, ticket.version.plan.cuts.atoms(claim.view, 0))
     raised = threading.Event()
 
     def look() -> None:
         try:
-            for _ in Arriving(shelf, ticket.version).final():
+            for _ in PartialVersion(registry, ticket.version).final():
                 pass
         except GivenUpError:
             raised.set()
@@ -158,34 +158,34 @@ def test_a_commit_that_never_comes(ending: str, monkeypatch: pytest.MonkeyPatch)
     if ending == "lease":
         now[0] = 31.0
     else:
-        assert not shelf.drained(1.0)
+        assert not registry.drained(1.0)
     assert raised.wait(5)
 
 
 def test_a_rank_that_begins_anew() -> None:
     """Its first bytes may be on the disk, though the version goes on."""
     layout = make_layout(40_000, 2, records=4)
-    shelf = Shelf(4 * MIB, persists=True)
+    registry = VersionRegistry(4 * MIB, persists=True)
     peers = Peer(), Peer()
     for rank, peer in enumerate(peers):
-        shelf.enter(peer, "job", "s", 2, rank, layout.digest)
-        shelf.learn("job", "s", layout)
+        registry.enter(peer, "job", "s", 2, rank, layout.digest)
+        registry.learn("job", "s", layout)
 
-    def send(rank: int, put: str, seed: int) -> Ticket:
-        ticket = shelf.reserve(peers[rank], "job", "s", layout.digest, rank, 1, put)
-        assert isinstance(ticket, Ticket)
+    def send(rank: int, put: str, seed: int) -> Reservation:
+        ticket = registry.reserve(peers[rank], "job", "s", layout.digest, rank, 1, put)
+        assert isinstance(ticket, Reservation)
         for offset, length in layout.shards[rank]:
-            claim = shelf.claim(peers[rank], ticket, offset, offset + length)
+            claim = registry.claim(peers[rank], ticket, offset, offset + length)
             assert claim is not None
             claim.view[:] = make_image(layout, seed)[offset : offset + length]
-            shelf.settle(claim, ticket.version.plan.cuts.atoms(claim.view, offset))
+            registry.settle(claim, ticket.version.plan.cuts.atoms(claim.view, offset))
         return ticket
 
     first, second = send(0, "one", 1), send(1, "one", 2)
-    final = Arriving(shelf, first.version).final()
+    final = PartialVersion(registry, first.version).final()
     assert next(final) == 4096
-    shelf.commit(second)
-    shelf.commit(send(0, "two", 3))
+    registry.commit(second)
+    registry.commit(send(0, "two", 3))
     with pytest.raises(GivenUpError):
         for _ in final:
             pass

@@ -34,12 +34,11 @@ from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.node import flusher, partial_version
 from deepvm.checkpoint.node import version_registry as rules
-from deepvm.checkpoint.node.eviction import Room
+from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.flusher import Flusher
-from deepvm.checkpoint.node.responses import Busy, Ticket
 from deepvm.checkpoint.node.slots import Slot
-from deepvm.checkpoint.node.version_registry import Shelf
-from deepvm.checkpoint.node.versions import Claim, Job, Remembered, Session, State, Version
+from deepvm.checkpoint.node.version_registry import VersionRegistry
+from deepvm.checkpoint.node.versions import Busy, Claim, Job, RecentNumbers, Reservation, Session, State, Version
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError, DamagedError
 
@@ -58,11 +57,11 @@ def sent(run: str, number: int, rank: int, put: int) -> bytes:
 
 @dataclass(eq=False)
 class Sender:
-    """A connection, as the shelf sees it, and what its peer is about."""
+    """A connection, as the registry sees it, and what its peer is about."""
 
     run: str
     rank: int
-    ticket: Ticket | None = None
+    ticket: Reservation | None = None
     put: int = 0
     dead: bool = False
     claims: list[Claim] = field(default_factory=list)
@@ -198,10 +197,12 @@ class Protocol(RuleBasedStateMachine):
 
     def begin(self) -> None:
         """The node starts: nothing is in its memory."""
-        self.shelf = Shelf(self.slots * SLOT, persists=self.persists, lease_s=LEASE_S, clock=CLOCK.monotonic)
-        self.shelf.changed = Turns()
+        self.registry = VersionRegistry(
+            self.slots * SLOT, persists=self.persists, lease_s=LEASE_S, clock=CLOCK.monotonic
+        )
+        self.registry.changed = Turns()
         self.store = StepwiseStore(self.folder.path, direct=False)
-        self.flusher = Flusher(self.shelf, self.store, keep=KEEP)
+        self.flusher = Flusher(self.registry, self.store, keep=KEEP)
         self.seen: dict[Version, bytes] = {}
         self.committed: dict[tuple[Version, int], int] = {}
         self.borrowed: list[tuple[Version, bytes]] = []
@@ -226,7 +227,7 @@ class Protocol(RuleBasedStateMachine):
         return self.layouts[run == "third"]
 
     def current(self) -> str:
-        job = self.shelf.jobs.get("job")
+        job = self.registry.jobs.get("job")
         return job.session.name if job is not None and job.session is not None else ""
 
     @rule(run=st.sampled_from(RUNS), rank=st.integers(0, 3))
@@ -235,17 +236,17 @@ class Protocol(RuleBasedStateMachine):
 
     def enter(self, run: str, rank: int) -> Sender | None:
         sender, layout = Sender(run, rank), self.layout_of(run)
-        job = self.shelf.jobs.get("job")
+        job = self.registry.jobs.get("job")
         rival = job.session if job is not None and job.session is not None and job.session.name != run else None
         alive = rival is not None and CLOCK.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.owners)
         try:
-            known = self.shelf.enter(sender, "job", run, self.world, rank, layout.digest)
+            known = self.registry.enter(sender, "job", run, self.world, rank, layout.digest)
         except Refused as error:
             assert error.code == "session" and alive
             return None
         assert not alive, "a living run was pushed aside"
         if not known:
-            self.shelf.learn("job", run, layout)
+            self.registry.learn("job", run, layout)
         self.living.append(sender)
         return sender
 
@@ -253,10 +254,10 @@ class Protocol(RuleBasedStateMachine):
         """As a connection's thread ends: what it was receiving does not count."""
         for claim in sender.claims:
             claim.view[: len(claim.view) // 2] = bytes(len(claim.view) // 2)  # what came of it until then
-            self.shelf.settle(claim, None)
+            self.registry.settle(claim, None)
         sender.claims.clear()
         sender.ticket, sender.dead = None, True
-        self.shelf.leave(sender)
+        self.registry.leave(sender)
         if sender in self.living:
             self.living.remove(sender)
 
@@ -294,7 +295,7 @@ class Protocol(RuleBasedStateMachine):
         sender.ticket = None
         digest = self.layout_of(sender.run).digest
         try:
-            answer = self.shelf.reserve(sender, "job", sender.run, digest, sender.rank, number, f"{sender.put}")
+            answer = self.registry.reserve(sender, "job", sender.run, digest, sender.rank, number, f"{sender.put}")
         except Refused as error:
             assert error.code in ("request", "layout") or sender.run != self.current()
             self.end(sender)
@@ -322,7 +323,7 @@ class Protocol(RuleBasedStateMachine):
         pieces = self.pieces(sender)
         start, end = pieces[which % len(pieces)]
         try:
-            claim = self.shelf.claim(sender, sender.ticket, start, end)
+            claim = self.registry.claim(sender, sender.ticket, start, end)
         except Refused:  # the connection ends
             self.end(sender)
             return
@@ -335,7 +336,7 @@ class Protocol(RuleBasedStateMachine):
             self.receive(sender, claim)
             claim.view[0] ^= 0xFF
             sender.claims.remove(claim)
-            self.shelf.settle(claim, None)
+            self.registry.settle(claim, None)
         elif fate == "good":
             self.arrive(sender)
 
@@ -346,7 +347,7 @@ class Protocol(RuleBasedStateMachine):
     def arrive(self, sender: Sender) -> None:
         claim = sender.claims.pop()
         self.receive(sender, claim)
-        self.shelf.settle(claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
+        self.registry.settle(claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
 
     @rule(one=ONE)
     def slow_data_arrives(self, one: int) -> None:
@@ -364,7 +365,7 @@ class Protocol(RuleBasedStateMachine):
             return
         version = sender.ticket.version
         try:
-            receipt = self.shelf.commit(sender.ticket)
+            receipt = self.registry.commit(sender.ticket)
         except Refused as error:
             assert error.code == "stale"
             self.end(sender)
@@ -408,7 +409,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.persists and self.writing is None)
     @rule(works=st.booleans())
     def flush(self, works: bool) -> None:
-        version = self.shelf.next_flush(0)
+        version = self.registry.next_flush(0)
         if version is not None:
             self.write(version)
             while self.writing is not None:
@@ -418,7 +419,7 @@ class Protocol(RuleBasedStateMachine):
     @rule()
     def begin_to_write(self) -> None:
         """What waits for the disk, or else what has come of a version so far."""
-        version = self.shelf.next_flush(0, (), 0)
+        version = self.registry.next_flush(0, (), 0)
         if version is not None:
             self.write(version)
 
@@ -447,7 +448,7 @@ class Protocol(RuleBasedStateMachine):
                 self.durable.pop(version.number, None)
                 self.durable[version.number] = self.seen[version]
             assert writing.result is not False or writing.broken, self.flusher.times["last_error"]
-            self.shelf.unpin(version)
+            self.registry.unpin(version)
 
     def kill(self) -> None:
         """The node's end, for the writer."""
@@ -470,7 +471,7 @@ class Protocol(RuleBasedStateMachine):
     def borrow(self, one: int) -> None:
         complete = self.complete()
         if complete:
-            version = self.shelf.borrow("job", complete[one % len(complete)].number)
+            version = self.registry.borrow("job", complete[one % len(complete)].number)
             assert version is not None and version.slot is not None
             self.borrowed.append((version, self.seen[version]))
             self.in_use[version] = version.slot
@@ -478,7 +479,7 @@ class Protocol(RuleBasedStateMachine):
     @rule()
     def give_back(self) -> None:
         if self.borrowed:
-            self.shelf.unpin(self.borrowed.pop()[0])
+            self.registry.unpin(self.borrowed.pop()[0])
 
     @rule(really=st.integers(0, 2))
     def restart(self, really: int) -> None:
@@ -509,7 +510,7 @@ class Protocol(RuleBasedStateMachine):
             assert version.manifest is not None and version.manifest.crcs == chunk_crcs(version.image)
 
     def complete(self) -> list[Version]:
-        job = self.shelf.jobs.get("job")
+        job = self.registry.jobs.get("job")
         return list(job.complete.values()) if job is not None else []
 
     @invariant()
@@ -533,7 +534,7 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def who_asks_is_told_of_the_last_attempt(self) -> None:
-        job = self.shelf.jobs.get("job")
+        job = self.registry.jobs.get("job")
         run = job.session if job is not None else None
         for number in run.complete if run is not None else ():
             assert self.begun[number] in self.seen, f"version {number} was complete in an earlier attempt"
@@ -548,20 +549,20 @@ class Protocol(RuleBasedStateMachine):
             path = self.folder.file("job", manifest.version)
             verify(path, manifest)
             assert path.read_bytes() == self.durable[manifest.version]
-        job = self.shelf.jobs.get("job")
+        job = self.registry.jobs.get("job")
         for version in job.complete.values() if job is not None else ():
             assert not version.flushed or self.durable.get(version.number) == self.seen[version]
 
     @invariant()
     def memory_stays_within_the_limit(self) -> None:
-        job = self.shelf.jobs.get("job")
+        job = self.registry.jobs.get("job")
         held = {id(v.slot) for v in (*job.partial.values(), *job.complete.values())} if job is not None else set()
         held |= {id(self.in_use[v]) for v, _ in self.borrowed}
         held |= {id(self.writing.slot)} if self.writing is not None else set()
         held |= {id(self.in_use[c]) for s in self.living for c in s.claims}
         held -= {id(None)}
-        assert not held & {id(s) for s in self.shelf.pool.free}, "a slot in use is free"
-        assert (len(held) + len(self.shelf.pool.free)) * SLOT == self.shelf.pool.allocated <= self.slots * SLOT
+        assert not held & {id(s) for s in self.registry.pool.free}, "a slot in use is free"
+        assert (len(held) + len(self.registry.pool.free)) * SLOT == self.registry.pool.allocated <= self.slots * SLOT
 
 
 class OneRank(Protocol):
@@ -611,11 +612,13 @@ def newest_only(self: Flusher, version: Version) -> None:
         self._store.delete(version.job, manifest.version)
 
 
-def unverified_counts(self: Shelf, claim: Claim, verified: object) -> None:
+def unverified_counts(self: VersionRegistry, claim: Claim, verified: object) -> None:
     settle(self, claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
 
 
-def unpinned(self: Room, limit_s: float, resting: Container[str] = (), early_bytes: int | None = None) -> object:
+def unpinned(
+    self: VersionMemory, limit_s: float, resting: Container[str] = (), early_bytes: int | None = None
+) -> object:
     version = next_flush(self, limit_s, resting, early_bytes)
     if version is not None and version.state is State.RECEIVING:
         version.pins -= 1
@@ -635,29 +638,29 @@ def said_too_soon(self: Flusher, version: Version) -> float:
         return 0.0
 
 
-def always_flushed(self: Room, here: Job, size: int) -> object:
+def always_flushed(self: VersionMemory, here: Job, size: int) -> object:
     for job in self.jobs.values():
         for version in job.complete.values():
             version.flushed = True
     return take(self, here, size)
 
 
-settle, take, next_flush = Shelf.settle, Room._slot, Room.next_flush
+settle, take, next_flush = VersionRegistry.settle, VersionMemory._slot, VersionMemory.next_flush
 forget, write_early = Version.forget, Flusher._write_early
 MUTATIONS = {
     "a commit counts with bytes missing": (Version, "missing", lambda self, rank: iter(())),
     "the newest version has no protection": (Job, "keeps", lambda self, version: False),
     "bytes of an earlier attempt count": (Version, "forget", lambda self, rank: None),
-    "bytes that were not verified count": (Shelf, "settle", unverified_counts),
+    "bytes that were not verified count": (VersionRegistry, "settle", unverified_counts),
     "a living run is pushed aside": (Session, "alive", lambda self, now, lease_s: False),
     "a slot that is read is used again": (Version, "used", property(lambda self: bool(self.claims))),
     "a slot that is written is used again": (Version, "used", property(lambda self: self.pins > 0)),
     "the disk keeps the newest only": (Flusher, "_retain", newest_only),
-    "a word on an earlier attempt stands for the next": (Remembered, "discard", lambda self, number: None),
-    "a slot that is written early is used again": (Room, "next_flush", unpinned),
+    "a word on an earlier attempt stands for the next": (RecentNumbers, "discard", lambda self, number: None),
+    "a slot that is written early is used again": (VersionMemory, "next_flush", unpinned),
     "what came anew is not noticed by who writes early": (Version, "forget", unnoticed),
     "what failed early is on the disk": (Flusher, "_write_early", said_too_soon),
-    "what is not on the disk goes": (Room, "_slot", always_flushed),
+    "what is not on the disk goes": (VersionMemory, "_slot", always_flushed),
 }
 
 

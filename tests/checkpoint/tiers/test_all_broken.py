@@ -19,7 +19,7 @@ botocore = pytest.importorskip("botocore.config")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.format.manifest import SUFFIX  # noqa: E402
-from deepvm.checkpoint.network.endpoint import Place as NodePlace  # noqa: E402
+from deepvm.checkpoint.network.endpoint import Endpoint  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
 from deepvm.checkpoint.tiers.s3 import S3Tier  # noqa: E402
@@ -112,7 +112,7 @@ def s3_place(folder: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def node_place(folder: Path, nodes: int, where: Callable[[], NodePlace] = lambda: HERE) -> Iterator[Place]:
+def node_place(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda: HERE) -> Iterator[Place]:
     folders, starts = [folder / f"persist-{n}" for n in range(nodes)], iter(range(1000))
 
     @contextmanager
@@ -149,9 +149,9 @@ PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "tcp,tcp": lambda folder: node_place(folder, 2),
 }
 if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi.py runs these tests under mpirun
-    from deepvm.checkpoint.network.mpi_endpoint import MpiPlace
+    from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
 
-    PLACES = {"mpi": lambda folder: node_place(folder, 1, MpiPlace.here)}
+    PLACES = {"mpi": lambda folder: node_place(folder, 1, MpiEndpoint.here)}
 
 
 @pytest.fixture(params=PLACES)

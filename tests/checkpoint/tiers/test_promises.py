@@ -159,7 +159,7 @@ def test_a_disk_that_takes_nothing(
         handle = saver.save(block=True)
         assert f"cannot be written: {os.strerror(error)}" in why_not_durable(handle)
         node_disk.work()
-        assert until(lambda: not any(job.trouble for job in node.shelf.jobs.values()))
+        assert until(lambda: not any(job.trouble for job in node.registry.jobs.values()))
         saver._version += 1  # a step
         assert saver.save(block=True).durable.result(SOON_S) == 1
 
@@ -178,8 +178,8 @@ def test_a_version_that_the_node_gives_up() -> None:
         acks, reasons = lost(to.put, world=2)
         layout = make_layout(10_000, 2)
         assert not reasons
-        with node.shelf.changed:
-            node.shelf._drop(node.shelf.jobs["job"].partial[1])
+        with node.registry.changed:
+            node.registry._drop(node.registry.jobs["job"].partial[1])
         assert until(lambda: reasons == ["version 1: the memory node gave it up"])
         assert acks.levels == [] and layout.world == 2
         assert to.settle(1.0)

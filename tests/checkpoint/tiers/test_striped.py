@@ -47,7 +47,7 @@ from deepvm.checkpoint.format.stripe import (  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.tiers import striped as split_module  # noqa: E402
-from deepvm.checkpoint.tiers.commit_barrier import Step  # noqa: E402
+from deepvm.checkpoint.tiers.commit_barrier import CommitBarrier  # noqa: E402
 from deepvm.checkpoint.tiers.registry import open_tier  # noqa: E402
 from deepvm.checkpoint.tiers.striped import StripedTier  # noqa: E402
 from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
@@ -178,8 +178,8 @@ def test_when_one_has_no_room_the_others_keep_what_they_have(tmp_path: Path) -> 
         data = {v: noise(3 * MIB, v) for v in range(1, 9)}  # a node has room for two parts
         for version in (1, 2):
             assert put(tier, version, data[version]).wait(Level.REMOTE)
-        shelf = two[1].shelf
-        kept = [shelf.borrow("job.part-2-of-2", v) for v in (1, 2)]  # whatever the reason: its slots are in use
+        registry = two[1].registry
+        kept = [registry.borrow("job.part-2-of-2", v) for v in (1, 2)]  # whatever the reason: its slots are in use
         received = two[0].metrics()["counts"]["received_bytes"]
         for version in range(3, 7):
             with pytest.raises(TierBusyError):
@@ -188,7 +188,7 @@ def test_when_one_has_no_room_the_others_keep_what_they_have(tmp_path: Path) -> 
             assert newest(tier, tmp_path / "restored") == (2, bytes(data[2]))
         for version in kept:
             assert version is not None
-            shelf.unpin(version)
+            registry.unpin(version)
         assert put(tier, 7, data[7]).wait(Level.REMOTE)
         assert newest(tier, tmp_path / "restored") == (7, bytes(data[7]))
 
@@ -513,7 +513,7 @@ class TestJoin:
 
 class TestStep:
     def test_nobody_waits_for_one_who_failed(self) -> None:
-        step = Step(2, None, 30.0)
+        step = CommitBarrier(2, None, 30.0)
         seen: list[BaseException] = []
 
         def wait() -> None:
@@ -530,4 +530,4 @@ class TestStep:
 
     def test_a_limit(self) -> None:
         with pytest.raises(CheckpointError, match="slow"):
-            Step(2, None, 0.05).wait("room")
+            CommitBarrier(2, None, 0.05).wait("room")

@@ -21,7 +21,7 @@ from deepvm.checkpoint.format.checksums import chunk_crcs, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.format.stripe import part_job, read_part_file
-from deepvm.checkpoint.network.endpoint import Place
+from deepvm.checkpoint.network.endpoint import Endpoint
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.snapshot.host_buffer import Filling
 from deepvm.checkpoint.tiers.base import Tier
@@ -108,7 +108,7 @@ def s3_bench(folder: Path) -> Iterator[Bench]:
 
 
 @contextmanager
-def node_bench(folder: Path, nodes: int, where: Callable[[], Place] = lambda: HERE) -> Iterator[Bench]:
+def node_bench(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda: HERE) -> Iterator[Bench]:
     made: list[Tier] = []
     with ExitStack() as stack:
         running_nodes = [
@@ -131,10 +131,10 @@ def node_bench(folder: Path, nodes: int, where: Callable[[], Place] = lambda: HE
                     if not part.start <= offset < part.start + part.length:
                         continue
                     at = offset - part.start + part.offset
-                kept = node.shelf.borrow(name, version)
+                kept = node.registry.borrow(name, version)
                 assert kept is not None
                 kept.image[at] ^= 1
-                node.shelf.unpin(kept)
+                node.registry.unpin(kept)
                 damage_file(path, at)
 
         @contextmanager
@@ -144,7 +144,7 @@ def node_bench(folder: Path, nodes: int, where: Callable[[], Place] = lambda: HE
 
             with pytest.MonkeyPatch.context() as patch:
                 for node in running_nodes:
-                    patch.setattr(node.shelf, "commit", fail)
+                    patch.setattr(node.registry, "commit", fail)
                 yield
 
         levels = (Level.REMOTE, Level.DURABLE)
@@ -160,9 +160,9 @@ FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
     "tcp-2": lambda folder: node_bench(folder, 2),
 }
 if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi.py runs these tests under mpirun
-    from deepvm.checkpoint.network.mpi_endpoint import MpiPlace
+    from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
 
-    FACTORIES["mpi"] = lambda folder: node_bench(folder, 1, MpiPlace.here)
+    FACTORIES["mpi"] = lambda folder: node_bench(folder, 1, MpiEndpoint.here)
 
 
 @pytest.fixture(params=FACTORIES)

@@ -25,9 +25,9 @@ from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import Address, Link, node_status
 from deepvm.checkpoint.network.protocol import Kind
 from deepvm.checkpoint.node import flusher, partial_version
-from deepvm.checkpoint.node.responses import Receipt, Ticket
 from deepvm.checkpoint.node.server import Node, NodeSettings
-from deepvm.checkpoint.node.version_registry import Shelf
+from deepvm.checkpoint.node.version_registry import VersionRegistry
+from deepvm.checkpoint.node.versions import CommitReply, Reservation
 from deepvm.checkpoint.tiers.tcp import TcpTier
 
 TOKEN = b"open sesame, and then some"
@@ -161,12 +161,12 @@ class NodeDisk:
         self._error, self._busy = 0, False
         self._opened = threading.Event()
         self._opened.set()
-        self._write, self._commit = VersionFolder.write_filling, Shelf.commit
+        self._write, self._commit = VersionFolder.write_filling, VersionRegistry.commit
         patch.setattr(flusher, "LEAST_BYTES", 2**62 if way == "complete" else 0)
         patch.setattr(partial_version, "_SILENCE_S", 20.0)  # under load the way must be the one that is meant
         patch.setattr(VersionFolder, "write_filling", lambda folder, *words: self._troubled(folder, *words))
         if way != "complete":
-            patch.setattr(Shelf, "commit", lambda shelf, ticket: self._late(shelf, ticket))
+            patch.setattr(VersionRegistry, "commit", lambda registry, ticket: self._late(registry, ticket))
 
     def hang(self) -> None:
         """Stand still until ``work``."""
@@ -212,10 +212,10 @@ class NodeDisk:
         if self._error:
             raise OSError(self._error, os.strerror(self._error))
 
-    def _late(self, shelf: Shelf, ticket: Ticket) -> Receipt:
+    def _late(self, registry: VersionRegistry, ticket: Reservation) -> CommitReply:
         """A commit, once the version is on its way; while the disk is busy with another one it may take none."""
-        until(lambda: ticket.version.early or self._busy or shelf.queue, 1.0)
-        return self._commit(shelf, ticket)
+        until(lambda: ticket.version.early or self._busy or registry.queue, 1.0)
+        return self._commit(registry, ticket)
 
 
 def raw_sender(node: object, layout: Layout, session: str = "s1", rank: int = 0, job: str = "job") -> Link:

@@ -31,7 +31,7 @@ LONGEST_S = 50
 def node(folder: Path) -> Mapping[str, object]:
     """A memory node whose disk takes its time with the victim's version: it is on its way when the victim dies."""
     from deepvm.checkpoint.files.version_dir import VersionFolder
-    from deepvm.checkpoint.network.mpi_endpoint import MpiPlace
+    from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
     from deepvm.checkpoint.network.mpi_streams import carrier
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
@@ -46,12 +46,12 @@ def node(folder: Path) -> Mapping[str, object]:
         return write(self, image, manifest)
 
     VersionFolder.write = slow  # type: ignore[method-assign]
-    here = Node(NodeSettings(MpiPlace.here(), TOKEN, 256 * MIB, (folder / "kept").as_uri()))
+    here = Node(NodeSettings(MpiEndpoint.here(), TOKEN, 256 * MIB, (folder / "kept").as_uri()))
     here.start()
     while VICTIM not in carrier()._gone:
         time.sleep(0.01)
     found: dict[str, object] = {}
-    jobs = here.shelf.jobs["victim"]
+    jobs = here.registry.jobs["victim"]
     found["acknowledged_at_death"] = 1 in jobs.complete
     found["flushed_at_death"] = jobs.complete[1].flushed
     found["dropped_bytes"] = sum(r.total for r in jobs.partial[2].received.values())

@@ -30,7 +30,7 @@ from deepvm.checkpoint.format import checksums
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.client import Address
 from deepvm.checkpoint.node import flusher
-from deepvm.checkpoint.node.eviction import Room
+from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.server import Node, NodeSettings
 from deepvm.checkpoint.snapshot import host_buffer, snapshotter
@@ -250,7 +250,7 @@ def node_says_durable_before_it_writes() -> None:
     write = Flusher._write
 
     def early(self: Flusher, version: Any) -> bool:
-        self._room.flushed(version)
+        self._memory.flushed(version)
         time.sleep(0.02)  # the trainer hears of it
         return write(self, version)
 
@@ -259,9 +259,9 @@ def node_says_durable_before_it_writes() -> None:
 
 def node_drops_what_is_not_flushed() -> None:
     """A slot is used again before a slow disk has its version."""
-    take, write = Room._slot, Flusher._write
+    take, write = VersionMemory._slot, Flusher._write
 
-    def hasty(self: Room, *wanted: Any) -> Any:
+    def hasty(self: VersionMemory, *wanted: Any) -> Any:
         for job in self.jobs.values():
             for version in [v for v in job.complete.values() if not v.used and not job.keeps(v)]:
                 self._drop(version)
@@ -271,7 +271,7 @@ def node_drops_what_is_not_flushed() -> None:
         time.sleep(0.1)
         return write(self, version)
 
-    Room._slot, Flusher._write = hasty, slow  # type: ignore[method-assign]
+    VersionMemory._slot, Flusher._write = hasty, slow  # type: ignore[method-assign]
 
 
 def restores_the_oldest() -> None:
