@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -19,3 +20,38 @@ def processor() -> str:
     except OSError:
         rows = []
     return next((r.partition(":")[2].strip() for r in rows if r.startswith("model name")), platform.machine())
+
+
+def machine_memory(root: Path = Path("/")) -> int | None:
+    """Bytes of memory that this process may have: the machine's, or less where a control group says so.
+
+    None where the system does not tell; ``root`` is for tests.
+    """
+    return min(_limits(root), default=None)
+
+
+def _limits(root: Path) -> Iterator[int]:
+    for line in _lines(root / "proc/meminfo"):
+        name, _, size = line.partition(":")
+        if name == "MemTotal":
+            yield int(size.split()[0]) * 1024
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        top = root / "sys/fs/cgroup" / controllers
+        group = top / path.strip("/")
+        # A container may see its own group as the top, under a path that only the host knows.
+        for folder in (group, *group.parents):
+            if folder == top.parent:
+                break
+            for text in _lines(folder / ("memory.limit_in_bytes" if controllers else "memory.max")):
+                if text.isdecimal():  # else "max"
+                    yield int(text)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

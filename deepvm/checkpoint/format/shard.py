@@ -9,11 +9,11 @@ from pathlib import Path
 
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest
-from deepvm.errors import CheckpointError
+from deepvm.errors import CheckpointError, RequestError
 
 
 class Level(str, Enum):
-    """What an acknowledged version survives, from weak to strong; each level has those before it in it.
+    """What an acknowledged version survives, weakest first; each level includes those before it.
 
     LOCAL: the end of this process, not that of this machine (a folder in memory, such as ``/dev/shm``). REMOTE: the
     loss of this machine, while the memory node lives. DURABLE: that as well; a folder is as durable as what it lies on.
@@ -25,7 +25,7 @@ class Level(str, Enum):
 
 
 LEAST_BYTES_S = 50e6
-"""Bytes in a second for which every place has time: limits grow with the version, or a large one would never arrive."""
+"""The slowest bandwidth, in bytes/s, that time limits allow for: they grow with the version's size."""
 
 
 def _filled(end: int) -> None:
@@ -68,6 +68,11 @@ class Shard:
     def moving_s(self) -> float:
         """Seconds that copying, sending and writing the whole version may take beside every other wait."""
         return self.layout.size / LEAST_BYTES_S
+
+    def check(self) -> None:
+        """Raise RequestError if the image has another size than its layout."""
+        if len(self.image) != self.layout.size:
+            raise RequestError("image", f"{len(self.image)} bytes", f"the {self.layout.size} bytes of its layout")
 
     def manifest(self, crcs: Sequence[int]) -> Manifest:
         """The commit record of the version that this is the whole of, complete now."""

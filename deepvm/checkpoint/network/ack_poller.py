@@ -1,4 +1,4 @@
-"""What became of the versions that a trainer has sent: asked in the background, which is also its sign of life."""
+"""Poll a memory node for acknowledgements in the background, which also keeps the session alive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SLOWEST_S = 10.0
 
 @dataclass(eq=False)
 class Pending:
-    """A version whose levels are awaited, from when the node has given it room: what it says of the number is of this.
+    """A version whose acknowledgements are awaited, from when the node has reserved room for it.
 
     Attributes:
         version: its number. acknowledged: called once for each level, the weakest first.
@@ -62,7 +62,7 @@ class Pending:
 
 
 class AckPoller:
-    """One thread and one connection for a job of one tier."""
+    """One polling thread and connection for a job of one tier."""
 
     def __init__(self, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float) -> None:
         """Begin.
@@ -93,7 +93,7 @@ class AckPoller:
             self._changed.notify_all()
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until nothing is awaited; returns whether that was so within the time."""
+        """Wait until nothing is awaited; False on timeout."""
         deadline = time.monotonic() + limit_s
         with self._changed:
             while self._pending and (left := deadline - time.monotonic()) > 0:
@@ -101,7 +101,7 @@ class AckPoller:
             return not self._pending
 
     def close(self) -> None:
-        """End the thread; what is still awaited will not be told."""
+        """Stop polling; what is still awaited will not be acknowledged."""
         self._closed.set()
         with self._lock:
             link = self._link
@@ -165,7 +165,7 @@ class AckPoller:
         durable: Container[int],
         stuck: Mapping[int, str],
     ) -> bool:
-        """Pass an answer on; ``asked``: whose it is, and whether their part was sent. Returns whether others wait."""
+        """Acknowledge what the node reports of ``asked`` (value: its part was sent); returns whether others wait."""
         with self._lock:
             awaited = sorted(self._pending, key=lambda p: p.version)
         for pending in (p for p in awaited if p in asked):

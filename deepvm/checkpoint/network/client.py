@@ -1,4 +1,4 @@
-"""The other end of the line: where a node is, and one connection to it."""
+"""The client's side: a node's address, and one connection to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a node can be: what its two ends need of a network, whatever that is made of."""
+"""Interfaces of a network: endpoints to connect to, and listeners that accept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 
 class Listener(Protocol):
-    """Where peers come in."""
+    """Accepts peers."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -22,7 +22,7 @@ class Listener(Protocol):
         """Whether nobody is left who could come."""
 
     def shut(self) -> None:
-        """Let nobody in any more; ``accept`` fails."""
+        """Accept nobody any more; ``accept`` fails."""
 
     def close(self) -> None:
         """Give it up."""

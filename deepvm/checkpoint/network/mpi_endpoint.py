@@ -1,4 +1,4 @@
-"""Where a memory node is that is a process of the same ``mpirun``; see :mod:`deepvm.checkpoint.tiers.mpi`."""
+"""A memory node's address within one ``mpirun``; see :mod:`deepvm.checkpoint.tiers.mpi`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class MpiListener:
     """Streams that other processes open; see :class:`~deepvm.checkpoint.network.endpoint.Listener`."""
 
     def __init__(self, streams: Carrier) -> None:
-        """Let them."""
+        """Accept streams from other processes."""
         self.endpoint = MpiEndpoint(streams.rank)
         self._streams, self._queue = streams, streams.serve()
 

@@ -67,7 +67,7 @@ class _Stream:
 
     @property
     def said(self) -> bool:
-        """All that the local side had to say is gone."""
+        """The local side's bytes are all sent."""
         return self._said_end and self._sending is None
 
     def step(self) -> bool:
@@ -125,7 +125,7 @@ class _Stream:
         return True
 
     def reset(self) -> None:
-        """The peer reads no more: let the local side know."""
+        """The peer reads no more: close the local side."""
         self._hang_up()
         self._deaf, self._undelivered = True, memoryview(b"")
 
@@ -207,7 +207,7 @@ class Carrier:
         return opened
 
     def unserve(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more streams."""
         self._opened = None
 
     def deserted(self) -> bool:
@@ -226,7 +226,7 @@ class Carrier:
             self.tell(peer, kind)
 
     def close(self) -> None:
-        """Send what is still to be said, then good-bye, and stop; what others still say is not waited for."""
+        """Flush all streams, say good-bye, and stop; what others still send is not waited for."""
         deadline = time.monotonic() + _LINGER_S
 
         def speaking() -> bool:

@@ -1,4 +1,4 @@
-"""What a trainer and a memory node say to each other: frames over a byte stream, and the proof that both know a token.
+"""The protocol of trainers and memory nodes: frames over a byte stream, and the proof that both know a token.
 
 A frame is a fixed header (magic, kind, length) and a body: a small JSON object, a document of bytes (layouts and
 manifests), or for ``DATA`` an offset, a length and a CRC-32 in binary with the payload behind them. Payloads are sent
@@ -48,7 +48,7 @@ _NONCE = 32
 
 
 class Kind(IntEnum):
-    """What a frame is; the reply's kind stands behind the request's."""
+    """Kinds of frames; a reply follows its request."""
 
     CHALLENGE, PROOF, PROVED = 1, 2, 3
     HELLO, WELCOME, LAYOUT = 10, 11, 12
@@ -63,7 +63,7 @@ class Kind(IntEnum):
 
 
 class Refused(CheckpointError):
-    """The other side said no, for good.
+    """The other side refused, for good.
 
     Attributes:
         code: ``token``, ``full``, ``session``, ``stale``, ``layout``, ``request``, ``gone``, ``stopping``.
@@ -76,7 +76,7 @@ class Refused(CheckpointError):
 
 
 class BrokenError(ConnectionError):
-    """The connection ended, was too slow, or carried something that is no frame."""
+    """The connection ended, was too slow, or broke the protocol."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The secret that trainers and a memory node share, and those of single jobs that are made of it.
+"""The token that trainers and a memory node share, and tokens of single jobs derived from it.
 
 Whoever has the node's own token may read and write the versions of all jobs. A job's token, the HMAC-SHA256 of its name
 under the node's token, is good for that job alone, its parts on several nodes included: who has it can neither read nor
@@ -29,7 +29,7 @@ _OF_JOB = re.compile(rb"deepvm-job-token ([!-~]{1,64}) ([0-9a-f]{64})")
 
 @dataclass(frozen=True)
 class Token:
-    """A secret. ``job``: the one that it is good for, empty for all."""
+    """A secret. ``job``: the only one it is valid for; empty for all."""
 
     secret: bytes = field(repr=False)
     job: str = ""

@@ -1,4 +1,4 @@
-"""One peer of the node: the proof, then its requests, one after the other."""
+"""One peer of the node: the token's proof, then its requests in order."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Connection:
         return self._channel.gone()
 
     def run(self) -> None:
-        """Serve until the peer goes, or does what it must not."""
+        """Serve until the peer leaves or breaks the protocol."""
         try:
             self._token_job = admit(self._channel, self._token)
             self._node.proven(self)

@@ -1,4 +1,4 @@
-"""Which memory may be used again: a slot's way from one version to the next."""
+"""Eviction policy for version memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "recei
 
 
 class VersionMemory:
-    """Versions in slots.
+    """Versions in slots, and which of them may be evicted.
 
     Attributes:
         changed: the one lock; notified with every change. jobs: by name. pool: the memory.

@@ -1,4 +1,4 @@
-"""Complete versions, oldest first, from memory to a folder or bucket; and what is kept there.
+"""Write complete versions to the store, oldest first, and delete what retention lets go.
 
 While none waits, a large one is written as it arrives, see :mod:`deepvm.checkpoint.node.partial_version`.
 """
@@ -28,7 +28,7 @@ _STUCK = 3
 
 @dataclass
 class FlushTimes:
-    """What flushing took, in seconds."""
+    """Flush statistics, in seconds."""
 
     flushed: int = 0
     failed: int = 0
@@ -40,7 +40,7 @@ class FlushTimes:
 
 @dataclass
 class _Backoff:
-    """A job whose version could not be written. ``since``, monotonic, for ``pause_s``; ``failures`` in a row."""
+    """A job to retry later: ``pause_s`` after ``since`` (monotonic); ``failures`` in a row."""
 
     since: float
     pause_s: float
@@ -48,7 +48,7 @@ class _Backoff:
 
 
 class _LaterError(CheckpointError):
-    """What was done for a version before it was complete came to nothing; that is no failure yet."""
+    """Writing a version before it was complete came to nothing; that is no failure yet."""
 
 
 class Flusher:
@@ -101,7 +101,7 @@ class Flusher:
                 self._note(version.job, done)
 
     def _note(self, job: str, done: bool) -> None:
-        """Let a job rest whose version could not be written, longer each time."""
+        """Back off from a job whose version could not be written, longer each time."""
         before = self._backoffs.pop(job, None)
         if done:
             if before is not None and before.failures >= _STUCK:

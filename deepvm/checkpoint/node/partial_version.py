@@ -1,4 +1,4 @@
-"""A version that is still being received, for whoever writes it to the disk meanwhile.
+"""Write a version to disk while it is still being received.
 
 The disk then has most of a version when its last byte comes. That is a favour: it is given up for whatever needs the
 disk or the memory more, and the version is written when it is complete, as any other.
@@ -30,14 +30,14 @@ class PartialVersion:
     """The bytes of a version, from the first on, as they become final."""
 
     def __init__(self, memory: VersionMemory, version: Version) -> None:
-        """Look on; the caller has pinned the version."""
+        """Observe a version that the caller has pinned."""
         self._memory, self._version = memory, version
         self._renewed, self._here, self._taken = version.renewed, 0, 0
         self._atoms: dict[int, Atom] = {}
         self.complete_s = 0.0
 
     def final(self) -> Iterator[int]:
-        """How many bytes from the start will not change any more; all of them once the version is complete.
+        """Yield how many bytes from the start are final; all of them once the version is complete.
 
         ``complete_s`` then tells when that was seen, monotonic.
 

@@ -1,4 +1,4 @@
-"""What the log says of peers that are refused: each kind once, then how many there were in each minute.
+"""Log refused peers: each kind once, then a count per minute.
 
 A line for each would let anybody who can reach the port fill the disk.
 """
@@ -17,7 +17,7 @@ WINDOW_S = 60.0
 
 @dataclass
 class _Kind:
-    """Since when, monotonic, and how many were not told of; ``peer`` and ``why`` are those of the last one."""
+    """Since when, monotonic, and how many were not logged; ``peer`` and ``why`` are the last one's."""
 
     since: float
     count: int = 0
@@ -26,7 +26,7 @@ class _Kind:
 
 
 class Refusals:
-    """For all threads of a node."""
+    """A rate-limited log, for all threads of a node."""
 
     def __init__(self, window_s: float = WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with none; ``window_s``: seconds between two lines of a kind."""
@@ -36,7 +36,7 @@ class Refusals:
         self._timer: threading.Timer | None = None
 
     def tell(self, kind: str, peer: str, why: str) -> bool:
-        """Say that a peer was refused, or count it; ``kind`` is one of few. Returns whether it was said."""
+        """Log that a peer was refused, or count it; ``kind`` is one of few. Returns whether it was logged."""
         with self._lock:
             known = self._kinds.get(kind)
             if known is not None and self._clock() < known.since + self._window_s:
@@ -51,7 +51,7 @@ class Refusals:
         return True
 
     def sum_up(self, *, all_of_them: bool = True) -> None:
-        """Say how many there were that nothing was said of; at the end of the node of all."""
+        """Log how many were only counted; at the node's end, all of them."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

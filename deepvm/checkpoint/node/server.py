@@ -1,4 +1,4 @@
-"""The node: it listens, gives each peer a thread, and goes in order."""
+"""The memory node: it listens, gives each peer a thread, and shuts down in order."""
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ class Node:
         return self._listener.endpoint
 
     def deserted(self) -> bool:
-        """Whether nobody is left who could send or ask; then the node may as well stop."""
+        """Whether no possible peer is left; then the node may as well stop."""
         return self._listener is not None and self._listener.deserted()
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> int:
-        """Take nothing new, bring what is complete to the disk, and end.
+        """Stop: accept no more, flush what is complete, and close.
 
         Args:
             hurry: asked every now and then; True ends the wait.

@@ -1,4 +1,4 @@
-"""The rules: who may send what, when a version counts, which memory may be used again.
+"""The node's rules: who may send what, and when a version is complete.
 
 One lock protects everything here; bytes move and checksums are made outside it.
 """
@@ -39,10 +39,10 @@ _ABORT_S = 5.0
 
 
 class VersionRegistry(VersionMemory):
-    """All versions in memory, and what senders may do with them."""
+    """All versions in memory, and what senders may do."""
 
     def enter(self, owner: Owner, job: str, session: str, world: int, rank: int, digest: str) -> bool:
-        """Let a sender in.
+        """Register a sender.
 
         Returns:
             Whether the layout of this digest is known.
@@ -91,7 +91,7 @@ class VersionRegistry(VersionMemory):
             return Layout.from_json(raw)
 
     def learn(self, job: str, session: str, layout: Layout, document: int = 0) -> None:
-        """Take a layout, of so many bytes as it came.
+        """Register a layout of ``document`` bytes.
 
         Raises:
             Refused: two versions of it do not fit into the memory, or there are too many large layouts; or the session
@@ -151,7 +151,7 @@ class VersionRegistry(VersionMemory):
         best: bool = False,
         attempt: int = 0,
     ) -> Reservation | Busy:
-        """Find room for a version, or the room that another rank found.
+        """Reserve a slot for a version, or join the one that another rank reserved.
 
         Args:
             owner: who asks.
@@ -289,7 +289,7 @@ class VersionRegistry(VersionMemory):
             self.counts["damaged_pieces"] += 1
 
     def commit(self, reservation: Reservation) -> CommitReply:
-        """Count a rank's part in, when all of it is verified; the last one makes the version complete.
+        """Commit a rank's part when all of it is verified; the last one completes the version.
 
         Raises:
             Refused: the session or the version is over.

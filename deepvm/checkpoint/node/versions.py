@@ -1,4 +1,4 @@
-"""What the node knows of a version and of a job; the rules are in :mod:`deepvm.checkpoint.node.version_registry`."""
+"""State of versions, sessions and jobs on a node; :mod:`deepvm.checkpoint.node.version_registry` has the rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REMEMBERED = 256
 
 
 class State(str, Enum):
-    """The life of a version in memory: parts arrive, checksums are made, it is whole; or it is given up."""
+    """States of a version: receiving parts, computing checksums, complete; or dropped."""
 
     RECEIVING = "receiving"
     FINISHING = "finishing"
@@ -57,7 +57,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Plan:
-    """A layout with what is derived from it once.
+    """A layout, with what is derived from it once.
 
     Attributes:
         runs: for each rank its ranges, sorted, neighbours joined. cuts: where pieces are cut for their checksums.
@@ -140,7 +140,7 @@ class Version:
         return bool(self.claims) or self.pins > 0 or self.state is State.FINISHING
 
     def arrived(self, rank: int) -> Ranges:
-        """What of a rank's part is verified."""
+        """The verified ranges of a rank's part."""
         return self.received.setdefault(rank, Ranges())
 
     def reach(self, start: int) -> int:
@@ -150,13 +150,13 @@ class Version:
         return start
 
     def forget(self, rank: int) -> None:
-        """Nothing of a rank's part counts any more."""
+        """Discard a rank's part."""
         self.renewed += bool(self.received.pop(rank, None))
         self.committed.discard(rank)
         self.atoms = [a for a in self.atoms if not self.plan.allows(rank, a.start, a.end)]
 
     def missing(self, rank: int) -> Iterator[tuple[int, int]]:
-        """What of a rank's part is not."""
+        """The ranges of a rank's part that are not verified."""
         return self.arrived(rank).missing(self.plan.runs[rank])
 
 
@@ -222,7 +222,7 @@ class Session:
 
 
 class Job:
-    """All that one name has in memory.
+    """A job's versions, layouts and session.
 
     Attributes:
         partial, complete: versions by number. ``complete`` in the order of completion.
@@ -265,7 +265,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Leave to send a part. ``version``: where to; ``rank``: whose; ``put``: in which attempt."""
+    """Permission to send a part. ``version``: where to; ``rank``: whose; ``put``: in which attempt."""
 
     version: Version
     rank: int
@@ -296,7 +296,7 @@ class CommitReply:
 
 @dataclass(frozen=True)
 class VersionStates:
-    """What became of a session's versions, after change number ``sequence``.
+    """States of a session's versions, after change number ``sequence``.
 
     Attributes:
         stuck: those for which the disk fails again and again, and why.

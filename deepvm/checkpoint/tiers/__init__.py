@@ -1,1 +1,1 @@
-"""Where versions go: one file for each kind of place, behind :class:`deepvm.checkpoint.tiers.base.Tier`."""
+"""Storage tiers, one module each, behind :class:`deepvm.checkpoint.tiers.base.Tier`."""

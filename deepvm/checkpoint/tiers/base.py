@@ -1,4 +1,4 @@
-"""The interface of a tier: a place that takes whole versions and gives them back."""
+"""The interface of a storage tier."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refuse_query(url: str, option: str) -> None:
 
 
 class Tier(ABC):
-    """A place for versions. All methods but ``close`` may be called from several threads, and block until done.
+    """A place for versions. All methods but ``close`` are thread-safe and block until done.
 
     Every wait has a limit, after which a :class:`~deepvm.errors.CheckpointError` is raised. A version that was not
     acknowledged may be lost; it must never be given back as complete, nor harm those before it.
@@ -106,7 +106,7 @@ class Tier(ABC):
         return ()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Have nobody take these, and those that are damaged, for versions any more, without losing what is there.
+        """Rename these and all damaged versions, so that nobody takes them for versions; no bytes are lost.
 
         Raises:
             CheckpointError: that cannot be done.
@@ -114,8 +114,8 @@ class Tier(ABC):
         raise CheckpointError(f"{self.url}: damaged versions cannot be set aside there; take another name for the job")
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until everything that can be acknowledged was; returns whether that was so within the time."""
+        """Wait until everything that can be acknowledged was; False on timeout."""
         return True
 
     def close(self) -> None:  # noqa: B027  a tier without connections has nothing to close
-        """Let go of connections."""
+        """Close connections."""

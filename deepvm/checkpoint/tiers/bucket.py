@@ -1,4 +1,4 @@
-"""The objects of a bucket: single requests, and errors of the cloud's library as ours. Tiers are made of this."""
+"""Single requests to a bucket, with boto3's errors turned into ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ADVICE = {
 
 
 class Bucket:
-    """A bucket; its name and the place in it are in the errors. Those of boto3 leave only :meth:`told`."""
+    """A bucket. Its methods raise boto3's errors; :meth:`errors` turns them into ours."""
 
     def __init__(self, name: str, url: str, *, threads: int, attempts: int, endpoint: str, region: str) -> None:
         """Remember where; nothing is sent yet.
@@ -74,12 +74,12 @@ class Bucket:
         return [(u["Key"], u["UploadId"]) for page in pages for u in page.get("Uploads", ())]
 
     def rename(self, key: str, to: str) -> None:
-        """Copy an object, of any size, and remove it then."""
+        """Copy an object of any size, then remove it."""
         self.s3.copy({"Bucket": self.name, "Key": key}, self.name, to)
         self.remove(key)
 
     def composite(self, key: str) -> str:
-        """The checksum that a store which keeps those of an object's parts makes of them; another text elsewhere."""
+        """The store's checksum of the checksums of an object's parts; some other text where it keeps none."""
         head = self.s3.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
         return str(head.get("ChecksumCRC32")).partition("-")[0]  # behind it stands mostly their number
 
@@ -107,17 +107,17 @@ class Bucket:
             raise
 
     def write(self, key: str, data: bytes) -> None:
-        """Make a small object or replace it, at once or not at all; the store compares it with its checksum."""
+        """Write a small object atomically; the store verifies its checksum."""
         self.s3.put_object(Bucket=self.name, Key=key, Body=data, ChecksumCRC32=checksum(crc32(data)))
 
     def remove(self, *keys: str) -> None:
-        """Remove objects, one after the other; nothing happens where there is none."""
+        """Remove objects in order; missing ones are ignored."""
         for key in keys:
             self.s3.delete_object(Bucket=self.name, Key=key)
 
     @contextlib.contextmanager
-    def told(self, what: str) -> Iterator[None]:
-        """Errors of the cloud's library as ours: ``what`` could not be done. Raises CheckpointError."""
+    def errors(self, what: str) -> Iterator[None]:
+        """Turn boto3's errors into ``CheckpointError``: ``what`` could not be done."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -134,5 +134,5 @@ class Bucket:
 
 
 def checksum(crc: int) -> str:
-    """A CRC-32 as S3 has it."""
+    """A CRC-32 in S3's encoding."""
     return base64.b64encode(crc.to_bytes(4, "big")).decode()

@@ -1,4 +1,4 @@
-"""Puts to several memory nodes in step: no node completes its part of a version before all of them have theirs."""
+"""Keep puts to several memory nodes in step: no node completes its part before all of them have theirs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from deepvm.errors import CheckpointError, TierBusyError
 
 
 class CommitBarrier:
-    """One version on its way to several nodes.
+    """One version that is being sent to several nodes.
 
     Attributes:
         hold: the oldest version that must stay in the nodes' folders; None: they decide.
     """
 
     def __init__(self, count: int, hold: int | None, limit_s: float) -> None:
-        """Nobody has come to any stage yet.
+        """Start with nobody at any stage.
 
         Args:
             count: how many go in step.
@@ -31,7 +31,7 @@ class CommitBarrier:
         self.error: BaseException | None = None
 
     def wait(self, stage: str) -> None:
-        """Wait until all have come to a stage, each from a thread of its own; one may come twice.
+        """Wait until all senders have reached a stage; each calls from its own thread, perhaps twice.
 
         Raises:
             CheckpointError: another one failed, or is too late. TierBusyError: another one has no room.
@@ -49,7 +49,7 @@ class CommitBarrier:
                 raise CheckpointError("another memory node failed")
 
     def fail(self, error: BaseException) -> None:
-        """Let the others know; the first one to fail is to blame."""
+        """Fail all other senders too; the first error counts."""
         with self._change:
             self.error = self.error or error
             self._change.notify_all()

@@ -111,28 +111,27 @@ class FileTier(Store):
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""
-        layout = shard.layout
-        if layout.world != 1:
-            with self._writing:
-                put_part(self.folder, shard, self._session)
-                self._told(shard, acknowledged)
-                if self._keep and not shard.rank:
-                    self._prune(shard.job, shard.version)
-            return
-        if len(shard.image) != layout.size:
-            raise RequestError("image", f"{len(shard.image)} bytes", f"the {layout.size} bytes of its layout")
-        crcs: list[int] = []
+        shard.check()
         with self._writing:
-            # Chunks are written while those behind them are still being copied and summed: the disk is the slowest.
-            final = seal(shard.image, layout, crcs, ready=shard.ready)
-            if shard.home is not None and shard.home.parent == self.folder.path:
-                self._adopt(shard.home, final, lambda: shard.manifest(crcs))
+            if shard.layout.world == 1:
+                self._write_alone(shard)
             else:
-                self.folder.write_filling(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
-            self._jobs.add(shard.job)
-            self._told(shard, acknowledged)
-            if self._keep:
+                put_part(self.folder, shard, self._session)
+            acknowledged(self._level)
+            if self._level is not Level.DURABLE:
+                shard.lost(CheckpointError(f"{self.url}: version {shard.version} is in this machine's memory only"))
+            if self._keep and not shard.rank:
                 self._prune(shard.job, shard.version)
+
+    def _write_alone(self, shard: Shard) -> None:
+        crcs: list[int] = []
+        # Chunks are written while those behind them are still being copied and summed: the disk is the slowest.
+        final = seal(shard.image, shard.layout, crcs, ready=shard.ready)
+        if shard.home is not None and shard.home.parent == self.folder.path:
+            self._adopt(shard.home, final, lambda: shard.manifest(crcs))
+        else:
+            self.folder.write_filling(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
+        self._jobs.add(shard.job)
 
     def take(self) -> None:
         """See :class:`Store`."""
@@ -175,11 +174,6 @@ class FileTier(Store):
         """See :class:`Store`."""
         self.folder.delete(job, version)
 
-    def _told(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        acknowledged(self._level)
-        if self._level is not Level.DURABLE:
-            shard.lost(CheckpointError(f"{self.url}: version {shard.version} is in this machine's memory only"))
-
     def _adopt(self, home: Path, final: Iterable[int], manifest: Callable[[], Manifest]) -> None:
         """The bytes are in a file of this folder as soon as they are final (strategy D)."""
         for _ in final:
@@ -209,7 +203,7 @@ class FileTier(Store):
             log.warning("old versions stay: %s", error)
 
     def _heed_others(self, job: str, newest: int, there: set[int]) -> None:
-        """Say it once if another training seems to write versions of this job here: each removes the other's."""
+        """Warn once if another training seems to write versions of this job here: each removes the other's."""
         known = self._known.get(job)
         others = {v for v in there if v > newest} if known is None else there - known - {newest}
         self._known[job] = there

@@ -26,6 +26,6 @@ class MpiTier(StripedTier):
     listed = False
 
     @classmethod
-    def endpoint(cls, url: str, option: str) -> Endpoint:
+    def address(cls, url: str, option: str) -> Endpoint:
         """See :class:`StripedTier`."""
         return MpiEndpoint.parse(url)

@@ -1,4 +1,4 @@
-"""What the objects of a bucket say of versions: which are complete, by which record, and what became of others."""
+"""Which versions in a bucket are complete, by which commit record, and what is wrong with the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class VersionObjects:
 
     def uploads(self, job: str) -> list[tuple[str, str]]:
         """Name and id of the uploads of a job's versions that are neither completed nor aborted."""
-        with self._bucket.told("list its unfinished uploads"):
+        with self._bucket.errors("list its unfinished uploads"):
             found = self._bucket.uploads(f"{self._prefix}{check_job(job)}-")
         return [(key, upload) for key, upload in found if self._version(key, job) is not None]
 
@@ -41,7 +41,7 @@ class VersionObjects:
 
     def sizes(self, job: str) -> tuple[dict[str, int], list[int]]:
         """Bytes of the objects of a job, and the versions that have one or a record, newest first."""
-        with self._bucket.told("list its objects"):
+        with self._bucket.errors("list its objects"):
             sizes = self._bucket.sizes(f"{self._prefix}{check_job(job)}-")
         numbers = {self._version(key.removesuffix(SUFFIX), job) for key in sizes}
         return sizes, sorted((number for number in numbers if number is not None), reverse=True)
@@ -52,14 +52,14 @@ class VersionObjects:
         return {v for v in versions if not self._records(self.key(job, v), sizes)}
 
     def look(self, job: str) -> list[Manifest | Damage]:
-        """What there is of each version, newest first: its commit record, or what is the matter."""
+        """Each version's commit record or damage, newest first."""
         sizes, versions = self.sizes(job)
         with ThreadPoolExecutor(self._threads) as pool:
             asked = [submit(pool, self.state, job, version, sizes) for version in versions]
         return [found for each in asked if (found := each.result()) is not None]
 
     def state(self, job: str, version: int, sizes: Mapping[str, int]) -> Manifest | Damage | None:
-        """The same of one version; None when it was removed meanwhile."""
+        """One version's record or damage; None when it was removed meanwhile."""
         key = self.key(job, version)
         if key not in sizes:
             return Damage(version, f"{self._shown(key)}: its commit record is there and the object is not")
@@ -109,7 +109,7 @@ class VersionObjects:
         differ = [n for n, crc in enumerate(upcoming.crcs) if not alike or found.crcs[n] != crc]
         for number in differ[:1] if alike else differ:
             start = number * upcoming.chunk_bytes
-            with self._bucket.told(f"read {key}"):
+            with self._bucket.errors(f"read {key}"):
                 data = self.range(key, start, min(start + upcoming.chunk_bytes, upcoming.size))
             if crc32(data) != upcoming.crcs[number]:
                 return False
@@ -119,7 +119,7 @@ class VersionObjects:
         """Whether the object is what the upcoming record says, where there is no other one: all of it counts."""
         if size != upcoming.size:
             return False
-        with self._bucket.told(f"read {key}"):
+        with self._bucket.errors(f"read {key}"):
             # Where the parts were chunks, which they mostly are, the store's checksum is made of those of the record.
             sums = b"".join(crc.to_bytes(4, "big") for crc in upcoming.crcs)
             if self._bucket.composite(key) == checksum(crc32(sums)):
@@ -129,7 +129,7 @@ class VersionObjects:
             return all(crc32(data) == crc for data, crc in zip(pieces, upcoming.crcs, strict=True))
 
     def _read(self, record: str) -> Manifest | DamagedError | None:
-        with self._bucket.told(f"read {record}"):
+        with self._bucket.errors(f"read {record}"):
             data = self._bucket.read_if_there(record)
         try:
             return None if data is None else Manifest.from_json(data)  # it may have been removed meanwhile
@@ -145,7 +145,7 @@ class VersionObjects:
 
 
 def submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
-    """Have something done by a pool, or here and now where it takes nothing any more."""
+    """Submit work to a pool, or do it here when the pool takes no more."""
     try:
         return pool.submit(work, *arguments)
     except RuntimeError:  # no threads at the interpreter's end: a last save must work even there

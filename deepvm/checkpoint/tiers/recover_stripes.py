@@ -1,4 +1,4 @@
-"""What memory nodes have left on disk, in one folder or in several: whole versions, and parts to be joined."""
+"""Read what memory nodes left on disk, in one or several folders: whole versions, and parts to join."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from deepvm.checkpoint.files.file_names import whole_job
+from deepvm.checkpoint.files.stripe import join
 from deepvm.checkpoint.files.version_dir import Found, VersionFolder, verify
 from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.format.stripe import join, whole_job
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.errors import CheckpointError
 
 
 def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
-    """The jobs of which anything is there, parts counted as their job."""
+    """The jobs in these folders; parts count as their job."""
     names = {row.job for folder in folders for row in folder.found()}
     return sorted({name if (known := whole_job(name)) is None else known[0] for name in names})
 
 
 class RecoveryTier(Tier):
-    """Folders to read from; nothing can be put."""
+    """Read-only: folders with whole versions or parts."""
 
     def __init__(self, folders: Sequence[VersionFolder]) -> None:
         """Remember where."""

@@ -18,18 +18,15 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
-import os
 import re
-import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.files.file_names import file_name
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.set_aside import ending
 from deepvm.checkpoint.format.checksums import seal
@@ -39,6 +36,7 @@ from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Tier, TierOptions, refuse_query
 from deepvm.checkpoint.tiers.bucket import Bucket, checksum
+from deepvm.checkpoint.tiers.download import download
 from deepvm.checkpoint.tiers.objects import UPCOMING, VersionObjects, submit
 from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import CheckpointError, DamagedError, RequestError
@@ -116,8 +114,7 @@ class S3Tier(Store):
             raise CheckpointError(
                 f"{self.url}: {layout.world} ranks hold parts of this version; a memory node joins them"
             )
-        if len(shard.image) != layout.size:
-            raise RequestError("image", f"{len(shard.image)} bytes", f"the {layout.size} bytes of its layout")
+        shard.check()
         crcs: list[int] = []
         with self._writing:
             final = seal(shard.image, layout, crcs, ready=shard.ready)
@@ -139,12 +136,12 @@ class S3Tier(Store):
     def prove(self) -> None:
         """See :meth:`Tier.prove`: an upload that is given up at once."""
         where = {"Bucket": self._bucket.name, "Key": f"{self._prefix}.deepvm-proof"}
-        with self._bucket.told("write there"):
+        with self._bucket.errors("write there"):
             upload = self._bucket.s3.create_multipart_upload(**where)["UploadId"]
             self._bucket.s3.abort_multipart_upload(**where, UploadId=upload)
 
     def _commit(self, record: str, manifest: Manifest) -> None:
-        with self._bucket.told(f"write {record}"):
+        with self._bucket.errors(f"write {record}"):
             self._bucket.write(record, manifest.to_json())
 
     def _store(
@@ -154,7 +151,7 @@ class S3Tier(Store):
         key = self._objects.key(job, version)
         self._abort_others(job)
         where = {"Bucket": self._bucket.name, "Key": key}
-        with self._bucket.told(f"write {key}"):
+        with self._bucket.errors(f"write {key}"):
             begun = self._bucket.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
             upload, announced = {**where, "UploadId": begun["UploadId"]}, False
             try:
@@ -209,7 +206,7 @@ class S3Tier(Store):
 
     def _end_replacement(self, key: str, manifest: Manifest) -> None:
         self._commit(key + SUFFIX, manifest)
-        with self._bucket.told(f"remove {key}{UPCOMING}"):
+        with self._bucket.errors(f"remove {key}{UPCOMING}"):
             self._bucket.remove(key + UPCOMING)
 
     def _settled(self, job: str, version: int) -> Manifest | None:
@@ -269,7 +266,7 @@ class S3Tier(Store):
     def delete(self, job: str, version: int) -> None:
         """See :class:`Store`; its record goes first."""
         key = self._objects.key(job, version)
-        with self._bucket.told(f"remove {key}"):
+        with self._bucket.errors(f"remove {key}"):
             self._bucket.remove(key + SUFFIX, key + UPCOMING, key)
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
@@ -295,7 +292,7 @@ class S3Tier(Store):
         sizes, _ = self._objects.sizes(job)
         for version in sorted({*versions, *(d.version for d in self.damaged(job))}):
             key = self._objects.key(job, version)
-            with self._bucket.told(f"set {key} aside"):
+            with self._bucket.errors(f"set {key} aside"):
                 for name in (key + UPCOMING, key + SUFFIX, key):
                     if name in sizes:
                         self._bucket.rename(name, name + added)
@@ -307,7 +304,7 @@ class S3Tier(Store):
             raise FileNotFoundError(f"{self.url}: version {version} of {job}")
         return found, self.chunks(found)
 
-    def chunks(self, manifest: Manifest) -> Iterator[memoryview]:
+    def chunks(self, manifest: Manifest) -> Generator[memoryview, None, None]:
         """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError.
 
         Of all readers together about as many as there are threads, and two of each: a memory node that has started
@@ -316,7 +313,7 @@ class S3Tier(Store):
         key = self._objects.key(manifest.job, manifest.version)
         starts = range(0, manifest.size, manifest.chunk_bytes)
         with (
-            self._bucket.told(f"read {key}"),
+            self._bucket.errors(f"read {key}"),
             ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool,
         ):
             etag, ahead = self._head(key, manifest), deque[Future[bytes]]()
@@ -343,45 +340,8 @@ class S3Tier(Store):
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
-        name = file_name(manifest.job, manifest.version)
-        target, hidden = folder / name, folder / f".{name}.{secrets.token_hex(4)}.tmp"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            try:
-                with self._bucket.told(f"read {self._prefix}{name}"):
-                    self._download(manifest, descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(hidden, target)
-        except OSError as error:
-            raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                hidden.unlink(missing_ok=True)
-        return target
-
-    def _download(self, manifest: Manifest, descriptor: int) -> None:
-        key = self._objects.key(manifest.job, manifest.version)
-        etag = self._head(key, manifest)
-
-        def receive(number: int) -> None:
-            start = number * manifest.chunk_bytes
-            end = min(start + manifest.chunk_bytes, manifest.size)
-            data = self._objects.range(key, start, end, IfMatch=etag)
-            if crc32(data) != manifest.crcs[number]:
-                raise DamagedError(f"{self.url}: {key}: bytes {start} to {end - 1} are damaged")
-            view, done = memoryview(data), 0
-            while done < len(view):
-                done += os.pwrite(descriptor, view[done:], start + done)
-
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool:
-            try:
-                for _ in pool.map(receive, range(len(manifest.crcs))):
-                    pass
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        name = f"{self.url}: {self._objects.key(manifest.job, manifest.version)}"
+        return download(self.chunks(manifest), manifest, folder, name)
 
 
 def _parse(url: str, option: str) -> tuple[str, str]:

@@ -22,21 +22,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
+from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job
+from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.format.stripe import (
-    MOST_PARTS,
-    Part,
-    PartPlan,
-    belong_together,
-    join,
-    mark_of,
-    part_job,
-    plan_part,
-    read_part,
-)
 from deepvm.checkpoint.network.client import Address
 from deepvm.checkpoint.network.endpoint import Endpoint
 from deepvm.checkpoint.network.protocol import Refused
@@ -52,7 +43,7 @@ _T = TypeVar("_T")
 
 
 class StripedTier(Tier):
-    """Memory nodes of which each keeps one part of every version."""
+    """Memory nodes that each keep one part of every version."""
 
     form = "tcp://host:port, tcps://host:port"
     streams = True
@@ -77,7 +68,7 @@ class StripedTier(Tier):
         """See :meth:`Tier.open`; one node alone keeps whole versions."""
         scheme, _, rest = url.partition("://")
         token = token_from_environment()
-        endpoints = [cls.endpoint(f"{scheme}://{place}", options.option) for place in rest.split(",")]
+        endpoints = [cls.address(f"{scheme}://{place}", options.option) for place in rest.split(",")]
         nodes = [TcpTier(endpoint, options.session, token) for endpoint in endpoints]
         if len(nodes) == 1:
             return nodes[0]
@@ -87,7 +78,7 @@ class StripedTier(Tier):
             raise RequestError(options.option, url, error.allowed) from None
 
     @classmethod
-    def endpoint(cls, url: str, option: str) -> Endpoint:
+    def address(cls, url: str, option: str) -> Endpoint:
         """Where one node is. Raises RequestError."""
         return Address.parse(url, option)
 
@@ -99,8 +90,7 @@ class StripedTier(Tier):
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`; no node completes its part before all of them have received theirs."""
-        if len(shard.image) != shard.layout.size:
-            raise RequestError("image", f"{len(shard.image)} bytes", f"the {shard.layout.size} bytes of its layout")
+        shard.check()
         plans = self._planned(shard.layout)
         mark: Future[bytes] = Future()
         parts = [plan.shard(shard, mark.result) for plan in plans]

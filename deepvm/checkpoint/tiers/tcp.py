@@ -1,4 +1,4 @@
-"""``tcp://host:port``: the memory of a node that stays, and the disk behind it.
+"""``tcp://host:port``: a memory node, and the disk behind it.
 
 A rank's part goes over up to two connections at once, because one may not fill the network; when the node has verified
 it, :meth:`TcpTier.put` returns. The rest, that others' parts came and all is on disk, is learnt in the background.
@@ -7,7 +7,6 @@ it, :meth:`TcpTier.put` returns. The rest, that others' parts came and all is on
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import threading
 import time
@@ -18,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.checkpoint.files.failpoints import point
-from deepvm.checkpoint.files.version_dir import VersionFolder, check_job, verify
+from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.interval_set import Ranges, runs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
+from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.ack_poller import AckPoller, Pending
 from deepvm.checkpoint.network.client import Address, Link, damage_in, manifest_in, pairs_in, unreachable
@@ -30,6 +29,7 @@ from deepvm.checkpoint.network.protocol import FRAME_S, MOST_DOCUMENT, BrokenErr
 from deepvm.checkpoint.network.token import Token
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.commit_barrier import CommitBarrier
+from deepvm.checkpoint.tiers.download import download
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.host_info import cores
 
@@ -99,8 +99,7 @@ class TcpTier(Tier):
         """
         deadline = time.monotonic() + self._limit_s + shard.moving_s
         check_job(shard.job)
-        if len(shard.image) != shard.layout.size:
-            raise RequestError("image", f"{len(shard.image)} bytes", f"the {shard.layout.size} bytes of its layout")
+        shard.check()
         if not 0 <= shard.rank < shard.layout.world:
             raise RequestError("rank", shard.rank, f"0 to {shard.layout.world - 1}")
         pending = Pending(shard.version, acknowledged, shard.lost, moving_s=shard.moving_s)
@@ -128,7 +127,7 @@ class TcpTier(Tier):
             poller.discard(pending)
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until every level that can be reached was acknowledged; returns whether that was so within the time."""
+        """Wait until every level that can be reached was acknowledged; False on timeout."""
         with self._lock:
             pollers, deadline = [*self._pollers.values()], time.monotonic() + limit_s
         return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in pollers])
@@ -157,25 +156,8 @@ class TcpTier(Tier):
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; the file is a new one in ``folder``, without a commit record."""
-        path = VersionFolder(folder).file(manifest.job, manifest.version)
-        hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise CheckpointError(f"{hidden}: cannot be written: {error.strerror or error}") from error
-        try:
-            try:
-                self._write(manifest, descriptor)
-            finally:
-                os.close(descriptor)
-            verify(hidden, manifest)
-            os.replace(hidden, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                hidden.unlink()
-            raise
-        return path
+        name = f"{self.url}: version {manifest.version} of {manifest.job}"
+        return download(self.stream(manifest), manifest, folder, name)
 
     def close(self) -> None:
         """See :meth:`Tier.close`; levels that are still awaited will not be acknowledged, see :meth:`settle`."""
@@ -189,7 +171,7 @@ class TcpTier(Tier):
             poller.close()
 
     def stream(self, manifest: Manifest) -> Generator[memoryview, None, None]:
-        """The bytes of a version from the first on, in pieces of at most a chunk; they are not verified.
+        """A version's bytes in order, unverified, in pieces of at most a chunk.
 
         Whoever has seen enough closes the iterator. A piece is valid until the next one is asked for.
 
@@ -212,18 +194,6 @@ class TcpTier(Tier):
                 yield buffer[: piece.length]
                 start += piece.length
             link.expect(Kind.END, link.answer())
-
-    def _write(self, manifest: Manifest, descriptor: int) -> None:
-        checks = ChunkChecks(manifest, f"{self.url}: version {manifest.version} of {manifest.job}")
-        with contextlib.closing(self.stream(manifest)) as pieces:
-            for piece in pieces:
-                checks.add(piece)
-                try:
-                    done = 0
-                    while done < len(piece):
-                        done += os.write(descriptor, piece[done:])
-                except OSError as error:
-                    raise CheckpointError(f"the file for {self.url}: cannot be written: {error.strerror}") from error
 
     @contextlib.contextmanager
     def _reader(self) -> Any:
@@ -328,7 +298,7 @@ class TcpTier(Tier):
     def _reserve_all(
         self, links: list[Link], shard: Shard, put: str, deadline: float, barrier: CommitBarrier | None
     ) -> Ranges:
-        """Get leave to send on all connections; returns what is there already."""
+        """Reserve room on all connections; returns what is there already."""
         point("sender.before-reserve")
         question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best, "attempt": shard.attempt}
         if barrier is not None and barrier.hold is not None:
@@ -371,7 +341,7 @@ class TcpTier(Tier):
         return link.expect(Kind.CREDIT, answer).body.get("received")
 
     def _flow(self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float) -> None:
-        """Send ranges over all connections at once, each taking the next one when it is ready."""
+        """Send ranges over all connections in parallel; each takes the next one when it is free."""
         errors: list[BaseException] = []
 
         def send(link: Link) -> None:

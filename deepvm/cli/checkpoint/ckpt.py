@@ -190,7 +190,7 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
             raise RequestError("job", job, f"{manifest.job}, whose version this file holds")
         return where, manifest
     if isinstance(where, Path):
-        from deepvm.checkpoint.format.stripe import whole_job
+        from deepvm.checkpoint.files.file_names import whole_job
         from deepvm.checkpoint.tiers.recover_stripes import RecoveryTier, jobs_in
 
         places = [open_folder(path) for path in (where, *more)]

@@ -59,10 +59,10 @@ def collect_garbage(
 
     Example: deepvm ckpt gc /mnt/ckpt --keep 2 --every 1000
     """
+    from deepvm.checkpoint.files.file_names import whole_job
     from deepvm.checkpoint.files.retention import kept, outdated
     from deepvm.checkpoint.files.version_dir import YOUNG_S
     from deepvm.checkpoint.format.manifest import UNRECORDED
-    from deepvm.checkpoint.format.stripe import whole_job
 
     kept((), keep, every)  # refuse what cannot be used before anything is read
 
@@ -115,7 +115,7 @@ def _check_best(best: list[int], rows: list[Found]) -> None:
 
 def units_of(rows: list[Found]) -> list[tuple[list[Unit], list[Found]]]:
     """For each job its versions, and the parts of those that are not here as a whole."""
-    from deepvm.checkpoint.format.stripe import whole_job
+    from deepvm.checkpoint.files.file_names import whole_job
 
     jobs: dict[tuple[str, int], dict[int, dict[int, list[Found]]]] = {}
     for row in rows:
@@ -158,7 +158,8 @@ def _choose(units: list[Unit], keep: int, every: int, best: list[int], *, trust:
 
 def torn(rows: Sequence[Found]) -> str:
     """Why these files, undamaged, are no version together; empty when they are. In order of their parts."""
-    from deepvm.checkpoint.format.stripe import belong_together, read_part_file, whole_job
+    from deepvm.checkpoint.files.file_names import whole_job
+    from deepvm.checkpoint.files.stripe import belong_together, read_part_file
 
     if whole_job(rows[0].job) is None:
         return ""

@@ -193,10 +193,10 @@ def _memory(text: str) -> int:
     """Bytes for versions, which this machine must have: what it has not would be found out by killing the node."""
     import logging
 
-    from deepvm.checkpoint.node.slots import machine_memory
     from deepvm.core.cluster.memory_nodes import room_of_system
     from deepvm.core.units import format_bytes
     from deepvm.errors import RequestError
+    from deepvm.io.host_info import machine_memory
 
     size, most = _bytes(text), machine_memory()
     if most is not None and size > most:

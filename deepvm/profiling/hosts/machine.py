@@ -8,8 +8,7 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deepvm.checkpoint.node.slots import machine_memory
-from deepvm.io.host_info import cores, processor
+from deepvm.io.host_info import cores, machine_memory, processor
 
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 from support.checkpoint.zip_images import write  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.files.stripe import plan_part  # noqa: E402
 from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
-from deepvm.checkpoint.format.stripe import plan_part  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoint.memory_nodes import TOKEN, make_image, make_layout, put, raw_sender, running, tier, until
 
+from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.format.shard import Level
-from deepvm.checkpoint.format.stripe import part_job
 from deepvm.checkpoint.network.client import Link, node_status
 from deepvm.checkpoint.network.protocol import BrokenError, Channel, Kind, Refused
 from deepvm.checkpoint.network.token import Token, read_token, token_from_environment

@@ -28,8 +28,8 @@ from deepvm.checkpoint.network import ack_poller
 from deepvm.checkpoint.network.client import Link
 from deepvm.checkpoint.network.protocol import Kind
 from deepvm.checkpoint.node import version_registry
-from deepvm.checkpoint.node.slots import machine_memory
 from deepvm.errors import CheckpointError, TierBusyError
+from deepvm.io.host_info import machine_memory
 
 # --- promises ----------------------------------------------------------------------------------------------------
 

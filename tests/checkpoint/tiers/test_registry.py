@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,3 +100,12 @@ def test_what_nodes_can_write_to() -> None:
     assert {scheme for scheme, kind in kinds.items() if kind and issubclass(kind, Store)} == {"file", "s3"}
     assert {scheme for scheme, kind in kinds.items() if kind and not kind.listed} == {"mpi"}
     assert registry.find_tier("folder") is None
+
+
+def test_the_rooms_have_a_direction() -> None:
+    """Nodes use tiers, which use the network, which uses files; none of them looks up, not even in a function."""
+    root = Path(registry.__file__).parents[1]
+    above = {"files": "network|tiers|node", "network": "tiers|node", "tiers": "node"}
+    for room, others in above.items():
+        arrow = re.compile(rf"^\s*(from|import) deepvm\.checkpoint\.({others})\b", re.MULTILINE)
+        assert not [str(path) for path in (root / room).rglob("*.py") if arrow.search(path.read_text())]

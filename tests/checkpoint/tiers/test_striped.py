@@ -30,20 +30,12 @@ from support.checkpoint.memory_nodes import (  # noqa: E402
 )
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.files.file_names import part_job, whole_job  # noqa: E402
+from deepvm.checkpoint.files.stripe import belong_together, join, mark_of, plan_part, read_part, read_part_file  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
-from deepvm.checkpoint.format.stripe import (  # noqa: E402
-    belong_together,
-    join,
-    mark_of,
-    part_job,
-    plan_part,
-    read_part,
-    read_part_file,
-    whole_job,
-)
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.tiers import striped as split_module  # noqa: E402

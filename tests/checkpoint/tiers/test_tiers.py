@@ -17,10 +17,11 @@ from support.checkpoint import object_store
 from support.checkpoint.images import noise, plain_shard, zip_shard
 from support.checkpoint.memory_nodes import HERE, TOKEN, running
 
+from deepvm.checkpoint.files.file_names import part_job
+from deepvm.checkpoint.files.stripe import read_part_file
 from deepvm.checkpoint.format.checksums import chunk_crcs, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.format.stripe import part_job, read_part_file
 from deepvm.checkpoint.network.endpoint import Endpoint
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.snapshot.host_buffer import Filling

@@ -563,7 +563,8 @@ def put_part(folder: Path, version: int, number: int, mark: int) -> None:
     """Part ``number`` of two."""
     from support.checkpoint.images import plain_shard
 
-    from deepvm.checkpoint.format.stripe import part_job, plan_part
+    from deepvm.checkpoint.files.file_names import part_job
+    from deepvm.checkpoint.files.stripe import plan_part
 
     shard = plain_shard(noise(5000, version), version)
     plan = plan_part(shard.layout, number, 2)

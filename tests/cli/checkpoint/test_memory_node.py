@@ -21,7 +21,6 @@ from support.places import ROOT
 
 from deepvm.checkpoint.network.client import Address
 from deepvm.checkpoint.network.token import Token, read_token, token_from_environment
-from deepvm.checkpoint.node import slots
 from deepvm.checkpoint.node.server import NodeSettings
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_store
@@ -29,6 +28,7 @@ from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.cli.checkpoint import memory_node
 from deepvm.cli.checkpoint.memory_node import _bytes, _table
 from deepvm.errors import RequestError
+from deepvm.io import host_info
 
 COMMAND = [sys.executable, "-m", "deepvm.cli.main", "memory-node"]
 UNIT = ROOT / "scripts" / "deepvm-memory-node.service"
@@ -126,24 +126,24 @@ def test_more_memory_than_the_machine_has(
     assert (code, out) == (2, "") and "--memory" in err and "all that this machine or its control group has" in err
     monkeypatch.setattr(memory_node, "_serve", lambda node: None)
     # The system and the node need as much of a small machine: of 4 GiB less the kernel's, a plan counts on 2.76 GB.
-    monkeypatch.setattr(slots, "machine_memory", lambda: 3_780_000_000)
+    monkeypatch.setattr(host_info, "machine_memory", lambda: 3_780_000_000)
     for size, warned in (("2800MB", False), ("2803MB", True), ("3GB", True)):
         caplog.clear()
         assert run(*words, size)[0] == 0
         assert (f"--memory {size} is" in caplog.text) == warned
     assert "leave it at most 2.8 GB" in caplog.text
-    monkeypatch.setattr(slots, "machine_memory", lambda: 2**29)  # has no room at all
+    monkeypatch.setattr(host_info, "machine_memory", lambda: 2**29)  # has no room at all
     assert run(*words, "16MiB")[0] == 0 and "the node and the system need all of it" in caplog.text
     # A large one has more to give, and a plan of this size knows it: 57.5 of 68.7 GB, of which 65.9 are its system's.
-    monkeypatch.setattr(slots, "machine_memory", lambda: 65_869_537_280)
+    monkeypatch.setattr(host_info, "machine_memory", lambda: 65_869_537_280)
     for size, warned in (("57.5GB", False), ("60GB", True)):
         caplog.clear()
         assert run(*words, size)[0] == 0
         assert (f"--memory {size} is" in caplog.text) == warned
-    monkeypatch.setattr(slots, "machine_memory", lambda: 2**30)
+    monkeypatch.setattr(host_info, "machine_memory", lambda: 2**30)
     code, _, err = run(*words, "1025MiB")
     assert code == 2 and "at most 1.07 GB" in err
-    monkeypatch.setattr(slots, "machine_memory", lambda: None)
+    monkeypatch.setattr(host_info, "machine_memory", lambda: None)
     assert run(*words, "900TiB")[0] == 0
 
 

@@ -18,9 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from deepvm.checkpoint.files.file_names import MOST_PARTS as MOST_PARTS
-from deepvm.checkpoint.files.file_names import part_job as part_job
-from deepvm.checkpoint.files.file_names import whole_job as whole_job
+from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.interval_set import runs
