@@ -29,7 +29,7 @@ def seal(
     image: memoryview,
     layout: Layout,
     crcs: list[int] | None = None,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
     ready: Callable[[int], None] = lambda end: None,
     summed: Callable[[int, int], int] | None = None,
 ) -> Iterator[int]:
@@ -39,13 +39,14 @@ def seal(
         image: the whole file, writable.
         layout: which checksums stand where.
         crcs: gets the CRC-32 of each chunk.
-        chunk_bytes: bytes of a chunk.
+        chunk_bytes: bytes of a chunk, ``CHUNK_BYTES`` unless given.
         ready: waits until so many bytes from the start were filled in, but for checksums; all were unless given.
         summed: the CRC-32 of so many bytes (the second number) from a place on, where somebody knows it already.
 
     Yields:
         How many bytes from the start are what they will be.
     """
+    chunk_bytes = CHUNK_BYTES if chunk_bytes is None else chunk_bytes
     summed = summed or (lambda offset, length: crc32(image[offset : offset + length]))
     fields = iter(sorted(layout.fields))
     field = next(fields, None)
