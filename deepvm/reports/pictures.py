@@ -275,7 +275,7 @@ def bench_figure(bench: Bench) -> Figure:
         axes.margins(x=0.15)
         axes.set_xlabel("seconds over those of torch.save with fsync (no unit)")
         figure.suptitle(f"What a checkpoint costs: {bench.model}, {bench.bytes / 1e6:.0f} MB of state")
-        machine = f"{short(bench.machine.processor)}, {bench.machine.cores} cores, {bench.machine.file_system}"
+        machine = f"{short(bench.machine['processor'])}, {bench.machine['cores']} cores, {bench.machine['file_system']}"
         axes.set_title(f"{machine}; medians of {bench.reps}", fontsize="small")
         frame(axes)
         figure.legend(loc="outside lower center", ncols=len(bars), frameon=False)

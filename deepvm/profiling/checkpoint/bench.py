@@ -1,4 +1,4 @@
-"""All methods in one run, interleaved, in a real training loop; medians, and ratios to ``torch.save`` with fsync."""
+"""All methods in one run, interleaved, in a real training loop; medians and ratios to ``torch.save`` with fsync."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.host_info import cores, processor
-from deepvm.profiling.checkpoint.bench_training import MODELS, Training
-from deepvm.profiling.checkpoint.methods import METHODS, REFERENCE, Method, Place, Times, available
+from deepvm.profiling.checkpoint.methods import METHODS, MODELS, REFERENCE, Method, Times, Training, available
 
 BENCH_VERSION = "deepvm.ckpt-bench/1"
 STEPS = 4
@@ -31,35 +31,14 @@ _VERSIONS = 4
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Where it was measured.
-
-    Attributes:
-        processor: its name. cores: those this process may use. threads: those torch uses.
-        file_system: its type and device.
-    """
-
-    processor: str
-    cores: int
-    threads: int
-    file_system: str
-    kernel: str
-    python: str
-    torch: str
-
-
-@dataclass(frozen=True)
 class Figures:
-    """Medians of one method, in seconds and over those of the reference.
+    """Medians of one method, in seconds and over the reference's.
 
     Attributes:
-        stall_s: training stands still. durable_s: from the start of the save until the method's guarantee holds, with
-            nothing else to do for the machine; training_s: the same while training goes on, which takes its share of
-            the cores (so does a memory node that is on the same machine).
-        extra_s: how much longer a loop takes with a checkpoint than the same without right before it; noise can make
-            it negative.
-        stall_ratio, durable_ratio, training_ratio: each over the reference's.
-        extra_ratio: too; None where the reference's is not positive.
+        stall_s: training stands still. durable_s: from the start of the save until the method's guarantee holds, on an
+            otherwise idle machine. training_s: the same while training goes on and takes its share of the cores.
+        extra_s: how much longer a loop takes with a checkpoint than right before without; noise can make it negative.
+        extra_ratio: None where the reference's is not positive.
     """
 
     stall_s: float
@@ -78,8 +57,8 @@ class Bench:
 
     Attributes:
         model: which. bytes: of its state. reps: rounds that count.
-        steps: of training after each save, and without one before it.
-        step_s: median seconds of a step without checkpoints. methods: by name.
+        steps: of training after each save, and without one before it. step_s: median seconds of one without
+            checkpoints. machine: where it was measured. methods: by name.
     """
 
     model: str
@@ -87,7 +66,7 @@ class Bench:
     reps: int
     steps: int
     step_s: float
-    machine: Machine
+    machine: Mapping[str, Any]
     methods: Mapping[str, Figures]
 
     def document(self) -> dict[str, object]:
@@ -97,9 +76,9 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Saves of one round: their times with training behind them and without, and those of the loops without and with.
+    """One round: seconds of the loops without and with a save, and the saves with training behind them and without.
 
-    What blocks does not know what comes behind it: all of its saves count as both.
+    A method that blocks does not know what comes behind it: all its saves count as both.
     """
 
     bare_s: float
@@ -121,11 +100,11 @@ def run_bench(
 
     Args:
         model: a key of :data:`~deepvm.profiling.checkpoint.bench_training.MODELS`.
-        reps: rounds, after some that do not count. In each, every method saves once with training behind it and once or
-            twice (what does not block) without.
-        methods: of :data:`~deepvm.profiling.checkpoint.methods.METHODS`; all that can be used here unless given.
-            The reference is always among them.
-        folder: where a temporary folder for all files is made; the system's unless given.
+        reps: rounds that count. In each, every method saves once with training behind it, and once (twice if it does
+            not block) without.
+        methods: of :data:`~deepvm.profiling.checkpoint.methods.METHODS`, all that work here unless given; the reference
+            is always among them.
+        folder: for temporary files; the system's unless given.
         steps: of training after each save.
         say: gets lines about the progress.
 
@@ -150,7 +129,7 @@ def run_bench(
         for name in names:
             own = work / name
             own.mkdir()
-            made = METHODS[name](Place(training, own, size))
+            made = METHODS[name](training, own)
             stack.callback(made.close)
             ready[name] = made
         # Told that it is alone, DCP says so at every save, from its own thread as well.
@@ -228,12 +207,11 @@ def _alone(training: Training, method: Method) -> Times:
 
 def _figures(samples: Mapping[str, Sequence[_Sample]]) -> dict[str, Figures]:
     seconds = {name: _seconds(own) for name, own in samples.items()}
+    *reference, extra = seconds[REFERENCE]
     found = {}
     for name, own in seconds.items():
-        ratios = [a / b if b > 0 else None for a, b in zip(own, seconds[REFERENCE], strict=True)]
-        stall, durable, training, extra = ratios
-        assert stall is not None and durable is not None and training is not None
-        found[name] = Figures(*own, stall, durable, training, extra)
+        stall, durable, training = (a / b for a, b in zip(own, reference, strict=False))
+        found[name] = Figures(*own, stall, durable, training, own[-1] / extra if extra > 0 else None)
     return found
 
 
@@ -259,16 +237,16 @@ def _check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _machine(folder: Path) -> Machine:
-    return Machine(
-        processor=processor(),
-        cores=cores(),
-        threads=torch.get_num_threads(),
-        file_system=_file_system(folder),
-        kernel=f"{platform.system()} {platform.release()}",
-        python=platform.python_version(),
-        torch=str(torch.__version__),
-    )
+def _machine(folder: Path) -> dict[str, Any]:
+    return {
+        "processor": processor(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "file_system": _file_system(folder),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
 
 
 def _file_system(folder: Path) -> str:

@@ -1,7 +1,7 @@
-"""The ways to save that are compared. Each keeps the promise of its name, and is used as its manual says is fastest.
+"""The ways to save that are compared. Each keeps the promise of its name and is used as its manual says is fastest.
 
-All are asked to save right after an optimizer step and do their work beside the steps that follow, as far as they can.
-Times are taken from outside with one clock; what has no promise of durability gets the fsync that is missing.
+All save right after an optimizer step and do as much as they can beside the steps that follow. Times are taken from
+outside with one clock; a method that does not promise durability gets the fsync that is missing.
 """
 
 from __future__ import annotations
@@ -9,35 +9,88 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import secrets
 import shutil
+import subprocess
+import sys
+import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import nn
+from torch.distributed.checkpoint import filesystem, state_dict_saver
 
 from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.files.durable_write import medium
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError
-from deepvm.profiling.checkpoint.bench_training import Training
-from deepvm.profiling.checkpoint.local_node import Node
+from deepvm.profiling.workload import train_step
+from deepvm.profiling.workload.models import build
+from deepvm.profiling.workload.spec import Workload
 
+CLASSES = 1000
 LIMIT_S = 300.0
 """Seconds after which a save that has not ended counts as broken."""
+_NODE_START_S, _NODE_END_S = 60.0, 30.0
 
 
-@dataclass(frozen=True)
-class Times:
+class BenchModel(NamedTuple):
+    """A model, and synthetic images so few and small that a step takes a fraction of a second on a CPU.
+
+    Attributes:
+        make: the model. batch: images of a step. pixels: their height and width.
+    """
+
+    make: Callable[[], nn.Module]
+    batch: int
+    pixels: int
+
+
+MODELS = {
+    "resnet18": BenchModel(partial(build, "resnet18", CLASSES), batch=4, pixels=96),
+    "resnet152": BenchModel(partial(build, "resnet152", CLASSES), batch=2, pixels=64),
+}
+"""By the name that ``--model`` takes; a new one is one line here."""
+
+
+class Training(train_step.Training):
+    """The training that is saved: on the CPU, with Adam, the same at every start."""
+
+    def __init__(self, own: BenchModel) -> None:
+        """Make the model and do one step, after which Adam's state has its full size."""
+        cpu = torch.device("cpu")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = own.make()
+            batches = train_step.synthetic(own.batch, own.pixels, CLASSES, cpu)
+        workload = Workload("", own.pixels, own.batch)
+        super().__init__(model, workload, batches, cpu, train_step.Ranks(0, 1, cpu, Path(), 0))
+        self.step()
+
+    def state(self) -> dict[str, Any]:
+        """What every method saves."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def state_bytes(self) -> int:
+        """Bytes of all tensors of the state."""
+        tensors = list(self.model.state_dict().values())
+        for values in self.optimizer.state.values():
+            tensors += [t for t in values.values() if isinstance(t, torch.Tensor)]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+
+class Times(NamedTuple):
     """What one checkpoint cost.
 
     Attributes:
-        stall_s: seconds for which the training thread stood still because of it.
+        stall_s: seconds for which it held up the training thread.
         durable_s: seconds from its start until the method's guarantee held.
     """
 
@@ -45,66 +98,84 @@ class Times:
     durable_s: float
 
 
-@dataclass(frozen=True)
-class Place:
-    """What a method gets to work with.
+_WRITTEN: Future[None] = Future()
+_WRITTEN.set_result(None)
+
+
+class Method:
+    """One way to save. The training thread calls ``save`` and ``finish`` in turn.
 
     Attributes:
-        training: whose state is saved. folder: its own, empty. state_bytes: how much a version is.
-    """
-
-    training: Training
-    folder: Path
-    state_bytes: int
-
-
-class Method(ABC):
-    """One way to save. ``save`` and ``finish`` are called in turn, by the thread that trains.
-
-    Attributes:
-        blocks: training stands still until all is done, so that it makes no difference whether it goes on later.
+        blocks: nothing is left to do in the background, so it makes no difference whether training goes on.
+        durable: the method itself makes durable what it writes; else it gets an fsync.
     """
 
     blocks = False
+    durable = False
 
-    def __init__(self, place: Place) -> None:
-        """Remember where; a subclass may start what it needs."""
-        self.place = place
+    def __init__(self, training: Training, folder: Path) -> None:
+        """Save the state of ``training`` into ``folder``, which is empty and its own."""
+        self.training, self.folder = training, folder
 
-    @abstractmethod
+    def _begin(self) -> Future[Any]:
+        """Start to save; the future ends when everything is written."""
+        raise NotImplementedError
+
     def save(self) -> None:
-        """Save the present state; returns as soon as training may go on."""
+        """Start to save the present state; training may go on when it returns."""
+        self._start = time.perf_counter()
+        written = self._begin()
+        self._stall_s = time.perf_counter() - self._start
+        self._safe: Future[float] = Future()
+        # Called in the thread that wrote the files, or at once.
+        written.add_done_callback(self._make_durable)
 
-    @abstractmethod
+    def _make_durable(self, written: Future[Any]) -> None:
+        try:
+            written.result()
+            if not self.durable:
+                _sync(self.folder / "state")
+            self._safe.set_result(time.perf_counter())
+        except BaseException as error:
+            self._safe.set_exception(error)
+
     def finish(self) -> Times:
-        """Wait until the guarantee holds, then tidy up, which nobody measures.
+        """Wait until the guarantee holds, then tidy up, which is not measured.
 
         Raises:
-            CheckpointError: it does not come to hold.
+            CheckpointError: the save failed or takes too long.
         """
+        try:
+            end = self._safe.result(LIMIT_S)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise CheckpointError(f"a checkpoint could not be saved: {type(error).__name__}: {error}") from error
+        self._tidy()
+        return Times(self._stall_s, end - self._start)
 
-    def close(self) -> None:  # noqa: B027  most have nothing to close
+    def _tidy(self) -> None:
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def close(self) -> None:
         """Stop what was started."""
 
 
 class TorchSave(Method):
-    """``torch.save`` into a new file, and fsync: what most trainings do, and the measure of all."""
+    """``torch.save`` into a new file, and fsync: what most trainings do, and the reference."""
 
-    blocks = True
+    blocks = durable = True
 
-    def save(self) -> None:
-        """See :class:`Method`."""
-        start = time.perf_counter()
-        with (self.place.folder / "state.pt").open("xb") as file:
-            torch.save(self.place.training.state(), file)
+    def _begin(self) -> Future[Any]:
+        with (self.folder / "state.pt").open("xb") as file:
+            torch.save(self.training.state(), file)
             file.flush()
             os.fsync(file.fileno())
-        self._taken_s = time.perf_counter() - start
-
-    def finish(self) -> Times:
-        """See :class:`Method`."""
-        _empty(self.place.folder)
-        return Times(self._taken_s, self._taken_s)
+        return _WRITTEN
 
 
 class Dcp(Method):
@@ -112,64 +183,35 @@ class Dcp(Method):
 
     blocks = True
 
-    def save(self) -> None:
-        """See :class:`Method`."""
-        from torch.distributed.checkpoint import filesystem, state_dict_saver
-
-        start = time.perf_counter()
-        folder = self.place.folder / "state"
-        state_dict_saver.save(
-            self.place.training.state(),
-            checkpoint_id=folder,
-            storage_writer=filesystem.FileSystemWriter(folder),
-            no_dist=True,
-        )
-        stall_s = time.perf_counter() - start
-        _sync(folder)
-        self._times = Times(stall_s, time.perf_counter() - start)
-
-    def finish(self) -> Times:
-        """See :class:`Method`."""
-        _empty(self.place.folder)
-        return self._times
+    def _begin(self) -> Future[Any]:
+        folder = self.folder / "state"
+        writer = filesystem.FileSystemWriter(folder)
+        state_dict_saver.save(self.training.state(), checkpoint_id=folder, storage_writer=writer, no_dist=True)
+        return _WRITTEN
 
 
 class DcpAsync(Method):
-    """``torch.distributed.checkpoint.async_save``, with a stager whose memory is used again."""
+    """``torch.distributed.checkpoint.async_save``, with a stager that reuses its memory."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, training: Training, folder: Path) -> None:
         """Make the stager; before torch 2.9 there is none, and every save takes new memory."""
         from torch.distributed.checkpoint import staging
 
-        super().__init__(place)
+        super().__init__(training, folder)
         self._more: dict[str, Any] = {}
         if hasattr(staging, "DefaultStager"):
-            # Everything that it can do beyond copying needs a GPU.
+            # All it can do beyond copying needs a GPU.
             options = staging.StagingOptions(False, False, False, False)
             self._more["async_stager"] = staging.DefaultStager(options)
 
-    def save(self) -> None:
-        """See :class:`Method`."""
-        from torch.distributed.checkpoint import filesystem, state_dict_saver
-
-        self._start = time.perf_counter()
-        folder = self.place.folder / "state"
+    def _begin(self) -> Future[Any]:
+        folder = self.folder / "state"
+        writer = filesystem.FileSystemWriter(folder)
         saved: Any = state_dict_saver.async_save(
-            self.place.training.state(),
-            checkpoint_id=folder,
-            storage_writer=filesystem.FileSystemWriter(folder),
-            no_dist=True,
-            **self._more,
+            self.training.state(), checkpoint_id=folder, storage_writer=writer, no_dist=True, **self._more
         )
-        self._stall_s = time.perf_counter() - self._start
-        # Older releases return the future itself. Its callback runs in the thread that wrote the files.
-        self._done = _then(getattr(saved, "upload_completion", saved), lambda: _sync(folder))
-
-    def finish(self) -> Times:
-        """See :class:`Method`."""
-        end = _result(self._done)
-        _empty(self.place.folder)
-        return Times(self._stall_s, end - self._start)
+        written: Future[Any] = getattr(saved, "upload_completion", saved)  # older releases return the future itself
+        return written
 
     def close(self) -> None:
         """See :class:`Method`."""
@@ -180,60 +222,52 @@ class DcpAsync(Method):
 class TorchSnapshot(Method):
     """``torchsnapshot.Snapshot.async_take``."""
 
-    def save(self) -> None:
-        """See :class:`Method`."""
-        import threading
-
+    def _begin(self) -> Future[Any]:
         snapshot = importlib.import_module("torchsnapshot").Snapshot
-        folder = self.place.folder / "state"
-        objects = {"model": self.place.training.model, "optimizer": self.place.training.optimizer}
-        self._start = time.perf_counter()
-        pending = snapshot.async_take(str(folder), objects)
-        self._stall_s = time.perf_counter() - self._start
-        self._done: Future[float] = Future()
+        objects = {"model": self.training.model, "optimizer": self.training.optimizer}
+        pending = snapshot.async_take(str(self.folder / "state"), objects)
+        written: Future[Any] = Future()
 
         def wait() -> None:
             try:
-                pending.wait()
-                _sync(folder)
-                self._done.set_result(time.perf_counter())
+                written.set_result(pending.wait())
             except BaseException as error:
-                self._done.set_exception(error)
+                written.set_exception(error)
 
         threading.Thread(target=wait, daemon=True).start()
-
-    def finish(self) -> Times:
-        """See :class:`Method`."""
-        end = _result(self._done)
-        _empty(self.place.folder)
-        return Times(self._stall_s, end - self._start)
+        return written
 
 
 class DeepVM(Method):
     """A :class:`~deepvm.checkpoint.Checkpointer`, and which of its handle's futures is the guarantee."""
 
+    durable = True
+
     def __init__(
-        self, place: Place, tier: str | Tier, guarantee: Literal["durable", "remote_done", "local_done"]
+        self,
+        training: Training,
+        folder: Path,
+        tier: str | Tier,
+        guarantee: Literal["durable", "remote_done", "local_done"],
     ) -> None:
         """Hook into the optimizer."""
-        super().__init__(place)
-        training = place.training
+        super().__init__(training, folder)
         self._checkpointer = Checkpointer(model=training.model, optimizer=training.optimizer, tiers=[tier], job="bench")
         self._guarantee = guarantee
 
-    def save(self) -> None:
-        """See :class:`Method`."""
-        self._start = time.perf_counter()
-        self._handle: Handle = self._checkpointer.save()
-        # The call, and what the handle adds to itself later: the wait before the next optimizer step.
-        self._call_s = time.perf_counter() - self._start - self._handle.stall_s
-        self._done = _then(getattr(self._handle, self._guarantee), lambda: None)
+    def _begin(self) -> Future[Any]:
+        self._handle = self._checkpointer.save()
+        self._counted_s = self._handle.stall_s
+        written: Future[Any] = getattr(self._handle, self._guarantee)
+        return written
 
     def finish(self) -> Times:
-        """See :class:`Method`."""
-        end = _result(self._done)
-        stall_s = self._call_s + self._handle.stall_s
-        return Times(stall_s, end - self._start)
+        """See :class:`Method`; counts what the handle adds later: the wait before the next optimizer step."""
+        stall_s, durable_s = super().finish()
+        return Times(stall_s + self._handle.stall_s - self._counted_s, durable_s)
+
+    def _tidy(self) -> None:
+        pass  # the checkpointer removes old versions itself
 
     def close(self) -> None:
         """See :class:`Method`."""
@@ -243,36 +277,70 @@ class DeepVM(Method):
 class DeepVMNode(DeepVM):
     """The same with a memory node on this machine, over loopback."""
 
-    def __init__(self, place: Place, *, persist: bool) -> None:
+    def __init__(self, training: Training, folder: Path, *, persist: bool) -> None:
         """Start the node."""
         # Room for a version that is sent, one that is complete, and one that is being flushed.
-        self._node = Node(place.folder, 3 * place.state_bytes + 2**28, persist=persist)
-        durable = persist and not medium(place.folder).volatile
-        try:
-            super().__init__(place, self._node.tier(), "durable" if durable else "remote_done")
-        except BaseException:
-            self._node.close()
-            raise
+        memory = 3 * training.state_bytes() + 2**28
+        durable = persist and not medium(folder).volatile
+        with ExitStack() as stack:
+            tier = stack.enter_context(_memory_node(folder, memory, persist=persist))
+            super().__init__(training, folder, tier, "durable" if durable else "remote_done")
+            self._node = stack.pop_all()
 
     def close(self) -> None:
         """See :class:`Method`."""
-        try:
+        with self._node:
             super().close()
+
+
+@contextmanager
+def _memory_node(folder: Path, memory_bytes: int, *, persist: bool) -> Iterator[TcpTier]:
+    """``deepvm memory-node serve`` on a free port of the loopback interface; its files are in the folder."""
+    secret = secrets.token_hex(16)
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secret)
+    words = [sys.executable, "-m", "deepvm.cli.main", "memory-node", "serve", "--listen", "127.0.0.1:0"]
+    words += ["--memory", f"{memory_bytes // 2**20 + 1}MiB", "--token-file", str(token)]
+    words += ["--persist", (folder / "persisted").resolve().as_uri()] if persist else []
+    messages = folder / "messages"
+    with messages.open("wb") as log:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
+    with process:
+        try:
+            watch = threading.Timer(_NODE_START_S, process.kill)
+            watch.start()
+            line = process.stdout.readline()
+            watch.cancel()
+            before, _, address = line.strip().partition("listening on ")
+            if address and not before:
+                yield TcpTier(f"tcp://{address}", secrets.token_hex(8), secret)
+                return
         finally:
-            self._node.close()
+            process.terminate()
+            try:
+                process.wait(_NODE_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    said = messages.read_text(errors="replace").strip()[-500:]
+    raise CheckpointError(f"a memory node could not be started: {said or 'it said nothing'}")
 
 
-METHODS: dict[str, Callable[[Place], Method]] = {
+def _deepvm_file(training: Training, folder: Path) -> Method:
+    # In memory (tmpfs) nothing is durable, for the reference neither: what that folder can promise is compared.
+    guarantee: Literal["local_done", "durable"] = "local_done" if medium(folder).volatile else "durable"
+    return DeepVM(training, folder, folder.resolve().as_uri(), guarantee)
+
+
+METHODS: dict[str, Callable[[Training, Path], Method]] = {
     "torch.save": TorchSave,
     "dcp": Dcp,
     "dcp-async": DcpAsync,
     "torchsnapshot": TorchSnapshot,
-    # In memory (tmpfs) nothing is durable, for the reference neither: what that folder can promise is compared.
-    "deepvm-file": lambda place: DeepVM(
-        place, place.folder.resolve().as_uri(), "local_done" if medium(place.folder).volatile else "durable"
-    ),
-    "deepvm-memory": lambda place: DeepVMNode(place, persist=False),
-    "deepvm-memory-durable": lambda place: DeepVMNode(place, persist=True),
+    "deepvm-file": _deepvm_file,
+    "deepvm-memory": partial(DeepVMNode, persist=False),
+    "deepvm-memory-durable": partial(DeepVMNode, persist=True),
 }
 """By the name that ``--methods`` takes; a new one is one line here."""
 
@@ -285,7 +353,7 @@ def available() -> tuple[str, ...]:
 
 
 def _sync(folder: Path) -> None:
-    """Fsync of every file below a folder, and of the folders."""
+    """Fsync every file below a folder, and the folders."""
     for base, _, names in os.walk(folder):
         for path in [*(Path(base, n) for n in names), Path(base)]:
             descriptor = os.open(path, os.O_RDONLY)
@@ -293,36 +361,3 @@ def _sync(folder: Path) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _then(future: Future[Any], work: Callable[[], None]) -> Future[float]:
-    """When the future is there and the work, in the same thread, is done."""
-    done: Future[float] = Future()
-
-    def ended(future: Future[Any]) -> None:
-        try:
-            future.result()
-            work()
-            done.set_result(time.perf_counter())
-        except BaseException as error:
-            done.set_exception(error)
-
-    future.add_done_callback(ended)
-    return done
-
-
-def _result(future: Future[float]) -> float:
-    try:
-        return future.result(LIMIT_S)
-    except CheckpointError:
-        raise
-    except Exception as error:
-        raise CheckpointError(f"a checkpoint could not be saved: {type(error).__name__}: {error}") from error

@@ -1,15 +1,15 @@
 """The models that are trained to measure a machine, and how many operations their forward pass has.
 
-ResNets are those of :mod:`deepvm.profiling.workload.resnet`; EfficientNetV2-M is Tan and Le, 2021, with the layers and
-sizes of torchvision's (whose depths are those of the authors' code, since the paper has no table for M).
+ResNets are those of He et al., 2016, Table 1; EfficientNetV2-M is Tan and Le, 2021. Layers and sizes are torchvision's
+(for EfficientNetV2-M the depths of the authors' code, since the paper has no table for M).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,21 +18,55 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
-from deepvm.profiling.workload.resnet import resnet
 
 CLASSES = 10
 """As CIFAR-10, the paper's data set, has them."""
-LEAST_PIXELS, MOST_PIXELS = 32, 2048
-"""Height and width of images: all models halve them five times."""
 
 
-@dataclass(frozen=True)
-class _Stage:
+def _convolution(
+    inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1, *, eps: float = 1e-5
+) -> list[nn.Module]:
+    layer = nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return [layer, nn.BatchNorm2d(outside, eps=eps)]
+
+
+class _Residual(nn.Module):
+    """Two 3x3 convolutions, or a 3x3 one between two 1x1 (a bottleneck), beside a shortcut."""
+
+    def __init__(self, inside: int, width: int, outside: int, stride: int) -> None:
+        super().__init__()
+        if outside == width:
+            parts = [_convolution(inside, width, 3, stride), _convolution(width, width, 3)]
+        else:
+            parts = [_convolution(inside, width, 1), _convolution(width, width, 3, stride)]
+            parts.append(_convolution(width, outside, 1))
+        layers = [layer for part in parts for layer in (*part, nn.ReLU(inplace=True))]
+        self.body = nn.Sequential(*layers[:-1])
+        same = inside == outside and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(inside, outside, 1, stride))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.relu(self.body(images) + self.shortcut(images))
+
+
+def _resnet(depths: Sequence[int], expansion: int, classes: int) -> nn.Sequential:
+    """``depths``: blocks with 64, 128, 256 and 512 channels inside; ``expansion`` times as many come out."""
+    layers = [*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    inside = 64
+    for number, depth in enumerate(depths):
+        width = 64 * 2**number
+        for place in range(depth):
+            layers.append(_Residual(inside, width, expansion * width, 2 if number and not place else 1))
+            inside = expansion * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes))
+
+
+class _Stage(NamedTuple):
     """Blocks in a row.
 
     Attributes:
-        fused: one full convolution in the place of a 1x1 and a depthwise one. expand: channels inside over those that
-            come in. stride: of the first block. inside, outside: channels. blocks: how many.
+        fused: one full convolution replaces the 1x1 and the depthwise one. expand: channels inside the block over those
+            that come in. stride: of the first block. inside, outside: channels.
     """
 
     fused: bool
@@ -54,12 +88,16 @@ _STAGES = (
 )
 _LAST_CHANNELS = 1280
 _DROPPED_BLOCKS = 0.2
-"""The share of images that skip the last block in training; earlier blocks are skipped less, in proportion."""
+"""Share of images that skip the last block in training; earlier blocks are skipped proportionally less."""
 _DROPPED_FEATURES = 0.3
 
 
+def _activated(inside: int, outside: int, kernel: int, stride: int, groups: int = 1) -> list[nn.Module]:
+    return [*_convolution(inside, outside, kernel, stride, groups, eps=1e-3), nn.SiLU(inplace=True)]
+
+
 class _Excitation(nn.Module):
-    """Channels are weighted by what all pixels say (squeeze and excitation)."""
+    """Squeeze and excitation: channels are weighted by what all pixels say."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -77,20 +115,20 @@ class _Excitation(nn.Module):
 
 
 class _Block(nn.Module):
-    """MBConv, or Fused-MBConv, beside a shortcut where shapes allow it."""
+    """MBConv or Fused-MBConv, with a shortcut where the shapes allow it."""
 
     def __init__(self, stage: _Stage, inside: int, stride: int, dropped: float) -> None:
         super().__init__()
         wide = inside * stage.expand
         layers: list[nn.Module] = []
         if stage.fused:
-            layers += _convolution(inside, wide if stage.expand > 1 else stage.outside, 3, stride)
+            layers += _activated(inside, wide if stage.expand > 1 else stage.outside, 3, stride)
         else:
-            layers += _convolution(inside, wide, 1, 1)
-            layers += _convolution(wide, wide, 3, stride, groups=wide)
+            layers += _activated(inside, wide, 1, 1)
+            layers += _activated(wide, wide, 3, stride, groups=wide)
             layers.append(_Excitation(wide, max(1, inside // 4)))
         if not stage.fused or stage.expand > 1:
-            layers += _convolution(wide, stage.outside, 1, 1)[:-1]  # without an activation
+            layers += _convolution(wide, stage.outside, 1, eps=1e-3)
         self.body = nn.Sequential(*layers)
         self.shortcut = stride == 1 and inside == stage.outside
         self.kept = 1 - dropped
@@ -106,7 +144,7 @@ class _Block(nn.Module):
 
 
 def _efficientnet_v2_m(classes: int) -> nn.Sequential:
-    layers = _convolution(3, _STAGES[0].inside, 3, 2)
+    layers = _activated(3, _STAGES[0].inside, 3, 2)
     total = sum(s.blocks for s in _STAGES)
     number = 0
     for stage in _STAGES:
@@ -114,20 +152,15 @@ def _efficientnet_v2_m(classes: int) -> nn.Sequential:
             inside, stride = (stage.outside, 1) if place else (stage.inside, stage.stride)
             layers.append(_Block(stage, inside, stride, _DROPPED_BLOCKS * number / total))
             number += 1
-    layers += _convolution(_STAGES[-1].outside, _LAST_CHANNELS, 1, 1)
+    layers += _activated(_STAGES[-1].outside, _LAST_CHANNELS, 1, 1)
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(_DROPPED_FEATURES, inplace=True)]
     return nn.Sequential(*layers, nn.Linear(_LAST_CHANNELS, classes))
 
 
-def _convolution(inside: int, outside: int, kernel: int, stride: int, groups: int = 1) -> list[nn.Module]:
-    layer = nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return [layer, nn.BatchNorm2d(outside, eps=1e-3), nn.SiLU(inplace=True)]
-
-
 MODELS: dict[str, Callable[[int], nn.Module]] = {
-    "resnet18": partial(resnet, "resnet18"),
-    "resnet50": partial(resnet, "resnet50"),
-    "resnet152": partial(resnet, "resnet152"),
+    "resnet18": partial(_resnet, (2, 2, 2, 2), 1),
+    "resnet50": partial(_resnet, (3, 4, 6, 3), 4),
+    "resnet152": partial(_resnet, (3, 8, 36, 3), 4),
     "efficientnet_v2_m": _efficientnet_v2_m,
 }
 """By the name that ``--model`` takes: a function of the number of classes. A new one is one line here."""
@@ -136,7 +169,7 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
 def build(name: str, classes: int = CLASSES) -> nn.Module:
     """A model with random weights: one of :data:`MODELS`, or what ``module:function`` returns.
 
-    It takes images (batch, 3, pixels, pixels) from 32 pixels on and gives (batch, classes).
+    It takes images (batch, 3, pixels, pixels) of at least 32 pixels and gives (batch, classes).
 
     Raises:
         RequestError: no such model. ImportError, AttributeError: no such module or function.
@@ -151,19 +184,18 @@ def build(name: str, classes: int = CLASSES) -> nn.Module:
 
 
 def forward_flops(model: nn.Module, resolution: int) -> int:
-    """Operations of the forward pass for one image, a multiplication and an addition being two.
+    """Operations of the forward pass for one image; a multiplication and an addition are two.
 
     Only the forward pass is counted, and training taken for three of them: torch 2.13 counts the weights' gradient of
     a convolution in groups as if it had none, which gives EfficientNetV2-M 16 forward passes.
 
     Args:
-        model: as :func:`build` makes it; on any device, and not changed.
+        model: on any device; it is not changed.
         resolution: height and width of an image, pixels.
     """
-    # Without data no layer computes anything. Two images: batch normalisation refuses single values in training.
-    state = {
-        name: torch.empty_like(t, device="meta") for name, t in (*model.named_parameters(), *model.named_buffers())
-    }
+    # On the meta device no layer computes anything. Two images: batch normalisation refuses single values in training.
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    state = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
     images = torch.empty(2, 3, resolution, resolution, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         functional_call(model, state, (images,))

@@ -73,9 +73,12 @@ class Training:
     ) -> None:
         """Put the model on the device; collective.
 
-        ``float32`` is that of torch: on GPUs that have TF32, convolutions use it. The other two are mixed precision.
+        ``float32`` is torch's: convolutions use TF32 where the GPU has it. The other two are mixed precision.
+
+        Raises:
+            RequestError: the GPU does not have the workload's dtype.
         """
-        self._device, self._batches, self._ranks = device, batches, ranks
+        self.model, self._device, self._batches, self._ranks = model, device, batches, ranks
         kind = DTYPES[workload.dtype]
         # Torch emulates what a GPU has not, many times as slowly.
         if kind is torch.bfloat16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
@@ -86,7 +89,7 @@ class Training:
             self._mixed = lambda: torch.autocast(device.type, kind)
         self._scaler = torch.amp.GradScaler(device.type, enabled=kind is torch.float16)
         self._forward = model.to(device)
-        self._optimizer = OPTIMIZERS[workload.optimizer](model)
+        self.optimizer = OPTIMIZERS[workload.optimizer](model)
         if ranks.grouped:
             self._forward = DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
         self._loss = nn.CrossEntropyLoss()
@@ -97,17 +100,18 @@ class Training:
         self._ranks.slowest(0.0)
         start = time.perf_counter()
         for _ in range(steps):
-            self._step()
+            self.step()
         self._wait()
         return self._ranks.slowest(time.perf_counter() - start)
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """Forward, backward, and the optimizer's step."""
         images, labels = self._batches()
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         with self._mixed():
             loss = self._loss(self._forward(images), labels)
         self._scaler.scale(loss).backward()
-        self._scaler.step(self._optimizer)
+        self._scaler.step(self.optimizer)
         self._scaler.update()
 
     def _wait(self) -> None:

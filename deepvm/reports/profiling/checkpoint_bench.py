@@ -21,7 +21,6 @@ def print_bench(bench: Bench) -> None:
         figures = [*seconds, own.stall_ratio, own.durable_ratio, own.training_ratio, own.extra_ratio]
         rows.append([name, *("-" if f is None else f"{f:.3f}" for f in figures)])
     print_table(columns, rows, also="-o json")
-    machine = bench.machine
     print_lines(
         [
             "",
@@ -29,6 +28,6 @@ def print_bench(bench: Bench) -> None:
             "extra: how much longer the loop takes. Without a unit: over torch.save with fsync.",
             f"{bench.model}, {bench.bytes / 1e6:.0f} MB of state, {bench.steps} steps of {bench.step_s:.3f} s after "
             f"each save; medians of {bench.reps}",
-            f"{machine.processor}, {machine.cores} cores, {machine.file_system}, torch {machine.torch}",
+            "{processor}, {cores} cores, {file_system}, torch {torch}".format(**bench.machine),
         ]
     )

@@ -21,8 +21,7 @@ from deepvm.errors import CheckpointError, MissingExtraError, RequestError
 from deepvm.profiling.checkpoint import bench as run
 from deepvm.profiling.checkpoint import methods
 from deepvm.profiling.checkpoint.bench import Bench, run_bench
-from deepvm.profiling.checkpoint.bench_training import MODELS, BenchModel, Training
-from deepvm.profiling.checkpoint.methods import Method, Place, Times
+from deepvm.profiling.checkpoint.methods import MODELS, BenchModel, Method, Times, Training
 from deepvm.reports import pictures
 from deepvm.reports.profiling.checkpoint_bench import print_bench
 
@@ -112,13 +111,13 @@ def test_ratios_are_to_the_reference(tiny: None, tmp_path: Path, monkeypatch: py
     raise AssertionError(f"0.25 was expected, {own.extra_ratio} found")
 
 
-class Broken(Slow):
+class Broken(Method):
     closed = 0
 
-    def finish(self) -> Times:
-        future: Future[float] = Future()
-        future.set_exception(OSError("the disk is gone"))
-        return Times(0, methods._result(future))
+    def _begin(self) -> Future[Any]:
+        written: Future[Any] = Future()
+        written.set_exception(OSError("the disk is gone"))
+        return written
 
     def close(self) -> None:
         Broken.closed += 1
@@ -180,7 +179,7 @@ def test_torchsnapshot_is_used_as_its_manual_says(tmp_path: Path, monkeypatch: p
             return Pending()
 
     monkeypatch.setitem(sys.modules, "torchsnapshot", type("Fake", (), {"Snapshot": Snapshot}))
-    method = methods.TorchSnapshot(Place(Training(TINY), tmp_path, 1))
+    method = methods.TorchSnapshot(Training(TINY), tmp_path)
     method.save()
     times = method.finish()
     assert 0 < times.stall_s <= times.durable_s
@@ -238,7 +237,8 @@ def test_table_and_bars(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixtur
 class Scripted(methods.Method):
     """Its saves take what the script says."""
 
-    def __init__(self, *durable: float) -> None:
+    def __init__(self, training: Training, *durable: float) -> None:
+        super().__init__(training, Path())
         self.script = [Times(d / 10, d) for d in durable]
 
     def save(self) -> None:
@@ -251,11 +251,11 @@ class Scripted(methods.Method):
 def test_saves_of_what_blocks_are_all_alike(tiny: None) -> None:
     """With training behind them or not; of the others each kind is looked at by itself, as often."""
     training = run.Training(run.MODELS["resnet18"])
-    method = Scripted(9.0, 8.0)
+    method = Scripted(training, 9.0, 8.0)
     sample = run._sample(training, method, Times(0.3, 3.0), 5.0, 7.0)
     assert not method.script
     assert run._seconds([sample]) == pytest.approx((0.3, 8.5, 3.0, 2.0))
-    method = Scripted(9.0, 8.0)
+    method = Scripted(training, 9.0, 8.0)
     method.blocks = True
     sample = run._sample(training, method, Times(0.3, 3.0), 5.0, 7.0)
     assert len(method.script) == 1
