@@ -134,7 +134,7 @@ def _save(entries: list[Entry], force_spread: bool) -> list[str]:
 def _own_type(remote: bool) -> str:
     from deepvm.profiling.hosts.machine import describe
 
-    found = "" if remote else describe().instance_type
+    found = "" if remote else describe()["instance_type"]
     if not found:
         raise RequestError("instance_type", "", "what the provider calls the machines, such as g4dn.xlarge")
     return found

@@ -295,7 +295,7 @@ class Campaign:
 
     def _eflops(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._options.hosts:
-            from deepvm.profiling.eflops.eflops_host import measure_eflops_on
+            from deepvm.profiling.eflops.measure_eflops import measure_eflops_on
 
             return measure_eflops_on(self._options.hosts[0], self._options.launcher, settings, say=say)
         from deepvm.profiling.eflops.measure_eflops import measure_eflops

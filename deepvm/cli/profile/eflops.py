@@ -81,7 +81,7 @@ def eflops(
     if save:
         from deepvm.profiling.hosts.machine import describe
 
-        instance_type = instance_type or describe().instance_type
+        instance_type = instance_type or describe()["instance_type"]
         check_save("eflops", instance_type=instance_type)  # before minutes of measuring
     several = len(model) > 1 or ALL in model
     found: list[Eflops] = []

@@ -1,27 +1,38 @@
-"""One of the processes that train while :func:`deepvm.profiling.eflops.measure_eflops.measure_eflops` looks on.
+"""The processes that train together on this machine while their speed is measured: both ends of what they say.
 
-Started as ``python -m deepvm.profiling.eflops.eflops_worker TASK RANK RENDEZVOUS``. It tells what it finds through
-:func:`deepvm.profiling.hosts.watchdog.emit`, and ends when its standard input closes, so that nothing trains on when
-the process that looks on is gone; the rendezvous' folder goes as well.
+:func:`run_workers` starts each as ``python -m deepvm.profiling.eflops.eflops_worker TASK RANK RENDEZVOUS``. They end
+when their standard input closes, so that nothing trains on when whoever started them is gone.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
+import signal
 import sys
-from dataclasses import asdict
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepvm.errors import DataError, RequestError
+from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
+from deepvm.profiling.hosts.coordinator import Coordinator, Message
+from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.watchdog import emit, hold
-from deepvm.profiling.workload.spec import Task, Workload
+from deepvm.profiling.workload.spec import Workload
 
 if TYPE_CHECKING:
     from torch import nn
 
+MODULE = "deepvm.profiling.eflops.eflops_worker"
+GRACE_S = 30.0
+"""Seconds that processes get to end when the result is there."""
+SETTLE_S = 2.0
+"""Seconds in which the others are heard after one process failed."""
 _NO_MEMORY = (
     "out of memory",
     "can't allocate memory",
@@ -31,8 +42,125 @@ _NO_MEMORY = (
 )
 
 
+@dataclass(frozen=True)
+class Task:
+    """What each process is to do.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``. processes: how many train together. threads: of each on the CPU.
+        windows: how many count. seconds: each lasts at least. timeout_s: the longest wait for another process.
+        data: a folder, "" for random images. modules: a folder in which ``module:function`` is looked for last.
+    """
+
+    workload: Workload
+    device: str
+    processes: int
+    threads: int
+    windows: int
+    seconds: float
+    timeout_s: float
+    data: str
+    modules: str = ""
+
+
+def run_workers(task: Task, say: Callable[[str], None], module: str = MODULE) -> dict[str, Any]:
+    """Start the processes and wait for what rank 0 finds; when this returns or raises, none is left.
+
+    Args:
+        task: what they do; ``task.timeout_s`` and a window's length limit how long none of them may say anything.
+        say: gets lines about the progress.
+        module: what they run.
+
+    Raises:
+        RequestError: the batch does not fit, or an argument cannot be used on this device.
+        DataError: the images cannot be read.
+        MeasurementError: one failed, ended without a result, or none was heard from in time.
+    """
+    environment = dict(os.environ)
+    if task.processes > 1 and sys.platform == "linux":
+        # Else gloo looks for its own address under the host's name, which need not have one.
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # There they find this very package, and no file of the user's that happens to be called like a module.
+    package = Path(__file__).resolve().parents[3]
+    with tempfile.TemporaryDirectory(prefix="deepvm-eflops-") as folder:
+        words = [sys.executable, "-m", module, json.dumps(asdict(task))]
+        commands = [
+            (Host(f"process {rank + 1} of {task.processes}"), [*words, str(rank), str(Path(folder, "rendezvous"))])
+            for rank in range(task.processes)
+        ]
+        with Coordinator(commands, environment=environment, folder=package) as workers:
+            found = _listen(workers, task, say)
+            workers.wait(GRACE_S)
+    return found
+
+
+def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dict[str, Any]:
+    limit = task.timeout_s + task.seconds
+    deadline = time.monotonic() + limit
+    failures: dict[int, tuple[int, DeepVMError]] = {}  # by rank; of several, that of the lowest order is the cause
+    while (heard := workers.next_message(deadline)) is not None:
+        rank, message = heard
+        if message["event"] == "found":
+            return dict(message["found"])
+        if message["event"] == "say":
+            say(message["line"])
+        if message["event"] == "failed":
+            failures[rank] = _failure(message, rank, task)
+        # Rank 0 tells for all, so that the others may end without a word.
+        if message["event"] == "ended" and rank not in failures and (message["code"] or not rank):
+            failures[rank] = _ended(message["code"], workers.tail(rank, 1), rank, task)
+        if not failures:
+            deadline = time.monotonic() + limit
+        elif len(failures) == task.processes:
+            break
+        else:
+            # One that fails takes the others with it, and the cause may be heard of last.
+            deadline = min(deadline, time.monotonic() + SETTLE_S)
+    if failures:
+        raise min(failures.values(), key=lambda failure: failure[0])[1]
+    raise MeasurementError(
+        f"{task.workload.model}: nothing was heard for {limit:g} s from the processes that train; "
+        "allow more with --timeout, or take a smaller --batch"
+    )
+
+
+def _failure(message: Message, rank: int, task: Task) -> tuple[int, DeepVMError]:
+    """What a process told of its error in :func:`main`."""
+    match message["kind"]:
+        case "request":
+            return 0, RequestError(message["option"], message["value"], message["allowed"])
+        case "data":
+            return 0, DataError(message["reason"])
+    return 2, _broken(f"failed: {message['reason']}", rank, task)
+
+
+def _ended(code: int, said: tuple[str, ...], rank: int, task: Task) -> tuple[int, DeepVMError]:
+    """A process that ended and has not told why."""
+    if code == -signal.SIGKILL:
+        return 0, _too_large(task, "the process was killed, as Linux does where memory runs out")
+    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    return 1, _broken(f"ended {how}: {said[0] if said else 'it printed nothing'}", rank, task)
+
+
+def _broken(how: str, rank: int, task: Task) -> MeasurementError:
+    advice = "nvidia-smi shows whether the GPU is well" if task.device == "cuda" else "try a smaller --batch"
+    if task.processes > 1:
+        advice = "try --processes 1: if that works, what connects the processes is at fault"
+    return MeasurementError(f"{task.workload.model}: process {rank + 1} of {task.processes} {how}; {advice}")
+
+
+def _too_large(task: Task, why: str) -> RequestError:
+    own = task.workload
+    half = own.batch // 2
+    smaller = f"less, such as {half}" if half >= 2 else "no less; choose a smaller --model or --resolution"
+    return RequestError("batch", own.batch, f"{smaller}: {own.model} at {own.resolution} x {own.resolution}: {why}")
+
+
+# --- in the process ---
+
+
 def work(task: Task, rank: int, rendezvous: Path) -> None:
-    """Train and tell; the process of rank 0 tells for all.
+    """Train and tell; rank 0 tells for all.
 
     Events are ``alive`` from all, ``say`` with a ``line``, and at the end ``found`` with the numbers in ``found``.
     """
@@ -73,12 +201,8 @@ def work(task: Task, rank: int, rendezvous: Path) -> None:
 
     timing = time_windows(run, workload.batch * task.processes, task.windows, task.seconds, say)
     if rank == 0:
-        found = asdict(timing) | {
-            "forward_flops": flops,
-            "machine": asdict(describe()),
-            "data": data.name if data else "synthetic",
-        }
-        emit("found", found=found)
+        source = data.name if data else "synthetic"
+        emit("found", found={**asdict(timing), "forward_flops": flops, "machine": describe(), "data": source})
     ranks.close()
 
 
@@ -90,7 +214,6 @@ def _made(workload: Workload, *, count: bool) -> tuple[nn.Module, int]:
     """
     from deepvm.profiling.workload.models import build, forward_flops
 
-    own = ":" in workload.model
     try:
         model = build(workload.model)
     except (ImportError, AttributeError) as error:
@@ -99,33 +222,34 @@ def _made(workload: Workload, *, count: bool) -> tuple[nn.Module, int]:
     try:
         return model, forward_flops(model, workload.resolution) if count else 0
     except Exception as error:
-        if not own:
+        if ":" not in workload.model:
             raise
-        allowed = f"a model that takes images, and whose operations can be counted without data ({_line(error)})"
+        allowed = f"a model that takes images, and whose operations can be counted without data ({_reason(error)})"
         raise RequestError("model", workload.model, allowed) from None
 
 
-def _line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def failure(error: BaseException) -> dict[str, Any]:
-    """What the process that looks on needs to tell the user."""
+def _tell(error: Exception, task: Task) -> None:
+    reason = _reason(error)
     if isinstance(error, RequestError):
-        return {"kind": "request", "option": error.option, "value": error.value, "allowed": error.allowed}
-    if isinstance(error, DataError):
-        return {"kind": "data", "reason": str(error)}
-    text = str(error).strip() or type(error).__name__
+        emit("failed", kind="request", option=error.option, value=error.value, allowed=error.allowed)
+    elif isinstance(error, DataError):
+        emit("failed", kind="data", reason=str(error))
     # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise has no type.
-    if isinstance(error, MemoryError) or any(words in text.lower() for words in _NO_MEMORY):
+    elif isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
         # Where in torch's source the processor's allocator gave up helps nobody here.
-        return {"kind": "memory", "reason": re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", text.splitlines()[0])}
-    return {"kind": "other", "reason": f"{type(error).__name__}: {text.splitlines()[0]}"}
+        _tell(_too_large(task, re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", reason)), task)
+    else:
+        emit("failed", kind="other", reason=f"{type(error).__name__}: {reason}")
 
 
 def main() -> None:
     """Run as a process of its own."""
-    task, rank, rendezvous = Task.read(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    fields, rank, rendezvous = json.loads(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    task = Task(**fields | {"workload": Workload(**fields["workload"])})
 
     def tidy() -> None:  # whoever made the folder may have been killed
         rendezvous.unlink(missing_ok=True)
@@ -135,7 +259,7 @@ def main() -> None:
     try:
         work(task, rank, rendezvous)
     except Exception as error:
-        emit("failed", **failure(error))
+        _tell(error, task)
         # Other processes may be waiting for this one; leaving the ordinary way would wait for them.
         os._exit(1)
 

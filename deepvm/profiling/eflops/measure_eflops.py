@@ -7,8 +7,10 @@ number belongs to its workload: one machine has several times as many eFLOPS wit
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,16 @@ from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.core.spelling import one_of
 from deepvm.errors import MissingExtraError, RequestError
 from deepvm.io.host_info import cores
-from deepvm.profiling.eflops.workers import run_workers
+from deepvm.profiling.eflops.eflops_worker import Task, run_workers
+from deepvm.profiling.hosts.coordinator import Coordinator
+from deepvm.profiling.hosts.host_list import Host
+from deepvm.profiling.hosts.launcher import Launcher
 from deepvm.profiling.hosts.machine import Machine
-from deepvm.profiling.workload.spec import BATCH, RESOLUTION, Task, Workload
+from deepvm.profiling.hosts.watchdog import agent, emit
+from deepvm.profiling.workload.spec import BATCH, RESOLUTION, Workload
 from deepvm.profiling.workload.windows import Window, median_speed, spread
 
-EFLOPS_VERSION = DOCUMENT_VERSIONS["eflops"]
+MODULE = "deepvm.profiling.eflops.measure_eflops"
 PASSES = 3
 """Training over the forward pass: the gradients by a layer's input and by its weights have as many operations each."""
 LEAST_WINDOWS, MOST_WINDOWS = 3, 1000
@@ -32,6 +38,8 @@ WIDE_SPREAD = 0.10
 WINDOWS, SECONDS, TIMEOUT_S = 5, 2.0, 600.0
 _DTYPES = ("float32", "bfloat16", "float16")
 _OPTIMIZERS = ("adam", "sgd")
+_HOST_S = 1980.0
+"""For one model on a slow host, from start to end, beside its windows."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,9 @@ class Eflops:
     Attributes:
         workload, machine: what it belongs to.
         forward_flops: operations of the forward pass for one image.
-        device, processes, threads, data: as it was measured; ``data`` is ``synthetic``, ``cifar10`` or ``idx``.
+        data: ``synthetic``, ``cifar10`` or ``idx``.
         steps: of training in each window that counts. warm_up, windows: those before, and those that count.
-        steady: whether the speed no longer changed when they began.
+        steady: whether the speed had settled when they began.
     """
 
     workload: Workload
@@ -54,8 +62,8 @@ class Eflops:
     threads: int
     data: str
     steps: int
-    warm_up: tuple[Window, ...]
-    windows: tuple[Window, ...]
+    warm_up: Sequence[Window]
+    windows: Sequence[Window]
     steady: bool
 
     @property
@@ -86,31 +94,24 @@ class Eflops:
             found.append(
                 f"the windows differ by {self.spread:.0%}; end what else runs here, or measure more with --windows"
             )
-        if self.device == "cuda" and self.processes < len(self.machine.gpus):
+        if self.device == "cuda" and self.processes < len(self.machine["gpus"]):
             found.append(
-                f"{self.processes} of {len(self.machine.gpus)} GPUs were measured; leave --processes out to use all"
+                f"{self.processes} of {len(self.machine['gpus'])} GPUs were measured; leave --processes out to use all"
             )
         return tuple(found)
 
     def document(self) -> dict[str, object]:
         """The measurement as JSON has it, raw windows included."""
-        return {
-            "schema_version": EFLOPS_VERSION,
+        document = {
+            "schema_version": DOCUMENT_VERSIONS["eflops"],
             "eflops": self.eflops,
             "images_per_s": self.images_per_s,
             "spread": self.spread,
-            "workload": asdict(self.workload),
-            "machine": self.machine.document(),
-            "forward_flops": self.forward_flops,
-            "device": self.device,
-            "processes": self.processes,
-            "threads": self.threads,
-            "data": self.data,
-            "steps": self.steps,
-            "warm_up": [asdict(w) for w in self.warm_up],
-            "windows": [asdict(w) for w in self.windows],
+            **asdict(self),
             "warnings": list(self.warnings),
         }
+        del document["steady"]  # the warnings say it
+        return document
 
 
 def measure_eflops(
@@ -130,23 +131,22 @@ def measure_eflops(
 ) -> Eflops:
     """Train on this machine and time it.
 
-    The training runs in processes of its own, one for each GPU, together by DDP: what ends them does not end the
-    caller, and what hangs in them is ended.
+    The training runs in processes of its own, one for each GPU, by DDP: their crash does not end the caller, and one
+    that hangs is killed.
 
     Args:
         model: a name of :data:`deepvm.profiling.workload.models.MODELS`, or ``module:function``, a function without
-            arguments that returns a module for images (batch, 3, resolution, resolution) with 10 outputs. It and the
-            four named below are a :class:`~deepvm.profiling.workload.spec.Workload`.
+            arguments that returns a module for images (batch, 3, resolution, resolution) with 10 outputs.
         batch: images of a step on each GPU, or in each process on the CPU.
         resolution: height and width of the images, pixels.
-        windows: how many count; the warm-up is that of :func:`~deepvm.profiling.workload.windows.time_windows`.
+        windows: how many count, after the warm-up of :func:`~deepvm.profiling.workload.windows.time_windows`.
         device: ``cpu``, ``cuda``, or ``auto`` for the GPUs where there are any.
         dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision.
         optimizer: ``adam`` or ``sgd``.
         processes: one for each GPU, and one on the CPU, unless given; on the CPU they share its cores.
         data: a folder that :func:`~deepvm.profiling.workload.images.read_images` reads; random images unless given.
         seconds: a window lasts at least.
-        timeout_s: how long nothing may be heard, beyond a window's length, before the processes are ended.
+        timeout_s: of silence, beyond a window's length, after which the processes are ended.
         say: gets lines about the progress.
 
     Raises:
@@ -175,7 +175,9 @@ def measure_eflops(
     )
     where = f"{count} GPU{'s' * (count > 1)}" if device == "cuda" else _on_cpu(task)
     say(f"{model}: {batch} images of {resolution} x {resolution}, {dtype}, {optimizer}, on {where}")
-    return _eflops(task, run_workers(task, lambda line: say(f"{model}: {line}")))
+    found = run_workers(task, lambda line: say(f"{model}: {line}"))
+    found |= {name: [Window(**w) for w in found[name]] for name in ("warm_up", "windows")}
+    return Eflops(task.workload, device=device, processes=count, threads=task.threads, **found)
 
 
 def check_numbers(batch: int, resolution: int, windows: int, seconds: float, timeout_s: float = TIMEOUT_S) -> None:
@@ -190,23 +192,6 @@ def check_numbers(batch: int, resolution: int, windows: int, seconds: float, tim
     for option, value, least, most in (("seconds", seconds, 0.001, 600), ("timeout", timeout_s, 1, 86400)):
         if not least <= value <= most:
             raise RequestError(option, value, f"seconds from {least} to {most}")
-
-
-def _eflops(task: Task, found: dict[str, Any]) -> Eflops:
-    machine = found["machine"]
-    return Eflops(
-        workload=task.workload,
-        machine=Machine(**machine | {"gpus": tuple(machine["gpus"])}),
-        forward_flops=found["forward_flops"],
-        device=task.device,
-        processes=task.processes,
-        threads=task.threads,
-        data=found["data"],
-        steps=found["steps"],
-        warm_up=tuple(Window(**w) for w in found["warm_up"]),
-        windows=tuple(Window(**w) for w in found["windows"]),
-        steady=found["steady"],
-    )
 
 
 def _devices(device: str, processes: int | None) -> tuple[str, int]:
@@ -236,3 +221,50 @@ def _on_cpu(task: Task) -> str:
 def _check_whole(option: str, value: int, least: int, most: int, why: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise RequestError(option, value, f"a whole number from {least} to {most}{why}")
+
+
+# --- on another host ---
+
+
+def measure_eflops_on(
+    host: Host, launcher: Launcher, options: Mapping[str, Any], *, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Measure on a host.
+
+    Args:
+        host: where.
+        launcher: how commands get there.
+        options: of :func:`measure_eflops`, as JSON has them.
+        say: gets lines about the progress.
+
+    Returns:
+        The document, see :meth:`Eflops.document`.
+
+    Raises:
+        MeasurementError: it failed there, or the host fell silent; says why.
+    """
+    command = launcher.command(host, MODULE, [json.dumps(dict(options))])
+    with Coordinator([(host, command)]) as running:
+        while (message := running.answer(0, _limit_s(options)))["event"] == "say":
+            say(str(message["line"]))
+    return dict(message["document"])
+
+
+def _limit_s(options: Mapping[str, Any]) -> float:
+    # A slow step makes a window longer than it need be, and the warm-up takes as long as some windows.
+    return _HOST_S + 4 * float(options.get("seconds", SECONDS)) * int(options.get("windows", WINDOWS))
+
+
+def main() -> int:
+    """The command on the host; its one argument is JSON: the options of a measurement."""
+    options = json.loads(sys.argv[1])
+
+    def work(_: object) -> None:
+        found = measure_eflops(**options, say=lambda line: emit("say", line=line))
+        emit("measured", document=found.document())
+
+    return agent(_limit_s(options), work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,74 +1,105 @@
-"""Where a measurement was made, without saying whose machine it is."""
+"""What a host is and has: for documents, without saying whose machine it is, and to tell hosts apart."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import platform
 import re
-from dataclasses import asdict, dataclass
+import socket
+import struct
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypedDict
 
+from deepvm.errors import RequestError
 from deepvm.io.host_info import cores, machine_memory, processor
 
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
+_SIOCGIFADDR = 0x8915
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What belongs to every measured number; no host name, no address.
+class Machine(TypedDict):
+    """``machine`` of every measurement; no host name, no address.
 
     Attributes:
-        processor: its name. cores: those this process may use.
-        memory_bytes: the machine's, or less where a control group says so; None where the system does not tell.
+        cores: those this process may use.
+        memory_bytes: the machine's, or a control group's limit below it; None where the system does not tell.
         gpus: names of the GPUs that torch can use, in torch's order.
         torch: its version, "" where it is not installed. cuda: the release that torch was built for, "" without.
         kernel: name and release of the system.
-        instance_type: the cloud's name of the type, "" unless the machine's firmware says it (EC2 on Nitro does).
+        instance_type: the cloud's, "" unless the machine's firmware says it (EC2 on Nitro does).
     """
 
     processor: str
     cores: int
     memory_bytes: int | None
-    gpus: tuple[str, ...]
+    gpus: list[str]
     torch: str
     cuda: str
     kernel: str
     instance_type: str
 
-    def document(self) -> dict[str, object]:
-        """The same as JSON has it, ``machine`` of every measurement."""
-        return asdict(self) | {"gpus": list(self.gpus)}
-
 
 def describe(root: Path = Path("/")) -> Machine:
     """This machine. Loads torch where it is installed; ``root`` is for tests."""
-    torch, cuda, gpus = _torch()
-    return Machine(
-        processor=processor(),
-        cores=cores(),
-        memory_bytes=machine_memory(),
-        gpus=gpus,
-        torch=torch,
-        cuda=cuda,
-        kernel=f"{platform.system()} {platform.release()}",
-        instance_type=_instance_type(root),
-    )
+    version, cuda, gpus = "", "", list[str]()
+    if importlib.util.find_spec("torch") is not None:
+        import torch
 
-
-def _torch() -> tuple[str, str, tuple[str, ...]]:
-    if importlib.util.find_spec("torch") is None:
-        return "", "", ()
-    import torch
-
-    gpus = tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
-    return str(torch.__version__), torch.version.cuda or "", gpus
+        version, cuda = str(torch.__version__), torch.version.cuda or ""
+        gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return {
+        "processor": processor(),
+        "cores": cores(),
+        "memory_bytes": machine_memory(),
+        "gpus": gpus,
+        "torch": version,
+        "cuda": cuda,
+        "kernel": f"{platform.system()} {platform.release()}",
+        "instance_type": _instance_type(root),
+    }
 
 
 def _instance_type(root: Path) -> str:
-    """From the firmware's tables: asking the metadata service would be a wait, and no use on other machines."""
+    # From the firmware's tables: asking the metadata service would be a wait, and no use on other machines.
     folder = root / "sys/devices/virtual/dmi/id"
     try:
         vendor, product = ((folder / name).read_text().strip() for name in ("sys_vendor", "product_name"))
     except (OSError, UnicodeDecodeError):
         return ""
     return product if vendor == "Amazon EC2" and _TYPE.fullmatch(product) else ""
+
+
+def own_addresses() -> dict[str, str]:
+    """IPv4 addresses by network card, loopback last; empty where the kernel does not say."""
+    found = {}
+    with contextlib.suppress(ImportError, OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        import fcntl  # not on every system
+
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # a card without an address
+                reply = fcntl.ioctl(asker, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                found[name] = socket.inet_ntoa(reply[20:24])
+    return dict(sorted(found.items(), key=lambda item: item[1].startswith("127.")))
+
+
+def boot_id() -> str:
+    """The same on two hosts only if they are one machine under one kernel; "" where the system does not say."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def one_machine(boots: Iterable[str], *, allowed: bool = True) -> bool:
+    """Whether two of several hosts are one machine, by :func:`boot_id` of each.
+
+    Raises:
+        RequestError: they are, and it is not ``allowed``: the measurement was to be saved as one of VMs.
+    """
+    known = [boot for boot in boots if boot]
+    found = len(set(known)) < len(known)
+    if found and not allowed:
+        unsaved = "this option, or --save over real hosts: these are one machine, which says nothing of VMs"
+        raise RequestError("force_local", False, unsaved)
+    return found

@@ -1,8 +1,8 @@
 """Processes on other machines that end by themselves when nobody waits for them any more.
 
-Whoever starts a process through ssh cannot be sure to be able to kill it later. But it holds the other end of its
-standard input, which closes when the starter ends, however that happens, and which all children inherit: end of file is
-seen by each of them, at any time after. Behind a network that broke without a word a limit of time does the same.
+Whoever starts a process through ssh may not be able to kill it later. But its standard input closes when the starter
+ends, however that happens, and all its children inherit that input and see its end. A time limit does the same where
+the network broke silently.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import queue
 import select
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -35,10 +36,10 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
 
     Args:
         limit_s: seconds from now on.
-        tidy: is called last, when the children are killed; what it raises is passed over.
+        tidy: called last, when the children are killed; what it raises is ignored.
 
     Returns:
-        The lines that come through standard input, if any: only one process of those that share it may wait for them.
+        The lines that come through standard input; of the processes that share it only one may wait for them.
     """
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     arguments = (os.getppid(), time.monotonic() + limit_s, lines, tidy)
@@ -48,7 +49,7 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
 
 @contextmanager
 def held(limit_s: float) -> Iterator[queue.SimpleQueue[str]]:
-    """:func:`hold`, with a folder for all temporary files of this process, removed however it ends."""
+    """:func:`hold`, with a folder for this process's temporary files that is removed however it ends."""
     folder = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-host-")
     try:
         yield hold(limit_s, lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -57,8 +58,19 @@ def held(limit_s: float) -> Iterator[queue.SimpleQueue[str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def agent(limit_s: float, work: Callable[[queue.SimpleQueue[str]], None]) -> int:
+    """Do a host's work under :func:`held`; returns the exit code. An error is told as the event ``failed``."""
+    with held(limit_s) as lines:
+        try:
+            work(lines)
+        except Exception as error:  # whatever it is, the reason goes to who waits for it
+            emit("failed", reason=reason_of(error))
+            return 1
+    return 0
+
+
 def emit(event: str, **facts: Any) -> None:
-    """Tell whoever started this process; one write of one line, so that lines of several processes stay whole."""
+    """Tell whoever started this process, in one write, so that lines of several processes stay whole."""
     text = json.dumps({"event": event, **facts})
     # The line break before it ends whatever another process of this host has written half.
     with contextlib.suppress(OSError):
@@ -67,6 +79,8 @@ def emit(event: str, **facts: Any) -> None:
 
 def reason_of(error: BaseException) -> str:
     """An error in one short line."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return f"{sys.executable} has no torch: install deepvm[train] for it on this host"
     text = " ".join(str(error).split())
     name = type(error).__name__
     return f"{name}: {text}"[:MOST_REASON] if text else name
@@ -95,7 +109,7 @@ def _watch(parent: int, deadline: float, lines: queue.SimpleQueue[str], tidy: Ca
 def _end(why: str, tidy: Callable[[], None]) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, f"deepvm: ended: {why}\n".encode())
-    # They would see the same end of file; but one that is stopped sees nothing, and another may be killed only so.
+    # They would see the same end of file, but one that is stopped sees nothing.
     for child in _children():
         with contextlib.suppress(OSError):
             os.kill(child, signal.SIGKILL)

@@ -11,14 +11,12 @@ from typing import Any
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.errors import MeasurementError
-from deepvm.profiling.hosts.machine import describe
-from deepvm.profiling.hosts.network import refuse_one_machine
+from deepvm.profiling.hosts.machine import Machine, describe, one_machine
 from deepvm.profiling.saturation.mpirun import mpi_cluster
-from deepvm.profiling.saturation.saturation_coordinator import tcp_cluster
+from deepvm.profiling.saturation.saturation_coordinator import Cluster, Push, tcp_cluster
 from deepvm.profiling.saturation.saturation_fit import Knee, fit_knee, raw_saturation
-from deepvm.profiling.saturation.setup import Cluster, Push, Setup
+from deepvm.profiling.saturation.setup import Setup
 
-SCHEMA = DOCUMENT_VERSIONS["saturation"]
 _BUSY = 0.8
 _CLEAN = 0.1
 _SHORT_S = 0.05
@@ -43,14 +41,14 @@ class Saturation:
     receiver_gbps: float | None
     measured: tuple[str, ...]
     warnings: tuple[str, ...]
-    machine: Mapping[str, Any]
+    machine: Machine
     local: bool
 
     def document(self) -> dict[str, Any]:
         """``deepvm.saturation/1``: ``n_sat_knee`` and bounds of ``interval`` are null at or beyond the largest n."""
         setup = self.setup
         return {
-            "schema_version": SCHEMA,
+            "schema_version": DOCUMENT_VERSIONS["saturation"],
             "local": self.local,  # as a curve of one machine's processes says: nobody saves it by mistake
             "transport": setup.transport,
             "checkpoint_bytes": setup.checkpoint_bytes,
@@ -65,7 +63,7 @@ class Saturation:
             "knee": {name: getattr(self.knee, name) for name in ("senders", "rise", "seconds", "error")},
             "interval": [self.knee.low, self.knee.high],
             "warnings": list(self.warnings),
-            "machine": dict(self.machine),
+            "machine": self.machine,
         }
 
 
@@ -78,9 +76,8 @@ def measure(
 ) -> Saturation:
     """Measure t(n) for n = 1 ... N, and say where it stops falling.
 
-    All n are measured once in each repeat, in an order of its own, and by senders of its own: what drifts with time or
-    is slow on one host does not look like saturation. A sender that is lost is named in a warning, and the others go
-    on.
+    Each repeat measures all n once, in random order and with random senders, so that drift or one slow host does not
+    look like saturation. A sender that is lost is named in a warning, and the others go on.
 
     Args:
         setup: what to measure.
@@ -103,8 +100,7 @@ def measure(
     say(f"starting {len(setup.senders)} senders and {setup.receiver.name}")
     connect = tcp_cluster if setup.transport == "tcp" else mpi_cluster
     with connect(setup, hear) as cluster:
-        if cluster.local and not one_machine_too:
-            refuse_one_machine()
+        local = one_machine(cluster.boots, allowed=one_machine_too)
         for name, reason in cluster.absent.items():
             warn(f"sender {name} could not be used: {reason}")
         try:
@@ -117,7 +113,7 @@ def measure(
             warn(f"the measurement ended early: {error}")
     if len(times) < 2 or 1 not in times:
         raise MeasurementError(f"nothing could be measured, two senders are needed; {'; '.join(warnings)}")
-    return evaluate(setup, times, warnings=warnings, busy=median(busy), local=cluster.local)
+    return evaluate(setup, times, warnings=warnings, busy=median(busy), local=local)
 
 
 def evaluate(
@@ -137,26 +133,22 @@ def evaluate(
         busy: the median of what :class:`Push` says.
         local: whether hosts were found to be one machine.
     """
-    knee, raw, largest = fit_knee(times, seed=setup.seed), raw_saturation(times), max(times)
-    doubts = list(_doubts(setup, times, knee, busy, local))
-    gbps = {"sender": setup.sender_gbps, "receiver": setup.receiver_gbps}
-    measured = [side for side, given in gbps.items() if given is None]
-    bits = 8e-9 * setup.checkpoint_bytes
-    if gbps["sender"] is None:
-        gbps["sender"] = _rounded(bits / median(times[1]))
-    if gbps["receiver"] is None and knee.n_sat is not None:
-        gbps["receiver"] = _rounded(max(bits / median(own) for n, own in times.items() if n <= largest))
+    knee = fit_knee(times, seed=setup.seed)
+    found = {n: float(f"{8e-9 * setup.checkpoint_bytes / median(own):.4g}") for n, own in times.items()}
+    measured = {"sender": found[1]} if setup.sender_gbps is None else {}
+    if setup.receiver_gbps is None and knee.n_sat is not None:
+        measured["receiver"] = max(found.values())
     return Saturation(
-        setup,
-        {n: tuple(own) for n, own in sorted(times.items())},
-        raw,
-        knee,
-        gbps["sender"],
-        gbps["receiver"],
-        tuple(side for side in measured if gbps[side] is not None),
-        (*warnings, *doubts),
-        describe().document(),
-        setup.launcher.local or local,
+        setup=setup,
+        times={n: tuple(own) for n, own in sorted(times.items())},
+        raw=raw_saturation(times),
+        knee=knee,
+        sender_gbps=measured.get("sender", setup.sender_gbps),
+        receiver_gbps=measured.get("receiver", setup.receiver_gbps),
+        measured=tuple(measured),
+        warnings=(*warnings, *_doubts(setup, times, knee, busy, local)),
+        machine=describe(),
+        local=setup.launcher.local or local,
     )
 
 
@@ -207,7 +199,7 @@ def _pushes(
             names = order.sample(cluster.senders, min(n, len(cluster.senders)))
             if len(names) < n and repeat:
                 break  # as many are not left
-            push = cluster.push(names, setup.checkpoint_bytes)
+            push = cluster.push(names)
             for name, reason in push.lost.items():
                 cluster.senders.remove(name)
                 warn(f"sender {name} was lost in a push of {n}: {reason}; {len(cluster.senders)} are left")
@@ -217,7 +209,3 @@ def _pushes(
                     say(f"[{done}/{len(todo) - 1}] {n} senders: {push.seconds:.3f} s; about {left:.0f} s left")
                     yield n, push
                 break
-
-
-def _rounded(gbps: float) -> float:
-    return float(f"{gbps:.4g}")

@@ -16,13 +16,13 @@ from deepvm.errors import MeasurementError, MissingExtraError, RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launcher import COMMAND, HOST, Launcher, joined
-from deepvm.profiling.saturation.saturation_coordinator import MARGIN_S, SLACK_S, push_once
-from deepvm.profiling.saturation.setup import Cluster, Push, Setup
+from deepvm.profiling.saturation.saturation_coordinator import MARGIN_S, SLACK_S, Cluster
+from deepvm.profiling.saturation.setup import Setup
 
 AGENT = "deepvm.profiling.saturation.transfer_mpi"
-# mpirun whose output nobody reads any more does not tell its ranks that their input is over: should this process be
-# killed, somebody else must end it, and remove the folder. This shell outlives a SIGTERM, so that whoever sends one
-# waits until mpirun has ended its ranks.
+# An mpirun whose output nobody reads any more does not tell its ranks that their input is over: should this process be
+# killed, this shell ends mpirun and removes the folder. It outlives a SIGTERM, so that whoever sends one waits until
+# mpirun has ended its ranks.
 _WATCHED = (
     '(trap "" TERM; while kill -0 $PPID && kill -0 $$; do sleep 0.3; done; '
     'kill -0 $$ && { kill -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & '
@@ -32,17 +32,6 @@ _WATCHED = (
 _FATAL, _FATAL_S = "MPI_ERRORS_ARE_FATAL", 5.0
 """What a rank says that cannot begin, and the time in which mpirun then ends by itself."""
 _ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach one another there"
-
-
-class _Mpi:
-    """Ranks under one ``mpirun``, rank 0 first."""
-
-    def __init__(self, setup: Setup, ranks: Coordinator, absent: dict[str, str], local: bool) -> None:
-        self._setup, self._ranks, self.absent, self.local = setup, ranks, absent, local
-        self.senders = [host.name for host in setup.senders if host.name not in absent]
-
-    def push(self, names: Sequence[str], size: int) -> Push:
-        return push_once(self._ranks, self._setup, names, size, "mpirun")
 
 
 @contextmanager
@@ -75,7 +64,8 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
                     found = ranks.answer(0, 2 * setup.start_s + MARGIN_S)
             except MeasurementError as error:
                 raise MeasurementError(f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}") from None
-            yield _Mpi(setup, ranks, dict(found["lost"]), bool(found["local"]))
+            here = [name for name in names if name not in found["lost"]]
+            yield Cluster(setup, ranks, "mpirun", here, found["lost"], found["boots"])
 
 
 @contextmanager

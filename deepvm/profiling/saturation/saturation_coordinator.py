@@ -1,4 +1,4 @@
-"""Starts the programs that push over TCP on all hosts, and has them find one another."""
+"""The programs of a measurement on all hosts, and how those that push over TCP are started and find one another."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from deepvm.profiling.hosts.coordinator import Coordinator
-from deepvm.profiling.hosts.network import one_machine
-from deepvm.profiling.saturation.setup import Cluster, Push, Setup
+from deepvm.profiling.saturation.setup import Setup
 
 AGENT = "deepvm.profiling.saturation.transfer_tcp"
 MARGIN_S = 10.0
@@ -19,30 +19,51 @@ SLACK_S = 60.0
 """A host ends by itself this much after the time of all pushes, should nobody be able to end it."""
 
 
-class _Tcp:
-    """A receiver, place 0 of the coordinator, and senders that have come to it."""
+class Push(NamedTuple):
+    """What one push took.
 
-    def __init__(
-        self, setup: Setup, programs: Coordinator, places: Mapping[str, int], absent: dict[str, str], local: bool
-    ) -> None:
-        self._setup, self._programs, self._places = setup, programs, places
-        self.senders, self.absent, self.local = list(places), absent, local
-
-    def push(self, names: Sequence[str], size: int) -> Push:
-        found = push_once(self._programs, self._setup, names, size, f"receiver {self._setup.receiver.name}")
-        lost = {name: f"{why} ({self._programs.ending(self._places[name])})" for name, why in found.lost.items()}
-        return replace(found, lost=lost)
-
-
-def push_once(programs: Coordinator, setup: Setup, names: Sequence[str], size: int, receiver: str) -> Push:
-    """Have the receiver, place 0, let these senders push, and wait for what it finds.
-
-    Raises:
-        MeasurementError: it does not answer; calls it ``receiver``.
+    Attributes:
+        seconds: from the first start signal to the last byte, by the receiver's clock.
+        busy: the part of it in which the receiving thread used a processor; 0 where that says nothing.
+        lost: why senders have not sent their part, by their names; then the seconds mean nothing.
     """
-    programs.send(0, {"push": list(names), "bytes": size, "limit_s": setup.limit_s})
-    found = programs.answer(0, setup.limit_s + setup.stall_s + MARGIN_S, receiver)
-    return Push(found["seconds"], found["busy"], found["lost"])
+
+    seconds: float
+    busy: float
+    lost: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The programs on all hosts; that of the receiver, or of all, has place 0 of the coordinator.
+
+    Attributes:
+        receiver: what to call place 0 in errors.
+        senders: those that can push. absent: why others never could. boots: what each host's kernel calls its run.
+        places: those of senders with a program of their own.
+    """
+
+    setup: Setup
+    programs: Coordinator
+    receiver: str
+    senders: list[str]
+    absent: Mapping[str, str]
+    boots: Sequence[str]
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    def push(self, names: Sequence[str]) -> Push:
+        """Have these senders push a checkpoint together.
+
+        Raises:
+            MeasurementError: the receiver does not answer.
+        """
+        setup = self.setup
+        self.programs.send(0, {"push": list(names), "bytes": setup.checkpoint_bytes, "limit_s": setup.limit_s})
+        found = self.programs.answer(0, setup.limit_s + setup.stall_s + MARGIN_S, self.receiver)
+        lost = dict(found["lost"])
+        for name in lost.keys() & self.places.keys():
+            lost[name] += f" ({self.programs.ending(self.places[name])})"
+        return Push(found["seconds"], found["busy"], lost)
 
 
 @contextmanager
@@ -79,4 +100,4 @@ def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
         absent = {hosts[place].name: why for place, why in failed.items()}
         absent |= {name: "the receiver does not know it" for name in ready if name not in here}
         boots = [found["boot"], *(answer["boot"] for answer in answers.values())]
-        yield _Tcp(setup, programs, {name: places[name] for name in here}, absent, one_machine(boots))
+        yield Cluster(setup, programs, receiver, here, absent, boots, places)

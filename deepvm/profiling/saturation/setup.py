@@ -1,17 +1,15 @@
-"""What a saturation measurement needs to know, and what a transport must offer to it."""
+"""What a saturation measurement needs to know."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal
 
 from deepvm.errors import RequestError
 from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launcher import Launcher
 
 MOST_REPEATS = 1000
-Transport = Literal["tcp", "mpi"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,21 +17,21 @@ class Setup:
     """What is measured, and how.
 
     Attributes:
-        receiver: the host that all push to; its ``address`` where the senders shall not find it out (TCP).
+        receiver: the host that all push to; ``address``, if any, is where the senders reach it (TCP).
         senders: hosts; n goes from 1 to their number.
         launcher: how commands get to hosts.
         checkpoint_bytes: pushed by all senders together.
         repeats: of each n. seed: of the order.
         start_s: until all hosts have found each other. limit_s: for one push.
-        stall_s: a sender of which nothing comes for so long is lost.
-        interface: only this one, or this network, is used (MPI).
-        sender_type, receiver_type: instance types, "" for unknown. sender_gbps, receiver_gbps: None is measured.
+        stall_s: a sender that is silent for so long is lost.
+        interface: the only one, or network, to use (MPI).
+        sender_type, receiver_type: instance types, "" for unknown. sender_gbps, receiver_gbps: None to measure them.
     """
 
     receiver: Host
     senders: tuple[Host, ...]
     launcher: Launcher
-    transport: Transport = "tcp"
+    transport: Literal["tcp", "mpi"] = "tcp"
     checkpoint_bytes: int = 300_000_000
     repeats: int = 5
     seed: int = 0
@@ -76,36 +74,3 @@ class Setup:
     def pushes_s(self) -> float:
         """Seconds that all pushes may take, the one that does not count with them."""
         return (len(self.senders) * self.repeats + 1) * (self.limit_s + self.stall_s)
-
-
-@dataclass(frozen=True)
-class Push:
-    """What one push took.
-
-    Attributes:
-        seconds: from the first start signal to the last byte, by the receiver's clock.
-        busy: the part of it in which the receiving thread used a processor; 0 where that says nothing.
-        lost: why senders have not sent their part, by their names; then the seconds mean nothing.
-    """
-
-    seconds: float
-    busy: float = 0.0
-    lost: Mapping[str, str] = field(default_factory=dict)
-
-
-class Cluster(Protocol):
-    """The programs on all hosts."""
-
-    senders: list[str]
-    """Those that can push."""
-    absent: dict[str, str]
-    """Why others never could."""
-    local: bool
-    """Whether hosts are one machine, such as network namespaces."""
-
-    def push(self, names: Sequence[str], size: int) -> Push:
-        """Have these senders push ``size`` bytes together.
-
-        Raises:
-            MeasurementError: the receiver does not answer.
-        """

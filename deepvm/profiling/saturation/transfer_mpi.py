@@ -14,12 +14,14 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle, islice
 from typing import Any
 
-from deepvm.profiling.hosts.network import boot_id, one_machine
+from deepvm.profiling.hosts.machine import boot_id
 from deepvm.profiling.hosts.watchdog import emit
-from deepvm.profiling.saturation.transfer_tcp import shares
+from deepvm.profiling.saturation.transfer_tcp import Arrivals, shares
 
 PIECE = 2**24
 """Bytes of one message; two of each sender are under way."""
@@ -40,7 +42,7 @@ class Receiver:
         self._ranks = {name: place + 1 for place, name in enumerate(first["senders"])}
         self._stall_s = float(first["stall_s"])
         self._memory: dict[str, list[memoryview]] = {}
-        self._boots = [boot_id()]
+        self.boots = [boot_id()]
 
     def gather(self, limit_s: float) -> Mapping[str, str]:
         """Wait until every sender has said that it is there; why others have not."""
@@ -53,7 +55,7 @@ class Receiver:
                     there, boot = request.test()
                     if there:
                         del waiting[name]
-                        self._boots.append(boot)
+                        self.boots.append(boot)
                         self._memory[name] = [memoryview(bytearray(PIECE)) for _ in range(2)]
                 except self._mpi.Exception as error:
                     lost[name] = error.Get_error_string()
@@ -63,38 +65,25 @@ class Receiver:
             time.sleep(_IDLE_PAUSE_S)
         return lost
 
-    @property
-    def local(self) -> bool:
-        """Whether hosts of those that are there are one machine."""
-        return one_machine(self._boots)
-
     def push(self, names: Sequence[str], size: int, limit_s: float) -> Mapping[str, Any]:
         """Have these senders push; see :meth:`deepvm.profiling.saturation.transfer_tcp.Receiver.push`."""
         inward = {
             name: _Inward(self._comm, self._ranks[name], part, self._memory[name])
             for name, part in zip(names, shares(size, len(names)), strict=True)
         }
-        lost: dict[str, str] = {}
-        each: dict[str, float] = {}
-        cpu, start = time.thread_time(), time.monotonic()
+        arrivals = Arrivals(names, self._stall_s, limit_s)
         for name, one in inward.items():
-            self._guarded(name, lost, one.begin)
-        while waiting := [name for name in names if name not in lost and name not in each]:
+            self._guarded(name, arrivals.lost, one.begin)
+        while waiting := arrivals.awaited():
             moved = False
             for name in waiting:
-                one = inward[name]
-                moved |= bool(self._guarded(name, lost, one.step))
-                now = time.monotonic()
-                if name not in lost and not one.left:
-                    each[name] = now - start
-                elif name not in lost and now - one.heard > self._stall_s:
-                    lost[name] = f"nothing has come of it for {self._stall_s:g} s"
-                elif name not in lost and now - start > limit_s:
-                    lost[name] = f"it was not done in {limit_s:g} s"
+                if self._guarded(name, arrivals.lost, inward[name].step):
+                    moved = True
+                    arrivals.hear(name, done=not inward[name].requests)
+            arrivals.overdue()
             if not moved:
                 time.sleep(_PAUSE_S)
-        busy = (time.thread_time() - cpu) / (time.monotonic() - start)
-        return {"seconds": max(each.values(), default=0.0), "busy": busy, "lost": lost}
+        return arrivals.result()
 
     def _guarded(self, name: str, lost: dict[str, str], step: Any) -> Any:
         try:
@@ -113,32 +102,24 @@ class _Inward:
     """What comes from one sender in a push."""
 
     def __init__(self, comm: Any, rank: int, size: int, memory: Sequence[memoryview]) -> None:
-        self._comm, self._rank = comm, rank
-        self._sizes = _pieces(size)
-        self._memory, self._requests = memory, list[Any]()
-        self._posted = 0
-        self._size = size
-        self.left = len(self._sizes)
-        self.heard = time.monotonic()
+        self._comm, self._rank, self._size = comm, rank, size
+        self._sizes, self._memory = iter(_pieces(size)), cycle(memory)
+        self.requests: deque[Any] = deque()
+        """Of the messages that are under way; none when all has come."""
 
     def begin(self) -> None:
-        for _ in self._memory:
-            self._post()
+        self._post(2)
         self._comm.send(self._size, self._rank, _GO)
 
-    def _post(self) -> None:
-        if self._posted < len(self._sizes):
-            memory = self._memory[self._posted % 2][: self._sizes[self._posted]]
-            self._requests.append(self._comm.Irecv(memory, self._rank, _DATA))
-            self._posted += 1
+    def _post(self, count: int) -> None:
+        for length in islice(self._sizes, count):
+            self.requests.append(self._comm.Irecv(next(self._memory)[:length], self._rank, _DATA))
 
     def step(self) -> bool:
-        if not self._requests or not self._requests[0].Test():
+        if not self.requests[0].Test():
             return False
-        self._requests.pop(0)
-        self.left -= 1
-        self.heard = time.monotonic()
-        self._post()
+        self.requests.popleft()
+        self._post(1)
         return True
 
 
@@ -152,7 +133,7 @@ def receive(comm: Any, mpi: Any, lines: Iterable[str]) -> None:
     first = next(orders)
     receiver = Receiver(comm, mpi, first)
     lost = receiver.gather(first["start_s"])
-    emit("gathered", lost=lost, local=receiver.local)
+    emit("gathered", lost=lost, boots=receiver.boots)
     for order in orders:
         emit("pushed", **receiver.push(order["push"], order["bytes"], order["limit_s"]))
     receiver.close()
@@ -166,11 +147,11 @@ def send(comm: Any, idle_s: float) -> None:
         size = _wait(comm.irecv(source=0, tag=_GO), idle_s)
         if size == _END:
             return
-        requests = list[Any]()
+        requests: deque[Any] = deque()
         for length in _pieces(size):
             requests.append(comm.Isend(piece[:length], 0, _DATA))
             if len(requests) == 2:
-                _wait(requests.pop(0), idle_s, pause_s=_PAUSE_S)
+                _wait(requests.popleft(), idle_s, pause_s=_PAUSE_S)
         for request in requests:
             _wait(request, idle_s, pause_s=_PAUSE_S)
 
@@ -185,11 +166,6 @@ def _wait(request: Any, limit_s: float, *, pause_s: float = _IDLE_PAUSE_S) -> An
         if time.monotonic() > deadline:
             raise TimeoutError
         time.sleep(pause_s)
-
-
-def _end_later() -> None:
-    time.sleep(_FINALIZE_S)
-    os._exit(0)
 
 
 def main() -> None:
@@ -207,7 +183,9 @@ def main() -> None:
     except (MPI.Exception, TimeoutError):
         os._exit(1)
     # With a dead rank MPI may wait for it in vain; whoever started this has all it wants.
-    threading.Thread(target=_end_later, daemon=True).start()
+    end = threading.Timer(_FINALIZE_S, os._exit, [0])
+    end.daemon = True
+    end.start()
     MPI.Finalize()
 
 

@@ -1,9 +1,8 @@
-"""Pushes over TCP: the programs that run on the receiver and on the senders of ``deepvm profile saturation``.
+"""Pushes over TCP: the programs on the receiver and on the senders of ``deepvm profile saturation``.
 
-They are told what to do in lines of JSON on standard input, tell what they found through lines as well, and end when
-whoever started them is gone; see :mod:`deepvm.profiling.hosts.watchdog`. The senders' connections are proven with a
-token, in both directions, as those of memory nodes (:mod:`deepvm.checkpoint.network.protocol`); once all senders have
-come, nobody else is let in. A push begins with a signal to each sender, and is over with its last byte.
+Orders come as lines of JSON on standard input, and answers go back by :mod:`deepvm.profiling.hosts.watchdog`. Senders
+and receiver authenticate each other with a token, as memory nodes do (:mod:`deepvm.checkpoint.network.protocol`); once
+all senders have come, nobody else is let in. A push begins with a signal to each sender and is over with its last byte.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 
 from deepvm.checkpoint.network.protocol import Channel, Kind, admit, introduce, tune
 from deepvm.errors import CheckpointError
-from deepvm.profiling.hosts.network import boot_id, own_addresses
+from deepvm.profiling.hosts.machine import boot_id, own_addresses
 from deepvm.profiling.hosts.watchdog import MOST_REASON, emit, hold
 
 PIECE = 2**20
@@ -36,6 +35,50 @@ _STRANGERS = 16
 def shares(size: int, count: int) -> list[int]:
     """``size`` bytes in ``count`` parts that differ by at most one byte."""
     return [size // count + (place < size % count) for place in range(count)]
+
+
+class Arrivals:
+    """Who is awaited in a push, who has sent its part, and who is lost.
+
+    Attributes:
+        lost: why, by name.
+    """
+
+    def __init__(self, names: Sequence[str], stall_s: float, limit_s: float) -> None:
+        """Start the clocks: a sender is lost after ``stall_s`` of silence, or when it needs more than ``limit_s``."""
+        self._stall_s, self._limit_s = stall_s, limit_s
+        self._cpu, self._start = time.thread_time(), time.monotonic()
+        self._heard = dict.fromkeys(names, self._start)
+        self._seconds = 0.0
+        self.lost: dict[str, str] = {}
+
+    def awaited(self) -> list[str]:
+        """Those that have not sent all and are not lost."""
+        return [name for name in self._heard if name not in self.lost]
+
+    def hear(self, name: str, *, done: bool) -> None:
+        """Something has come of it; everything when ``done``."""
+        self._heard[name] = time.monotonic()
+        if done:
+            self._seconds = self._heard.pop(name) - self._start
+
+    def overdue(self) -> list[str]:
+        """Those that are lost from now on."""
+        now, found = time.monotonic(), []
+        for name in self.awaited():
+            if now - self._heard[name] > self._stall_s:
+                self.lost[name] = f"nothing has come of it for {self._stall_s:g} s"
+            elif now - self._start > self._limit_s:
+                self.lost[name] = f"it was not done in {self._limit_s:g} s"
+            else:
+                continue
+            found.append(name)
+        return found
+
+    def result(self) -> dict[str, Any]:
+        """A :class:`~deepvm.profiling.saturation.saturation_coordinator.Push`; called by the thread that received."""
+        busy = (time.thread_time() - self._cpu) / (time.monotonic() - self._start)
+        return {"seconds": self._seconds, "busy": busy, "lost": self.lost}
 
 
 class Receiver:
@@ -53,11 +96,7 @@ class Receiver:
         threading.Thread(target=self._let_in, daemon=True).start()
 
     def gather(self, names: Sequence[str], limit_s: float) -> list[str]:
-        """Wait until all of these have come, or the time is over, and let nobody in any more.
-
-        Returns:
-            The names of those that have come.
-        """
+        """Wait until all of these have come, or the time is over, and let nobody else in; returns who is there."""
         with self._changed:
             self._changed.wait_for(lambda: set(names) <= set(self._senders), limit_s)
             self._open = False
@@ -93,17 +132,10 @@ class Receiver:
             room.release()
 
     def push(self, names: Sequence[str], size: int, limit_s: float) -> Mapping[str, Any]:
-        """Have these senders push ``size`` bytes together, at once.
-
-        Returns:
-            ``seconds`` from the first start signal to the last byte; ``busy``: the part of the time in which this
-            thread used a processor; ``lost``: why senders have not sent their part.
-        """
-        lost: dict[str, str] = {}
-        each: dict[str, float] = {}
+        """Have these senders push ``size`` bytes together, at once; returns :meth:`Arrivals.result`."""
         left = dict(zip(names, shares(size, len(names)), strict=True))
         buffer = memoryview(bytearray(PIECE))
-        cpu, start = time.thread_time(), time.monotonic()
+        arrivals = Arrivals(names, self._stall_s, limit_s)
         with selectors.DefaultSelector() as selector:
             for name in names:
                 sock, channel = self._senders[name]
@@ -112,41 +144,29 @@ class Receiver:
                     sock.setblocking(False)
                     selector.register(sock, selectors.EVENT_READ, name)
                 except OSError as error:
-                    lost[name] = _why(error)
-            heard = dict.fromkeys(names, time.monotonic())
-            while waiting := [name for name in names if name not in lost and name not in each]:
+                    arrivals.lost[name] = _why(error)
+            while arrivals.awaited():
                 for key, _ in selector.select(min(1.0, self._stall_s)):
                     name = key.data
                     try:
                         count = key.fileobj.recv_into(buffer[: min(PIECE, left[name])])  # type: ignore[union-attr]
-                        problem = "" if count else "it has closed the connection"
                     except BlockingIOError:
                         continue
                     except OSError as error:
-                        count, problem = 0, _why(error)
-                    heard[name] = time.monotonic()
+                        count, arrivals.lost[name] = 0, _why(error)
                     left[name] -= count
-                    if problem:
-                        lost[name] = problem
-                    elif not left[name]:
-                        each[name] = heard[name] - start
-                    if name in lost or name in each:
+                    if count:
+                        arrivals.hear(name, done=not left[name])
+                    else:
+                        arrivals.lost.setdefault(name, "it has closed the connection")
+                    if not count or not left[name]:
                         selector.unregister(key.fileobj)
-                now = time.monotonic()
-                for name in waiting:
-                    if name in lost or name in each:
-                        continue
-                    if now - heard[name] > self._stall_s:
-                        lost[name] = f"nothing has come of it for {self._stall_s:g} s"
-                    elif now - start > limit_s:
-                        lost[name] = f"it was not done in {limit_s:g} s"
-                    if name in lost:
-                        selector.unregister(self._senders[name][0])
-        seconds = max(each.values(), default=0.0)
-        busy = (time.thread_time() - cpu) / (time.monotonic() - start)
-        for name in lost:
+                for name in arrivals.overdue():
+                    selector.unregister(self._senders[name][0])
+        result = arrivals.result()
+        for name in arrivals.lost:
             self._senders.pop(name)[1].close()
-        return {"seconds": seconds, "busy": busy, "lost": lost}
+        return result
 
     def close(self) -> None:
         """Part from all senders, which then end."""

@@ -7,17 +7,18 @@ measured several times. A host that fails is left out of the rest, which goes on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
+from deepvm.errors import DataError, MeasurementError, RequestError
 from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launcher import Launcher
-from deepvm.profiling.hosts.network import one_machine, refuse_one_machine
-from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Probe, Ready, ScalingCoordinator
-from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, kept_runs, read_curve, write_curve
+from deepvm.profiling.hosts.machine import one_machine
+from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, ScalingCoordinator
+from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, read_curve, write_curve
+from deepvm.profiling.workload.spec import Workload
 
 WIDE_SPREAD = 0.25
 """A spread of the runs of one size above it gets a warning."""
@@ -71,19 +72,9 @@ class Task:
         return sizes
 
     def workload(self, device: str, processes: int) -> dict[str, Any]:
-        """As the document has it; with all that changes what is measured."""
-        return {
-            "model": self.model,
-            "resolution": self.resolution,
-            "batch": self.batch,
-            "dtype": "float32",
-            "optimizer": "adam",
-            "device": device,
-            "processes": processes,
-            "warmup": self.warmup,
-            "windows": self.windows,
-            "steps": self.steps,
-        }
+        """As the document has it: all that changes what is measured."""
+        own = asdict(Workload(self.model, self.resolution, self.batch)) | {"device": device, "processes": processes}
+        return own | {"warmup": self.warmup, "windows": self.windows, "steps": self.steps}
 
 
 def measure_scaling(
@@ -119,13 +110,8 @@ def measure_scaling(
     """
     sizes = task.sizes_for(len(hosts))
     old = read_curve(out) if out is not None else None
-    coordinator = ScalingCoordinator(launcher, limits, hear)
-    say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
-    probe = coordinator.probe(hosts, task.workload("cpu", 1))
-    if not one_machine_too and one_machine(r.boot for r in probe.well):
-        refuse_one_machine()
-    session = _Session(task, coordinator, hosts, probe, out, say)
-    session.begin(sizes, old)
+    session = _Session(task, ScalingCoordinator(launcher, limits, hear), hosts, out, say)
+    session.begin(sizes, old, one_machine_too=one_machine_too)
     for n in reversed(sizes):
         session.measure(n)
     return session.finish()
@@ -139,40 +125,41 @@ class _Session:
         task: Task,
         coordinator: ScalingCoordinator,
         hosts: Sequence[Host],
-        probe: Probe,
         out: Path | None,
         say: Callable[[str], None],
     ) -> None:
         self._task, self._coordinator, self._hosts, self._out, self._say = task, coordinator, hosts, out, say
         self._failed: dict[str, str] = {}
-        self._well: tuple[Ready, ...] = probe.well
         self._unwritten = ""
-        self._leave_out(probe.failed)
-        if not probe.well:
-            raise MeasurementError(f"no host can be used:\n{self._reasons()}")
 
-    def begin(self, sizes: tuple[int, ...], old: Curve | None) -> None:
-        """Settle on the workload, and go on with what is there."""
-        first = self._well[0]
-        device, processes = _device(self._task.device, self._hosts, self._well)
+    def begin(self, sizes: tuple[int, ...], old: Curve | None, *, one_machine_too: bool) -> None:
+        """See who is well, settle on the workload, and go on with what is there."""
+        hosts, task = self._hosts, self._task
+        self._say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
+        self._well, failed = self._coordinator.probe(hosts, task.workload("cpu", 1))
+        local = one_machine((r.boot for r in self._well), allowed=one_machine_too)
+        self._leave_out(failed)
+        if not self._well:
+            raise MeasurementError(f"no host can be used:\n{self._reasons()}")
         self._curve = Curve(
-            workload=self._task.workload(device, processes),
-            hosts=tuple(h.name for h in self._hosts),
-            plan={"sizes": list(sizes), "repeats": self._task.repeats},
-            local=one_machine(r.boot for r in self._well),
-            machine=first.machine,
+            workload=task.workload(*_device(task.device, hosts, self._well)),
+            hosts=tuple(h.name for h in hosts),
+            plan={"sizes": list(sizes), "repeats": task.repeats},
+            local=local,
+            machine=self._well[0].machine,
             warnings=_doubts(self._well),
         )
-        if old is not None and self._out is not None:
+        if self._out is None:
+            return
+        if old is not None:
             check_same(self._out, old, self._curve)
-            self._curve = replace(self._curve, runs=tuple(kept_runs(old)))
+            self._curve = replace(self._curve, runs=old.good)  # failed ones are tried once more
             self._say(f"{self._out}: goes on after {len(self._curve.runs)} finished runs")
-        if self._out is not None:
-            write_curve(self._out, self._curve)  # a place where nothing can be written is found before the measuring
+        write_curve(self._out, self._curve)  # a place where nothing can be written is found before the measuring
 
     def measure(self, n: int) -> None:
         """All repeats of one size, as far as hosts are well."""
-        done = {r.repeat for r in self._curve.runs if r.n == n and r.failed is None}
+        done = {r.repeat for r in self._curve.good if r.n == n}
         for repeat in [r for r in range(1, self._task.repeats + 1) if r not in done]:
             while True:
                 if len(self._well) < n:
@@ -181,10 +168,14 @@ class _Session:
                 hosts = self._well[:n]
                 outcome = self._coordinator.run(hosts, self._curve.workload)
                 if not outcome.why:
-                    self._add(self._good(n, repeat, outcome))
+                    images = n * self._curve.workload["processes"] * self._task.batch
+                    self._add(Run(n, repeat, outcome.seconds, images / median(outcome.seconds)))
                     break
                 self._add(Run(n, repeat, failed=outcome.why))
-                self._tell(outcome)
+                for name, lines in outcome.tails.items():
+                    self._say(f"the last lines of {name}:")
+                    for line in lines:
+                        self._say(f"  {line[:500]}")
                 if not self._blame(outcome, hosts):
                     return  # whatever it is, it is no single host: the time-out must not be waited for once more
                 if len(self._well) >= n:
@@ -196,22 +187,15 @@ class _Session:
         if not curve.points:
             whys = dict.fromkeys(r.failed for r in curve.runs if r.failed)
             raise MeasurementError("nothing could be measured:\n" + "\n".join(f"  {w}" for w in whys))
-        fit, doubt = _fit(curve)
-        warnings = [*curve.warnings, *_spreads(curve), *([doubt] if doubt else [])]
+        warnings = [_LOCAL] if curve.local else []
         if curve.missing:
-            warnings.insert(
-                0, f"no time for n = {', '.join(map(str, curve.missing))}: see the reasons of the failed runs"
-            )
-        if curve.local:
-            warnings.insert(0, _LOCAL)
+            sizes = ", ".join(map(str, curve.missing))
+            warnings.append(f"no time for n = {sizes}: see the reasons of the failed runs")
+        fit, doubt = _fit(curve)
+        warnings += [*curve.warnings, *_spreads(curve), *([doubt] if doubt else [])]
         self._curve = replace(curve, fit=fit, warnings=tuple(dict.fromkeys(warnings)))
         self._write()
         return replace(self._curve, unwritten=self._unwritten)
-
-    def _good(self, n: int, repeat: int, outcome: Outcome) -> Run:
-        middle = median(outcome.seconds)
-        speed = n * self._curve.workload["processes"] * self._task.batch / middle
-        return Run(n, repeat, outcome.seconds, speed)
 
     def _add(self, run: Run) -> None:
         self._curve = replace(self._curve, runs=(*self._curve.runs, run))
@@ -243,7 +227,7 @@ class _Session:
             return False  # the same happened to all: not enough memory for this batch, for example
         if not failed:
             self._say("nobody knows which host it was: looking at all of them")
-            failed = dict(self._coordinator.probe([r.host for r in self._well], self._curve.workload).failed)
+            failed = self._coordinator.probe([r.host for r in self._well], self._curve.workload)[1]
         self._leave_out(failed)
         return bool(failed)
 
@@ -252,12 +236,6 @@ class _Session:
             self._failed[name] = why
             self._say(f"{name} is left out: {why}")
         self._well = tuple(r for r in self._well if r.host.name not in failed)
-
-    def _tell(self, outcome: Outcome) -> None:
-        for name, lines in outcome.tails.items():
-            self._say(f"the last lines of {name}:")
-            for line in lines:
-                self._say(f"  {line[:500]}")
 
     def _reasons(self, between: str = "\n") -> str:
         return between.join(f"{name}: {why}" for name, why in self._failed.items())
@@ -299,7 +277,7 @@ def _doubts(well: Sequence[Ready]) -> tuple[str, ...]:
 def _spreads(curve: Curve) -> list[str]:
     found = []
     for point in curve.points:
-        times = [median(r.seconds_per_step) for r in curve.runs if r.n == point.n and r.failed is None]
+        times = [median(r.seconds_per_step) for r in curve.good if r.n == point.n]
         spread = (max(times) - min(times)) / median(times)
         if spread > WIDE_SPREAD:
             found.append(f"n = {point.n}: the runs differ by {spread:.0%}; more repeats, or less else on the hosts")
@@ -314,6 +292,5 @@ def _fit(curve: Curve) -> tuple[dict[str, Any] | None, str]:
 
     try:
         return fit_curve(curve.samples).document(), ""
-    except DeepVMError as error:
-        allowed = error.allowed if isinstance(error, RequestError) else ""
-        return None, f"no fit: {f'{error.shown}; it takes {allowed}' if isinstance(error, RequestError) else error}"
+    except RequestError as error:
+        return None, f"no fit: {error.shown}; it takes {error.allowed}"

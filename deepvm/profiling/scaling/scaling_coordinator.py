@@ -7,11 +7,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launcher import Launcher
+from deepvm.profiling.hosts.machine import Machine
 
 AGENT = "deepvm.profiling.scaling.scaling_host"
 _REACH_S = 30.0
@@ -22,8 +23,7 @@ _SLACK_S = 60.0
 """A host ends by itself this much after the time of its run, should nobody be able to end it."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Seconds: until all hosts have found each other, and for one whole run."""
 
     start_s: float
@@ -35,27 +35,19 @@ class Ready:
     """A host that is well.
 
     Attributes:
-        host: which. port: free on it a moment ago. addresses: its own. boot: names its kernel's run. gpus: how many.
-        torch, deepvm: versions. machine: as documents describe it. reach: addresses of the others, by name, from here.
+        port: free on it a moment ago. addresses: its own. boot: names its kernel's run. gpus: how many.
+        torch, deepvm: versions. reach: addresses of the others, by name, from here.
     """
 
     host: Host
     port: int
-    addresses: tuple[str, ...]
+    addresses: Sequence[str]
     boot: str
     gpus: int
     torch: str
     deepvm: str
-    machine: Mapping[str, Any]
+    machine: Machine
     reach: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What a look at the hosts found: those that are well, and why the others are not."""
-
-    well: tuple[Ready, ...]
-    failed: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -64,69 +56,58 @@ class Outcome:
 
     Attributes:
         seconds: of one step, by window; empty when it failed.
-        machine: of the first process.
         why: it failed, "" when not. failed: reasons by host, empty when nobody knows who it was.
         tails: the last lines of each host that failed, or of all.
     """
 
     seconds: tuple[float, ...] = ()
-    machine: Mapping[str, Any] = field(default_factory=dict)
     why: str = ""
     failed: Mapping[str, str] = field(default_factory=dict)
     tails: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class ScalingCoordinator:
-    """Starts the agents on the hosts and makes sense of what they say."""
+    """Starts :mod:`deepvm.profiling.scaling.scaling_host` on hosts and makes sense of what they say."""
 
     def __init__(self, launcher: Launcher, limits: Limits, hear: Callable[[str], None] | None = None) -> None:
-        """Remember how.
-
-        Args:
-            launcher: how commands get to hosts.
-            limits: on every wait.
-            hear: gets each line that the hosts print for people.
-        """
+        """``hear`` gets each line that the hosts print for people."""
         self._launcher, self._limits, self._hear = launcher, limits, hear
         self._token = secrets.token_hex(8)
 
-    def probe(self, hosts: Sequence[Host], workload: Mapping[str, Any]) -> Probe:
-        """Look whether each host can run the workload, and whether all reach each other."""
-        limit_s = self._limits.start_s + _REACH_S
-        commands = [(h, self._words(h, "probe", i, limit_s, workload)) for i, h in enumerate(hosts)]
+    def probe(self, hosts: Sequence[Host], workload: Mapping[str, Any]) -> tuple[tuple[Ready, ...], dict[str, str]]:
+        """The hosts that can run the workload and all reach each other, and why the others do not, by name."""
+        start_s = self._limits.start_s
+        commands = [
+            self._command(host, start_s + _REACH_S, work="probe", rank=place, workload=workload)
+            for place, host in enumerate(hosts)
+        ]
         with Coordinator(commands, self._hear) as programs:
-            answers, failed = programs.collect(range(len(hosts)), self._limits.start_s)
-            ready = {place: _ready(hosts[place], answer) for place, answer in answers.items()}
+            answers, failed = programs.collect(range(len(hosts)), start_s)
+            ready = {}
+            for place, answer in answers.items():
+                del answer["event"]
+                ready[place] = Ready(hosts[place], **answer)
             if len(ready) > 1:
                 missing, silent = _reach(programs, ready)
                 failed |= silent
                 _leave_out(ready, missing, failed)
-        return Probe(
-            tuple(r for place, r in sorted(ready.items()) if place not in failed),
-            {hosts[place].name: why for place, why in sorted(failed.items())},
-        )
+        well = tuple(ready[place] for place in sorted(ready) if place not in failed)
+        return well, {hosts[place].name: why for place, why in sorted(failed.items())}
 
     def run(self, hosts: Sequence[Ready], workload: Mapping[str, Any]) -> Outcome:
         """Train on these hosts, the first of which the others meet at."""
         commands = []
         for place, one in enumerate(hosts):
-            words = ["--nodes", str(len(hosts)), "--processes", str(workload["processes"]), *_meeting(hosts, place)]
-            words += ["--patience-s", str(self._limits.start_s)]
-            commands.append((one.host, self._words(one.host, "run", place, self._limits.run_s, workload, words)))
+            address, toward = _meeting(hosts, place)
+            order = {"work": "run", "rank": place, "nodes": len(hosts), "workload": workload, "toward": toward}
+            order |= {"master": f"{address}:{hosts[0].port}", "patience_s": self._limits.start_s}
+            commands.append(self._command(one.host, self._limits.run_s, **order))
         with Coordinator(commands, self._hear) as programs:
             return _RunListener(programs, [h.host for h in hosts], self._limits, int(workload["windows"])).hear_out()
 
-    def _words(
-        self,
-        host: Host,
-        work: str,
-        rank: int,
-        limit_s: float,
-        workload: Mapping[str, Any],
-        more: Sequence[str] = (),
-    ) -> list[str]:
-        shared = ["--token", self._token, "--limit-s", str(limit_s + _SLACK_S), "--workload", json.dumps(workload)]
-        return self._launcher.command(host, AGENT, [work, *shared, "--rank", str(rank), *more])
+    def _command(self, host: Host, limit_s: float, **order: Any) -> tuple[Host, list[str]]:
+        order |= {"token": self._token, "limit_s": limit_s + _SLACK_S}
+        return host, self._launcher.command(host, AGENT, [json.dumps(order)])
 
 
 class _RunListener:
@@ -135,7 +116,6 @@ class _RunListener:
     def __init__(self, programs: Coordinator, hosts: Sequence[Host], limits: Limits, windows: int) -> None:
         self._programs, self._hosts, self._limits, self._windows = programs, hosts, limits, windows
         self._seconds: dict[int, float] = {}
-        self._machine: dict[str, Any] = {}
         self._arrived: set[int] = set()
         self._lost: dict[int, str] = {}
         self._failed: dict[int, str] = {}
@@ -150,12 +130,13 @@ class _RunListener:
             if event == "arrived":
                 self._arrived.add(place)
             elif event == "joined":
-                joined, self._machine = True, message["machine"]
-                deadline = begin + self._limits.run_s
+                joined, deadline = True, begin + self._limits.run_s
             elif event == "window":
                 self._seconds[message["number"]] = message["seconds"]
             elif event == "done":
-                return self._done()
+                if (heard := len(self._seconds)) != self._windows:
+                    return self._failure(f"{heard} of {self._windows} windows were heard of")
+                return Outcome(tuple(self._seconds[i] for i in sorted(self._seconds)))
             elif event == "lost" and place not in self._lost:
                 self._lost[place] = message["reason"]
                 deadline = min(deadline, time.monotonic() + _LINGER_S)
@@ -169,45 +150,26 @@ class _RunListener:
         if all(reason.partition(":")[0] == other.partition(":")[0] for other in self._failed.values()):
             self._failed.setdefault(place, reason)
 
-    def _done(self) -> Outcome:
-        seconds = tuple(self._seconds[i] for i in sorted(self._seconds))
-        if len(seconds) != self._windows:
-            return Outcome(why=f"{len(seconds)} of {self._windows} windows were heard of", tails=self._tails())
-        return Outcome(seconds, self._machine)
-
     def _undone(self, joined: bool) -> Outcome:
+        start_s, run_s = self._limits
         if not self._failed and not self._lost and not joined:
             absent = set(range(len(self._hosts))) - self._arrived
             if absent and self._arrived:
-                self._failed = {p: self._programs.silence(p, self._limits.start_s) for p in absent}
+                self._failed = {p: self._programs.silence(p, start_s) for p in absent}
         if self._failed:
-            named = {self._hosts[p].name: why for p, why in sorted(self._failed.items())}
-            return Outcome(why="; ".join(f"{n}: {w}" for n, w in named.items()), failed=named, tails=self._tails())
+            return self._failure("; ".join(f"{self._hosts[p].name}: {w}" for p, w in sorted(self._failed.items())))
         if self._lost:
             names = ", ".join(self._hosts[p].name for p in sorted(self._lost))
-            why = f"{names} lost contact with another host: {next(iter(self._lost.values()))}"
-        elif joined:
-            why = f"it took longer than {self._limits.run_s:g} s (--timeout)"
-        else:
-            why = f"the hosts did not find each other within {self._limits.start_s:g} s (--start-timeout)"
-        return Outcome(why=why, tails=self._tails())
+            return self._failure(f"{names} lost contact with another host: {next(iter(self._lost.values()))}")
+        if joined:
+            return self._failure(f"it took longer than {run_s:g} s (--timeout)")
+        return self._failure(f"the hosts did not find each other within {start_s:g} s (--start-timeout)")
 
-    def _tails(self) -> dict[str, tuple[str, ...]]:
+    def _failure(self, why: str) -> Outcome:
         places = self._failed or range(len(self._hosts))
-        return {self._hosts[p].name: tail for p in places if (tail := self._programs.tail(p))}
-
-
-def _ready(host: Host, message: Mapping[str, Any]) -> Ready:
-    return Ready(
-        host=host,
-        port=message["port"],
-        addresses=tuple(message["addresses"]),
-        boot=message["boot"],
-        gpus=message["gpus"],
-        torch=message["torch"],
-        deepvm=message["deepvm"],
-        machine=message["machine"],
-    )
+        tails = {self._hosts[p].name: tail for p in places if (tail := self._programs.tail(p))}
+        failed = {self._hosts[p].name: reason for p, reason in sorted(self._failed.items())}
+        return Outcome(why=why, failed=failed, tails=tails)
 
 
 def _reach(programs: Coordinator, ready: Mapping[int, Ready]) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
@@ -248,17 +210,11 @@ def _leave_out(ready: Mapping[int, Ready], missing: Mapping[tuple[int, int], str
         failed[worst] = f"no connection between it and {names} ({why}); TCP must be open on all ports among the hosts"
 
 
-def _meeting(hosts: Sequence[Ready], place: int) -> list[str]:
-    """Where the hosts meet, as seen from one of them, and an address that shows which network card is to be used."""
+def _meeting(hosts: Sequence[Ready], place: int) -> tuple[str, str]:
+    """The first host's address as one of them sees it, and an address that shows which network card leads to it."""
     first = hosts[0]
     if len(hosts) == 1:
-        return ["--master", f"127.0.0.1:{first.port}", "--toward", "127.0.0.1"]
+        return "127.0.0.1", "127.0.0.1"
     if place == 0:
-        return [
-            "--master",
-            f"{hosts[1].reach[first.host.name]}:{first.port}",
-            "--toward",
-            first.reach[hosts[1].host.name],
-        ]
-    address = hosts[place].reach[first.host.name]
-    return ["--master", f"{address}:{first.port}", "--toward", address]
+        return hosts[1].reach[first.host.name], first.reach[hosts[1].host.name]
+    return (hosts[place].reach[first.host.name],) * 2

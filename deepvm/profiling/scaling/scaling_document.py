@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
 
-SCALING_VERSION = DOCUMENT_VERSIONS["scaling"]
+_VERSION = DOCUMENT_VERSIONS["scaling"]
 _WANTED = "--out goes on with a file that this command has written, or begins a new one"
-_PLAN = ("workload", "plan", "local")
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,13 @@ class Run:
     failed: str | None = None
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One size of the curve.
 
     Attributes:
         n: VMs.
-        seconds: for as many images as one VM has in a step: a step's time over n, the median of all windows of the
-            median run. All sizes do the same work in it, as the trainings do whose times the paper compares.
+        seconds: for as many images as one VM has in a step: a step's time over n, the median over the runs of the
+            median over their windows. All sizes do the same work in it, as in the paper's comparison of times.
         speedup: S(n) = seconds(1) / seconds(n), None while n = 1 is not measured.
     """
 
@@ -60,7 +58,7 @@ class Curve:
 
     Attributes:
         workload: what was trained. hosts: their names. plan: the sizes and repeats that were asked for.
-        local: all on one machine: the numbers say that the parts work together, not how VMs scale.
+        local: all on one machine: the numbers show that the parts work together, not how VMs scale.
         runs: each that was tried, in this order. machine: of the first process.
         fit: a document deepvm.fit/1, None when there is too little for one. warnings: for people.
         unwritten: why the file does not hold all of it, "" when it does or there is none.
@@ -77,13 +75,17 @@ class Curve:
     unwritten: str = ""
 
     @property
+    def good(self) -> tuple[Run, ...]:
+        """The runs that did not fail."""
+        return tuple(run for run in self.runs if run.failed is None)
+
+    @property
     def points(self) -> tuple[Point, ...]:
         """One for each size that was measured, the smallest first."""
-        good: dict[int, list[float]] = {}
-        for run in self.runs:
-            if run.failed is None:
-                good.setdefault(run.n, []).append(median(run.seconds_per_step) / run.n)
-        seconds = {n: median(times) for n, times in sorted(good.items())}
+        times: dict[int, list[float]] = {}
+        for run in self.good:
+            times.setdefault(run.n, []).append(median(run.seconds_per_step) / run.n)
+        seconds = {n: median(own) for n, own in sorted(times.items())}
         return tuple(Point(n, s, seconds[1] / s if 1 in seconds else None) for n, s in seconds.items())
 
     @property
@@ -92,25 +94,24 @@ class Curve:
         base = next((p.seconds for p in self.points if p.n == 1), None)
         if base is None:
             return ()
-        good = [r for r in self.runs if r.failed is None]
-        return tuple((float(r.n), base / (median(r.seconds_per_step) / r.n)) for r in good)
+        return tuple((float(r.n), base / (median(r.seconds_per_step) / r.n)) for r in self.good)
 
     @property
     def missing(self) -> tuple[int, ...]:
         """Sizes that were asked for and have no run that was measured."""
-        there = {p.n for p in self.points}
+        there = {run.n for run in self.good}
         return tuple(n for n in self.plan["sizes"] if n not in there)
 
     def document(self) -> dict[str, object]:
         """The curve as JSON has it."""
         return {
-            "schema_version": SCALING_VERSION,
+            "schema_version": _VERSION,
             "workload": dict(self.workload),
             "hosts": list(self.hosts),
             "local": self.local,
             "plan": dict(self.plan),
             "runs": [asdict(r) | {"seconds_per_step": list(r.seconds_per_step)} for r in self.runs],
-            "points": [asdict(p) for p in self.points],
+            "points": [p._asdict() for p in self.points],
             "fit": None if self.fit is None else dict(self.fit),
             "warnings": list(self.warnings),
             "machine": dict(self.machine),
@@ -133,16 +134,14 @@ def read_curve(path: Path) -> Curve | None:
         DataError: it cannot be read, or is no speed-up curve.
     """
     try:
-        text = read_text(path, _WANTED)
+        found = json.loads(read_text(path, _WANTED))
     except FileNotFoundError:
         return None
-    try:
-        found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _refused(path, f"not JSON: {error}") from None
+        raise DataError(f"{path}: not JSON: {error}; {_WANTED}") from None
     version = found.get("schema_version") if isinstance(found, dict) else None
-    if version != SCALING_VERSION:
-        raise _refused(path, f"schema_version {version!r}, expected {SCALING_VERSION!r}")
+    if version != _VERSION:
+        raise DataError(f"{path}: schema_version {version!r}, expected {_VERSION!r}; {_WANTED}")
     try:
         return Curve(
             workload=dict(found["workload"]),
@@ -153,7 +152,17 @@ def read_curve(path: Path) -> Curve | None:
             machine=dict(found["machine"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise _refused(path, f"not as this program writes it ({type(error).__name__}: {error})") from None
+        why = f"not as this program writes it ({type(error).__name__}: {error})"
+        raise DataError(f"{path}: {why}; {_WANTED}") from None
+
+
+def _run(found: Mapping[str, Any]) -> Run:
+    seconds, failed = tuple(float(s) for s in found["seconds_per_step"]), found["failed"]
+    if failed is not None:
+        return Run(int(found["n"]), int(found["repeat"]), seconds, failed=str(failed))
+    if not (seconds and all(0 < s < math.inf for s in seconds)):
+        raise ValueError("a run without times")
+    return Run(int(found["n"]), int(found["repeat"]), seconds, float(found["images_per_s"]))
 
 
 def check_same(path: Path, old: Curve, new: Curve) -> None:
@@ -162,39 +171,13 @@ def check_same(path: Path, old: Curve, new: Curve) -> None:
     Raises:
         RequestError: names what differs.
     """
-    before, now = old.document(), new.document()
-    for part in _PLAN:
-        for key, was, wanted in _differences(part, before[part], now[part]):
-            raise _other(path, f"{key} {was!r} there, {wanted!r} here")
-    for key in ("processor", "gpus") if old.machine else ():
-        if old.machine.get(key) != new.machine.get(key):
-            raise _other(path, f"machines: {key} {old.machine.get(key)!r} there, {new.machine.get(key)!r} here")
-
-
-def _differences(part: str, was: object, wanted: object) -> list[tuple[str, object, object]]:
-    if not (isinstance(was, dict) and isinstance(wanted, dict)):
-        return [] if was == wanted else [(part, was, wanted)]
-    keys = sorted(was.keys() | wanted.keys())
-    return [(k, was.get(k), wanted.get(k)) for k in keys if was.get(k) != wanted.get(k)]
-
-
-def _run(found: Mapping[str, Any]) -> Run:
-    seconds = tuple(float(s) for s in found["seconds_per_step"])
-    failed = found["failed"]
-    if failed is None and not (seconds and all(0 < s < math.inf for s in seconds)):
-        raise ValueError("a run without times")
-    speed = None if failed is not None else float(found["images_per_s"])
-    return Run(int(found["n"]), int(found["repeat"]), seconds, speed, None if failed is None else str(failed))
-
-
-def _refused(path: Path, why: str) -> DataError:
-    return DataError(f"{path}: {why}; {_WANTED}")
-
-
-def _other(path: Path, why: str) -> RequestError:
-    return RequestError("out", str(path), f"a file that was measured in the same way ({why}), or the name of a new one")
-
-
-def kept_runs(curve: Curve) -> Sequence[Run]:
-    """The runs that need not be made again: failed ones are tried once more."""
-    return [r for r in curve.runs if r.failed is None]
+    there, here = (
+        {**c.workload, **c.plan, "local": c.local} | {f"machines: {k}": c.machine.get(k) for k in ("processor", "gpus")}
+        for c in (old, new)
+    )
+    for key in here | there:
+        was, wanted = there.get(key), here.get(key)
+        if was != wanted and (old.machine or not key.startswith("machines")):
+            why = f"{key} {was!r} there, {wanted!r} here"
+            allowed = f"a file that was measured in the same way ({why}), or the name of a new one"
+            raise RequestError("out", str(path), allowed)

@@ -1,13 +1,11 @@
-"""What a launcher starts on each host: ``python -m deepvm.profiling.scaling.scaling_host probe|run ...``.
+"""What a launcher starts on each host: ``python -m deepvm.profiling.scaling.scaling_host ORDER``, the order in JSON.
 
-``probe`` says what the host has, and which of the others it reaches. ``run`` is torchrun, under a watchdog.
-Both speak to :mod:`deepvm.profiling.scaling.measure_scaling` through lines, see
-:func:`deepvm.profiling.hosts.watchdog.emit`.
+The ``work`` of an order is ``probe``, which tells what the host has and which of the others it reaches, or ``run``,
+which is torchrun under a watchdog. The other end is :mod:`deepvm.profiling.scaling.scaling_coordinator`.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -16,13 +14,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 from deepvm.io.host_info import cores
-from deepvm.profiling.hosts.network import boot_id, own_addresses
-from deepvm.profiling.hosts.watchdog import MOST_REASON, emit, held, reason_of
+from deepvm.profiling.hosts.machine import boot_id, describe, own_addresses
+from deepvm.profiling.hosts.watchdog import MOST_REASON, agent, emit, reason_of
 
 WORKER = "deepvm.profiling.scaling.scaling_worker"
 PORTS = range(20000, 30000)
@@ -31,49 +30,24 @@ _CONNECT_S = 4.0
 _LONGEST_HELLO = 256
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="scaling_host")
-    parser.add_argument("work", choices=("probe", "run"))
-    parser.add_argument("--token", required=True)
-    parser.add_argument("--limit-s", type=float, required=True)
-    parser.add_argument("--workload", required=True)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--master", default="127.0.0.1:29400")
-    parser.add_argument("--toward", default="", help="an address of another host: its route says which card to use")
-    parser.add_argument("--patience-s", type=float, default=60.0)
-    order = parser.parse_args(arguments)
-    with held(order.limit_s) as lines:  # in its folder is what torchrun would leave behind
-        try:
-            if order.work == "run":
-                return _run(order)
-            _report(order)
-            _reach(json.loads(lines.get()), order.token)
-            lines.get()  # until the watchdog ends this process: the others may still want to reach it
-        except Exception as error:
-            without_torch = isinstance(error, ModuleNotFoundError) and error.name == "torch"
-            advice = f"{sys.executable} has no torch: install deepvm[train] for it on this host"
-            emit("failed", reason=advice if without_torch else reason_of(error))
-            return 1
-    return 0
+    order = json.loads(sys.argv[1])
+    work = _run if order["work"] == "run" else _probe
+    return agent(order["limit_s"], lambda lines: work(order, lines))
 
 
-# --- probe ---
-
-
-def _report(order: argparse.Namespace) -> None:
-    """Say what this host has; the workload's model is built once, so that what cannot work is found out here."""
+def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
+    """Say what this host has; the model is built once, so that what cannot work is found out here."""
     import torch
 
     from deepvm import __version__
-    from deepvm.profiling.hosts.machine import describe
     from deepvm.profiling.workload.models import build
 
-    build(str(json.loads(order.workload)["model"]))
+    build(order["workload"]["model"])
+    token = order["token"]
     listener = _listen()
-    threading.Thread(target=_answer, args=(listener, f"{order.token} {order.rank}"), daemon=True).start()
+    threading.Thread(target=_answer, args=(listener, f"{token} {order['rank']}"), daemon=True).start()
     emit(
         "ready",
         port=listener.getsockname()[1],
@@ -82,8 +56,12 @@ def _report(order: argparse.Namespace) -> None:
         gpus=torch.cuda.device_count(),
         torch=str(torch.__version__),
         deepvm=__version__,
-        machine=describe().document(),
+        machine=describe(),
     )
+    peers = json.loads(lines.get())
+    with ThreadPoolExecutor(max(min(len(peers), 64), 1)) as pool:
+        emit("reached", peers=list(pool.map(lambda peer: _reach(peer, token), peers)))
+    lines.get()  # until the watchdog ends this process: the others may still want to reach it
 
 
 def _listen() -> socket.socket:
@@ -108,13 +86,8 @@ def _answer(listener: socket.socket, hello: str) -> None:
             connection.sendall(hello.encode())
 
 
-def _reach(peers: Sequence[dict[str, Any]], token: str) -> None:
-    """Connect to each of the others, at the first of its addresses that leads there, and tell."""
-    with ThreadPoolExecutor(max(min(len(peers), 64), 1)) as pool:
-        emit("reached", peers=list(pool.map(lambda p: _try(p, token), peers)))
-
-
-def _try(peer: dict[str, Any], token: str) -> dict[str, Any]:
+def _reach(peer: dict[str, Any], token: str) -> dict[str, Any]:
+    """Connect to another host at the first of its addresses that leads there."""
     why = "no address is known"
     for address in peer["addresses"]:
         try:
@@ -130,24 +103,22 @@ def _try(peer: dict[str, Any], token: str) -> dict[str, Any]:
     return {"rank": peer["rank"], "address": "", "why": why[:MOST_REASON]}
 
 
-# --- run ---
-
-
-def _run(order: argparse.Namespace) -> int:
-    card = _card_toward(order.toward)
+def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
+    card = _card_toward(order["toward"])
     for backend in ("GLOO", "NCCL"):
         # Both would else choose by the host's name, which often stands for 127.0.0.1, or by the order of the cards.
         if card:
             os.environ.setdefault(f"{backend}_SOCKET_IFNAME", card)
-    _share_cores(order.processes)
+    processes = order["workload"]["processes"]
+    _share_cores(processes)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
-    address, _, port = order.master.rpartition(":")
-    shared = ["--token", order.token, "--limit-s", str(order.limit_s), "--patience-s", str(order.patience_s)]
-    words = ["--nnodes", str(order.nodes), "--node-rank", str(order.rank), "--nproc-per-node", str(order.processes)]
-    words += ["--master-addr", address, "--master-port", port, "--rdzv-conf", f"timeout={round(order.patience_s)}"]
-    words += ["--max-restarts", "0", "-m", WORKER, *shared, "--workload", order.workload]
+    address, _, port = order["master"].rpartition(":")
+    patience_s = round(order["patience_s"])
+    words = ["--nnodes", str(order["nodes"]), "--node-rank", str(order["rank"]), "--nproc-per-node", str(processes)]
+    words += ["--master-addr", address, "--master-port", port, "--rdzv-conf", f"timeout={patience_s}"]
+    words += ["--max-restarts", "0", "-m", WORKER, json.dumps(order)]
     try:
         torchrun(words)
     except ChildFailedError as error:
@@ -155,13 +126,12 @@ def _run(order: argparse.Namespace) -> int:
         if first.exitcode < 0:  # who ends otherwise has said why
             name = signal.Signals(-first.exitcode).name
             emit("failed", reason=f"its process {first.local_rank} was killed by signal {-first.exitcode} ({name})")
-        return 1
+        raise SystemExit(1) from None
     except Exception as error:  # the other hosts' torchrun is not there, or went away
         if "EADDRINUSE" in str(error):
             raise
         emit("lost", reason=reason_of(error))
         signal.pause()  # see scaling_worker: whoever lost the others must not be taken for the one who left
-    return 0
 
 
 def _share_cores(processes: int) -> None:
@@ -172,8 +142,6 @@ def _share_cores(processes: int) -> None:
 
 def _card_toward(address: str) -> str:
     """The network card through which packets go there, "" when that cannot be told."""
-    if not address:
-        return ""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         asker.connect((address, 9))  # nothing is sent
         own = asker.getsockname()[0]

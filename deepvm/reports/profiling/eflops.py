@@ -31,10 +31,10 @@ def print_eflops(found: Sequence[Eflops]) -> None:
     first = found[0]
     workload, machine = first.workload, first.machine
     images = "random images" if first.data == "synthetic" else f"images of {first.data}"
-    gpus = ", ".join(machine.gpus[: first.processes])
+    gpus = ", ".join(machine["gpus"][: first.processes])
     processes = "1 process" if first.processes == 1 else f"{first.processes} processes"
-    cpu = f"{machine.processor}, {processes} x {first.threads} of {machine.cores} cores"
-    built = f" for CUDA {machine.cuda}" if machine.cuda else ""
+    cpu = f"{machine['processor']}, {processes} x {first.threads} of {machine['cores']} cores"
+    built = f" for CUDA {machine['cuda']}" if machine["cuda"] else ""
     print_lines(
         [
             "",
@@ -43,7 +43,7 @@ def print_eflops(found: Sequence[Eflops]) -> None:
             f"Each number belongs to its model and to batch {workload.batch}, {images} of {workload.resolution} x "
             f"{workload.resolution}, {workload.dtype}, {workload.optimizer}: one machine has several times as many "
             "eFLOPS with one workload as with another, so compare machines by the same.",
-            f"{gpus if first.device == 'cuda' else cpu}, torch {machine.torch}{built}",
+            f"{gpus if first.device == 'cuda' else cpu}, torch {machine['torch']}{built}",
         ]
     )
 

@@ -25,8 +25,8 @@ pytestmark = [
 def test_all_gpus_or_one(processes: int | None) -> None:
     found = measure_eflops("resnet18", 128, windows=3, seconds=0.5, device="cuda", processes=processes)
     assert found.processes == (processes or torch.cuda.device_count())
-    assert found.machine.gpus[0] == torch.cuda.get_device_name(0)
-    assert found.machine.cuda == torch.version.cuda
+    assert found.machine["gpus"][0] == torch.cuda.get_device_name(0)
+    assert found.machine["cuda"] == torch.version.cuda
     assert {w.images for w in found.windows} == {128 * found.processes * found.steps}
     json.dumps(found.document(), allow_nan=False)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,28 @@ from torch import nn  # noqa: E402
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError  # noqa: E402
 from deepvm.io.host_info import cores  # noqa: E402
 from deepvm.profiling.eflops import measure_eflops as module  # noqa: E402
+from deepvm.profiling.eflops.eflops_worker import Task, run_workers  # noqa: E402
 from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops  # noqa: E402
-from deepvm.profiling.eflops.workers import run_workers  # noqa: E402
 from deepvm.profiling.hosts.machine import Machine  # noqa: E402
 from deepvm.profiling.hosts.watchdog import ENDED  # noqa: E402
 from deepvm.profiling.workload.images import Images  # noqa: E402
 from deepvm.profiling.workload.models import MODELS, forward_flops  # noqa: E402
-from deepvm.profiling.workload.spec import Task, Workload  # noqa: E402
+from deepvm.profiling.workload.spec import Workload  # noqa: E402
 from deepvm.profiling.workload.train_step import DTYPES, OPTIMIZERS, Ranks, Training, real, synthetic  # noqa: E402
 from deepvm.profiling.workload.windows import Window, time_windows  # noqa: E402
 
 HERE = TESTS / "support" / "profiling"
 CPU = torch.device("cpu")
-MACHINE = Machine("a processor", 4, 2**33, ("T4",) * 4, "2.13.0", "13.0", "Linux 6", "")
+MACHINE: Machine = {
+    "processor": "a processor",
+    "cores": 4,
+    "memory_bytes": 2**33,
+    "gpus": ["T4"] * 4,
+    "torch": "2.13.0",
+    "cuda": "13.0",
+    "kernel": "Linux 6",
+    "instance_type": "",
+}
 SMALL: dict[str, Any] = {"batch": 2, "windows": 3, "seconds": 0.01, "device": "cpu"}
 TASK = Task(Workload("resnet18", batch=2), "cpu", 2, 1, 3, 0.01, 60.0, "")
 
@@ -246,7 +256,7 @@ def test_a_measurement_on_images_of_a_data_set(one_core: None, tmp_path: Path) -
     assert len(found.windows) == 3
     assert {w.images for w in found.windows} == {2 * found.steps}
     assert found.eflops > 1e6
-    assert found.machine.torch == torch.__version__
+    assert found.machine["torch"] == torch.__version__
     assert lines[0] == "resnet18: 2 images of 32 x 32, float32, adam, on 1 thread of the CPU"
     assert lines[-1].startswith("resnet18: window 3 of 3")
 
@@ -321,7 +331,7 @@ def test_a_worker_ends_with_its_input(tmp_path: Path) -> None:
         sys.executable,
         "-m",
         "deepvm.profiling.eflops.eflops_worker",
-        task.write(),
+        json.dumps(asdict(task)),
         "0",
         str(tmp_path / "unused"),
     ]
