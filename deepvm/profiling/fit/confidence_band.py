@@ -1,15 +1,14 @@
 """How far a fitted curve may be trusted: a bootstrap band on S(n).
 
-The residuals of a size are drawn together, as their mean: what a law cannot describe at a size is the same in all
-repeats there, and repeats must not make it look smaller. Each draw multiplies the fitted curve at the measured sizes by
-1 minus a residual of another size, scatters the unit, and fits again. S counts from n = 1, so what was measured there
-moves the whole curve: it scatters as its repeats do. A single S(1) = 1 does not show how well it was measured: hardly
-better than the other sizes, so it scatters as they do.
+The residuals of a size are drawn together, as their mean: what a law cannot describe at a size is the same in all its
+repeats, which must not make it look smaller. Each draw multiplies the fitted curve at the measured sizes by 1 minus a
+residual of another size, scatters the unit, and fits again. S counts from n = 1, so an error there moves the whole
+curve: it scatters as its repeats do, or, measured once, as the other sizes do.
 
-The residuals are stretched by sqrt(sizes / (sizes - parameters)) for the freedom that the fit took from them, and by
-Student's t over its limit for many sizes, because a few residuals say little of their own width.
+The residuals are stretched by sqrt(sizes / (sizes - parameters)) for the degrees of freedom of the fit, and by
+Student's t over its limit for many sizes, because few residuals say little of their own width.
 
-The band holds for the law that was fitted. That it is the right one is not part of it.
+The band holds if the law that was fitted is the right one.
 """
 
 from __future__ import annotations
@@ -54,15 +53,7 @@ class Band:
 
 
 def bootstrap(fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = RESAMPLES, seed: int = 0) -> Band:
-    """The band around a fit.
-
-    Args:
-        fitted: to these measurements.
-        n: sizes in VMs, shape (m,).
-        s: measured speed-ups, shape (m,).
-        resamples: how many draws.
-        seed: the same seed gives the same band.
-    """
+    """The band around a fit to sizes ``n`` in VMs and speed-ups ``s``, both of shape (m,)."""
     random = np.random.default_rng(seed)
     law = fitted.law
     sizes, where = np.unique(n, return_inverse=True)
@@ -77,34 +68,27 @@ def bootstrap(fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = 
     pool = pool * stdtrit(freedom, (1 + SHARE) / 2) / stdtrit(math.inf, (1 + SHARE) / 2)
     units = _units(s[n == 1], pool, resamples, random)
     curve = fitted.speedup(n)
+    # A search that starts on a bound of 0 takes long to leave it.
+    start = tuple(max(v, 1e-6) if low == 0 else v for v, low in zip(fitted.values, law.low, strict=True))
     draws = []
     for one in units:
         drawn = np.zeros(len(sizes))
         drawn[free] = random.choice(pool, len(pool))
         # A residual is law / measured - 1.
         measured = curve / np.maximum(1.0 + drawn[where], _LEAST)
-        found = search_fast(law, n, np.where(n == 1, measured, measured / one), _inside(fitted))
+        found = search_fast(law, n, np.where(n == 1, measured, measured / one), start)
         if found is not None:
             draws.append(found)
     return Band(fitted, np.array(draws or [fitted.values]))
 
 
 def _units(own: FloatArray, pool: FloatArray, resamples: int, random: np.random.Generator) -> FloatArray:
-    """What n = 1 may have been measured as, over what it was; shape (resamples,).
+    """What n = 1 may have been measured as, over what it was, shape (resamples,).
 
-    Args:
-        own: S of the repeats at n = 1, which may be none.
-        pool: residuals of the other sizes.
-        resamples: how many.
-        random: where they are drawn from.
+    ``own`` is S of the repeats at n = 1, if any; ``pool`` the residuals of the other sizes.
     """
     drawn: FloatArray = random.choice(pool, resamples)
     if len(own) > 1:
         spread = (own / np.median(own) - 1.0) * math.sqrt(len(own) / (len(own) - 1))
         drawn = np.median(random.choice(spread, (resamples, len(own))), axis=1)
     return np.asarray(np.maximum(1.0 + drawn, _LEAST))
-
-
-def _inside(fitted: Fitted) -> tuple[float, ...]:
-    """The parameters, off bounds of 0: a search that starts on a bound takes long to leave it."""
-    return tuple(max(v, 1e-6) if low == 0 else v for v, low in zip(fitted.values, fitted.law.low, strict=True))

@@ -12,13 +12,10 @@ from deepvm.profiling.fit.speedup_models import LAWS, LOGISTIC, Fitted, best_fir
 ENOUGH_SIZES = 5
 REACH = 1.5
 """A curve is trusted up to so many times the largest measured n."""
-
 CLOSE = 2.0
-"""Laws whose AICc is not further apart are as good as each other."""
-
+"""Laws whose AICc is not further apart are equally good."""
 OFF = 0.1
-"""A mean error, an S(1) or a band that is further off is worth a word."""
-
+"""A mean error, an S(1) or a band that is further off gets a warning."""
 _SCATTER = 0.05
 _HYBRID = "hybrid, which is the logistic with its tangent below b (eq. 12)"
 _ABOVE_LINEAR = 1.05
@@ -26,26 +23,13 @@ _NEAR_LINEAR = 0.9
 
 
 def doubts(n: FloatArray, s: FloatArray, laws: Sequence[Fitted], best: Fitted, up_to: int) -> tuple[str, ...]:
-    """Every doubt, the gravest first.
-
-    Args:
-        n: sizes in VMs, shape (m,).
-        s: measured speed-ups, shape (m,).
-        laws: all fits.
-        best: the one that is to be used.
-        up_to: the largest n it is to be used for.
-    """
+    """Every doubt about using ``best`` up to n = ``up_to``, the gravest first; sizes and speed-ups have shape (m,)."""
     logistic = next(f for f in laws if f.law is LOGISTIC)
-    found = [*_of_use(n, up_to), *_of_points(n, s), *_of_fits(len(n), laws, best), *_of_logistic(n, logistic)]
-    return tuple(found)
+    return (*_of_use(n, up_to), *_of_points(n, s), *_of_fits(len(n), laws, best), *_of_logistic(n, logistic))
 
 
 def point_doubts(points: Sequence[tuple[float, float]]) -> tuple[str, ...]:
-    """What is wrong with points before any curve is fitted, and whether no law comes near them.
-
-    Args:
-        points: (n, S(n)), repeats allowed.
-    """
+    """What is wrong with points (n, S(n)) before any curve is fitted, and whether no law comes near them."""
     n, s = np.array(points, dtype=np.float64).T
     found = [text for text in _of_points(n, s) if not text.startswith("only")]
     if len(np.unique(n)) > len(LOGISTIC.parameters):
@@ -76,11 +60,9 @@ def _of_points(n: FloatArray, s: FloatArray) -> Iterator[str]:
     at_one = float(np.median(s[n == 1])) if (n == 1).any() else 1.0
     if abs(at_one - 1) > _SCATTER:
         yield f"S(1) is 1 by definition and {at_one:.3g} in the points: are they speed-ups over one VM?"
-    above = sizes[[float(np.median(s[n == size])) > _ABOVE_LINEAR * size for size in sizes]]
-    if len(above):
-        shown = ", ".join(f"{size:g}" for size in above if size > 1)
-        if shown:
-            yield f"faster than n VMs can be at n = {shown}: was it the same work, and n = 1 not slowed by something?"
+    above = [size for size in sizes if size > 1 and np.median(s[n == size]) > _ABOVE_LINEAR * size]
+    if shown := ", ".join(f"{size:g}" for size in above):
+        yield f"faster than n VMs can be at n = {shown}: was it the same work, and n = 1 not slowed by something?"
     for size in sizes:
         own = s[n == size]
         spread = float(np.std(own, ddof=1) / np.mean(own)) if len(own) > 1 else 0.0
@@ -94,7 +76,8 @@ def _of_fits(measurements: int, laws: Sequence[Fitted], best: Fitted) -> Iterato
             yield f"{fitted.law.name}: the search for its parameters was cut off; do not use them"
     without = [f for f in laws if f.aicc is None]
     if without:
-        names = _and([f.law.name for f in without])
+        *others, last = [f.law.name for f in without]
+        names = f"{', '.join(others)} and {last}" if others else last
         most = max(len(f.law.parameters) for f in without)
         yield (
             f"{measurements} measurements are too few for an AICc of {names}: {most + 3} are enough to compare all laws"
@@ -115,8 +98,7 @@ def _of_logistic(n: FloatArray, logistic: Fitted) -> Iterator[str]:
     a, b, c = logistic.values
     if b >= largest:
         yield f"logistic: no measurement past its bend at n = {b:.3g}, so a, b and c are guesses; measure larger n"
-    for name in logistic.at_bounds():
-        value = dict(zip(logistic.law.parameters, logistic.values, strict=True))[name]
+    for name, value in logistic.at_bounds().items():
         yield f"logistic: {name} = {value:g} is the bound of the search, so the points do not have this shape"
     sizes = np.arange(1.0, largest + 1.0)
     hybrid = HybridSpeedup(a, b, c).speedup(sizes)
@@ -124,10 +106,6 @@ def _of_logistic(n: FloatArray, logistic: Fitted) -> Iterator[str]:
         yield f"{_HYBRID}: S(n) is below 0 up to n = {sizes[hybrid <= 0][-1]:g}"
     elif abs(hybrid[0] - 1) > OFF:
         yield f"{_HYBRID}: S(1) is {hybrid[0]:.3g} and must be 1, so small n come out wrong"
-
-
-def _and(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def is_near_linear(n: FloatArray, s: FloatArray) -> bool:

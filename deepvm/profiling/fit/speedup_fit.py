@@ -5,24 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from deepvm.core.cluster.speedup import FloatArray, HybridSpeedup, LogisticSpeedup, RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.confidence_band import RESAMPLES, Band, bootstrap
-from deepvm.profiling.fit.diagnostics import doubts
+from deepvm.profiling.fit.diagnostics import ENOUGH_SIZES, OFF, REACH, doubts, is_near_linear
 from deepvm.profiling.fit.speedup_models import LAWS, Fitted, best_first, fit_law
 from deepvm.profiling.fit.speedup_points import MOST_NODES, Points
 
-SCHEMA = "deepvm.fit/1"
 FEWEST_SIZES = 4
 """Three parameters go through three points whatever these are."""
 
 
-@dataclass(frozen=True)
-class BandPoint:
+class BandPoint(NamedTuple):
     """S(n) of the best law at one size, dimensionless, and the bootstrap band around it."""
 
     n: int
@@ -37,11 +34,9 @@ class Fit:
 
     Attributes:
         points: (n, S(n)) as measured, sorted by n.
-        laws: each law fitted, in the order of :data:`~deepvm.profiling.fit.speedup_models.LAWS`.
-        best: the first of them by :func:`~deepvm.profiling.fit.speedup_models.best_first`.
-        band: around the best.
-        up_to: the largest n that was asked for.
-        warnings: what is wrong with these points or with using these curves, in words.
+        laws: all of them, in the order of :data:`~deepvm.profiling.fit.speedup_models.LAWS`.
+        best: the first by :func:`~deepvm.profiling.fit.speedup_models.best_first`. band: around the best.
+        up_to: the largest n that was asked for. warnings: what is wrong with these points or with using these curves.
     """
 
     points: Points
@@ -61,26 +56,21 @@ class Fit:
         return {f.law.name: f for f in self.laws}[name]
 
     @property
-    def logistic(self) -> LogisticSpeedup:
-        """DeepVM eq. 10 with the fitted a, b and c."""
-        return LogisticSpeedup(*self.law("logistic").values, fitted_to=float(self.sizes[-1]))
+    def straight(self) -> bool:
+        """Whether nothing bends yet at the largest measured n."""
+        return self.law("logistic").values[1] >= self.sizes[-1] or is_near_linear(*np.array(self.points).T)
 
     @property
-    def hybrid(self) -> HybridSpeedup:
-        """DeepVM eq. 12 with the same parameters, as catalogs carry it."""
-        return HybridSpeedup(*self.law("logistic").values, fitted_to=float(self.sizes[-1]))
-
-    @property
-    def ring(self) -> RingSpeedup:
-        """The alpha-beta law, as catalogs carry it."""
-        return RingSpeedup(*self.law("alpha-beta").values, fitted_to=float(self.sizes[-1]))
+    def trusted_to(self) -> int:
+        """The largest n to use the curve for: 1.5 x the largest measured, or just that one where nothing bends yet."""
+        return self.sizes[-1] if self.straight else int(REACH * self.sizes[-1])
 
     def band_points(self) -> tuple[BandPoint, ...]:
         """The band at the measured n, and beyond them at doublings up to :attr:`up_to`."""
         sizes = list(self.sizes)
         while sizes[-1] < self.up_to:
             sizes.append(min(2 * sizes[-1], self.up_to))
-        n: FloatArray = np.array(sizes, dtype=np.float64)
+        n = np.array(sizes, dtype=np.float64)
         rows = zip(sizes, *self.band.at(n), self.best.speedup(n), strict=True)
         return tuple(BandPoint(size, float(low), float(s), float(high)) for size, low, high, s in rows)
 
@@ -90,21 +80,18 @@ class Fit:
         ``a``, ``b`` and ``c`` are the logistic's, as ``ring``, ``amdahl`` and ``usl`` hold those of the other laws.
         ``model`` is the best law; ``mape`` (a fraction) and ``band`` are of that one. An AICc without a value is null.
         """
-        a, b, c = self.law("logistic").values
         own = {f.law.name: dict(zip(f.law.parameters, f.values, strict=True)) for f in self.laws}
         return {
-            "schema_version": SCHEMA,
+            "schema_version": "deepvm.fit/1",
             "model": self.best.law.name,
-            "a": a,
-            "b": b,
-            "c": c,
+            **own["logistic"],
             "ring": own["alpha-beta"],
             "amdahl": own["amdahl"],
             "usl": own["usl"],
             "mape": self.best.mape,
             "aicc": {f.law.name: f.aicc for f in self.laws},
             "warnings": list(self.warnings),
-            "band": [{"n": p.n, "low": p.low, "speedup": p.speedup, "high": p.high} for p in self.band_points()],
+            "band": [p._asdict() for p in self.band_points()],
         }
 
 
@@ -114,10 +101,10 @@ def fit_curve(
     """Fit the four laws and choose among them.
 
     Args:
-        points: (n, S(n)) with whole n >= 1 in VMs and S above 0, in any order; a size may stand several times.
+        points: (n, S(n)) with whole n >= 1 in VMs and S above 0, in any order; sizes may repeat.
         up_to: the largest n that the curve will be asked for; the largest measured when None.
         resamples: draws behind the band.
-        seed: of the draws; the same gives the same band.
+        seed: of the draws.
 
     Raises:
         RequestError: fewer than four different n, a point that is none, or an ``up_to`` outside 1 ... 4096.
@@ -138,3 +125,27 @@ def fit_curve(
     largest = max(sizes[-1], up_to or 0)
     band = bootstrap(best, n, s, resamples=resamples, seed=seed)
     return Fit(ordered, laws, best, band, largest, doubts(n, s, laws, best, largest))
+
+
+def next_step(fit: Fit) -> str:
+    """Which n to measure next, and why; or that there is no need."""
+    sizes, largest = fit.sizes, fit.sizes[-1]
+    n = np.array(sizes, dtype=np.float64)
+    low, high = fit.band.at(n)
+    width = (high - low) / 2 / fit.best.speedup(n)
+    widest = int(np.argmax(width))
+    known = f"known to {100 * width[widest]:.0f} % to either side"
+    if fit.up_to > REACH * largest:
+        return f"measure n = {fit.up_to}, for which the curve is to be used"
+    if fit.straight:
+        return f"measure n = {2 * largest}: nothing bends yet at n = {largest}"
+    if len(sizes) <= ENOUGH_SIZES:
+        # In the middle of the widest gap as a ratio.
+        gaps = [(high / low, round((low * high) ** 0.5)) for low, high in zip(sizes, sizes[1:], strict=False)]
+        _, between = max([gap for gap in gaps if gap[1] not in sizes], default=(0, 2 * largest))
+        return f"measure n = {between}: {len(sizes)} sizes are few"
+    if width[widest] > OFF and sum(n == 1 for n, _ in fit.points) == 1:
+        return f"repeat n = 1, from which all speed-ups count: S({sizes[widest]}) is {known}"
+    if width[widest] > OFF:
+        return f"repeat n = {sizes[widest]}, where the band is widest: {known}"
+    return f"nothing; up to n = {fit.trusted_to} these points are enough"

@@ -1,13 +1,12 @@
 """Four laws of scaling, fitted to the same measurements under the same noise, so that they can be compared.
 
-Every law minimises the sum of squared relative residuals S_law(n) / S(n) - 1 over all measurements. A measured time is
-off by some per cent of itself, whatever it is, and so is the speed-up made of it; with plain differences the largest
-sizes alone would decide. On the speed-ups behind Figure 5 of the paper the mean errors are then 3 % (alpha-beta), 8 %
-(logistic), 30 % (Amdahl, USL).
+Every law minimises the sum of squared relative residuals S_law(n) / S(n) - 1: a measured time is off by some per cent
+of itself, and with plain differences the largest sizes alone would decide. On the speed-ups behind Figure 5 of the
+paper the mean errors are 3 % (alpha-beta), 8 % (logistic), 30 % (Amdahl, USL).
 
 AICc = m ln(mean squared residual) + 2 k + 2 k (k + 1) / (m - k - 1) of those residuals, with m measurements and k
-parameters, the width of the noise being one of them: the law with the least is the one to use. All measurements count,
-those at n = 1 too: a curve that does not give S(1) = 1 pays for it.
+parameters, one of them the width of the noise: the law with the least is the one to use. Measurements at n = 1 count
+too: a curve that does not give S(1) = 1 pays for it.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ SMALLEST_RESIDUAL = 1e-6
 """Relative. No clock measures a step better, so laws that fit as closely are told apart by their parameters alone."""
 
 EVALUATIONS = 2000
+"""Of a law in one search; then it is cut off."""
 _TOLERANCE = 1e-14
 _FAST_EVALUATIONS = 200
 _CONVERGED = (1, 2, 3, 4)
 """What leastsq returns when it is done."""
-
 _AT_BOUND = 1e-6
 _NOTHING = 1e-9
 """A cost that is smaller is 0: the search stays inside its bounds and comes as close to them as it can."""
@@ -45,8 +44,8 @@ class Law:
         name: as in documents. parameters: their names, in order.
         low, high: bounds of each parameter.
         speedup: S(n) of an array n and the parameters, same shape as n.
-        starts: where a search for the parameters begins, given n and S(n); the best end counts.
-        unit: whether S(1) = 1 whatever the parameters.
+        starts: where searches for the parameters begin, given n and S(n); the best end counts.
+        unit: whether S(1) = 1 for all parameters.
     """
 
     name: str
@@ -65,8 +64,7 @@ class Fitted:
     Attributes:
         law: which. values: its parameters, in order.
         mape: mean absolute relative error over the measurements, a fraction (0.03 is 3 %).
-        aicc: see the module; None with too few measurements for so many parameters.
-        converged: False when the search was cut off.
+        aicc: None with too few measurements for so many parameters. converged: False when the search was cut off.
     """
 
     law: Law
@@ -79,40 +77,43 @@ class Fitted:
         """S(n), same shape as n."""
         return self.law.speedup(np.asarray(n, dtype=np.float64), *self.values)
 
-    def at_bounds(self) -> tuple[str, ...]:
+    def at_bounds(self) -> dict[str, float]:
         """The parameters that a bound holds, by name."""
         law = self.law
-        return tuple(
-            name
+        return {
+            name: value
             for name, value, low, high in zip(law.parameters, self.values, law.low, law.high, strict=True)
             if value <= low * (1 + _AT_BOUND) or value >= high * (1 - _AT_BOUND)
-        )
+        }
 
 
-def fit_law(law: Law, n: FloatArray, s: FloatArray, *, evaluations: int = EVALUATIONS) -> Fitted:
+def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
     """Fit one law.
 
     Args:
         law: which.
         n: sizes in VMs, shape (m,).
         s: measured speed-ups, shape (m,), above 0.
-        evaluations: of the law, from each start, before a search is cut off.
     """
+    near: tuple[float, ...]
+    values: tuple[float, ...] | None
     if law is ALPHA_BETA:
         # The same code that fits a ring to a catalog's points: the two must agree to the last digit.
         ring = RingSpeedup.fit(list(zip(n, s, strict=True)))
-        return _fitted(law, (ring.c, ring.l), n, s, converged=True)
-    starts = law.starts(n, s)
-    ends = [end for start in starts if (end := search_fast(law, n, s, start)) is not None]
-    near = min(ends or starts, key=lambda values: _mean_square(law, values, n, s))
-    exact = search(law, n, s, near, evaluations=evaluations)
-    return _fitted(law, near if exact is None else exact, n, s, converged=exact is not None)
+        near = values = ring.c, ring.l
+    else:
+        starts = law.starts(n, s)
+        ends = [end for start in starts if (end := search_fast(law, n, s, start)) is not None]
+        near = min(ends or map(tuple, starts), key=lambda own: float(np.mean(residuals(law, own, n, s) ** 2)))
+        values = search(law, n, s, near)
+    errors = residuals(law, values or near, n, s)
+    score = aicc(float(np.mean(errors**2)), len(n), len(law.parameters))
+    return Fitted(law, values or near, float(np.mean(np.abs(errors))), score, values is not None)
 
 
-def search(
-    law: Law, n: FloatArray, s: FloatArray, start: Sequence[float], *, evaluations: int = EVALUATIONS
-) -> tuple[float, ...] | None:
+def search(law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]) -> tuple[float, ...] | None:
     """The least squares of the relative residuals from one start, inside the bounds; None when it was cut off."""
+    options = {"x_scale": "jac", "ftol": _TOLERANCE, "xtol": _TOLERANCE, "gtol": _TOLERANCE}
     with warnings.catch_warnings():
         # The covariance, which is not used here, has no value when the law passes through every point.
         warnings.simplefilter("ignore", OptimizeWarning)
@@ -124,11 +125,8 @@ def search(
                 p0=start,
                 sigma=s,
                 bounds=(law.low, law.high),
-                max_nfev=evaluations,
-                x_scale="jac",
-                ftol=_TOLERANCE,
-                xtol=_TOLERANCE,
-                gtol=_TOLERANCE,
+                max_nfev=EVALUATIONS,
+                **options,
             )
         except RuntimeError:  # so curve_fit says that it did not converge
             return None
@@ -176,7 +174,7 @@ def residuals(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -
 
 
 def aicc(mean_square: float, measurements: int, parameters: int) -> float | None:
-    """Akaike's criterion corrected for few data; see the module. None when it has no value.
+    """Akaike's criterion corrected for few data; None when it has no value.
 
     Args:
         mean_square: of the relative residuals.
@@ -190,23 +188,13 @@ def aicc(mean_square: float, measurements: int, parameters: int) -> float | None
     return measurements * math.log(least) + 2 * k + 2 * k * (k + 1) / (measurements - k - 1)
 
 
-def _fitted(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray, *, converged: bool) -> Fitted:
-    mean_error = float(np.mean(np.abs(residuals(law, values, n, s))))
-    score = aicc(_mean_square(law, values, n, s), len(n), len(law.parameters))
-    return Fitted(law, tuple(values), mean_error, score, converged)
-
-
-def _mean_square(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -> float:
-    return float(np.mean(residuals(law, values, n, s) ** 2))
-
-
-# The formulas once more, and not the curves of core: a search tries values that those refuse.
+# The formulas again, not the curves of core: a search tries values that those refuse.
 def _logistic(n: FloatArray, a: float, b: float, c: float) -> FloatArray:
     return np.asarray(c * expit(a * (n - b)))
 
 
 def _logistic_starts(n: FloatArray, s: FloatArray) -> list[list[float]]:
-    """log(S / (c - S)) = a (n - b) is a line in n once c is guessed: 1.2 of the largest S, or much closer, or far."""
+    """log(S / (c - S)) = a (n - b) is a line in n once c is guessed, as so many times the largest S."""
     starts = []
     for times in (1.2, 1.01, 2.0, 10.0):
         c = times * float(s.max())
@@ -231,7 +219,7 @@ def _ring(n: FloatArray, c: float, l: float) -> FloatArray:  # noqa: E741  the l
 
 
 def _cost_starts(count: int) -> Callable[[FloatArray, FloatArray], list[list[float]]]:
-    """n/S - 1 is about the cost of each further VM; it is put into the first parameter, or shared among all."""
+    """n/S - 1 is about the cost of each further VM: all of it in the first parameter, or shared among all."""
 
     def starts(n: FloatArray, s: FloatArray) -> list[list[float]]:
         more = n > 1
@@ -257,7 +245,7 @@ LAWS = (LOGISTIC, AMDAHL, USL, ALPHA_BETA)
 
 
 def comparable(laws: Sequence[Fitted]) -> bool:
-    """Whether AICc can choose: with one value there is nothing to compare, and that law would win whatever it is."""
+    """Whether AICc can choose: a single law with a value would win whatever it is."""
     return sum(f.aicc is not None for f in laws) > 1
 
 

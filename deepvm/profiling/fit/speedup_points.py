@@ -15,15 +15,14 @@ median of the seconds on one VM over those on n; without n = 1 they say nothing 
 from __future__ import annotations
 
 import csv
-import io
 import math
 import os
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from deepvm.catalog.documents.json_file import parse_json
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
@@ -33,13 +32,12 @@ from deepvm.io.safe_read import read_text
 Points = tuple[tuple[float, float], ...]
 """(n, S(n)): VMs, and how many times as fast as one they train; sorted by n, repeats allowed."""
 
-SCALING = DOCUMENT_VERSIONS["scaling"]
 MAX_ROWS = 10_000
 MOST_NODES = 4096
 LARGEST = 1e9
 """A time in seconds or a speed-up beyond it, or below its inverse, is a slip of the pen."""
 
-_VALUES = ("speedup", "seconds")
+_SCALING = DOCUMENT_VERSIONS["scaling"]
 _HEADER = "allowed: the columns n and speedup, or n and seconds (of the same work on n VMs)"
 _EXPECTED = (
     "allowed: CSV with the columns n,speedup or n,seconds, one measurement a row, or a .json file that "
@@ -47,9 +45,6 @@ _EXPECTED = (
 )
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 _SHOWN = 40
-_SIZE = f"allowed: a whole number of VMs, 1 to {MOST_NODES}"
-_SIZES = (1, MOST_NODES)
-_SCALED = (1 / LARGEST, LARGEST)
 _NO_UNIT = "a speed-up counts from one VM: measure n = 1 as well, or give n,speedup"
 
 
@@ -68,12 +63,14 @@ def read_points(path: str | os.PathLike[str]) -> Points:
         text = read_text(file, _EXPECTED)
     except FileNotFoundError:
         raise CatalogFormatError(file, [Problem("file", "does not exist", _EXPECTED)]) from None
-    raw = parse_json(text, file, _EXPECTED) if file.suffix.lower() == ".json" else None
-    problems: list[Problem] = []
-    points = _of_csv(text, problems) if raw is None else _of_scaling(raw, problems)
-    if problems:
-        raise CatalogFormatError(file, problems)
-    return tuple(sorted(points, key=lambda p: p[0]))
+    found = _Found()
+    if file.suffix.lower() == ".json":
+        found.of_scaling(parse_json(text, file, _EXPECTED))
+    else:
+        found.of_csv(text)
+    if found.problems:
+        raise CatalogFormatError(file, found.problems)
+    return tuple(sorted(found.rows, key=lambda p: p[0]))
 
 
 def read_medians(path: str | os.PathLike[str]) -> Points:
@@ -87,124 +84,110 @@ def read_medians(path: str | os.PathLike[str]) -> Points:
     return tuple((n, 1.0 if math.isclose(s, 1.0, rel_tol=1e-12) else s) for n, s in found.items())
 
 
-def speedups(rows: Sequence[tuple[float, float]]) -> Points:
-    """Seconds as speed-ups: the median of the seconds at n = 1 over each row's, in the order of the rows.
+class _Found:
+    """What a file holds: (n, value) of each row, and what is wrong with the others."""
 
-    Args:
-        rows: (n, seconds > 0) of the same work.
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, float]] = []
+        self.problems: list[Problem] = []
 
-    Raises:
-        ValueError: no row has n = 1.
-    """
-    unit = [seconds for n, seconds in rows if n == 1]
-    if not unit:
-        raise ValueError(_NO_UNIT)
-    one = statistics.median(unit)
-    return tuple((n, one / seconds) for n, seconds in rows)
-
-
-def _of_csv(text: str, problems: list[Problem]) -> Points:
-    # Lines that are left out become empty, so that the reader's line numbers remain the file's.
-    lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
-    reader = csv.reader(io.StringIO("\n".join(lines)), strict=True)
-    header: list[str] = []
-    rows: list[tuple[float, float]] = []
-    try:
-        for cells in reader:
-            place = f"line {reader.line_num}"
-            if not any(cell.strip() for cell in cells):
-                continue
-            if not header:
-                header = [cell.strip().lower() for cell in cells]
-                if sorted(header) not in (["n", "seconds"], ["n", "speedup"]):
-                    problems.append(Problem(place, _shown(",".join(cells)), _HEADER))
-                    return ()
-            elif len(cells) != 2:
-                problems.append(
-                    Problem(place, f"{len(cells)} fields", f"allowed: one field for {' and '.join(header)}")
-                )
+    def of_csv(self, text: str) -> None:
+        """``rows`` become speed-ups."""
+        # Lines that are left out become empty, so that the reader's line numbers remain the file's.
+        lines = ["\n" if line.lstrip().startswith("#") else f"{line}\n" for line in text.splitlines()]
+        reader = csv.reader(lines, strict=True)
+        header: list[str] = []
+        try:
+            for cells in reader:
+                place = f"line {reader.line_num}"
+                if not any(cell.strip() for cell in cells):
+                    continue
+                if not header:
+                    header = [cell.strip().lower() for cell in cells]
+                    if sorted(header) not in (["n", "seconds"], ["n", "speedup"]):
+                        return self._refuse(place, _shown(",".join(cells)), _HEADER)
+                elif len(cells) != 2:
+                    self._refuse(place, f"{len(cells)} fields", f"allowed: one field for {' and '.join(header)}")
+                else:
+                    self._keep(dict(zip(header, map(_number, cells), strict=True)), place + ", column {}")
+                if max(len(self.rows), len(self.problems)) > MAX_ROWS:
+                    return self._refuse(place, f"more than {MAX_ROWS} rows", "allowed: one curve, measured by hand")
+        except csv.Error as error:
+            self._refuse(f"line {reader.line_num}", f"not CSV: {error}", _HEADER)
+        if not self.rows and not self.problems:
+            self._refuse("file", "holds no measurement", _EXPECTED)
+        if not self.problems and "seconds" in header:
+            if any(n == 1 for n, _ in self.rows):
+                self.rows = _speedups(self.rows)
             else:
-                row = dict(zip(header, (_number(cell.strip()) for cell in cells), strict=True))
-                _keep(row, place + ", column {}", rows, problems)
-            if max(len(rows), len(problems)) > MAX_ROWS:
-                problems.append(Problem(place, f"more than {MAX_ROWS} rows", "allowed: one curve, measured by hand"))
-                return ()
-    except csv.Error as error:
-        problems.append(Problem(f"line {reader.line_num}", f"not CSV: {error}", _HEADER))
-    if not rows and not problems:
-        problems.append(Problem("file", "holds no measurement", _EXPECTED))
-    if problems or "speedup" in header:
-        return tuple(rows)
-    return _from_seconds(rows, "column n", problems)
+                sizes = ", ".join(f"{n:g}" for n in sorted({n for n, _ in self.rows})[:8])
+                self._refuse("column n", f"no row with n = 1, only n = {sizes}", _NO_UNIT)
+        return None
+
+    def of_scaling(self, raw: object) -> None:
+        """The runs hold the repeats that the points are medians of: the points are used where they have no unit."""
+        document = raw if isinstance(raw, dict) else {}
+        if (version := document.get("schema_version")) != _SCALING:
+            expected = f"allowed: {_SCALING!r}, as `deepvm profile scaling -o json` prints it"
+            return self._refuse("schema_version", _shown(version), expected)
+        done = [r for r in _list(document, "runs") if not (isinstance(r, dict) and r.get("failed"))]
+        for i, run in enumerate(done, start=1):
+            self._keep(_fields(run, "images_per_s"), f"run {i} that did not fail, {{}}")
+        if not self.problems and any(n == 1 for n, _ in self.rows):
+            # Images per second do not depend on how long the runs were: their inverse is the time of the same work.
+            self.rows = _speedups([(n, 1 / rate) for n, rate in self.rows])
+            return None
+        self.rows = []
+        for i, point in enumerate(_list(document, "points")):
+            self._keep(_fields(point, "speedup"), f"points[{i}].{{}}")
+        if not self.rows and not self.problems:
+            self._refuse("points", "holds no speed-up", _NO_UNIT)
+        return None
+
+    def _keep(self, row: Mapping[str, object], place: str) -> None:
+        """A row's n and value, or what is wrong with them; ``place`` has braces where the column's name belongs."""
+        numbers = {column: _float(value) for column, value in row.items()}
+        before = len(self.problems)
+        for column, number in numbers.items():
+            if column == "n" and not (1 <= number <= MOST_NODES and number.is_integer()):
+                expected = f"allowed: a whole number of VMs, 1 to {MOST_NODES}"
+            elif column != "n" and not 1 / LARGEST <= number <= LARGEST:
+                expected = f"allowed: a number above 0, {1 / LARGEST:g} to {LARGEST:g}"
+            else:
+                continue
+            self._refuse(place.format(column), _shown(row[column]), expected)
+        if len(self.problems) == before:
+            n, (other,) = numbers.pop("n"), numbers.values()
+            self.rows.append((n, other))
+
+    def _refuse(self, place: str, found: str, expected: str) -> None:
+        self.problems.append(Problem(place, found, expected))
 
 
-def _of_scaling(raw: object, problems: list[Problem]) -> Points:
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if not isinstance(raw, dict) or version != SCALING:
-        expected = f"allowed: {SCALING!r}, as `deepvm profile scaling -o json` prints it"
-        problems.append(Problem("schema_version", _shown(version), expected))
-        return ()
-    # The runs hold the repeats that the points are medians of. Images per second do not depend on how long the runs
-    # were, so their inverse is the time of the same work.
-    runs = raw.get("runs")
-    done = [r for r in runs if not (isinstance(r, dict) and r.get("failed"))] if isinstance(runs, list) else []
-    rows: list[tuple[float, float]] = []
-    for i, run in enumerate(done):
-        _keep(
-            _fields(run, "images_per_s"),
-            f"run {i + 1} that did not fail, {{}}",
-            rows,
-            problems,
-        )
-    if rows and any(n == 1 for n, _ in rows) and not problems:
-        return speedups([(n, 1 / rate) for n, rate in rows])
-    points = raw.get("points")
-    rows = []
-    for i, point in enumerate(points if isinstance(points, list) else []):
-        _keep(_fields(point, "speedup"), f"points[{i}].{{}}", rows, problems)
-    if not rows and not problems:
-        problems.append(Problem("points", "holds no speed-up", _NO_UNIT))
-    return tuple(rows)
+def _speedups(rows: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Seconds as speed-ups: the median of the seconds at n = 1, which must be there, over each row's."""
+    one = statistics.median(seconds for n, seconds in rows if n == 1)
+    return [(n, one / seconds) for n, seconds in rows]
 
 
-def _from_seconds(rows: Sequence[tuple[float, float]], place: str, problems: list[Problem]) -> Points:
-    try:
-        return speedups(rows)
-    except ValueError as error:
-        sizes = ", ".join(f"{n:g}" for n in sorted({n for n, _ in rows})[:8])
-        problems.append(Problem(place, f"no row with n = 1, only n = {sizes}", str(error)))
-        return ()
+def _list(document: Mapping[str, object], name: str) -> Sequence[object]:
+    found = document.get(name)
+    return found if isinstance(found, list) else []
 
 
-def _fields(value: object, name: str) -> dict[str, Any]:
+def _fields(value: object, name: str) -> dict[str, object]:
     own = value if isinstance(value, dict) else {}
     return {"n": own.get("n"), name: own.get(name)}
 
 
-def _keep(row: dict[str, Any], place: str, rows: list[tuple[float, float]], problems: list[Problem]) -> None:
-    """Append a row's n and value, or what is wrong with them; ``place`` has braces where the column's name belongs."""
-    before = len(problems)
-    for column, value in row.items():
-        found = _float(value)
-        low, high = _SIZES if column == "n" else _SCALED
-        whole = column != "n" or found == math.floor(found if math.isfinite(found) else 0.5)
-        if not (low <= found <= high and whole):
-            expected = _SIZE if column == "n" else f"allowed: a number above 0, {low:g} to {high:g}"
-            problems.append(Problem(place.format(column), _shown(value), expected))
-    if len(problems) == before:
-        n, other = float(row["n"]), next(float(v) for c, v in row.items() if c != "n")
-        rows.append((n, other))
-
-
-def _number(text: str) -> float | str:
+def _number(cell: str) -> float | str:
     """The number, or the text as it is, to be refused: float() would take 1_000, nan and digits of other scripts."""
+    text = cell.strip()
     return float(text) if _NUMBER.fullmatch(text) else text
 
 
 def _float(value: object) -> float:
-    if value is None or isinstance(value, (str, bool, list, dict)):
-        return math.nan
-    return float(value)  # type: ignore[arg-type]  # int, float or Decimal: what JSON has beside those above
+    return float(value) if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool) else math.nan
 
 
 def _shown(value: object) -> str:

@@ -1,16 +1,17 @@
 """Where t(n) stops falling: eq. 14 as it stands, a knee that noise moves less, and how sure that is.
 
-t(n) is the time in which n senders push one checkpoint to one receiver, 1/n of it each. While the senders are the limit
-it falls as 1/n, and once the receiver is, it stands still; there the noise alone decides where eq. 14 first holds. So
-all of the curve is fitted: log t(n) = c - log min(n, k), with a knee k between 1 and N. Where a small buffer overflows
-as soon as there are more senders than the receiver can take, t(n) even rises behind the knee, by a constant factor.
+t(n) is the time in which n senders push one checkpoint to one receiver, 1/n of it each. It falls as 1/n while the
+senders are the limit, and stays level once the receiver is; there noise alone decides where eq. 14 first holds. So the
+whole curve is fitted: log t(n) = c - log min(n, k), with a knee k between 1 and N. Where a small buffer overflows once
+there are more senders than the receiver can take, t(n) even rises beyond the knee, by a constant factor.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +33,9 @@ class Knee:
     Attributes:
         senders: k, where t(n) stops falling; whole where the data do not speak against it. N: it falls to the end.
         rise: t beyond the knee over t at the knee; above 1 only where t(n) has a minimum there.
-        n_sat: the fewest senders that saturate the receiver, ceil(k), and at least 2: the planner asks for fewer than
-            n_sat senders to one receiver (eq. 15), and one there must be. None where ceil(k) is not below N, because
-            then no larger n shows it ("no saturation seen").
+        n_sat: the fewest senders that saturate the receiver, ceil(k), at least 2: the planner asks for fewer than n_sat
+            senders to one receiver (eq. 15), and there must be one. None ("no saturation seen") where ceil(k) is not
+            below N, because no larger n shows it.
         seconds: t(1) of the fit.
         error: root of the mean squared deviation of log t, about the relative error of t.
         low, high: interval of 95 % for n_sat; a bound of None lies at or beyond N.
@@ -74,9 +75,9 @@ def raw_saturation(times: Mapping[int, Sequence[float]]) -> int | None:
 def fit_knee(times: Mapping[int, Sequence[float]], *, resamples: int = 1000, seed: int = 0) -> Knee:
     """The knee of the medians, and a bootstrap interval of n_sat over the repeats.
 
-    Three forms are compared by AICc, with a floor of 1 % under the noise: k whole; k real; k whole and a rise behind
-    it. With a receiver of 4.5 senders the fifth one is seen to help a little (n_sat 5), but noise just above a whole
-    number adds no sender.
+    Three forms are compared by AICc, with noise of at least 1 %: k whole; k real; k whole and a rise beyond it. With a
+    receiver of 4.5 senders the fifth one is seen to help a little (n_sat 5), but noise just above a whole number adds
+    no sender.
 
     Args:
         times: seconds of each repeat, by n; at least n = 1 and one more.
@@ -98,83 +99,62 @@ def fit_knee(times: Mapping[int, Sequence[float]], *, resamples: int = 1000, see
         logs.append(np.log(own))
     y = np.array([np.median(own) for own in logs])
     best = _best(n, y[None])
-    k, constant, rise, error = (float(own[0]) for own in (best.k, best.constant, best.rise, best.error))
-    drawn = _resampled(n, logs, y - best.at(n)[0], resamples, np.random.default_rng(seed))
-    low, high = np.quantile(_best(n, drawn).k, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], method="nearest")
+    k, constant, rise, error = best[:, 0].tolist()
+    drawn = _resampled(n, logs, y - _log_t(n, *best[:3])[0], resamples, np.random.default_rng(seed))
+    low, high = np.quantile(_best(n, drawn)[0], [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], method="nearest")
     n_sat, low_n, high_n = (_saturated(float(found), n) for found in (k, low, high))
     return Knee(k, math.exp(rise), n_sat, math.exp(constant), error, low_n, high_n)
 
 
-@dataclass(frozen=True)
-class _Curves:
-    """log t(n) = constant - log min(n, k), and ``rise`` more where n > k; one curve for each row of what was fitted.
+# Curves are fitted to many rows at once: an array of k, constant, rise and error, shape (4, rows); error is the root of
+# the mean squared deviation.
 
-    Attributes:
-        k, constant, rise: of each curve, shape (rows,).
-        error: root of its mean squared deviation.
-    """
 
-    k: Array
-    constant: Array
-    rise: Array
-    error: Array
-
-    def at(self, n: Array) -> Array:
-        """Give log t(n), shape (rows, n)."""
-        k = self.k[:, None]
-        found: Array = self.constant[:, None] - np.log(np.minimum(n, k)) + np.where(n > k, self.rise[:, None], 0.0)
-        return found
-
-    def where(self, chosen: npt.NDArray[np.bool_], other: _Curves) -> _Curves:
-        """These where ``chosen``, the others elsewhere."""
-        pairs = zip(self._all(), other._all(), strict=True)
-        return _Curves(*(np.where(chosen, own, others) for own, others in pairs))
-
-    def _all(self) -> tuple[Array, Array, Array, Array]:
-        return self.k, self.constant, self.rise, self.error
+def _log_t(n: Array, k: Array, constant: Array, rise: Array) -> Array:
+    """The curves log t(n) = constant - log min(n, k), and ``rise`` more where n > k; shape (rows, n)."""
+    k = k[:, None]
+    found: Array = constant[:, None] - np.log(np.minimum(n, k)) + np.where(n > k, rise[:, None], 0.0)
+    return found
 
 
 def _saturated(k: float, n: Array) -> int | None:
     return max(2, math.ceil(k)) if math.ceil(k) < n[-1] else None
 
 
-def _best(n: Array, y: Array) -> _Curves:
-    """The form for which the medians speak. ``y``: log t, shape (rows, n)."""
-    whole = _least([_with_knee(n, y, np.full(len(y), float(k))) for k in range(1, int(n[-1]) + 1)])
-    free = _least([_with_split(n, y, place) for place in range(1, len(n))])
-    return free.where(_aicc(len(n), free.error, 3) < _aicc(len(n), whole.error, 2), whole)
+def _best(n: Array, y: Array) -> Array:
+    """The form that the medians speak for. ``y``: log t, shape (rows, n)."""
+
+    def least(best: Array, other: Array) -> Array:
+        return np.where(other[3] < best[3], other, best)
+
+    whole = reduce(least, [_with_knee(n, y, np.full(len(y), float(k))) for k in range(1, int(n[-1]) + 1)])
+    free = reduce(least, [_with_split(n, y, place) for place in range(1, len(n))])
+    return np.where(_aicc(len(n), free[3], 3) < _aicc(len(n), whole[3], 2), free, whole)
 
 
-def _least(found: Sequence[_Curves]) -> _Curves:
-    best = found[0]
-    for other in found[1:]:
-        best = other.where(other.error < best.error, best)
-    return best
-
-
-def _with_knee(n: Array, y: Array, k: Array) -> _Curves:
+def _with_knee(n: Array, y: Array, k: Array) -> Array:
     own = y + np.log(np.minimum(n, k[:, None]))
-    return _Curves(k, own.mean(axis=1), np.zeros(len(y)), own.std(axis=1))
+    return np.stack([k, own.mean(axis=1), np.zeros(len(y)), own.std(axis=1)])
 
 
-def _with_split(n: Array, y: Array, place: int) -> _Curves:
-    """The best curve that falls over the first ``place`` of n, and is level over the others, wherever that is.
+def _with_split(n: Array, y: Array, place: int) -> Array:
+    """The best curve that falls over the first ``place`` of n and is level over the others, wherever that is.
 
     Between the last of the first and the first of the others that is a real knee, above it a rise; below both no form
-    of ours can be, and the best one stands at the border.
+    of ours can be, and the best one has its knee at the first of the others.
     """
     last, following = float(n[place - 1]), float(n[place])
     constant, level = (y[:, :place] + np.log(n[:place])).mean(axis=1), y[:, place:].mean(axis=1)
     log_k = np.minimum(constant - level, math.log(following))
     rise = np.maximum(math.log(last) - log_k, 0.0)
-    free = _Curves(np.maximum(np.exp(log_k), last), constant, rise, np.zeros(len(y)))
-    free = replace(free, error=np.sqrt(((y - free.at(n)) ** 2).mean(axis=1)))
+    k = np.maximum(np.exp(log_k), last)
+    error = np.sqrt(((y - _log_t(n, k, constant, rise)) ** 2).mean(axis=1))
     border = _with_knee(n, y, np.full(len(y), following))
-    return border.where(constant - level >= math.log(following), free)
+    return np.where(constant - level >= math.log(following), border, np.stack([k, constant, rise, error]))
 
 
 def _aicc(count: int, error: Array, parameters: int) -> Array:
-    """Akaike's criterion for few data: lower is better."""
+    """Akaike's criterion corrected for few data: lower is better."""
     if count - parameters < 2:
         return np.full(len(error), np.inf)
     likelihood: Array = count * np.log(error**2 + _FLOOR**2)
@@ -184,8 +164,8 @@ def _aicc(count: int, error: Array, parameters: int) -> Array:
 def _resampled(n: Array, logs: Sequence[Array], off: Array, resamples: int, random: np.random.Generator) -> Array:
     """Medians of resampled repeats, shape (resamples, n).
 
-    Few repeats tell too little of their own noise (equal ones none at all), so the deviations from the medians are
-    pooled over all n; and what the fit leaves unexplained beyond that counts as noise of an n as a whole.
+    Few repeats tell too little of their own noise, so deviations from the medians are pooled over all n; what the fit
+    leaves unexplained beyond that counts as noise of an n as a whole.
     """
     pool = np.concatenate([(own - np.median(own)) * _widened(len(own), 1) for own in logs])
     expected = float(np.mean([pool.var() * math.pi / 2 / len(own) for own in logs]))  # of a median
@@ -196,5 +176,5 @@ def _resampled(n: Array, logs: Sequence[Array], off: Array, resamples: int, rand
 
 
 def _widened(count: int, parameters: int) -> float:
-    """Deviations from a fit to ``count`` numbers are too small by this."""
+    """By how much deviations from a fit to ``count`` numbers are too small."""
     return math.sqrt(count / (count - parameters)) if count > parameters else 1.0

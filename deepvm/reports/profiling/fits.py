@@ -20,7 +20,7 @@ def print_fit(fit: Fit, name: str) -> None:
         fit: what to print.
         name: what the points are called.
     """
-    from deepvm.profiling.fit.advice import next_step
+    from deepvm.profiling.fit.speedup_fit import next_step
     from deepvm.profiling.fit.speedup_models import best_first
 
     counts = f"{counted(len(fit.points), 'measurement')} at {counted(len(fit.sizes), 'size')}"
@@ -59,7 +59,6 @@ def _print_band(fit: Fit) -> None:
 
 
 def _verdict(fit: Fit) -> list[str]:
-    from deepvm.profiling.fit.advice import trusted_to
     from deepvm.profiling.fit.confidence_band import SHARE
     from deepvm.profiling.fit.diagnostics import CLOSE
     from deepvm.profiling.fit.speedup_models import best_first, comparable
@@ -81,7 +80,7 @@ def _verdict(fit: Fit) -> list[str]:
     at = next(p for p in fit.band_points() if p.n == largest)
     return [
         f"Verdict: {better}.",
-        f"Trust: up to n = {trusted_to(fit)}, measured up to {largest}. S({largest}) is "
+        f"Trust: up to n = {fit.trusted_to}, measured up to {largest}. S({largest}) is "
         f"{at.low:.4g} to {at.high:.4g} ({100 * SHARE:.0f} % band, if the law is right).",
         f"Use: {_use(fit)}.",
     ]

@@ -18,9 +18,9 @@ from support.published import FIGURE_5, G4DN, HELD_OUT, SIZES, TABLE_IV, logisti
 
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup
 from deepvm.errors import RequestError
-from deepvm.profiling.fit.advice import next_step, trusted_to
+from deepvm.profiling.fit import speedup_models
 from deepvm.profiling.fit.diagnostics import doubts
-from deepvm.profiling.fit.speedup_fit import Fit, fit_curve
+from deepvm.profiling.fit.speedup_fit import Fit, fit_curve, next_step
 from deepvm.profiling.fit.speedup_models import ALPHA_BETA, AMDAHL, LAWS, LOGISTIC, USL, Law, aicc, fit_law
 
 N = np.array(SIZES, dtype=np.float64)
@@ -46,6 +46,10 @@ def quick(points: Points, up_to: int | None = None) -> Fit:
     return fit_curve(points, up_to=up_to, resamples=4)
 
 
+def ring(points: Points) -> RingSpeedup:
+    return RingSpeedup(**quick(points).document()["ring"])
+
+
 def mean_error(curve: MeasuredSpeedup | RingSpeedup, points: Points) -> float:
     n, s = np.array(points).T
     return float(np.mean(abs(curve.speedup(n) / s - 1)))
@@ -59,8 +63,8 @@ class TestPublished:
         assert found.best.law is LOGISTIC
 
     def test_the_average_of_its_workloads_is_the_papers(self) -> None:
-        fits = [quick(sampled(lambda n, row=row: logistic(n, *row))).hybrid for row in TABLE_IV.values()]
-        means = [float(np.mean([getattr(f, p) for f in fits])) for p in "abc"]
+        fits = [quick(sampled(lambda n, row=row: logistic(n, *row))).document() for row in TABLE_IV.values()]
+        means = [float(np.mean([f[p] for f in fits])) for p in "abc"]
         assert means == pytest.approx(G4DN, rel=1e-3)
 
     @pytest.mark.parametrize("name", FIGURE_5)
@@ -69,13 +73,12 @@ class TestPublished:
         unknown = [p for p in measured(name) if p[0] in HELD_OUT]
         assert len(known) == 6
         assert mean_error(MeasuredSpeedup(tuple(known)), unknown) < 0.05
-        assert mean_error(quick(known).ring, unknown) < 0.05
+        assert mean_error(ring(known), unknown) < 0.05
 
     @pytest.mark.parametrize("name", FIGURE_5)
     def test_the_ring_is_the_one_of_catalogs(self, name: str) -> None:
-        own, theirs = quick(measured(name)).ring, RingSpeedup.fit(measured(name)[1:])
+        own, theirs = ring(measured(name)), RingSpeedup.fit(measured(name)[1:])
         assert (own.c, own.l) == pytest.approx((theirs.c, theirs.l), rel=1e-6)
-        assert own.fitted_to == 32
 
     def test_mean_errors_of_the_four_laws(self) -> None:
         """What recommender.md states: alpha-beta 3 %, logistic 8 %, Amdahl and USL 30 %."""
@@ -91,7 +94,7 @@ class TestPublished:
         found = quick([p for p in measured(name) if p[0] <= 8], up_to=32)
         assert any("n = 32 is 4 x the largest n that was measured (8)" in w for w in found.warnings)
         beyond = [p for p in measured(name) if p[0] > 12]
-        assert 0.05 < mean_error(found.ring, beyond) < 0.4
+        assert 0.05 < mean_error(RingSpeedup(**found.document()["ring"]), beyond) < 0.4
 
     def test_what_the_warning_says_of_a_logistic_to_eight_vms(self) -> None:
         """S(32) of 0.4 to 6 times the truth: nine in ten fits with 5 % noise, and not much less than that."""
@@ -298,9 +301,11 @@ class TestWarnings:
         points = [(n, s * (1.5 if i % 2 else 0.7)) for i, (n, s) in enumerate(RING)]
         assert "% off on average: use the points themselves" in said(points)
 
-    def test_a_search_that_is_cut_off(self) -> None:
+    def test_a_search_that_is_cut_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         n, s = np.array(noisy(LOGISTIC, (0.15, 14.0, 9.0), 0.1)).T
-        cut, whole = fit_law(LOGISTIC, n, s, evaluations=1), fit_law(LOGISTIC, n, s)
+        whole = fit_law(LOGISTIC, n, s)
+        monkeypatch.setattr(speedup_models, "EVALUATIONS", 1)
+        cut = fit_law(LOGISTIC, n, s)
         assert whole.converged
         assert not cut.converged
         assert square(LOGISTIC, cut.values, n, s) == pytest.approx(square(LOGISTIC, whole.values, n, s), rel=1e-3)
@@ -312,7 +317,7 @@ class TestNextStep:
     def test_enough(self) -> None:
         found = fit_curve([*measured("g4dn.xlarge"), (1, 1.01), (1, 0.99)])
         assert next_step(found) == "nothing; up to n = 48 these points are enough"
-        assert trusted_to(found) == 48
+        assert found.trusted_to == 48
 
     def test_the_size_that_is_asked_for(self) -> None:
         assert next_step(quick(RING, up_to=100)).startswith("measure n = 100,")
@@ -320,7 +325,7 @@ class TestNextStep:
     def test_double_where_nothing_bends(self) -> None:
         found = quick(sampled(lambda n: 0.97 * n, (1, 2, 4, 6, 8)))
         assert next_step(found) == "measure n = 16: nothing bends yet at n = 8"
-        assert trusted_to(found) == 8
+        assert found.trusted_to == 8
 
     def test_the_middle_of_the_widest_gap(self) -> None:
         curve = lambda n: n / (1 + 0.5 * (n - 1))  # noqa: E731
