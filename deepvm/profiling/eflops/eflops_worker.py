@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,13 +33,7 @@ GRACE_S = 30.0
 """Seconds that processes get to end when the result is there."""
 SETTLE_S = 2.0
 """Seconds in which the others are heard after one process failed."""
-_NO_MEMORY = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory",
-    "cannot allocate memory",
-    "alloc_failed",
-)
+_NO_MEMORY = re.compile(r"out of memory|(can't|cannot) allocate memory|not enough memory|alloc_failed", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -66,15 +60,10 @@ class Task:
 def run_workers(task: Task, say: Callable[[str], None], module: str = MODULE) -> dict[str, Any]:
     """Start the processes and wait for what rank 0 finds; when this returns or raises, none is left.
 
-    Args:
-        task: what they do; ``task.timeout_s`` and a window's length limit how long none of them may say anything.
-        say: gets lines about the progress.
-        module: what they run.
-
     Raises:
         RequestError: the batch does not fit, or an argument cannot be used on this device.
         DataError: the images cannot be read.
-        MeasurementError: one failed, ended without a result, or none was heard from in time.
+        MeasurementError: one failed or ended without a result, or all were silent for ``task.timeout_s`` and a window.
     """
     environment = dict(os.environ)
     if task.processes > 1 and sys.platform == "linux":
@@ -125,7 +114,6 @@ def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dic
 
 
 def _failure(message: Message, rank: int, task: Task) -> tuple[int, DeepVMError]:
-    """What a process told of its error in :func:`main`."""
     match message["kind"]:
         case "request":
             return 0, RequestError(message["option"], message["value"], message["allowed"])
@@ -134,8 +122,7 @@ def _failure(message: Message, rank: int, task: Task) -> tuple[int, DeepVMError]
     return 2, _broken(f"failed: {message['reason']}", rank, task)
 
 
-def _ended(code: int, said: tuple[str, ...], rank: int, task: Task) -> tuple[int, DeepVMError]:
-    """A process that ended and has not told why."""
+def _ended(code: int, said: Sequence[str], rank: int, task: Task) -> tuple[int, DeepVMError]:
     if code == -signal.SIGKILL:
         return 0, _too_large(task, "the process was killed, as Linux does where memory runs out")
     how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
@@ -160,10 +147,7 @@ def _too_large(task: Task, why: str) -> RequestError:
 
 
 def work(task: Task, rank: int, rendezvous: Path) -> None:
-    """Train and tell; rank 0 tells for all.
-
-    Events are ``alive`` from all, ``say`` with a ``line``, and at the end ``found`` with the numbers in ``found``.
-    """
+    """Train, and tell ``alive`` after each run; rank 0 tells for all what to ``say`` and, in the end, what is ``found``."""
     import torch
 
     from deepvm.profiling.hosts.machine import describe
@@ -207,11 +191,7 @@ def work(task: Task, rank: int, rendezvous: Path) -> None:
 
 
 def _made(workload: Workload, *, count: bool) -> tuple[nn.Module, int]:
-    """The model and, where they are to be counted, the operations of its forward pass for one image.
-
-    Raises:
-        RequestError: a model of the user's own cannot be made or counted.
-    """
+    """The model and, where they are to be counted, the operations of its forward pass for one image."""
     from deepvm.profiling.workload.models import build, forward_flops
 
     try:
@@ -239,7 +219,7 @@ def _tell(error: Exception, task: Task) -> None:
     elif isinstance(error, DataError):
         emit("failed", kind="data", reason=str(error))
     # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise has no type.
-    elif isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
+    elif isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
         # Where in torch's source the processor's allocator gave up helps nobody here.
         _tell(_too_large(task, re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", reason)), task)
     else:

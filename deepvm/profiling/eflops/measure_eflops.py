@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,8 @@ from deepvm.profiling.workload.windows import Window, median_speed, spread
 MODULE = "deepvm.profiling.eflops.measure_eflops"
 PASSES = 3
 """Training over the forward pass: the gradients by a layer's input and by its weights have as many operations each."""
-LEAST_WINDOWS, MOST_WINDOWS = 3, 1000
-"""Two windows say that something is wrong, but not which of them."""
+LEAST_WINDOWS = 3
+"""Two windows show that one is off, but not which."""
 WIDE_SPREAD = 0.10
 """A spread above it gets a warning."""
 WINDOWS, SECONDS, TIMEOUT_S = 5, 2.0, 600.0
@@ -82,23 +81,18 @@ class Eflops:
         return spread(self.windows)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self) -> Iterator[str]:
         """Why the number may not be what the machine can do, each with the next step."""
-        found = []
         if not self.steady:
-            found.append(
+            yield (
                 f"the speed still changed after {len(self.warm_up)} windows of warm-up; "
                 "end what else runs here, or take longer windows with --seconds"
             )
         if self.spread > WIDE_SPREAD:
-            found.append(
-                f"the windows differ by {self.spread:.0%}; end what else runs here, or measure more with --windows"
-            )
-        if self.device == "cuda" and self.processes < len(self.machine["gpus"]):
-            found.append(
-                f"{self.processes} of {len(self.machine['gpus'])} GPUs were measured; leave --processes out to use all"
-            )
-        return tuple(found)
+            yield f"the windows differ by {self.spread:.0%}; end what else runs here, or measure more with --windows"
+        gpus = len(self.machine["gpus"])
+        if self.device == "cuda" and self.processes < gpus:
+            yield f"{self.processes} of {gpus} GPUs were measured; leave --processes out to use all"
 
     def document(self) -> dict[str, object]:
         """The measurement as JSON has it, raw windows included."""
@@ -143,9 +137,9 @@ def measure_eflops(
         device: ``cpu``, ``cuda``, or ``auto`` for the GPUs where there are any.
         dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision.
         optimizer: ``adam`` or ``sgd``.
-        processes: one for each GPU, and one on the CPU, unless given; on the CPU they share its cores.
-        data: a folder that :func:`~deepvm.profiling.workload.images.read_images` reads; random images unless given.
-        seconds: a window lasts at least.
+        processes: on the CPU they share its cores; one for each GPU, or one on the CPU, unless given.
+        data: a folder for :func:`~deepvm.profiling.workload.images.read_images`; random images unless given.
+        seconds: the least length of a window.
         timeout_s: of silence, beyond a window's length, after which the processes are ended.
         say: gets lines about the progress.
 
@@ -173,7 +167,10 @@ def measure_eflops(
         data=str(data.absolute()) if data else "",
         modules=os.getcwd() if ":" in model else "",
     )
-    where = f"{count} GPU{'s' * (count > 1)}" if device == "cuda" else _on_cpu(task)
+    each = f"{task.threads} thread{'s' * (task.threads > 1)}"
+    where = f"{count} processes of {each} each" if count > 1 else f"{each} of the CPU"
+    if device == "cuda":
+        where = f"{count} GPU{'s' * (count > 1)}"
     say(f"{model}: {batch} images of {resolution} x {resolution}, {dtype}, {optimizer}, on {where}")
     found = run_workers(task, lambda line: say(f"{model}: {line}"))
     found |= {name: [Window(**w) for w in found[name]] for name in ("warm_up", "windows")}
@@ -181,14 +178,10 @@ def measure_eflops(
 
 
 def check_numbers(batch: int, resolution: int, windows: int, seconds: float, timeout_s: float = TIMEOUT_S) -> None:
-    """Refuse numbers with which :func:`measure_eflops` cannot measure on any machine.
-
-    Raises:
-        RequestError: names the number and its limits.
-    """
+    """Raise a RequestError for numbers with which :func:`measure_eflops` cannot measure on any machine."""
     _check_whole("batch", batch, 2, 65536, "; batch normalisation needs two images")
     _check_whole("resolution", resolution, 32, 2048)
-    _check_whole("windows", windows, LEAST_WINDOWS, MOST_WINDOWS)
+    _check_whole("windows", windows, LEAST_WINDOWS, 1000)
     for option, value, least, most in (("seconds", seconds, 0.001, 600), ("timeout", timeout_s, 1, 86400)):
         if not least <= value <= most:
             raise RequestError(option, value, f"seconds from {least} to {most}")
@@ -213,11 +206,6 @@ def _devices(device: str, processes: int | None) -> tuple[str, int]:
     return ("cuda", processes or gpus) if gpus else ("cpu", processes or 1)
 
 
-def _on_cpu(task: Task) -> str:
-    each = f"{task.threads} thread{'s' * (task.threads > 1)}"
-    return f"{task.processes} processes of {each} each" if task.processes > 1 else f"{each} of the CPU"
-
-
 def _check_whole(option: str, value: int, least: int, most: int, why: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise RequestError(option, value, f"a whole number from {least} to {most}{why}")
@@ -229,42 +217,24 @@ def _check_whole(option: str, value: int, least: int, most: int, why: str = "") 
 def measure_eflops_on(
     host: Host, launcher: Launcher, options: Mapping[str, Any], *, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """Measure on a host.
-
-    Args:
-        host: where.
-        launcher: how commands get there.
-        options: of :func:`measure_eflops`, as JSON has them.
-        say: gets lines about the progress.
-
-    Returns:
-        The document, see :meth:`Eflops.document`.
+    """:meth:`Eflops.document` of a host, with ``options`` of :func:`measure_eflops` as JSON has them.
 
     Raises:
         MeasurementError: it failed there, or the host fell silent; says why.
     """
-    command = launcher.command(host, MODULE, [json.dumps(dict(options))])
-    with Coordinator([(host, command)]) as running:
-        while (message := running.answer(0, _limit_s(options)))["event"] == "say":
+    # A slow step makes a window longer than it need be, and the warm-up takes as long as some windows.
+    limit_s = _HOST_S + 4 * float(options.get("seconds", SECONDS)) * int(options.get("windows", WINDOWS))
+    order = json.dumps({"options": dict(options), "limit_s": limit_s})
+    with Coordinator([(host, launcher.command(host, MODULE, [order]))]) as running:
+        while (message := running.answer(0, limit_s))["event"] == "say":
             say(str(message["line"]))
     return dict(message["document"])
 
 
-def _limit_s(options: Mapping[str, Any]) -> float:
-    # A slow step makes a window longer than it need be, and the warm-up takes as long as some windows.
-    return _HOST_S + 4 * float(options.get("seconds", SECONDS)) * int(options.get("windows", WINDOWS))
-
-
-def main() -> int:
-    """The command on the host; its one argument is JSON: the options of a measurement."""
-    options = json.loads(sys.argv[1])
-
-    def work(_: object) -> None:
-        found = measure_eflops(**options, say=lambda line: emit("say", line=line))
-        emit("measured", document=found.document())
-
-    return agent(_limit_s(options), work)
+def _work(order: Mapping[str, Any], _: object) -> None:
+    found = measure_eflops(**order["options"], say=lambda line: emit("say", line=line))
+    emit("measured", document=found.document())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    agent(_work)

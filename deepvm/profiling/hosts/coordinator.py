@@ -1,7 +1,7 @@
 """Run one program on each of several hosts: start it, read its JSON lines, send it orders, and end it for certain.
 
-A program's standard input stays open for as long as it may run; :mod:`deepvm.profiling.hosts.watchdog` is the other
-end. Every wait here has a limit.
+A program may run while its standard input is open; :mod:`deepvm.profiling.hosts.watchdog` is the other end. Every wait
+has a limit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from deepvm.errors import MeasurementError, RequestError
@@ -43,10 +43,11 @@ class _Member:
     unread: deque[Message] = field(default_factory=deque)
 
 
-class Coordinator:
+class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
     """One command on each of several hosts; leaving the ``with`` block ends all of them.
 
-    Follow all of them with :meth:`next_message`, or ask them one by one with :meth:`answer` and :meth:`collect`.
+    Follow all of them with :meth:`next_message`, or ask them one by one with :meth:`answer` and :meth:`collect`. A host
+    is named by its place in ``commands``.
     """
 
     def __init__(
@@ -67,61 +68,56 @@ class Coordinator:
         Raises:
             RequestError: a program cannot be started.
         """
-        self._hear, self._environment, self._folder = hear, environment, folder
+        self._hear = hear
         self._messages: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._members: list[_Member] = []
+        # A session of its own: Ctrl-C comes to this process alone, which then ends the others in good order.
+        popen = partial(subprocess.Popen[Any], start_new_session=True, env=environment, cwd=folder)
         try:
-            for place, (host, words) in enumerate(commands):
-                self._start(place, host, list(words))
+            for host, words in commands:
+                self._start(host, words, popen)
         except BaseException:
             self.stop(0)
             raise
 
-    def _start(self, place: int, host: Host, words: list[str]) -> None:
-        pipe = subprocess.PIPE
+    def _start(self, host: Host, words: Sequence[str], popen: Callable[..., Any]) -> None:
         try:
-            process = subprocess.Popen(
-                words,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                # A session of its own: Ctrl-C comes to this process alone, which then ends the others in good order.
-                start_new_session=True,
-                env=self._environment,
-                cwd=self._folder,
+            process: subprocess.Popen[bytes] = popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         except OSError as error:
             raise RequestError("launcher", words[0], f"a program that can be started ({error.strerror})") from None
-        member = _Member(host, process)
+        place, member = len(self._members), _Member(host, process)
         self._members.append(member)
-        assert process.stdout is not None and process.stderr is not None
         readers = [
-            threading.Thread(target=self._read_messages, args=(place, process.stdout), daemon=True),
-            threading.Thread(target=self._read_text, args=(member, process.stderr), daemon=True),
+            threading.Thread(target=_read, args=(process.stdout, partial(self._take_message, place)), daemon=True),
+            threading.Thread(target=_read, args=(process.stderr, partial(self._take_text, member)), daemon=True),
         ]
         for thread in (*readers, threading.Thread(target=self._wait, args=(place, process, readers), daemon=True)):
             thread.start()
 
-    def _read_messages(self, place: int, source: IO[bytes]) -> None:
-        with source, contextlib.suppress(OSError, ValueError):
-            while line := source.readline(_LONGEST_LINE):
-                if (message := _parsed(line.decode(errors="replace"))) is not None:
+    def _take_message(self, place: int, line: str) -> None:
+        if line.startswith(MARK):
+            with contextlib.suppress(ValueError):
+                message = json.loads(line[len(MARK) :])
+                if isinstance(message, dict) and isinstance(message.get("event"), str):
                     self._messages.put((place, message))
 
-    def _read_text(self, member: _Member, source: IO[bytes]) -> None:
-        with source, contextlib.suppress(OSError, ValueError):
-            while line := source.readline(_LONGEST_LINE):
-                text = line.decode(errors="replace").rstrip()
-                if text:
-                    member.tail.append(text)
-                if text and (hear := self._hear) is not None:
-                    hear(f"[{member.host.name}] {text}")
+    def _take_text(self, member: _Member, line: str) -> None:
+        if text := line.rstrip():
+            member.tail.append(text)
+            if (hear := self._hear) is not None:
+                hear(f"[{member.host.name}] {text}")
 
     def _wait(self, place: int, process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:
         code = process.wait()
         for reader in readers:  # what was said before the end comes before it; a grandchild may hold the pipe longer
             reader.join(1.0)
-        reason = f"{_ending(code)}{self.last(place)}"
+        how = f"ended with exit code {code}"
+        if code < 0:
+            names = {number.value: number.name for number in signal.Signals}
+            how = f"was killed by {names.get(-code, f'signal {-code}')}"
+        reason = f"its command {how}{self._last(place)}"
         self._messages.put((place, {"event": "ended", "reason": reason, "code": code}))
 
     def next_message(self, deadline: float) -> tuple[int, Message] | None:
@@ -137,13 +133,8 @@ class Coordinator:
     def answer(self, place: int, limit_s: float, name: str = "") -> Message:
         """The next message of one host; what the others say meanwhile is kept for them.
 
-        Args:
-            place: of the host.
-            limit_s: to wait for it.
-            name: what to call the host in an error; its own name unless given.
-
         Raises:
-            MeasurementError: it failed, has ended, or said nothing in time.
+            MeasurementError: it failed, has ended, or said nothing for ``limit_s``; calls it ``name``, if given.
         """
         answers, failed = self.collect([place], limit_s)
         if failed:
@@ -191,15 +182,14 @@ class Coordinator:
         """The last lines that a host has printed for people."""
         return tuple(self._members[place].tail)[-lines:]
 
-    def last(self, place: int) -> str:
-        """The last of these lines with a word in it, to follow a reason; "" when there is none."""
+    def _last(self, place: int) -> str:
         words = (line for line in reversed(self._members[place].tail) if any(map(str.isalnum, line)))
         line = next(words, "")
         return f"; it said last: {line[:200]}" if line else ""
 
     def silence(self, place: int, limit_s: float) -> str:
         """What to say of a host that has said nothing for so long."""
-        return f"nothing was heard from it for {limit_s:g} s{self.last(place)}"
+        return f"nothing was heard from it for {limit_s:g} s{self._last(place)}"
 
     def wait(self, limit_s: float) -> None:
         """Give the commands time to end by themselves."""
@@ -229,32 +219,12 @@ class Coordinator:
                 with contextlib.suppress(OSError):
                     os.killpg(member.process.pid, number)
 
-    def __enter__(self) -> Coordinator:
-        """Itself; the commands run already."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End everything."""
         self.stop()
 
 
-def _parsed(line: str) -> Message | None:
-    """The message in a line of output, None for what is printed for people."""
-    if not line.startswith(MARK):
-        return None
-    try:
-        message = json.loads(line[len(MARK) :])
-    except ValueError:
-        return None
-    return message if isinstance(message, dict) and isinstance(message.get("event"), str) else None
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"its command ended with exit code {code}"
-    try:
-        return f"its command was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"its command was killed by signal {-code}"
+def _read(source: IO[bytes], take: Callable[[str], None]) -> None:
+    with source, contextlib.suppress(OSError, ValueError):
+        while line := source.readline(_LONGEST_LINE):
+            take(line.decode(errors="replace"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,8 @@ class Host:
     """One machine.
 
     Attributes:
-        name: what stands for ``{host}`` in the launcher's template.
-        address: where the others reach it; found out when empty.
-        slots: processes that train on it, one for each GPU; found out when 0.
+        name: replaces ``{host}`` in the launcher's template. address: where the others reach it; "" to find out.
+        slots: processes that train on it, one for each GPU; 0 to find out.
     """
 
     name: str
@@ -38,10 +38,10 @@ class Host:
 
 
 def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
-    """Names that are separated by commas; ``option`` is what they were given for.
+    """Names separated by commas, given for ``option``.
 
     Raises:
-        RequestError: no name, something that is none, or one twice.
+        RequestError: no name, an invalid one, or one twice.
     """
     names = [n.strip() for n in text.split(",") if n.strip()]
     for name in names:
@@ -51,10 +51,10 @@ def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
 
 
 def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
-    """A file as torchrun's or MPI's host files: one host a line, ``slots=`` and ``address=`` behind it, ``#`` comments.
+    """A host file as of torchrun or MPI: one host a line, then ``slots=`` and ``address=``; ``#`` begins comments.
 
     Raises:
-        RequestError: there is no such file, or no host in it, or one twice.
+        RequestError: no such file, no host in it, or one twice.
         CatalogFormatError: it cannot be read, or lines are no hosts: names each by its number.
     """
     try:
@@ -64,11 +64,9 @@ def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
     hosts: list[Host] = []
     problems: list[Problem] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
         try:
-            hosts.append(_host(words))
+            if words := line.partition("#")[0].split():
+                hosts.append(_host(*words))
         except ValueError as error:
             problems.append(Problem(f"line {number}", repr(line.strip()[:80]), str(error)))
     if problems:
@@ -76,8 +74,7 @@ def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
     return _distinct(hosts, option)
 
 
-def _host(words: Sequence[str]) -> Host:
-    name, *keys = words
+def _host(name: str, *keys: str) -> Host:
     if "<" in name:
         raise ValueError("a placeholder: fill in the address of the VM")
     if not _NAME.fullmatch(name):
@@ -97,12 +94,10 @@ def _host(words: Sequence[str]) -> Host:
 def _distinct(hosts: Sequence[Host], option: str) -> tuple[Host, ...]:
     if not 1 <= len(hosts) <= MOST_HOSTS:
         raise RequestError(option, f"{len(hosts)} hosts", f"1 to {MOST_HOSTS} hosts, {_A_LINE}")
-    names = [h.name for h in hosts]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(h.name for h in hosts).items():
+        if count > 1:
             raise RequestError(option, name, "each host once: two processes on one VM are not two VMs")
     if len({h.slots for h in hosts}) > 1:
-        raise RequestError(
-            option, "different slots", "the same slots= for all hosts, as the VMs of one cluster are alike"
-        )
+        alike = "the same slots= for all hosts, as the VMs of one cluster are alike"
+        raise RequestError(option, "different slots", alike)
     return tuple(hosts)

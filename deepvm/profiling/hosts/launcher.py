@@ -13,9 +13,9 @@ from deepvm.errors import RequestError
 from deepvm.profiling.hosts.host_list import Host
 
 PRESETS = {
-    # ServerAlive: a machine that is gone without a word is noticed after a minute, not after hours.
+    # ServerAlive: a machine that is silently gone is noticed after a minute, not after hours.
     "ssh": "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o ServerAliveCountMax=4 {host}",
-    # A host name of its own as well: MPI takes processes with one host name for those of one machine.
+    # A host name of its own as well: to MPI, processes with one host name are on one machine.
     "netns": """ip netns exec {host} unshare --uts sh -c 'hostname "$0" && exec "$@"' {host}""",
     "local": "",
 }
@@ -31,41 +31,36 @@ class Launcher:
     Attributes:
         words: the template, split as a shell would. python: the interpreter there. folder: where it is started.
         quoted: whether a shell on the host reads the command: it goes as one word, quoted for that shell.
-        name: of the preset, or ``own``.
+        local: whether all hosts are this machine, and their names only names.
     """
 
     words: tuple[str, ...]
     python: str
     folder: str
     quoted: bool
-    name: str
-
-    @property
-    def local(self) -> bool:
-        """Whether all hosts are this machine, and their names only names."""
-        return self.name == "local"
+    local: bool
 
     @classmethod
     def parse(cls, template: str, python: str = "", folder: str = "") -> Launcher:
         """Read a preset's name, or a template.
 
-        The command is appended to the template's words, or stands as one word in the place of ``{command}``. It is
-        quoted for a shell there, and behind ``ssh`` and ``rsh``, which hand it to one.
+        The command is appended to the template, or replaces ``{command}`` as one word. It is quoted there, and behind
+        ``ssh`` and ``rsh``, which hand it to a shell.
 
         Args:
             template: ``ssh``, ``netns``, ``local``, or words with ``{host}`` in them.
-            python: the interpreter on the hosts. This one for ``netns`` and ``local``, else ``python3`` unless given.
-            folder: where the command is started on the hosts; where the launcher starts it unless given.
+            python: on the hosts; this interpreter for ``netns`` and ``local``, else ``python3``, unless given.
+            folder: where the command starts on the hosts; where the launcher starts it unless given.
 
         Raises:
             RequestError: no ``{host}`` in it, unbalanced quotes, or no such program or interpreter here.
         """
-        name = template if template in PRESETS else "own"
+        local, here = template == "local", template in ("netns", "local")
         try:
             words = shlex.split(PRESETS.get(template, template))
         except ValueError as error:
             raise RequestError("launcher", template, f"balanced quotes ({error})") from None
-        if name != "local" and not any(HOST in w for w in words):
+        if not local and not any(HOST in w for w in words):
             known = ", ".join(PRESETS)
             raise RequestError("launcher", template, f"{known}, or a command with {HOST} in it, such as 'ssh {HOST}'")
         if words and HOST not in words[0] and shutil.which(words[0]) is None:
@@ -73,10 +68,10 @@ class Launcher:
         if any(COMMAND in w and w != COMMAND for w in words) or words.count(COMMAND) > 1:
             raise RequestError("launcher", template, f"{COMMAND} once and as a word of its own, or not at all")
         quoted = COMMAND in words or bool(words) and os.path.basename(words[0]) in _SHELLS
-        python = python or (sys.executable if name in ("netns", "local") else "python3")
-        if name in ("netns", "local") and not folder and shutil.which(python) is None:
+        python = python or (sys.executable if here else "python3")
+        if here and not folder and shutil.which(python) is None:
             raise RequestError("python", python, "a Python of this machine that can be started")
-        return cls(tuple(words), python, folder, quoted, name)
+        return cls(tuple(words), python, folder, quoted, local)
 
     def command(self, host: Host, module: str, arguments: Sequence[str]) -> list[str]:
         """The words to start here, so that ``python -m module arguments`` runs on the host."""

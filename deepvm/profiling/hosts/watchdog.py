@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from deepvm.errors import DeepVMError
+
 MARK = "@deepvm "
 """Begins the lines that are meant for whoever started this process; all others are meant for people."""
 MOST_REASON = 600
@@ -58,15 +60,16 @@ def held(limit_s: float) -> Iterator[queue.SimpleQueue[str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def agent(limit_s: float, work: Callable[[queue.SimpleQueue[str]], None]) -> int:
-    """Do a host's work under :func:`held`; returns the exit code. An error is told as the event ``failed``."""
-    with held(limit_s) as lines:
+def agent(work: Callable[[dict[str, Any], queue.SimpleQueue[str]], None]) -> NoReturn:
+    """The program of a host: its argument is an order in JSON with a ``limit_s``; an error is the event ``failed``."""
+    order = json.loads(sys.argv[1])
+    with held(order["limit_s"]) as lines:
         try:
-            work(lines)
+            work(order, lines)
         except Exception as error:  # whatever it is, the reason goes to who waits for it
             emit("failed", reason=reason_of(error))
-            return 1
-    return 0
+            sys.exit(1)
+    sys.exit()
 
 
 def emit(event: str, **facts: Any) -> None:
@@ -82,8 +85,8 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return f"{sys.executable} has no torch: install deepvm[train] for it on this host"
     text = " ".join(str(error).split())
-    name = type(error).__name__
-    return f"{name}: {text}"[:MOST_REASON] if text else name
+    kind = "" if isinstance(error, DeepVMError) else type(error).__name__  # our own are written for people
+    return ": ".join(filter(None, (kind, text)))[:MOST_REASON]
 
 
 def _watch(parent: int, deadline: float, lines: queue.SimpleQueue[str], tidy: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,10 +76,8 @@ def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
     """
     limit = setup.start_s + MARGIN_S + setup.pushes_s + SLACK_S
     hosts = (setup.receiver, *setup.senders)
-    commands = [
-        (host, setup.launcher.command(host, AGENT, ["send" if place else "receive", f"{limit:g}"]))
-        for place, host in enumerate(hosts)
-    ]
+    orders = [json.dumps({"work": "send" if place else "receive", "limit_s": limit}) for place in range(len(hosts))]
+    commands = [(host, setup.launcher.command(host, AGENT, [o])) for host, o in zip(hosts, orders, strict=True)]
     places = {host.name: place for place, host in enumerate(hosts) if place}
     receiver = f"receiver {setup.receiver.name}"
     with Coordinator(commands, hear) as programs:

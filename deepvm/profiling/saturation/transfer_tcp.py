@@ -12,7 +12,6 @@ import json
 import os
 import selectors
 import socket
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from deepvm.checkpoint.network.protocol import Channel, Kind, admit, introduce, tune
-from deepvm.errors import CheckpointError
+from deepvm.errors import CheckpointError, MeasurementError
 from deepvm.profiling.hosts.machine import boot_id, own_addresses
-from deepvm.profiling.hosts.watchdog import MOST_REASON, emit, hold
+from deepvm.profiling.hosts.watchdog import agent, emit
 
 PIECE = 2**20
-STALL_S = 30.0
-"""A sender of which nothing has come for so long is lost."""
 CONNECT_S = 5.0
 """For one address of the receiver."""
 _STRANGERS = 16
@@ -84,7 +81,7 @@ class Arrivals:
 class Receiver:
     """The one that all push to; it has the clock."""
 
-    def __init__(self, token: bytes, names: Sequence[str], *, stall_s: float = STALL_S) -> None:
+    def __init__(self, token: bytes, names: Sequence[str], *, stall_s: float) -> None:
         """Listen on a free port of all addresses, and let these senders in."""
         self._token, self._names, self._stall_s = token, set(names), stall_s
         self._listener = socket.create_server(("", 0), backlog=128)
@@ -191,11 +188,11 @@ def receive(lines: SimpleQueue[str]) -> None:
 def send(lines: SimpleQueue[str]) -> None:
     """What a sender's program does: it connects, and pushes whenever the receiver says so."""
     first = json.loads(lines.get())
-    sock, channel, address = _connect(first["addresses"], first["port"], bytes.fromhex(first["token"]))
+    sock, channel = _connect(first["addresses"], first["port"], bytes.fromhex(first["token"]))
     channel.send(Kind.HELLO, {"name": first["name"]})
     if channel.receive(idle_s=CONNECT_S).kind is not Kind.WELCOME:
-        raise OSError("the receiver does not want this sender")
-    emit("ready", address=address, boot=boot_id())
+        raise MeasurementError("the receiver does not want this sender")
+    emit("ready", boot=boot_id())
     piece = memoryview(os.urandom(PIECE))  # of zeros, a link that compresses would make nothing
     while True:
         frame = channel.receive(idle_s=first["limit_s"])
@@ -205,7 +202,7 @@ def send(lines: SimpleQueue[str]) -> None:
             left -= sock.send(piece[:left])
 
 
-def _connect(addresses: Sequence[str], port: int, token: bytes) -> tuple[socket.socket, Channel, str]:
+def _connect(addresses: Sequence[str], port: int, token: bytes) -> tuple[socket.socket, Channel]:
     problems = []
     for address in addresses:
         try:
@@ -213,26 +210,15 @@ def _connect(addresses: Sequence[str], port: int, token: bytes) -> tuple[socket.
             tune(sock)
             channel = Channel(sock)
             introduce(channel, token, limit_s=CONNECT_S)
-            return sock, channel, address
+            return sock, channel
         except (OSError, CheckpointError) as error:  # another machine may have that address in its own network
             problems.append(f"{address}: {_why(error)}")
-    raise OSError(f"cannot reach the receiver's port {port}: {'; '.join(problems)}")
+    raise MeasurementError(f"cannot reach the receiver's port {port}: {'; '.join(problems)}")
 
 
 def _why(error: Exception) -> str:
     return str(getattr(error, "strerror", "") or error or type(error).__name__)
 
 
-def main() -> None:
-    """``python -m deepvm.profiling.saturation.transfer_tcp receive|send SECONDS``: for how long it may run."""
-    role, limit_s = sys.argv[1:]
-    lines = hold(float(limit_s))
-    try:
-        (receive if role == "receive" else send)(lines)
-    except (OSError, CheckpointError, ValueError, KeyError) as error:
-        emit("failed", reason=_why(error)[:MOST_REASON])
-        os._exit(1)  # threads that wait for connections hold nothing that is worth waiting for
-
-
 if __name__ == "__main__":
-    main()
+    agent(lambda order, lines: (receive if order["work"] == "receive" else send)(lines))

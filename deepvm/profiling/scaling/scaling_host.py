@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,13 +27,6 @@ PORTS = range(20000, 30000)
 """Below those that Linux gives to outgoing connections: one that was free stays free until torchrun wants it."""
 _CONNECT_S = 4.0
 _LONGEST_HELLO = 256
-
-
-def main() -> int:
-    """The command; returns its exit code."""
-    order = json.loads(sys.argv[1])
-    work = _run if order["work"] == "run" else _probe
-    return agent(order["limit_s"], lambda lines: work(order, lines))
 
 
 def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
@@ -150,4 +142,4 @@ def _card_toward(address: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    agent(lambda order, lines: (_run if order["work"] == "run" else _probe)(order, lines))

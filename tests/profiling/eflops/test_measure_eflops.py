@@ -86,7 +86,7 @@ class TestNumbers:
         assert found.images_per_s == 100
         assert found.eflops == 3 * 1000 * 100
         assert found.spread == pytest.approx(1 / 0.98 - 1 / 1.02)
-        assert found.warnings == ()
+        assert list(found.warnings) == []
 
     @pytest.mark.parametrize(
         ("changes", "words"),

@@ -106,7 +106,7 @@ def test_a_template_gets_words_or_one_word() -> None:
         *("sh", "-c", "py -m m 'a b'", "h1"),
     ]
     assert Launcher.parse("local").command(HOST, "m", []) == [sys.executable, "-m", "m"]
-    assert Launcher.parse("local").name == "local"
+    assert Launcher.parse("local").local and not Launcher.parse("ssh").local
 
 
 @pytest.fixture

@@ -308,7 +308,7 @@ def test_over_mpi_on_this_machine(mpi: None) -> None:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver(b"the token", ["ann"])
+    made = Receiver(b"the token", ["ann"], stall_s=30)
     yield made
     made.close()
 
