@@ -147,7 +147,7 @@ def _too_large(task: Task, why: str) -> RequestError:
 
 
 def work(task: Task, rank: int, rendezvous: Path) -> None:
-    """Train, and tell ``alive`` after each run; rank 0 tells for all what to ``say`` and, in the end, what is ``found``."""
+    """Train and tell that it is ``alive``; rank 0 tells for all what to ``say`` and, at the end, what was ``found``."""
     import torch
 
     from deepvm.profiling.hosts.machine import describe

@@ -13,9 +13,8 @@ from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.errors import MeasurementError
 from deepvm.profiling.hosts.machine import Machine, describe, one_machine
 from deepvm.profiling.saturation.mpirun import mpi_cluster
-from deepvm.profiling.saturation.saturation_coordinator import Cluster, Push, tcp_cluster
 from deepvm.profiling.saturation.saturation_fit import Knee, fit_knee, raw_saturation
-from deepvm.profiling.saturation.setup import Setup
+from deepvm.profiling.saturation.setup import Cluster, Push, Setup, tcp_cluster
 
 _BUSY = 0.8
 _CLEAN = 0.1
@@ -28,8 +27,7 @@ class Saturation:
 
     Attributes:
         times: seconds of each repeat, by n. raw: eq. 14 on their medians. knee: fitted to them.
-        sender_gbps, receiver_gbps: as given or measured; None where neither.
-        measured: which of both are measured.
+        sender_gbps, receiver_gbps: as given or measured; None where neither. measured: those that are.
         local: hosts were one machine: the numbers are those of its memory, or what was set for them.
     """
 
@@ -46,14 +44,11 @@ class Saturation:
 
     def document(self) -> dict[str, Any]:
         """``deepvm.saturation/1``: ``n_sat_knee`` and bounds of ``interval`` are null at or beyond the largest n."""
-        setup = self.setup
+        given = ("transport", "checkpoint_bytes", "sender_type", "receiver_type")
         return {
             "schema_version": DOCUMENT_VERSIONS["saturation"],
-            "local": self.local,  # as a curve of one machine's processes says: nobody saves it by mistake
-            "transport": setup.transport,
-            "checkpoint_bytes": setup.checkpoint_bytes,
-            "sender_type": setup.sender_type,
-            "receiver_type": setup.receiver_type,
+            "local": self.local,
+            **{name: getattr(self.setup, name) for name in given},
             "sender_gbps": self.sender_gbps,
             "receiver_gbps": self.receiver_gbps,
             "gbps_measured": list(self.measured),
@@ -124,15 +119,7 @@ def evaluate(
     busy: float = 0.0,
     local: bool = False,
 ) -> Saturation:
-    """What times tell.
-
-    Args:
-        setup: what was measured.
-        times: seconds of each repeat, by n.
-        warnings: what went wrong meanwhile.
-        busy: the median of what :class:`Push` says.
-        local: whether hosts were found to be one machine.
-    """
+    """What the seconds of each repeat, by n, tell; ``busy`` as of :class:`Push`, ``local``: hosts are one machine."""
     knee = fit_knee(times, seed=setup.seed)
     found = {n: float(f"{8e-9 * setup.checkpoint_bytes / median(own):.4g}") for n, own in times.items()}
     measured = {"sender": found[1]} if setup.sender_gbps is None else {}
@@ -153,7 +140,7 @@ def evaluate(
 
 
 def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy: float, local: bool) -> Iterator[str]:
-    largest = max(times)
+    largest, fewest = max(times), min(map(len, times.values()))
     if setup.launcher.local:
         yield "all senders and the receiver are on this machine: this says nothing of a network"
     elif local:
@@ -170,7 +157,6 @@ def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy
     shortest = min(median(own) for own in times.values())
     if shortest < _SHORT_S:
         yield f"pushes took only {1000 * shortest:.0f} ms, a part of it to begin; a larger --checkpoint-size tells more"
-    fewest = min(len(own) for own in times.values())
     if fewest < 3:
         yield f"{fewest} repeats of some n: the interval is a guess; 5 are better"
     if knee.error > _CLEAN:
@@ -185,19 +171,20 @@ def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy
 def _pushes(
     setup: Setup, cluster: Cluster, say: Callable[[str], None], warn: Callable[[str], None]
 ) -> Iterator[tuple[int, Push]]:
-    """All pushes that came to their end, with their n."""
+    """All pushes that were completed, with their n."""
     order = random.Random(setup.seed)
-    # It does not count: windows are opened, addresses looked up, memory touched.
-    todo = [(0, len(setup.senders))]
-    for repeat in range(1, setup.repeats + 1):
-        sizes = list(range(1, len(setup.senders) + 1))
+    largest = len(setup.senders)
+    # The first does not count: windows are opened, addresses looked up, memory touched.
+    todo = [largest]
+    for _ in range(setup.repeats):
+        sizes = list(range(1, largest + 1))
         order.shuffle(sizes)
-        todo += [(repeat, n) for n in sizes]
+        todo += sizes
     begin = time.monotonic()
-    for done, (repeat, n) in enumerate(todo):
+    for done, n in enumerate(todo):
         while len(cluster.senders) >= 2:
             names = order.sample(cluster.senders, min(n, len(cluster.senders)))
-            if len(names) < n and repeat:
+            if len(names) < n and done:
                 break  # as many are not left
             push = cluster.push(names)
             for name, reason in push.lost.items():
@@ -205,7 +192,7 @@ def _pushes(
                 warn(f"sender {name} was lost in a push of {n}: {reason}; {len(cluster.senders)} are left")
             if not push.lost:
                 left = (time.monotonic() - begin) / (done + 1) * (len(todo) - done - 1)
-                if repeat:
+                if done:
                     say(f"[{done}/{len(todo) - 1}] {n} senders: {push.seconds:.3f} s; about {left:.0f} s left")
                     yield n, push
                 break

@@ -16,8 +16,7 @@ from deepvm.errors import MeasurementError, MissingExtraError, RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launcher import COMMAND, HOST, Launcher, joined
-from deepvm.profiling.saturation.saturation_coordinator import MARGIN_S, SLACK_S, Cluster
-from deepvm.profiling.saturation.setup import Setup
+from deepvm.profiling.saturation.setup import MARGIN_S, SLACK_S, Cluster, Setup
 
 AGENT = "deepvm.profiling.saturation.transfer_mpi"
 # An mpirun whose output nobody reads any more does not tell its ranks that their input is over: should this process be
@@ -30,7 +29,7 @@ _WATCHED = (
 )
 
 _FATAL, _FATAL_S = "MPI_ERRORS_ARE_FATAL", 5.0
-"""What a rank says that cannot begin, and the time in which mpirun then ends by itself."""
+"""What a rank says that cannot begin, and the time in which mpirun should then end by itself."""
 _ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach one another there"
 
 
@@ -47,11 +46,15 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
         program = ["sh", "-c", f"exec {joined(program)}"]
     with tempfile.TemporaryDirectory(prefix="deepvm-mpi-") as folder:
         words = ["sh", "-c", _WATCHED, folder, *_mpirun(setup, Path(folder), program)]
-        fatal = threading.Event()
+        begun = threading.Event()
+
+        def end() -> None:
+            if not begun.is_set():
+                ranks.stop(0)
 
         def listen(line: str) -> None:
-            if _FATAL in line:
-                fatal.set()
+            if _FATAL in line:  # now and then mpirun stays when all ranks have gone, and says nothing more
+                threading.Timer(_FATAL_S, end).start()
             if hear is not None:
                 hear(line)
 
@@ -60,30 +63,13 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
             ranks.send(0, {"senders": names, "stall_s": setup.stall_s, "start_s": setup.start_s})
             # mpirun starts all ranks before the first of them says anything.
             try:
-                with _not_for_ever(ranks, fatal):
-                    found = ranks.answer(0, 2 * setup.start_s + MARGIN_S)
+                found = ranks.answer(0, 2 * setup.start_s + MARGIN_S)
             except MeasurementError as error:
                 raise MeasurementError(f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}") from None
+            finally:
+                begun.set()
             here = [name for name in names if name not in found["lost"]]
             yield Cluster(setup, ranks, "mpirun", here, found["lost"], found["boots"])
-
-
-@contextmanager
-def _not_for_ever(ranks: Coordinator, fatal: threading.Event) -> Iterator[None]:
-    """End an mpirun whose ranks could not begin: now and then it stays when they have gone, and says nothing more."""
-    over = threading.Event()
-
-    def watch() -> None:
-        fatal.wait()
-        if not over.wait(_FATAL_S):
-            ranks.stop(0)
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-        fatal.set()
 
 
 def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:

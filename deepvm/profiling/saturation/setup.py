@@ -1,14 +1,25 @@
-"""What a saturation measurement needs to know."""
+"""What a saturation measurement needs, and its programs on the hosts: how they are started and find one another."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from deepvm.errors import RequestError
+from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.host_list import Host
 from deepvm.profiling.hosts.launcher import Launcher
 
+AGENT = "deepvm.profiling.saturation.transfer_tcp"
+MARGIN_S = 10.0
+"""For an answer to come, beside the time that what it tells of may take."""
+SLACK_S = 60.0
+"""A host ends by itself this much after the time of all pushes, should nobody be able to end it."""
 MOST_REPEATS = 1000
 
 
@@ -18,9 +29,7 @@ class Setup:
 
     Attributes:
         receiver: the host that all push to; ``address``, if any, is where the senders reach it (TCP).
-        senders: hosts; n goes from 1 to their number.
-        launcher: how commands get to hosts.
-        checkpoint_bytes: pushed by all senders together.
+        senders: hosts; n goes from 1 to their number. checkpoint_bytes: pushed by all of them together.
         repeats: of each n. seed: of the order.
         start_s: until all hosts have found each other. limit_s: for one push.
         stall_s: a sender that is silent for so long is lost.
@@ -45,11 +54,7 @@ class Setup:
     receiver_gbps: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured.
-
-        Raises:
-            RequestError: fewer than two senders, a host twice, or a number that is not above 0.
-        """
+        """Raise a RequestError for fewer than two senders, a host twice, or a number beyond its limits."""
         names = [host.name for host in self.senders]
         if len(names) < 2:
             raise RequestError("senders", ",".join(names), "two hosts or more")
@@ -61,16 +66,90 @@ class Setup:
             raise RequestError("repeats", self.repeats, f"a whole number from 1 to {MOST_REPEATS}")
         if self.seed < 0:
             raise RequestError("seed", self.seed, "a whole number from 0")
-        for option, value in (
-            ("start_timeout", self.start_s),
-            ("timeout", self.limit_s),
-            ("sender_gbps", self.sender_gbps),
-            ("receiver_gbps", self.receiver_gbps),
-        ):
+        for option in ("sender_gbps", "receiver_gbps"):
+            value = getattr(self, option)
             if value is not None and not 0 < value < float("inf"):
                 raise RequestError(option, value, "a number above 0")
 
     @property
     def pushes_s(self) -> float:
-        """Seconds that all pushes may take, the one that does not count with them."""
+        """Seconds that all pushes may take, with the one that does not count."""
         return (len(self.senders) * self.repeats + 1) * (self.limit_s + self.stall_s)
+
+
+class Push(NamedTuple):
+    """What one push took.
+
+    Attributes:
+        seconds: from the first start signal to the last byte, by the receiver's clock.
+        busy: the part of it in which the receiving thread used a processor; 0 where that says nothing.
+        lost: why senders have not sent their part, by their names; then the seconds mean nothing.
+    """
+
+    seconds: float
+    busy: float
+    lost: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The programs on all hosts; that of the receiver, or of all, has place 0 of the coordinator.
+
+    Attributes:
+        receiver: what to call place 0 in errors.
+        senders: those that can push. absent: why others never could. boots: what each host's kernel calls its run.
+        places: those of senders with a program of their own.
+    """
+
+    setup: Setup
+    programs: Coordinator
+    receiver: str
+    senders: list[str]
+    absent: Mapping[str, str]
+    boots: Sequence[str]
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    def push(self, names: Sequence[str]) -> Push:
+        """Have these senders push a checkpoint together; raises a MeasurementError if the receiver does not answer."""
+        setup = self.setup
+        self.programs.send(0, {"push": list(names), "bytes": setup.checkpoint_bytes, "limit_s": setup.limit_s})
+        found = self.programs.answer(0, setup.limit_s + setup.stall_s + MARGIN_S, self.receiver)
+        lost = dict(found["lost"])
+        for name in lost.keys() & self.places.keys():
+            lost[name] += f" ({self.programs.ending(self.places[name])})"
+        return Push(found["seconds"], found["busy"], lost)
+
+
+@contextmanager
+def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iterator[Cluster]:
+    """Run :mod:`deepvm.profiling.saturation.transfer_tcp` on all hosts; it ends with the block, whatever happens.
+
+    Raises:
+        MeasurementError: the receiver cannot be used.
+    """
+    limit = setup.start_s + MARGIN_S + setup.pushes_s + SLACK_S
+    hosts = (setup.receiver, *setup.senders)
+    orders = [json.dumps({"work": "send" if place else "receive", "limit_s": limit}) for place in range(len(hosts))]
+    commands = [(host, setup.launcher.command(host, AGENT, [o])) for host, o in zip(hosts, orders, strict=True)]
+    places = {host.name: place for place, host in enumerate(hosts) if place}
+    receiver = f"receiver {setup.receiver.name}"
+    with Coordinator(commands, hear) as programs:
+        deadline = time.monotonic() + setup.start_s
+        # Not among the arguments, which every user of a host can see.
+        first = {"token": secrets.token_hex(32), "stall_s": setup.stall_s, "limit_s": limit}
+        programs.send(0, {**first, "senders": list(places)})
+        found = programs.answer(0, setup.start_s, receiver)
+        # A public name may lead the long way round; the addresses that it has itself come first.
+        own = setup.receiver.address
+        addresses = [own] if own else [*found["addresses"], setup.receiver.plain]
+        for name, place in places.items():
+            programs.send(place, {**first, "name": name, "addresses": addresses, "port": found["port"]})
+        answers, failed = programs.collect(places.values(), max(deadline - time.monotonic(), 1.0))
+        # Whoever is ready has been let in.
+        ready = [name for name, place in places.items() if place in answers]
+        programs.send(0, {"gather": ready, "limit_s": MARGIN_S})
+        here = programs.answer(0, 2 * MARGIN_S, receiver)["here"]
+        absent = {hosts[place].name: why for place, why in failed.items()}
+        absent |= {name: "the receiver does not know it" for name in ready if name not in here}
+        boots = [found["boot"], *(answer["boot"] for answer in answers.values())]
+        yield Cluster(setup, programs, receiver, here, absent, boots, places)

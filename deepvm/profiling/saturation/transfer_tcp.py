@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
@@ -73,7 +74,7 @@ class Arrivals:
         return found
 
     def result(self) -> dict[str, Any]:
-        """A :class:`~deepvm.profiling.saturation.saturation_coordinator.Push`; called by the thread that received."""
+        """A :class:`~deepvm.profiling.saturation.setup.Push`; called by the thread that received."""
         busy = (time.thread_time() - self._cpu) / (time.monotonic() - self._start)
         return {"seconds": self._seconds, "busy": busy, "lost": self.lost}
 
@@ -100,18 +101,13 @@ class Receiver:
         return [name for name in names if name in self._senders]
 
     def _let_in(self) -> None:
-        # A stranger that says nothing must not keep the others waiting: each has a thread, which ends with its proof.
-        room = threading.Semaphore(max(_STRANGERS, 2 * len(self._names)))
-        with self._listener:
+        # Strangers that say nothing must not keep the senders waiting; their threads end when no proof comes.
+        with self._listener, ThreadPoolExecutor(_STRANGERS + len(self._names)) as pool:
             while self._open:
                 with contextlib.suppress(OSError):
-                    sock, _ = self._listener.accept()
-                    if room.acquire(blocking=False):
-                        threading.Thread(target=self._meet, args=(sock, room), daemon=True).start()
-                    else:
-                        sock.close()
+                    pool.submit(self._meet, self._listener.accept()[0])
 
-    def _meet(self, sock: socket.socket, room: threading.Semaphore) -> None:
+    def _meet(self, sock: socket.socket) -> None:
         channel = Channel(sock)
         try:
             tune(sock)
@@ -125,8 +121,6 @@ class Receiver:
                 self._changed.notify_all()
         except (OSError, CheckpointError):
             channel.close()
-        finally:
-            room.release()
 
     def push(self, names: Sequence[str], size: int, limit_s: float) -> Mapping[str, Any]:
         """Have these senders push ``size`` bytes together, at once; returns :meth:`Arrivals.result`."""

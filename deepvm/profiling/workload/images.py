@@ -8,12 +8,12 @@ pickled, and unpickling a file runs what is in it.
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import stat
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,7 @@ _ADVICE = "get the files of the data set again"
 Bytes = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, eq=False)
-class Images:
+class Images(NamedTuple):
     """A data set in memory.
 
     Attributes:
@@ -61,27 +60,28 @@ def read_images(folder: Path) -> Images:
             parts = [_cifar(path) for path in batches]
             labels, pixels = (np.concatenate(rows) for rows in zip(*parts, strict=True))
             return Images("cifar10", pixels, labels)
-        images, names = (_either(place / f"train-{name}-ubyte") for name in ("images-idx3", "labels-idx1"))
+        images, names = (
+            next((path for end in ("", ".gz") if (path := place / f"train-{name}-ubyte{end}").exists()), None)
+            for name in ("images-idx3", "labels-idx1")
+        )
         if images and names:
             return _idx_pair(images, names)
         if images or names:
             raise DataError(f"{place}: has {images or names}, but not the images and labels that belong together")
-    pickled = any(list((folder / name).glob("data_batch_1")) for name in (*_FOLDERS, "cifar-10-batches-py"))
-    why = (
-        "has CIFAR-10's Python version, which is pickled, and unpickling runs what is in a file; get the binary version"
-        if pickled
-        else "has neither data_batch_*.bin (CIFAR-10, binary version) nor train-images-idx3-ubyte and "
+    if any((folder / name / "data_batch_1").exists() for name in (*_FOLDERS, "cifar-10-batches-py")):
+        pickled = "which is pickled, and unpickling runs what is in a file; get the binary version"
+        raise DataError(f"{folder}: has CIFAR-10's Python version, {pickled}")
+    raise DataError(
+        f"{folder}: has neither data_batch_*.bin (CIFAR-10, binary version) nor train-images-idx3-ubyte and "
         "train-labels-idx1-ubyte (Fashion-MNIST); leave --data out to train on random images"
     )
-    raise DataError(f"{folder}: {why}")
 
 
 def _cifar(path: Path) -> tuple[Bytes, Bytes]:
     data = _content(path)
     if not data or len(data) % _CIFAR_RECORD:
-        raise DataError(
-            f"{path}: has {len(data)} bytes; allowed: one or more images of {_CIFAR_RECORD} bytes each; {_ADVICE}"
-        )
+        allowed = f"one or more images of {_CIFAR_RECORD} bytes each"
+        raise DataError(f"{path}: has {len(data)} bytes; allowed: {allowed}; {_ADVICE}")
     rows = np.frombuffer(data, np.uint8).reshape(-1, _CIFAR_RECORD)
     _check_labels(path, rows[:, 0], 0, _CIFAR_RECORD)
     return rows[:, 0], rows[:, 1:].reshape(-1, *_CIFAR_SHAPE)
@@ -107,13 +107,9 @@ def _idx(path: Path, magic: int, dimensions: int) -> Bytes:
         if size < 1 or (place and size > _MOST_SIDE):
             most = f"1 to {_MOST_SIDE}" if place else "from 1"
             raise DataError(f"{path}: byte {4 + 4 * place}: a size of {size}; allowed: {most}; {_ADVICE}")
-    count = 1
-    for size in shape:
-        count *= size
-    if len(data) - header != count:
-        raise DataError(
-            f"{path}: byte {header}: {len(data) - header} bytes follow the header, which says {count}; {_ADVICE}"
-        )
+    rest, count = len(data) - header, math.prod(shape)
+    if rest != count:
+        raise DataError(f"{path}: byte {header}: {rest} bytes follow the header, which says {count}; {_ADVICE}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
@@ -122,11 +118,6 @@ def _check_labels(path: Path, labels: Bytes, first: int, step: int) -> None:
     if len(wrong):
         number = int(wrong[0])
         raise DataError(f"{path}: byte {first + number * step}: label {labels[number]}; allowed: 0 to 9; {_ADVICE}")
-
-
-def _either(path: Path) -> Path | None:
-    zipped = path.with_name(f"{path.name}.gz")
-    return path if path.exists() else zipped if zipped.exists() else None
 
 
 def _content(path: Path) -> bytes:
