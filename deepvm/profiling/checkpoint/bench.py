@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,9 +22,8 @@ from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.host_info import cores, processor
 from deepvm.profiling.checkpoint.methods import METHODS, MODELS, REFERENCE, Method, Times, Training, available
 
-BENCH_VERSION = "deepvm.ckpt-bench/1"
 STEPS = 4
-"""Steps of training after each save, in which what works in the background can end."""
+"""Of training after each save, in which background work can end."""
 WARM_UPS = 3
 """Saves of each method that do not count: a memory node has so many slots, a folder so many files to write over."""
 _VERSIONS = 4
@@ -71,7 +70,7 @@ class Bench:
 
     def document(self) -> dict[str, object]:
         """The result as JSON has it."""
-        return {"schema_version": BENCH_VERSION, **asdict(self)}
+        return {"schema_version": "deepvm.ckpt-bench/1", **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def run_bench(
     """Measure.
 
     Args:
-        model: a key of :data:`~deepvm.profiling.checkpoint.bench_training.MODELS`.
+        model: a key of :data:`~deepvm.profiling.checkpoint.methods.MODELS`.
         reps: rounds that count. In each, every method saves once with training behind it, and once (twice if it does
             not block) without.
         methods: of :data:`~deepvm.profiling.checkpoint.methods.METHODS`, all that work here unless given; the reference
@@ -117,7 +116,11 @@ def run_bench(
     for option, value in (("reps", reps), ("steps", steps)):
         if isinstance(value, bool) or value < 1:
             raise RequestError(option, value, "a whole number from 1")
-    names = _chosen(methods)
+    possible = available()
+    for name in methods:
+        if name not in possible:
+            raise RequestError("methods", name, one_of(name, possible, ", "))
+    names = [m for m in possible if not methods or m in methods or m == REFERENCE]
     if folder is not None and not folder.is_dir():
         raise RequestError("dir", str(folder), "a folder that exists")
     training = Training(MODELS[model])
@@ -148,14 +151,6 @@ def run_bench(
     )
 
 
-def _chosen(methods: Sequence[str]) -> tuple[str, ...]:
-    possible = available()
-    for name in methods:
-        if name not in possible:
-            raise RequestError("methods", name, one_of(name, possible, ", "))
-    return tuple(m for m in possible if not methods or m in methods or m == REFERENCE)
-
-
 def _measure(
     training: Training, ready: Mapping[str, Method], reps: int, steps: int, say: Callable[[str], None]
 ) -> dict[str, list[_Sample]]:
@@ -167,10 +162,11 @@ def _measure(
         looped = {name: _in_loop(training, ready[name], steps if rep > 0 else 1) for name in order}
         for name in order:
             sample = _sample(training, ready[name], *looped[name])
+            stall_s, durable_s, training_s, _ = _seconds([sample])
             say(
                 f"{f'{rep}/{reps}' if rep > 0 else 'warm-up':>8}  {name:<22}"
-                f"stall {_stall_s(sample.in_loop) * 1e3:8.1f} ms  safe after {_durable_s(sample.alone) * 1e3:8.1f} ms, "
-                f"in training {_durable_s(sample.in_loop) * 1e3:8.1f} ms  "
+                f"stall {stall_s * 1e3:8.1f} ms  safe after {durable_s * 1e3:8.1f} ms, "
+                f"in training {training_s * 1e3:8.1f} ms  "
                 f"loop {sample.loop_s:.3f} s, without {sample.bare_s:.3f} s"
             )
             if rep > 0:
@@ -180,15 +176,12 @@ def _measure(
 
 def _in_loop(training: Training, method: Method, steps: int) -> tuple[Times, float, float]:
     # The loop without a checkpoint comes right before the one with it: what others do on the machine changes slowly.
+    bare_s = training.run(steps)
     start = time.perf_counter()
-    for _ in range(steps):
-        training.step()
-    middle = time.perf_counter()
     method.save()
-    for _ in range(steps):
-        training.step()
-    end = time.perf_counter()
-    return method.finish(), middle - start, end - middle
+    training.run(steps)
+    loop_s = time.perf_counter() - start
+    return method.finish(), bare_s, loop_s
 
 
 def _sample(training: Training, method: Method, in_loop: Times, bare_s: float, loop_s: float) -> _Sample:
@@ -216,16 +209,11 @@ def _figures(samples: Mapping[str, Sequence[_Sample]]) -> dict[str, Figures]:
 
 
 def _seconds(own: Sequence[_Sample]) -> tuple[float, float, float, float]:
-    in_loop, alone = [t for s in own for t in s.in_loop], [t for s in own for t in s.alone]
-    return _stall_s(in_loop), _durable_s(alone), _durable_s(in_loop), median(s.loop_s - s.bare_s for s in own)
-
-
-def _stall_s(times: Iterable[Times]) -> float:
-    return median(t.stall_s for t in times)
-
-
-def _durable_s(times: Iterable[Times]) -> float:
-    return median(t.durable_s for t in times)
+    """What :class:`Figures` begins with."""
+    stall_s = median(t.stall_s for s in own for t in s.in_loop)
+    durable_s = median(t.durable_s for s in own for t in s.alone)
+    training_s = median(t.durable_s for s in own for t in s.in_loop)
+    return stall_s, durable_s, training_s, median(s.loop_s - s.bare_s for s in own)
 
 
 def _check_room(folder: Path, needed: int) -> None:
