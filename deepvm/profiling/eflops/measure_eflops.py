@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
@@ -25,7 +26,7 @@ from deepvm.profiling.hosts.launcher import Launcher
 from deepvm.profiling.hosts.machine import Machine
 from deepvm.profiling.hosts.watchdog import agent, emit
 from deepvm.profiling.workload.spec import BATCH, RESOLUTION, Workload
-from deepvm.profiling.workload.windows import Window, median_speed, spread
+from deepvm.profiling.workload.windows import Window, spread
 
 MODULE = "deepvm.profiling.eflops.measure_eflops"
 PASSES = 3
@@ -68,7 +69,7 @@ class Eflops:
     @property
     def images_per_s(self) -> float:
         """Median over the windows, all GPUs or processes together."""
-        return median_speed(self.windows)
+        return median(w.images_per_s for w in self.windows)
 
     @property
     def eflops(self) -> float:

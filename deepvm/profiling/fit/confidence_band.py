@@ -26,19 +26,13 @@ from deepvm.profiling.fit.speedup_models import Fitted, residuals, search_fast
 RESAMPLES = 400
 SHARE = 0.95
 """Of the draws inside the band, at each n on its own."""
-
 _LEAST = 0.1
 """Noise beyond 90 % would turn into speed-ups below 0."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """The draws behind a band.
-
-    Attributes:
-        fitted: the curve that the band is around.
-        draws: parameters of each draw, shape (resamples, parameters).
-    """
+    """A band around a fitted curve; ``draws``: parameters of each draw, shape (resamples, parameters)."""
 
     fitted: Fitted
     draws: npt.NDArray[np.float64]

@@ -33,9 +33,7 @@ class Fit:
     """What the points say.
 
     Attributes:
-        points: (n, S(n)) as measured, sorted by n.
-        laws: all of them, in the order of :data:`~deepvm.profiling.fit.speedup_models.LAWS`.
-        best: the first by :func:`~deepvm.profiling.fit.speedup_models.best_first`. band: around the best.
+        points: (n, S(n)) as measured, sorted by n. laws: all four. best: by AICc. band: around it.
         up_to: the largest n that was asked for. warnings: what is wrong with these points or with using these curves.
     """
 
@@ -52,8 +50,8 @@ class Fit:
         return tuple(sorted({int(n) for n, _ in self.points}))
 
     def law(self, name: str) -> Fitted:
-        """One of the laws by its name, KeyError for another."""
-        return {f.law.name: f for f in self.laws}[name]
+        """One of the laws by its name."""
+        return next(f for f in self.laws if f.law.name == name)
 
     @property
     def straight(self) -> bool:
@@ -102,7 +100,7 @@ def fit_curve(
 
     Args:
         points: (n, S(n)) with whole n >= 1 in VMs and S above 0, in any order; sizes may repeat.
-        up_to: the largest n that the curve will be asked for; the largest measured when None.
+        up_to: the largest n to use the curve for; the largest measured when None.
         resamples: draws behind the band.
         seed: of the draws.
 

@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.optimize import OptimizeWarning, curve_fit, leastsq
@@ -41,8 +42,7 @@ class Law:
     """A family of curves S(n).
 
     Attributes:
-        name: as in documents. parameters: their names, in order.
-        low, high: bounds of each parameter.
+        name: as in documents. parameters: their names, in order. low, high: their bounds.
         speedup: S(n) of an array n and the parameters, same shape as n.
         starts: where searches for the parameters begin, given n and S(n); the best end counts.
         unit: whether S(1) = 1 for all parameters.
@@ -62,9 +62,8 @@ class Fitted:
     """A law with the parameters that fit best.
 
     Attributes:
-        law: which. values: its parameters, in order.
-        mape: mean absolute relative error over the measurements, a fraction (0.03 is 3 %).
-        aicc: None with too few measurements for so many parameters. converged: False when the search was cut off.
+        values: the parameters, in order. mape: mean absolute relative error over the measurements (0.03 is 3 %).
+        aicc: see :func:`aicc`. converged: False when the search was cut off.
     """
 
     law: Law
@@ -88,13 +87,7 @@ class Fitted:
 
 
 def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
-    """Fit one law.
-
-    Args:
-        law: which.
-        n: sizes in VMs, shape (m,).
-        s: measured speed-ups, shape (m,), above 0.
-    """
+    """Fit one law to sizes ``n`` in VMs and speed-ups ``s`` above 0, both of shape (m,)."""
     near: tuple[float, ...]
     values: tuple[float, ...] | None
     if law is ALPHA_BETA:
@@ -113,21 +106,12 @@ def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
 
 def search(law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]) -> tuple[float, ...] | None:
     """The least squares of the relative residuals from one start, inside the bounds; None when it was cut off."""
-    options = {"x_scale": "jac", "ftol": _TOLERANCE, "xtol": _TOLERANCE, "gtol": _TOLERANCE}
+    options = {"max_nfev": EVALUATIONS, "x_scale": "jac", "ftol": _TOLERANCE, "xtol": _TOLERANCE, "gtol": _TOLERANCE}
     with warnings.catch_warnings():
         # The covariance, which is not used here, has no value when the law passes through every point.
         warnings.simplefilter("ignore", OptimizeWarning)
         try:
-            values, _ = curve_fit(
-                law.speedup,
-                n,
-                s,
-                p0=start,
-                sigma=s,
-                bounds=(law.low, law.high),
-                max_nfev=EVALUATIONS,
-                **options,
-            )
+            values, _ = curve_fit(law.speedup, n, s, p0=start, sigma=s, bounds=(law.low, law.high), **options)
         except RuntimeError:  # so curve_fit says that it did not converge
             return None
     return tuple(_settled(v) for v in values)
@@ -174,13 +158,7 @@ def residuals(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -
 
 
 def aicc(mean_square: float, measurements: int, parameters: int) -> float | None:
-    """Akaike's criterion corrected for few data; None when it has no value.
-
-    Args:
-        mean_square: of the relative residuals.
-        measurements: how many.
-        parameters: of the law, without the width of the noise.
-    """
+    """Akaike's criterion corrected for few data, of relative residuals; None with too few for so many parameters."""
     k = parameters + 1
     if measurements - k - 1 <= 0:
         return None
@@ -218,26 +196,22 @@ def _ring(n: FloatArray, c: float, l: float) -> FloatArray:  # noqa: E741  the l
     return np.asarray(n / (1.0 + c * (n - 1.0) / n + l * (n - 1.0)))
 
 
-def _cost_starts(count: int) -> Callable[[FloatArray, FloatArray], list[list[float]]]:
-    """n/S - 1 is about the cost of each further VM: all of it in the first parameter, or shared among all."""
-
-    def starts(n: FloatArray, s: FloatArray) -> list[list[float]]:
-        more = n > 1
-        cost = max(float(np.median((n[more] / s[more] - 1.0) / (n[more] - 1.0))), 1e-4)
-        return [[cost, *[cost / 100] * (count - 1)], [cost / 2, *[cost / 20] * (count - 1)]]
-
-    return starts
+def _cost_starts(count: int, n: FloatArray, s: FloatArray) -> list[list[float]]:
+    """n/S - 1 is about the cost of each further VM: all of it in the first of the parameters, or shared among all."""
+    more = n > 1
+    cost = max(float(np.median((n[more] / s[more] - 1.0) / (n[more] - 1.0))), 1e-4)
+    return [[cost, *[cost / 100] * (count - 1)], [cost / 2, *[cost / 20] * (count - 1)]]
 
 
 LOGISTIC = Law(
     "logistic", ("a", "b", "c"), (1e-3, 0.0, 1e-2), (3.0, 128.0, 512.0), _logistic, _logistic_starts, unit=False
 )
 """DeepVM eq. 10: a per VM, b in VMs, c the speed-up approached for large n."""
-AMDAHL = Law("amdahl", ("serial",), (0.0,), (math.inf,), _amdahl, _cost_starts(1))
+AMDAHL = Law("amdahl", ("serial",), (0.0,), (math.inf,), _amdahl, partial(_cost_starts, 1))
 """n / (1 + serial (n - 1)): the part of the work that no further VM takes over."""
-USL = Law("usl", ("contention", "coherence"), (0.0, 0.0), (math.inf, math.inf), _usl, _cost_starts(2))
+USL = Law("usl", ("contention", "coherence"), (0.0, 0.0), (math.inf, math.inf), _usl, partial(_cost_starts, 2))
 """Gunther's universal scalability law, n / (1 + contention (n - 1) + coherence n (n - 1))."""
-ALPHA_BETA = Law("alpha-beta", ("c", "l"), (0.0, 0.0), (math.inf, math.inf), _ring, _cost_starts(2))
+ALPHA_BETA = Law("alpha-beta", ("c", "l"), (0.0, 0.0), (math.inf, math.inf), _ring, partial(_cost_starts, 2))
 """Ring all-reduce, see :class:`~deepvm.core.cluster.speedup.RingSpeedup`: bytes c and latency l, in step times."""
 
 LAWS = (LOGISTIC, AMDAHL, USL, ALPHA_BETA)

@@ -19,10 +19,11 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from deepvm.catalog.documents.json_file import parse_json
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
@@ -63,14 +64,12 @@ def read_points(path: str | os.PathLike[str]) -> Points:
         text = read_text(file, _EXPECTED)
     except FileNotFoundError:
         raise CatalogFormatError(file, [Problem("file", "does not exist", _EXPECTED)]) from None
-    found = _Found()
-    if file.suffix.lower() == ".json":
-        found.of_scaling(parse_json(text, file, _EXPECTED))
-    else:
-        found.of_csv(text)
-    if found.problems:
-        raise CatalogFormatError(file, found.problems)
-    return tuple(sorted(found.rows, key=lambda p: p[0]))
+    rows: list[tuple[float, float]] = []
+    json = file.suffix.lower() == ".json"
+    problems = list(_of_scaling(parse_json(text, file, _EXPECTED), rows) if json else _of_csv(text, rows))
+    if problems:
+        raise CatalogFormatError(file, problems)
+    return tuple(sorted(rows, key=lambda p: p[0]))
 
 
 def read_medians(path: str | os.PathLike[str]) -> Points:
@@ -84,84 +83,83 @@ def read_medians(path: str | os.PathLike[str]) -> Points:
     return tuple((n, 1.0 if math.isclose(s, 1.0, rel_tol=1e-12) else s) for n, s in found.items())
 
 
-class _Found:
-    """What a file holds: (n, value) of each row, and what is wrong with the others."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[float, float]] = []
-        self.problems: list[Problem] = []
-
-    def of_csv(self, text: str) -> None:
-        """``rows`` become speed-ups."""
-        # Lines that are left out become empty, so that the reader's line numbers remain the file's.
-        lines = ["\n" if line.lstrip().startswith("#") else f"{line}\n" for line in text.splitlines()]
-        reader = csv.reader(lines, strict=True)
-        header: list[str] = []
-        try:
-            for cells in reader:
-                place = f"line {reader.line_num}"
-                if not any(cell.strip() for cell in cells):
-                    continue
-                if not header:
-                    header = [cell.strip().lower() for cell in cells]
-                    if sorted(header) not in (["n", "seconds"], ["n", "speedup"]):
-                        return self._refuse(place, _shown(",".join(cells)), _HEADER)
-                elif len(cells) != 2:
-                    self._refuse(place, f"{len(cells)} fields", f"allowed: one field for {' and '.join(header)}")
-                else:
-                    self._keep(dict(zip(header, map(_number, cells), strict=True)), place + ", column {}")
-                if max(len(self.rows), len(self.problems)) > MAX_ROWS:
-                    return self._refuse(place, f"more than {MAX_ROWS} rows", "allowed: one curve, measured by hand")
-        except csv.Error as error:
-            self._refuse(f"line {reader.line_num}", f"not CSV: {error}", _HEADER)
-        if not self.rows and not self.problems:
-            self._refuse("file", "holds no measurement", _EXPECTED)
-        if not self.problems and "seconds" in header:
-            if any(n == 1 for n, _ in self.rows):
-                self.rows = _speedups(self.rows)
-            else:
-                sizes = ", ".join(f"{n:g}" for n in sorted({n for n, _ in self.rows})[:8])
-                self._refuse("column n", f"no row with n = 1, only n = {sizes}", _NO_UNIT)
-        return None
-
-    def of_scaling(self, raw: object) -> None:
-        """The runs hold the repeats that the points are medians of: the points are used where they have no unit."""
-        document = raw if isinstance(raw, dict) else {}
-        if (version := document.get("schema_version")) != _SCALING:
-            expected = f"allowed: {_SCALING!r}, as `deepvm profile scaling -o json` prints it"
-            return self._refuse("schema_version", _shown(version), expected)
-        done = [r for r in _list(document, "runs") if not (isinstance(r, dict) and r.get("failed"))]
-        for i, run in enumerate(done, start=1):
-            self._keep(_fields(run, "images_per_s"), f"run {i} that did not fail, {{}}")
-        if not self.problems and any(n == 1 for n, _ in self.rows):
-            # Images per second do not depend on how long the runs were: their inverse is the time of the same work.
-            self.rows = _speedups([(n, 1 / rate) for n, rate in self.rows])
-            return None
-        self.rows = []
-        for i, point in enumerate(_list(document, "points")):
-            self._keep(_fields(point, "speedup"), f"points[{i}].{{}}")
-        if not self.rows and not self.problems:
-            self._refuse("points", "holds no speed-up", _NO_UNIT)
-        return None
-
-    def _keep(self, row: Mapping[str, object], place: str) -> None:
-        """A row's n and value, or what is wrong with them; ``place`` has braces where the column's name belongs."""
-        numbers = {column: _float(value) for column, value in row.items()}
-        before = len(self.problems)
-        for column, number in numbers.items():
-            if column == "n" and not (1 <= number <= MOST_NODES and number.is_integer()):
-                expected = f"allowed: a whole number of VMs, 1 to {MOST_NODES}"
-            elif column != "n" and not 1 / LARGEST <= number <= LARGEST:
-                expected = f"allowed: a number above 0, {1 / LARGEST:g} to {LARGEST:g}"
-            else:
+def _of_csv(text: str, rows: list[tuple[float, float]]) -> Iterator[Problem]:
+    """Fill ``rows`` with (n, S(n)), and give what is wrong with the others."""
+    # Lines that are left out become empty, so that the reader's line numbers remain the file's.
+    lines = ["\n" if line.lstrip().startswith("#") else f"{line}\n" for line in text.splitlines()]
+    reader = csv.reader(lines, strict=True)
+    header: list[str] = []
+    count = 0
+    try:
+        for cells in reader:
+            place = f"line {reader.line_num}"
+            if not any(cell.strip() for cell in cells):
                 continue
-            self._refuse(place.format(column), _shown(row[column]), expected)
-        if len(self.problems) == before:
-            n, (other,) = numbers.pop("n"), numbers.values()
-            self.rows.append((n, other))
+            if not header:
+                header = [cell.strip().lower() for cell in cells]
+                if sorted(header) in (["n", "seconds"], ["n", "speedup"]):
+                    continue
+                yield Problem(place, _shown(",".join(cells)), _HEADER)
+                return
+            count += 1
+            if count > MAX_ROWS:
+                yield Problem(place, f"more than {MAX_ROWS} rows", "allowed: one curve, measured by hand")
+                return
+            if len(cells) == 2:
+                yield from _keep(dict(zip(header, map(_number, cells), strict=True)), place + ", column {}", rows)
+            else:
+                yield Problem(place, f"{len(cells)} fields", f"allowed: one field for {' and '.join(header)}")
+    except csv.Error as error:
+        yield Problem(f"line {reader.line_num}", f"not CSV: {error}", _HEADER)
+        return
+    if not count:
+        yield Problem("file", "holds no measurement", _EXPECTED)
+    elif "seconds" in header and len(rows) == count:
+        if any(n == 1 for n, _ in rows):
+            rows[:] = _speedups(rows)
+        else:
+            sizes = ", ".join(f"{n:g}" for n in sorted({n for n, _ in rows})[:8])
+            yield Problem("column n", f"no row with n = 1, only n = {sizes}", _NO_UNIT)
 
-    def _refuse(self, place: str, found: str, expected: str) -> None:
-        self.problems.append(Problem(place, found, expected))
+
+def _of_scaling(raw: object, rows: list[tuple[float, float]]) -> Iterator[Problem]:
+    """As :func:`_of_csv`; the runs hold the repeats that the points are medians of, unless they have no unit."""
+    document = raw if isinstance(raw, dict) else {}
+    if (version := document.get("schema_version")) != _SCALING:
+        yield Problem(
+            "schema_version", _shown(version), f"allowed: {_SCALING!r}, as `deepvm profile scaling -o json` prints it"
+        )
+        return
+    done = [r for r in _list(document, "runs") if not (isinstance(r, dict) and r.get("failed"))]
+    for i, run in enumerate(done, start=1):
+        yield from _keep(_fields(run, "images_per_s"), f"run {i} that did not fail, {{}}", rows)
+    if len(rows) < len(done):
+        return
+    if any(n == 1 for n, _ in rows):
+        # Images per second do not depend on how long the runs were: their inverse is the time of the same work.
+        rows[:] = _speedups([(n, 1 / rate) for n, rate in rows])
+        return
+    rows.clear()
+    points = _list(document, "points")
+    for i, point in enumerate(points):
+        yield from _keep(_fields(point, "speedup"), f"points[{i}].{{}}", rows)
+    if not points:
+        yield Problem("points", "holds no speed-up", _NO_UNIT)
+
+
+def _keep(row: dict[str, Any], place: str, rows: list[tuple[float, float]]) -> Iterator[Problem]:
+    """Append a row's n and value, or give what is wrong; ``place`` has braces where the column's name belongs."""
+    numbers = {column: _float(value) for column, value in row.items()}
+    wrong = []
+    for column, number in numbers.items():
+        if column == "n" and not (1 <= number <= MOST_NODES and number.is_integer()):
+            wrong.append((column, f"allowed: a whole number of VMs, 1 to {MOST_NODES}"))
+        elif column != "n" and not 1 / LARGEST <= number <= LARGEST:
+            wrong.append((column, f"allowed: a number above 0, {1 / LARGEST:g} to {LARGEST:g}"))
+    yield from (Problem(place.format(column), _shown(row[column]), expected) for column, expected in wrong)
+    if not wrong:
+        n, (other,) = numbers.pop("n"), numbers.values()
+        rows.append((n, other))
 
 
 def _speedups(rows: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -21,7 +21,7 @@ from deepvm.errors import RequestError
 Array = npt.NDArray[np.float64]
 
 _FLOOR = 0.01
-"""Noise of log t below which nothing is proven: headers, start signals and a filling window cost about 1 % as well."""
+"""The least noise of log t: headers, start signals and a filling window cost about 1 %."""
 _LEVEL = 0.95
 """Of the interval."""
 
@@ -31,7 +31,7 @@ class Knee:
     """A fitted knee.
 
     Attributes:
-        senders: k, where t(n) stops falling; whole where the data do not speak against it. N: it falls to the end.
+        senders: k, where t(n) stops falling; whole unless the data speak against it. N: it falls to the end.
         rise: t beyond the knee over t at the knee; above 1 only where t(n) has a minimum there.
         n_sat: the fewest senders that saturate the receiver, ceil(k), at least 2: the planner asks for fewer than n_sat
             senders to one receiver (eq. 15), and there must be one. None ("no saturation seen") where ceil(k) is not
@@ -63,11 +63,7 @@ class Knee:
 
 
 def raw_saturation(times: Mapping[int, Sequence[float]]) -> int | None:
-    """n_sat of DeepVM eq. 14: the smallest n with t(n) <= t(n + 1), of the medians; None when there is none.
-
-    Args:
-        times: seconds of each repeat, by n; where n + 1 is missing, n is passed over.
-    """
+    """n_sat of DeepVM eq. 14: the smallest n with t(n) <= t(n + 1), by the medians; None when there is none."""
     medians = {n: float(np.median(own)) for n, own in times.items()}
     return next((n for n in sorted(medians) if n + 1 in medians and medians[n] <= medians[n + 1]), None)
 
@@ -80,7 +76,7 @@ def fit_knee(times: Mapping[int, Sequence[float]], *, resamples: int = 1000, see
     no sender.
 
     Args:
-        times: seconds of each repeat, by n; at least n = 1 and one more.
+        times: seconds of each repeat, by n; at least two n.
         resamples: of the bootstrap.
         seed: of its random numbers.
 

@@ -1,7 +1,7 @@
 """The speed-up of data-parallel training over 1, 2, 4, ... VMs, measured with real steps through torchrun.
 
-As the paper does it (DeepVM III-C1, V-B1): the batch of each VM is fixed, the largest cluster comes first, each size is
-measured several times. A host that fails is left out of the rest, which goes on with those that are well.
+As in the paper (DeepVM III-C1, V-B1), the batch of each VM is fixed and each size is measured several times. The
+largest cluster comes first; a host that fails is left out of the rest.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Task:
     """What to measure.
 
     Attributes:
-        model: a name of :mod:`deepvm.profiling.workload.models`, or ``module:function`` that the hosts can import.
-        batch: images of a step in each process; there is one for each GPU. resolution: pixels of height and width.
+        model: as of :func:`deepvm.profiling.workload.models.build`; the hosts must be able to import it.
+        batch: images of a step in each process, one for each GPU. resolution: pixels of height and width.
         device: ``cpu``, ``cuda``, or ``auto``: GPUs if all hosts have some.
         sizes: numbers of VMs, 1 among them; powers of two and all hosts when empty.
         repeats: runs of each size. warmup: steps before the first window. windows: of each run. steps: in each window.
@@ -56,11 +56,7 @@ class Task:
     steps: int = 20
 
     def sizes_for(self, hosts: int) -> tuple[int, ...]:
-        """The sizes, each once, the smallest first.
-
-        Raises:
-            RequestError: a size beyond the number of hosts, or none of one host; a number beyond its limits.
-        """
+        """The sizes, each once, the smallest first; raises a RequestError for any number beyond its limits."""
         for option, (least, most) in _LIMITS.items():
             if not least <= getattr(self, option) <= most:
                 raise RequestError(option, getattr(self, option), f"a whole number from {least} to {most}")
@@ -88,20 +84,17 @@ def measure_scaling(
     hear: Callable[[str], None] | None = None,
     one_machine_too: bool = True,
 ) -> Curve:
-    """Measure a curve.
+    """Measure a curve; it lacks sizes for which not enough hosts were well.
 
     Args:
         task: what to measure.
         hosts: where; the first ones for smaller sizes.
         launcher: how commands get there.
         limits: on every wait.
-        out: a file that grows with each run; runs that it holds already are not made again.
+        out: a file that grows with each run; runs that it holds already are not repeated.
         say: gets lines about the progress.
         hear: gets each line that hosts print for people.
         one_machine_too: whether to measure hosts that turn out to be one machine.
-
-    Returns:
-        The curve; it lacks sizes for which not enough hosts were well.
 
     Raises:
         RequestError: an argument cannot be used, the file was measured with others, or hosts are one machine.

@@ -24,10 +24,8 @@ class Run:
     """One training on n hosts.
 
     Attributes:
-        n: VMs. repeat: which, from 1.
-        seconds_per_step: of the slowest process, one for each window; empty when it failed.
-        images_per_s: of all VMs together, at the median; None when it failed.
-        failed: why, None when not.
+        repeat: from 1. seconds_per_step: of the slowest process, one for each window; empty when it failed.
+        images_per_s: of all VMs together, at the median; None when it failed. failed: why, None when not.
     """
 
     n: int
@@ -38,12 +36,11 @@ class Run:
 
 
 class Point(NamedTuple):
-    """One size of the curve.
+    """n VMs.
 
     Attributes:
-        n: VMs.
-        seconds: for as many images as one VM has in a step: a step's time over n, the median over the runs of the
-            median over their windows. All sizes do the same work in it, as in the paper's comparison of times.
+        seconds: a step's time over n, that is for the same images at all sizes, as the paper compares times; the median
+            over the runs of the median over their windows.
         speedup: S(n) = seconds(1) / seconds(n), None while n = 1 is not measured.
     """
 
@@ -57,11 +54,9 @@ class Curve:
     """A speed-up curve, whole or in part.
 
     Attributes:
-        workload: what was trained. hosts: their names. plan: the sizes and repeats that were asked for.
-        local: all on one machine: the numbers show that the parts work together, not how VMs scale.
-        runs: each that was tried, in this order. machine: of the first process.
-        fit: a document deepvm.fit/1, None when there is too little for one. warnings: for people.
-        unwritten: why the file does not hold all of it, "" when it does or there is none.
+        hosts: their names. plan: the sizes and repeats that were asked for. local: all on one machine.
+        runs: all that were tried, in order. machine: the first host. fit: a document deepvm.fit/1, None without enough
+            data for one. unwritten: why the file does not hold all of it, "" when it does or there is none.
     """
 
     workload: Mapping[str, Any]
@@ -119,20 +114,12 @@ class Curve:
 
 
 def write_curve(path: Path, curve: Curve) -> None:
-    """Replace the file by one with this curve, whole or not at all.
-
-    Raises:
-        DataError: it cannot be written; the file is as it was.
-    """
+    """Replace the file by one with this curve, atomically; raises a DataError when it cannot be written."""
     write_bytes(path, (json.dumps(curve.document(), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_curve(path: Path) -> Curve | None:
-    """What a file holds, None when there is none.
-
-    Raises:
-        DataError: it cannot be read, or is no speed-up curve.
-    """
+    """What a file holds, None when there is none; raises a DataError when it is no speed-up curve."""
     try:
         found = json.loads(read_text(path, _WANTED))
     except FileNotFoundError:
@@ -166,11 +153,7 @@ def _run(found: Mapping[str, Any]) -> Run:
 
 
 def check_same(path: Path, old: Curve, new: Curve) -> None:
-    """Refuse to go on with a curve that was measured in another way, or on other machines; hosts may have new names.
-
-    Raises:
-        RequestError: names what differs.
-    """
+    """Raise a RequestError when a curve was measured in another way or on other machines; names may differ."""
     there, here = (
         {**c.workload, **c.plan, "local": c.local} | {f"machines: {k}": c.machine.get(k) for k in ("processor", "gpus")}
         for c in (old, new)

@@ -1,7 +1,8 @@
-"""What a launcher starts on each host: ``python -m deepvm.profiling.scaling.scaling_host ORDER``, the order in JSON.
+"""The programs on the hosts: ``python -m deepvm.profiling.scaling.scaling_host ORDER``, the order in JSON.
 
-The ``work`` of an order is ``probe``, which tells what the host has and which of the others it reaches, or ``run``,
-which is torchrun under a watchdog. The other end is :mod:`deepvm.profiling.scaling.scaling_coordinator`.
+``work`` is ``probe``, which tells what the host has and which of the others it reaches; ``run``, torchrun under a
+watchdog; or ``train``, a process that torchrun starts. :mod:`deepvm.profiling.scaling.scaling_coordinator` is the other
+end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -22,7 +24,7 @@ from deepvm.io.host_info import cores
 from deepvm.profiling.hosts.machine import boot_id, describe, own_addresses
 from deepvm.profiling.hosts.watchdog import MOST_REASON, agent, emit, reason_of
 
-WORKER = "deepvm.profiling.scaling.scaling_worker"
+MODULE = "deepvm.profiling.scaling.scaling_host"
 PORTS = range(20000, 30000)
 """Below those that Linux gives to outgoing connections: one that was free stays free until torchrun wants it."""
 _CONNECT_S = 4.0
@@ -110,7 +112,7 @@ def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
     patience_s = round(order["patience_s"])
     words = ["--nnodes", str(order["nodes"]), "--node-rank", str(order["rank"]), "--nproc-per-node", str(processes)]
     words += ["--master-addr", address, "--master-port", port, "--rdzv-conf", f"timeout={patience_s}"]
-    words += ["--max-restarts", "0", "-m", WORKER, json.dumps(order)]
+    words += ["--max-restarts", "0", "-m", MODULE, json.dumps({**order, "work": "train"})]
     try:
         torchrun(words)
     except ChildFailedError as error:
@@ -123,7 +125,7 @@ def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
         if "EADDRINUSE" in str(error):
             raise
         emit("lost", reason=reason_of(error))
-        signal.pause()  # see scaling_worker: whoever lost the others must not be taken for the one who left
+        signal.pause()  # see _train: whoever lost the others must not be taken for the one who left
 
 
 def _share_cores(processes: int) -> None:
@@ -141,5 +143,65 @@ def _card_toward(address: str) -> str:
     return ""
 
 
+def _train(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
+    try:
+        _measure(order["workload"], order["patience_s"])
+    except Exception as error:
+        if _of_the_network(error):
+            emit("lost", reason=reason_of(error))
+            # Whoever loses another one must not be the first to end, or it would be taken for the one who failed.
+            lines.get()  # nothing comes: the watchdog ends this process
+        traceback.print_exc()  # the last lines of a host that failed are shown
+        raise
+
+
+def _measure(workload: Mapping[str, Any], patience_s: float) -> None:
+    """Time windows of steps; rank 0 tells the seconds of one step in each, those of the slowest process.
+
+    Real steps of PyTorch's DistributedDataParallel: forward, backward with the all-reduce of gradients, Adam (DeepVM
+    V-A). Weak scaling as there: every process has the same batch, whatever the number of VMs.
+    """
+    import torch
+
+    from deepvm.profiling.workload.models import CLASSES, build
+    from deepvm.profiling.workload.spec import Workload
+    from deepvm.profiling.workload.train_step import Ranks, Training, synthetic
+
+    emit("arrived")
+    device = torch.device("cpu")
+    if workload["device"] == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    ranks = Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device, None, patience_s)
+
+    def tell(event: str, **facts: Any) -> None:
+        if ranks.rank == 0:
+            emit(event, **facts)
+
+    ranks.slowest(0.0)  # all are there
+    tell("joined")
+    torch.manual_seed(0)
+    own = Workload(workload["model"], workload["resolution"], workload["batch"])
+    batches = synthetic(own.batch, own.resolution, CLASSES, device)
+    training = Training(build(own.model).train(), own, batches, device, ranks)
+    steps = workload["steps"]
+    training.run(workload["warmup"])
+    for number in range(workload["windows"]):
+        tell("window", number=number, seconds=training.run(steps) / steps)
+    ranks.slowest(0.0)
+    tell("done")
+    ranks.slowest(0.0)
+    ranks.close()
+
+
+def _of_the_network(error: Exception) -> bool:
+    """Whether this process could not speak with another one; gloo has no class of errors for that."""
+    import torch.distributed as dist
+
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or "gloo" in text or "connection closed by peer" in text
+
+
 if __name__ == "__main__":
-    agent(lambda order, lines: (_run if order["work"] == "run" else _probe)(order, lines))
+    works = {"probe": _probe, "run": _run, "train": _train}
+    agent(lambda order, lines: works[order["work"]](order, lines))

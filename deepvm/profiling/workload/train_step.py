@@ -31,19 +31,14 @@ class Ranks:
     def __init__(self, rank: int, world: int, device: torch.device, rendezvous: Path | None, timeout_s: float) -> None:
         """Find the others; collective where there are any.
 
-        Args:
-            rank: this process, from 0.
-            world: how many there are.
-            device: the one this process trains on.
-            rendezvous: a file that none of them has made yet; None under torchrun, where even a single process forms a
-                group, so that one VM trains as several do.
-            timeout_s: the longest wait for the others, here and in every exchange.
+        ``rendezvous`` is a file that does not exist yet, or None under torchrun, where even a single process forms a
+        group, so that one VM trains as several do. ``timeout_s`` limits each wait for the others.
         """
         self.rank, self.world = rank, world
         self.grouped = world > 1 or rendezvous is None
         if self.grouped:
             torch.distributed.init_process_group(
-                # What the clocks say is exchanged over the processor, gradients where they are.
+                # Times are exchanged over the CPU, gradients where they are.
                 "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
                 init_method=rendezvous.as_uri() if rendezvous else "env://",
                 rank=rank,
@@ -52,7 +47,7 @@ class Ranks:
             )
 
     def slowest(self, seconds: float) -> float:
-        """The largest of all processes' numbers, the same for all; nobody goes on before all are there."""
+        """The largest of all processes' numbers; a barrier."""
         if not self.grouped:
             return seconds
         told = torch.tensor(seconds, dtype=torch.float64, device="cpu")
@@ -60,7 +55,7 @@ class Ranks:
         return float(told)
 
     def close(self) -> None:
-        """Let go of the others."""
+        """Leave the group."""
         if self.grouped:
             torch.distributed.destroy_process_group()
 
@@ -80,7 +75,7 @@ class Training:
         """
         self.model, self._device, self._batches, self._ranks = model, device, batches, ranks
         kind = DTYPES[workload.dtype]
-        # Torch emulates what a GPU has not, many times as slowly.
+        # Torch emulates it on other GPUs, many times as slowly.
         if kind is torch.bfloat16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
             name = torch.cuda.get_device_name(device)
             raise RequestError("dtype", workload.dtype, f"float32, float16: {name} has no bfloat16")
@@ -95,7 +90,7 @@ class Training:
         self._loss = nn.CrossEntropyLoss()
 
     def run(self, steps: int) -> float:
-        """Train; gives the seconds from when all processes began to when the last device was done."""
+        """Train; returns the seconds from when all processes began to when the last device was done."""
         self._wait()
         self._ranks.slowest(0.0)
         start = time.perf_counter()
@@ -120,17 +115,14 @@ class Training:
 
 
 def synthetic(batch: int, pixels: int, classes: int, device: torch.device) -> Batches:
-    """The same random images at every step: what reading and moving images costs is left out."""
+    """The same random images at every step: without the cost of reading and moving images."""
     images = torch.randn(batch, 3, pixels, pixels, device=device)
     labels = torch.randint(classes, (batch,), device=device)
     return lambda: (images, labels)
 
 
 def real(data: Images, batch: int, pixels: int, device: torch.device, ranks: Ranks) -> Batches:
-    """Images of a data set, another batch at each step; moving, scaling and normalising them is part of the step.
-
-    Each process has its own share of them, and begins again at the end.
-    """
+    """Each process's share of a data set in batches, over and over; moving and scaling them is part of the step."""
     mine = torch.arange(ranks.rank, len(data.labels), ranks.world)
     if not len(mine):
         raise RequestError("data", data.name, f"at least {ranks.world} images: each process needs one")
@@ -141,7 +133,7 @@ def real(data: Images, batch: int, pixels: int, device: torch.device, ranks: Ran
         nonlocal position
         chosen = mine[torch.arange(position, position + batch) % len(mine)]
         position = (position + batch) % len(mine)
-        # Indexing makes a copy, so that a view without memory of its own, or of a file's bytes, is good enough.
+        # Indexing copies, so that a view of a file's bytes is good enough.
         images = torch.from_numpy(data.pixels[chosen.numpy()]).to(device).float().div_(127.5).sub_(1)
         if images.shape[-2:] != (pixels, pixels):
             images = nn.functional.interpolate(images, (pixels, pixels), mode="bilinear")

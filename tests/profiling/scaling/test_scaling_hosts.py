@@ -55,7 +55,7 @@ class Profiler:
 
     def workers(self, host: Host) -> list[int]:
         here = host.processes()
-        return [pid for pid, line in self.all().items() if pid in here and "scaling_worker" in line and "-m" in line]
+        return [pid for pid, line in self.all().items() if pid in here and '"work": "train"' in line]
 
     def await_line(self, beginning: str) -> None:
         assert self.process.stderr is not None

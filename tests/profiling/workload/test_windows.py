@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.profiling.workload import windows as module
-from deepvm.profiling.workload.windows import Timing, Window, median_speed, spread, time_windows
+from deepvm.profiling.workload.windows import Timing, Window, spread, time_windows
 
 
 class Clock:
@@ -39,7 +39,6 @@ def test_a_steady_machine() -> None:
     assert clock.steps == [1] * module.SINGLE_STEPS + [11] * 7  # 5 % more than fill a second
     window = Window(110, clock.seconds[-1])
     assert found == Timing(11, (window,) * 2, (window,) * 5, True)
-    assert median_speed(found.windows) == pytest.approx(100)
     assert spread(found.windows) == 0
 
 
@@ -115,7 +114,6 @@ def test_whatever_the_clock_says(step_s: list[float], count: int, seconds: float
     assert found.steady or warm == module.MOST_WARM_UPS or sum(warm_s) >= module.MOST_WARM_UP_S
     speeds = sorted(images * found.steps / s for s in counted)
     middle = (speeds[(count - 1) // 2] + speeds[count // 2]) / 2
-    assert median_speed(found.windows) == pytest.approx(middle)
     assert spread(found.windows) == pytest.approx((speeds[-1] - speeds[0]) / middle)
     assert len(lines) == 1 + warm + count
 
@@ -123,4 +121,4 @@ def test_whatever_the_clock_says(step_s: list[float], count: int, seconds: float
 def test_a_clock_that_stands_still_gives_finite_numbers() -> None:
     found = timed(Clock(0.0))
     assert found.steps == module.MOST_STEPS
-    assert math.isfinite(median_speed(found.windows))
+    assert all(math.isfinite(w.images_per_s) for w in found.windows)
