@@ -132,9 +132,7 @@ def run_bench(
         for name in names:
             own = work / name
             own.mkdir()
-            made = METHODS[name](training, own)
-            stack.callback(made.close)
-            ready[name] = made
+            ready[name] = METHODS[name](training, own, stack)
         # Told that it is alone, DCP says so at every save, from its own thread as well.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
 from torch.distributed.checkpoint import filesystem, state_dict_saver
 
 from deepvm.checkpoint.checkpointer import Checkpointer
@@ -41,36 +40,20 @@ LIMIT_S = 300.0
 _NODE_START_S, _NODE_END_S = 60.0, 30.0
 
 
-class BenchModel(NamedTuple):
-    """A model, and synthetic images so few and small that a step takes a fraction of a second on a CPU.
-
-    Attributes:
-        make: the model. batch: images of a step. pixels: their height and width.
-    """
-
-    make: Callable[[], nn.Module]
-    batch: int
-    pixels: int
-
-
-MODELS = {
-    "resnet18": BenchModel(partial(build, "resnet18", CLASSES), batch=4, pixels=96),
-    "resnet152": BenchModel(partial(build, "resnet152", CLASSES), batch=2, pixels=64),
-}
-"""By the name that ``--model`` takes; a new one is one line here."""
+MODELS = {"resnet18": Workload("resnet18", 96, batch=4), "resnet152": Workload("resnet152", 64, batch=2)}
+"""By the name that ``--model`` takes: images so few and small that a step takes a fraction of a second on a CPU."""
 
 
 class Training(train_step.Training):
     """The training that is saved: on the CPU, with Adam, the same at every start."""
 
-    def __init__(self, own: BenchModel) -> None:
+    def __init__(self, workload: Workload) -> None:
         """Make the model and do one step, after which Adam's state has its full size."""
         cpu = torch.device("cpu")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model = own.make()
-            batches = train_step.synthetic(own.batch, own.pixels, CLASSES, cpu)
-        workload = Workload("", own.pixels, own.batch)
+            model = build(workload.model, CLASSES)
+            batches = train_step.synthetic(workload.batch, workload.resolution, CLASSES, cpu)
         super().__init__(model, workload, batches, cpu, train_step.Ranks(0, 1, cpu, Path(), 0))
         self.step()
 
@@ -113,8 +96,8 @@ class Method:
     blocks = False
     durable = False
 
-    def __init__(self, training: Training, folder: Path) -> None:
-        """Save the state of ``training`` into ``folder``, which is empty and its own."""
+    def __init__(self, training: Training, folder: Path, stack: ExitStack) -> None:
+        """Save the state of ``training`` into ``folder``, empty and its own; ``stack`` ends what is started."""
         self.training, self.folder = training, folder
 
     def _begin(self) -> Future[Any]:
@@ -161,9 +144,6 @@ class Method:
             else:
                 path.unlink()
 
-    def close(self) -> None:
-        """Stop what was started."""
-
 
 class TorchSave(Method):
     """``torch.save`` into a new file, and fsync: what most trainings do, and the reference."""
@@ -193,16 +173,17 @@ class Dcp(Method):
 class DcpAsync(Method):
     """``torch.distributed.checkpoint.async_save``, with a stager that reuses its memory."""
 
-    def __init__(self, training: Training, folder: Path) -> None:
+    def __init__(self, training: Training, folder: Path, stack: ExitStack) -> None:
         """Make the stager; before torch 2.9 there is none, and every save takes new memory."""
         from torch.distributed.checkpoint import staging
 
-        super().__init__(training, folder)
+        super().__init__(training, folder, stack)
         self._more: dict[str, Any] = {}
         if hasattr(staging, "DefaultStager"):
             # All it can do beyond copying needs a GPU.
-            options = staging.StagingOptions(False, False, False, False)
-            self._more["async_stager"] = staging.DefaultStager(options)
+            stager = staging.DefaultStager(staging.StagingOptions(False, False, False, False))
+            stack.callback(stager.close)
+            self._more["async_stager"] = stager
 
     def _begin(self) -> Future[Any]:
         folder = self.folder / "state"
@@ -212,11 +193,6 @@ class DcpAsync(Method):
         )
         written: Future[Any] = getattr(saved, "upload_completion", saved)  # older releases return the future itself
         return written
-
-    def close(self) -> None:
-        """See :class:`Method`."""
-        if self._more:
-            self._more["async_stager"].close()
 
 
 class TorchSnapshot(Method):
@@ -247,13 +223,15 @@ class DeepVM(Method):
         self,
         training: Training,
         folder: Path,
+        stack: ExitStack,
         tier: str | Tier,
         guarantee: Literal["durable", "remote_done", "local_done"],
     ) -> None:
         """Hook into the optimizer."""
-        super().__init__(training, folder)
+        super().__init__(training, folder, stack)
         self._checkpointer = Checkpointer(model=training.model, optimizer=training.optimizer, tiers=[tier], job="bench")
         self._guarantee = guarantee
+        stack.callback(self._checkpointer.close)
 
     def _begin(self) -> Future[Any]:
         self._handle = self._checkpointer.save()
@@ -269,28 +247,18 @@ class DeepVM(Method):
     def _tidy(self) -> None:
         pass  # the checkpointer removes old versions itself
 
-    def close(self) -> None:
-        """See :class:`Method`."""
-        self._checkpointer.close()
+
+def _on_disk(training: Training, folder: Path, stack: ExitStack) -> Method:
+    # In memory (tmpfs) nothing is durable, for the reference neither: what that folder can promise is compared.
+    guarantee: Literal["local_done", "durable"] = "local_done" if medium(folder).volatile else "durable"
+    return DeepVM(training, folder, stack, folder.resolve().as_uri(), guarantee)
 
 
-class DeepVMNode(DeepVM):
-    """The same with a memory node on this machine, over loopback."""
-
-    def __init__(self, training: Training, folder: Path, *, persist: bool) -> None:
-        """Start the node."""
-        # Room for a version that is sent, one that is complete, and one that is being flushed.
-        memory = 3 * training.state_bytes() + 2**28
-        durable = persist and not medium(folder).volatile
-        with ExitStack() as stack:
-            tier = stack.enter_context(_memory_node(folder, memory, persist=persist))
-            super().__init__(training, folder, tier, "durable" if durable else "remote_done")
-            self._node = stack.pop_all()
-
-    def close(self) -> None:
-        """See :class:`Method`."""
-        with self._node:
-            super().close()
+def _on_node(training: Training, folder: Path, stack: ExitStack, *, persist: bool) -> Method:
+    # Room for a version that is sent, one that is complete, and one that is being flushed.
+    tier = stack.enter_context(_memory_node(folder, 3 * training.state_bytes() + 2**28, persist=persist))
+    durable = persist and not medium(folder).volatile
+    return DeepVM(training, folder, stack, tier, "durable" if durable else "remote_done")
 
 
 @contextmanager
@@ -327,20 +295,14 @@ def _memory_node(folder: Path, memory_bytes: int, *, persist: bool) -> Iterator[
     raise CheckpointError(f"a memory node could not be started: {said or 'it said nothing'}")
 
 
-def _deepvm_file(training: Training, folder: Path) -> Method:
-    # In memory (tmpfs) nothing is durable, for the reference neither: what that folder can promise is compared.
-    guarantee: Literal["local_done", "durable"] = "local_done" if medium(folder).volatile else "durable"
-    return DeepVM(training, folder, folder.resolve().as_uri(), guarantee)
-
-
-METHODS: dict[str, Callable[[Training, Path], Method]] = {
+METHODS: dict[str, Callable[[Training, Path, ExitStack], Method]] = {
     "torch.save": TorchSave,
     "dcp": Dcp,
     "dcp-async": DcpAsync,
     "torchsnapshot": TorchSnapshot,
-    "deepvm-file": _deepvm_file,
-    "deepvm-memory": partial(DeepVMNode, persist=False),
-    "deepvm-memory-durable": partial(DeepVMNode, persist=True),
+    "deepvm-file": _on_disk,
+    "deepvm-memory": partial(_on_node, persist=False),
+    "deepvm-memory-durable": partial(_on_node, persist=True),
 }
 """By the name that ``--methods`` takes; a new one is one line here."""
 

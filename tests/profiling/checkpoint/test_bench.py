@@ -9,6 +9,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,20 @@ from deepvm.errors import CheckpointError, MissingExtraError, RequestError
 from deepvm.profiling.checkpoint import bench as run
 from deepvm.profiling.checkpoint import methods
 from deepvm.profiling.checkpoint.bench import Bench, run_bench
-from deepvm.profiling.checkpoint.methods import MODELS, BenchModel, Method, Times, Training
+from deepvm.profiling.checkpoint.methods import MODELS, Method, Times, Training
+from deepvm.profiling.workload import models
+from deepvm.profiling.workload.models import build
+from deepvm.profiling.workload.spec import Workload
 from deepvm.reports import pictures
 from deepvm.reports.profiling.checkpoint_bench import print_bench
 
-TINY = BenchModel(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 1000)), 2, 8)
+TINY = Workload("tiny", 8, batch=2)
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = lambda classes: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, classes))  # noqa: E731
+    monkeypatch.setitem(models.MODELS, "tiny", model)
     monkeypatch.setitem(MODELS, "resnet18", TINY)
 
 
@@ -42,14 +48,14 @@ def bench(folder: Path, *names: str, reps: int = 1, steps: int = 1) -> Bench:
 )
 def test_the_models_are_those_of_the_paper(name: str, parameters: int, entries: int) -> None:
     with torch.device("meta"):
-        model = MODELS[name].make()
+        model = build(MODELS[name].model, methods.CLASSES)
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert len(model.state_dict()) == entries
     assert model(torch.empty(2, 3, 64, 64, device="meta")).shape == (2, 1000)
 
 
 def test_a_model_learns() -> None:
-    training = Training(BenchModel(MODELS["resnet18"].make, 2, 32))
+    training = Training(Workload("resnet18", 32, batch=2))
     assert training.state_bytes() == pytest.approx(140.4e6, rel=1e-3)
     before = training.model.state_dict()["0.weight"].clone()
     training.step()
@@ -114,6 +120,10 @@ def test_ratios_are_to_the_reference(tiny: None, tmp_path: Path, monkeypatch: py
 class Broken(Method):
     closed = 0
 
+    def __init__(self, training: Training, folder: Path, stack: ExitStack) -> None:
+        super().__init__(training, folder, stack)
+        stack.callback(self.close)
+
     def _begin(self) -> Future[Any]:
         written: Future[Any] = Future()
         written.set_exception(OSError("the disk is gone"))
@@ -165,7 +175,7 @@ def test_torchsnapshot_is_offered_where_it_is(monkeypatch: pytest.MonkeyPatch) -
     assert methods.available() == tuple(methods.METHODS)
 
 
-def test_torchsnapshot_is_used_as_its_manual_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchsnapshot_is_used_as_its_manual_says(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Pending:
         def wait(self) -> None:
             (tmp_path / "state").mkdir()
@@ -179,7 +189,7 @@ def test_torchsnapshot_is_used_as_its_manual_says(tmp_path: Path, monkeypatch: p
             return Pending()
 
     monkeypatch.setitem(sys.modules, "torchsnapshot", type("Fake", (), {"Snapshot": Snapshot}))
-    method = methods.TorchSnapshot(Training(TINY), tmp_path)
+    method = methods.TorchSnapshot(Training(TINY), tmp_path, ExitStack())
     method.save()
     times = method.finish()
     assert 0 < times.stall_s <= times.durable_s
@@ -238,7 +248,7 @@ class Scripted(methods.Method):
     """Its saves take what the script says."""
 
     def __init__(self, training: Training, *durable: float) -> None:
-        super().__init__(training, Path())
+        super().__init__(training, Path(), ExitStack())
         self.script = [Times(d / 10, d) for d in durable]
 
     def save(self) -> None:
