@@ -35,9 +35,8 @@ class Figures:
 
     Attributes:
         stall_s: training stands still. durable_s: from the start of the save until the method's guarantee holds, on an
-            otherwise idle machine. training_s: the same while training goes on and takes its share of the cores.
-        extra_s: how much longer a loop takes with a checkpoint than right before without; noise can make it negative.
-        extra_ratio: None where the reference's is not positive.
+            otherwise idle machine. training_s: the same while training goes on. extra_s: how much longer a loop takes
+            with a checkpoint than without; noise can make it negative. extra_ratio: None unless the reference's is > 0.
     """
 
     stall_s: float
@@ -55,9 +54,8 @@ class Bench:
     """What a run found.
 
     Attributes:
-        model: which. bytes: of its state. reps: rounds that count.
-        steps: of training after each save, and without one before it. step_s: median seconds of one without
-            checkpoints. machine: where it was measured. methods: by name.
+        bytes: of the model's state. reps: rounds that count. steps: of training after each save, and without one before
+            it. step_s: median seconds of one without checkpoints.
     """
 
     model: str
@@ -95,17 +93,10 @@ def run_bench(
     steps: int = STEPS,
     say: Callable[[str], None] = lambda line: None,
 ) -> Bench:
-    """Measure.
+    """Measure methods of :data:`~.methods.METHODS`, all that work here unless given, and always the reference.
 
-    Args:
-        model: a key of :data:`~deepvm.profiling.checkpoint.methods.MODELS`.
-        reps: rounds that count. In each, every method saves once with training behind it, and once (twice if it does
-            not block) without.
-        methods: of :data:`~deepvm.profiling.checkpoint.methods.METHODS`, all that work here unless given; the reference
-            is always among them.
-        folder: for temporary files; the system's unless given.
-        steps: of training after each save.
-        say: gets lines about the progress.
+    In each of ``reps`` rounds every method saves once with training behind it, and once (twice if it does not block)
+    without. Temporary files are written to ``folder``; the system's unless given.
 
     Raises:
         RequestError: an argument cannot be used.

@@ -70,12 +70,7 @@ class Training(train_step.Training):
 
 
 class Times(NamedTuple):
-    """What one checkpoint cost.
-
-    Attributes:
-        stall_s: seconds for which it held up the training thread.
-        durable_s: seconds from its start until the method's guarantee held.
-    """
+    """Seconds for which a save held up the training thread, and from its start until the method's guarantee held."""
 
     stall_s: float
     durable_s: float
@@ -123,11 +118,7 @@ class Method:
             self._safe.set_exception(error)
 
     def finish(self) -> Times:
-        """Wait until the guarantee holds, then tidy up, which is not measured.
-
-        Raises:
-            CheckpointError: the save failed or takes too long.
-        """
+        """Wait until the guarantee holds, then tidy up; raises a CheckpointError if it does not come to hold."""
         try:
             end = self._safe.result(LIMIT_S)
         except CheckpointError:

@@ -47,9 +47,7 @@ class Eflops:
     """A measurement.
 
     Attributes:
-        workload, machine: what it belongs to.
-        forward_flops: operations of the forward pass for one image.
-        data: ``synthetic``, ``cifar10`` or ``idx``.
+        forward_flops: operations of the forward pass for one image. data: ``synthetic``, ``cifar10`` or ``idx``.
         steps: of training in each window that counts. warm_up, windows: those before, and those that count.
         steady: whether the speed had settled when they began.
     """
@@ -130,8 +128,8 @@ def measure_eflops(
     that hangs is killed.
 
     Args:
-        model: a name of :data:`deepvm.profiling.workload.models.MODELS`, or ``module:function``, a function without
-            arguments that returns a module for images (batch, 3, resolution, resolution) with 10 outputs.
+        model: a name of :data:`deepvm.profiling.workload.models.MODELS`, or ``module:function`` that returns a module
+            for images (batch, 3, resolution, resolution) with 10 outputs.
         batch: images of a step on each GPU, or in each process on the CPU.
         resolution: height and width of the images, pixels.
         windows: how many count, after the warm-up of :func:`~deepvm.profiling.workload.windows.time_windows`.

@@ -98,11 +98,8 @@ def fit_curve(
 ) -> Fit:
     """Fit the four laws and choose among them.
 
-    Args:
-        points: (n, S(n)) with whole n >= 1 in VMs and S above 0, in any order; sizes may repeat.
-        up_to: the largest n to use the curve for; the largest measured when None.
-        resamples: draws behind the band.
-        seed: of the draws.
+    Points are (n, S(n)) with whole n >= 1 in VMs and S above 0, in any order; sizes may repeat. ``up_to`` is the
+    largest n to use the curve for, the largest measured when None. ``resamples`` and ``seed`` are of the band's draws.
 
     Raises:
         RequestError: fewer than four different n, a point that is none, or an ``up_to`` outside 1 ... 4096.

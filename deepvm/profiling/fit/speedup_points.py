@@ -50,14 +50,10 @@ _NO_UNIT = "a speed-up counts from one VM: measure n = 1 as well, or give n,spee
 
 
 def read_points(path: str | os.PathLike[str]) -> Points:
-    """Read the measurements of one curve.
-
-    Args:
-        path: ``.json`` for a document ``deepvm.scaling/1``; any other file is CSV.
+    """Read the measurements of one curve: ``.json`` is a document ``deepvm.scaling/1``, any other file CSV.
 
     Raises:
-        CatalogFormatError: the file is missing, cannot be read or does not hold points; every problem with its line and
-            column, what stands there and what is allowed.
+        CatalogFormatError: every problem with its line and column, what stands there and what is allowed.
     """
     file = Path(path)
     try:

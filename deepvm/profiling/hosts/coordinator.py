@@ -57,13 +57,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """Start all at once.
-
-        Args:
-            commands: hosts, and the words to start here for each.
-            hear: gets each line that is printed for people, with its host.
-            environment: of the commands; this process's own unless given.
-            folder: where the commands start; where this process is unless given.
+        """Start all at once, in ``environment`` and ``folder``; ``hear`` gets each line that is printed for people.
 
         Raises:
             RequestError: a program cannot be started.
@@ -131,10 +125,10 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             return None
 
     def answer(self, place: int, limit_s: float, name: str = "") -> Message:
-        """The next message of one host; what the others say meanwhile is kept for them.
+        """The next message of one host, called ``name`` in errors; what the others say meanwhile is kept for them.
 
         Raises:
-            MeasurementError: it failed, has ended, or said nothing for ``limit_s``; calls it ``name``, if given.
+            MeasurementError: it failed, has ended, or said nothing for ``limit_s``.
         """
         answers, failed = self.collect([place], limit_s)
         if failed:

@@ -38,11 +38,7 @@ class Host:
 
 
 def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
-    """Names separated by commas, given for ``option``.
-
-    Raises:
-        RequestError: no name, an invalid one, or one twice.
-    """
+    """Names separated by commas; raises a RequestError for ``option`` when one is invalid or stands there twice."""
     names = [n.strip() for n in text.split(",") if n.strip()]
     for name in names:
         if not _NAME.fullmatch(name):

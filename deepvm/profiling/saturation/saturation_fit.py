@@ -36,8 +36,7 @@ class Knee:
         n_sat: the fewest senders that saturate the receiver, ceil(k), at least 2: the planner asks for fewer than n_sat
             senders to one receiver (eq. 15), and there must be one. None ("no saturation seen") where ceil(k) is not
             below N, because no larger n shows it.
-        seconds: t(1) of the fit.
-        error: root of the mean squared deviation of log t, about the relative error of t.
+        seconds: t(1) of the fit. error: root mean square deviation of log t, about the relative error of t.
         low, high: interval of 95 % for n_sat; a bound of None lies at or beyond N.
     """
 
@@ -71,14 +70,9 @@ def raw_saturation(times: Mapping[int, Sequence[float]]) -> int | None:
 def fit_knee(times: Mapping[int, Sequence[float]], *, resamples: int = 1000, seed: int = 0) -> Knee:
     """The knee of the medians, and a bootstrap interval of n_sat over the repeats.
 
-    Three forms are compared by AICc, with noise of at least 1 %: k whole; k real; k whole and a rise beyond it. With a
-    receiver of 4.5 senders the fifth one is seen to help a little (n_sat 5), but noise just above a whole number adds
-    no sender.
-
-    Args:
-        times: seconds of each repeat, by n; at least two n.
-        resamples: of the bootstrap.
-        seed: of its random numbers.
+    ``times`` are seconds of each repeat, by n. Three forms are compared by AICc, with noise of at least 1 %: k whole; k
+    real; k whole and a rise beyond it. With a receiver of 4.5 senders the fifth one is seen to help a little (n_sat 5),
+    but noise just above a whole number adds no sender.
 
     Raises:
         RequestError: fewer than two n, n below 1, or times that are not above 0.

@@ -81,9 +81,8 @@ class Push(NamedTuple):
     """What one push took.
 
     Attributes:
-        seconds: from the first start signal to the last byte, by the receiver's clock.
-        busy: the part of it in which the receiving thread used a processor; 0 where that says nothing.
-        lost: why senders have not sent their part, by their names; then the seconds mean nothing.
+        seconds: from the first start signal to the last byte, by the receiver's clock. busy: the part of it in which
+            the receiving thread used a processor. lost: by name, why senders failed; then the seconds mean nothing.
     """
 
     seconds: float
@@ -96,9 +95,8 @@ class Cluster:
     """The programs on all hosts; that of the receiver, or of all, has place 0 of the coordinator.
 
     Attributes:
-        receiver: what to call place 0 in errors.
-        senders: those that can push. absent: why others never could. boots: what each host's kernel calls its run.
-        places: those of senders with a program of their own.
+        receiver: what to call place 0 in errors. senders: those that can push. absent: why others never could.
+        boots: ``boot_id()`` of each host. places: of senders with a program of their own.
     """
 
     setup: Setup
@@ -122,11 +120,7 @@ class Cluster:
 
 @contextmanager
 def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iterator[Cluster]:
-    """Run :mod:`deepvm.profiling.saturation.transfer_tcp` on all hosts; it ends with the block, whatever happens.
-
-    Raises:
-        MeasurementError: the receiver cannot be used.
-    """
+    """Run :mod:`deepvm.profiling.saturation.transfer_tcp` on all hosts; it ends with the block, whatever happens."""
     limit = setup.start_s + MARGIN_S + setup.pushes_s + SLACK_S
     hosts = (setup.receiver, *setup.senders)
     orders = [json.dumps({"work": "send" if place else "receive", "limit_s": limit}) for place in range(len(hosts))]

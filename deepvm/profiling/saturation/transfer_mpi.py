@@ -1,10 +1,9 @@
 """Pushes over MPI: the program of every rank of ``deepvm profile saturation --transport mpi``.
 
-Rank 0 receives and has the clock; it is told what to do in lines of JSON on standard input, and tells what it found as
-:func:`deepvm.profiling.hosts.watchdog.emit` does; mpirun carries both. At the end of its input it lets the others end,
-so it does not use the watchdog, which ends a process at once. A push begins with a message to each sender, and is over
-with the last byte. Only messages between rank 0 and one sender are used, with errors returned: when a sender dies, its
-own fail, and the others go on; mpirun must be told so (``--with-ft ulfm``).
+Rank 0 receives and has the clock. Its orders are lines of JSON on standard input, its answers those of
+:func:`deepvm.profiling.hosts.watchdog.emit`; mpirun carries both. At the end of its input it lets the others end, so it
+does not use the watchdog, which ends a process at once. Messages go between rank 0 and one sender only, and errors are
+returned: when a sender dies, its own messages fail and the others go on, if mpirun is told so (``--with-ft ulfm``).
 """
 
 from __future__ import annotations
@@ -51,14 +50,11 @@ class Receiver:
         waiting = {name: self._comm.irecv(source=rank, tag=_READY) for name, rank in self._ranks.items()}
         while waiting:
             for name, request in list(waiting.items()):
-                try:
-                    there, boot = request.test()
-                    if there:
-                        del waiting[name]
-                        self.boots.append(boot)
-                        self._memory[name] = [memoryview(bytearray(PIECE)) for _ in range(2)]
-                except self._mpi.Exception as error:
-                    lost[name] = error.Get_error_string()
+                there, boot = self._guarded(name, lost, request.test) or (False, "")
+                if there:
+                    self.boots.append(boot)
+                    self._memory[name] = [memoryview(bytearray(PIECE)) for _ in range(2)]
+                if there or name in lost:
                     del waiting[name]
             if time.monotonic() > deadline:
                 return lost | dict.fromkeys(waiting, f"it was not there in {limit_s:g} s")

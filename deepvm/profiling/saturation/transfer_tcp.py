@@ -36,11 +36,7 @@ def shares(size: int, count: int) -> list[int]:
 
 
 class Arrivals:
-    """Who is awaited in a push, who has sent its part, and who is lost.
-
-    Attributes:
-        lost: why, by name.
-    """
+    """Who is awaited in a push, who has sent its part, and who is ``lost`` and why."""
 
     def __init__(self, names: Sequence[str], stall_s: float, limit_s: float) -> None:
         """Start the clocks: a sender is lost after ``stall_s`` of silence, or when it needs more than ``limit_s``."""

@@ -235,11 +235,7 @@ class _Session:
 
 
 def _device(wanted: str, hosts: Sequence[Host], well: Sequence[Ready]) -> tuple[str, int]:
-    """The device, and processes on each host.
-
-    Raises:
-        RequestError: GPUs are wanted and a host has none, or has fewer than its slots.
-    """
+    """The device, and processes on each host."""
     gpus = min(r.gpus for r in well)
     slots = hosts[0].slots
     if wanted == "cuda" and not gpus:

@@ -55,9 +55,8 @@ class Outcome:
     """One run.
 
     Attributes:
-        seconds: of one step, by window; empty when it failed.
-        why: it failed, "" when not. failed: reasons by host, empty when nobody knows who it was.
-        tails: the last lines of each host that failed, or of all.
+        seconds: of one step, by window; empty when it failed. why: it failed, "" when not.
+        failed: reasons by host, empty when nobody knows who it was. tails: last lines of those that failed, or of all.
     """
 
     seconds: tuple[float, ...] = ()

@@ -60,16 +60,9 @@ def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
 
 def _listen() -> socket.socket:
     for port in random.sample(PORTS, 50):
-        listener = socket.socket()
-        # Else the port stays taken for a minute by connections that are over, when torchrun wants it.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("", port))
-            listener.listen(64)
-        except OSError:
-            listener.close()
-            continue
-        return listener
+        with contextlib.suppress(OSError):
+            # With SO_REUSEADDR: the port is not taken by connections that are over when torchrun wants it.
+            return socket.create_server(("", port), backlog=64)
     raise OSError(f"none of 50 ports between {PORTS[0]} and {PORTS[-1]} is free")
 
 

@@ -34,12 +34,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Images(NamedTuple):
-    """A data set in memory.
-
-    Attributes:
-        name: ``cifar10`` or ``idx``.
-        pixels: (images, 3, height, width), 0 to 255. labels: (images,), 0 to 9.
-    """
+    """A data set, ``cifar10`` or ``idx``: pixels (images, 3, height, width), 0 to 255, and labels (images,), 0 to 9."""
 
     name: str
     pixels: Bytes
@@ -47,7 +42,7 @@ class Images(NamedTuple):
 
 
 def read_images(folder: Path) -> Images:
-    """The training images below a folder, where the data sets' archives put them when they are unpacked there.
+    """The training images below a folder, where the data sets' archives put them.
 
     Raises:
         DataError: there are none, or a file is damaged; names the file and the place in it.

@@ -62,16 +62,11 @@ def _resnet(depths: Sequence[int], expansion: int, classes: int) -> nn.Sequentia
 
 
 class _Stage(NamedTuple):
-    """Blocks in a row.
-
-    Attributes:
-        fused: one full convolution replaces the 1x1 and the depthwise one. expand: channels inside the block over those
-            that come in. stride: of the first block. inside, outside: channels.
-    """
+    """Blocks in a row; a fused one has one full convolution for the 1x1 and the depthwise one."""
 
     fused: bool
-    expand: int
-    stride: int
+    expand: int  # channels inside a block over those that come in
+    stride: int  # of the first block
     inside: int
     outside: int
     blocks: int
@@ -186,12 +181,8 @@ def build(name: str, classes: int = CLASSES) -> nn.Module:
 def forward_flops(model: nn.Module, resolution: int) -> int:
     """Operations of the forward pass for one image; a multiplication and an addition are two.
 
-    Only the forward pass is counted, and training taken for three of them: torch 2.13 counts the weights' gradient of
-    a convolution in groups as if it had none, which gives EfficientNetV2-M 16 forward passes.
-
-    Args:
-        model: on any device; it is not changed.
-        resolution: height and width of an image, pixels.
+    Training counts as three forward passes: torch 2.13 counts the weights' gradient of a convolution in groups as if it
+    had none, which gives EfficientNetV2-M 16. The model is not changed.
     """
     # On the meta device no layer computes anything. Two images: batch normalisation refuses single values in training.
     tensors = (*model.named_parameters(), *model.named_buffers())

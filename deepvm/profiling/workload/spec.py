@@ -13,11 +13,9 @@ class Workload:
     """What a number of eFLOPS belongs to.
 
     Attributes:
-        model: a name of :data:`deepvm.profiling.workload.models.MODELS`, or ``module:function`` for one's own model.
-        resolution: height and width of the images, pixels.
+        model: as of :func:`deepvm.profiling.workload.models.build`. resolution: height and width of images, pixels.
         batch: images of a step on each GPU, or in each process on the CPU.
-        dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision.
-        optimizer: ``adam`` or ``sgd``.
+        dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision. optimizer: ``adam`` or ``sgd``.
     """
 
     model: str

@@ -50,13 +50,9 @@ def time_windows(
     correct how many steps a window has. All decisions follow from what ``run`` returns: processes that get the same
     numbers decide the same.
 
-    Args:
-        run: does so many steps, waits for the device, returns the seconds it took.
-        images: of one step, on all devices together.
-        windows: how many count.
-        seconds: a window that counts has whole steps, and lasts at least so long unless they become faster by more than
-            5 % after the warm-up.
-        say: gets lines about the progress.
+    ``run`` does so many steps, waits for the device, and returns the seconds it took; ``images`` are those of one step
+    on all devices. A window that counts has whole steps and lasts at least ``seconds``, unless they become faster by
+    more than 5 % after the warm-up.
     """
 
     def window() -> Window:
