@@ -105,7 +105,7 @@ def run_bench(
     if model not in MODELS:
         raise RequestError("model", model, one_of(model, MODELS, ", "))
     for option, value in (("reps", reps), ("steps", steps)):
-        if isinstance(value, bool) or value < 1:
+        if value < 1:
             raise RequestError(option, value, "a whole number from 1")
     possible = available()
     for name in methods:
@@ -116,7 +116,12 @@ def run_bench(
         raise RequestError("dir", str(folder), "a folder that exists")
     training = Training(MODELS[model])
     size = training.state_bytes()
-    _check_room(folder or Path(tempfile.gettempdir()), size * _VERSIONS * len(names))
+    needed, where = size * _VERSIONS * len(names), folder or Path(tempfile.gettempdir())
+    if (free := shutil.disk_usage(where).free) < needed:
+        raise CheckpointError(
+            f"{where}: {needed / 1e9:.1f} GB of free space are needed, {free / 1e9:.1f} GB are there; "
+            "choose another folder with --dir, or fewer methods with --methods"
+        )
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder)))
         ready: dict[str, Method] = {}
@@ -203,15 +208,6 @@ def _seconds(own: Sequence[_Sample]) -> tuple[float, float, float, float]:
     durable_s = median(t.durable_s for s in own for t in s.alone)
     training_s = median(t.durable_s for s in own for t in s.in_loop)
     return stall_s, durable_s, training_s, median(s.loop_s - s.bare_s for s in own)
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise CheckpointError(
-            f"{folder}: {needed / 1e9:.1f} GB of free space are needed, {free / 1e9:.1f} GB are there; "
-            "choose another folder with --dir, or fewer methods with --methods"
-        )
 
 
 def _machine(folder: Path) -> dict[str, Any]:

@@ -206,7 +206,7 @@ def _devices(device: str, processes: int | None) -> tuple[str, int]:
 
 
 def _check_whole(option: str, value: int, least: int, most: int, why: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if not least <= value <= most:
         raise RequestError(option, value, f"a whole number from {least} to {most}{why}")
 
 

@@ -188,10 +188,6 @@ def _usl(n: FloatArray, contention: float, coherence: float) -> FloatArray:
     return np.asarray(n / (1.0 + contention * (n - 1.0) + coherence * n * (n - 1.0)))
 
 
-def _amdahl(n: FloatArray, serial: float) -> FloatArray:
-    return _usl(n, serial, 0.0)
-
-
 def _ring(n: FloatArray, c: float, l: float) -> FloatArray:  # noqa: E741  the letter of the ring
     return np.asarray(n / (1.0 + c * (n - 1.0) / n + l * (n - 1.0)))
 
@@ -207,7 +203,7 @@ LOGISTIC = Law(
     "logistic", ("a", "b", "c"), (1e-3, 0.0, 1e-2), (3.0, 128.0, 512.0), _logistic, _logistic_starts, unit=False
 )
 """DeepVM eq. 10: a per VM, b in VMs, c the speed-up approached for large n."""
-AMDAHL = Law("amdahl", ("serial",), (0.0,), (math.inf,), _amdahl, partial(_cost_starts, 1))
+AMDAHL = Law("amdahl", ("serial",), (0.0,), (math.inf,), partial(_usl, coherence=0.0), partial(_cost_starts, 1))
 """n / (1 + serial (n - 1)): the part of the work that no further VM takes over."""
 USL = Law("usl", ("contention", "coherence"), (0.0, 0.0), (math.inf, math.inf), _usl, partial(_cost_starts, 2))
 """Gunther's universal scalability law, n / (1 + contention (n - 1) + coherence n (n - 1))."""

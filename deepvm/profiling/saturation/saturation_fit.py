@@ -92,7 +92,7 @@ def fit_knee(times: Mapping[int, Sequence[float]], *, resamples: int = 1000, see
     k, constant, rise, error = best[:, 0].tolist()
     drawn = _resampled(n, logs, y - _log_t(n, *best[:3])[0], resamples, np.random.default_rng(seed))
     low, high = np.quantile(_best(n, drawn)[0], [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], method="nearest")
-    n_sat, low_n, high_n = (_saturated(float(found), n) for found in (k, low, high))
+    n_sat, low_n, high_n = (max(2, c) if (c := math.ceil(found)) < n[-1] else None for found in (k, low, high))
     return Knee(k, math.exp(rise), n_sat, math.exp(constant), error, low_n, high_n)
 
 
@@ -105,10 +105,6 @@ def _log_t(n: Array, k: Array, constant: Array, rise: Array) -> Array:
     k = k[:, None]
     found: Array = constant[:, None] - np.log(np.minimum(n, k)) + np.where(n > k, rise[:, None], 0.0)
     return found
-
-
-def _saturated(k: float, n: Array) -> int | None:
-    return max(2, math.ceil(k)) if math.ceil(k) < n[-1] else None
 
 
 def _best(n: Array, y: Array) -> Array:

@@ -153,7 +153,7 @@ def test_a_node_that_does_not_start_is_said(tiny: None, tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"model": "vgg"}, {"reps": 0}, {"reps": True}, {"steps": 0}, {"methods": ["zip"]}, {"folder": Path("/nowhere")}],
+    [{"model": "vgg"}, {"reps": 0}, {"steps": 0}, {"methods": ["zip"]}, {"folder": Path("/nowhere")}],
 )
 def test_arguments_that_cannot_be_used(tiny: None, arguments: dict[str, Any]) -> None:
     with pytest.raises(RequestError):

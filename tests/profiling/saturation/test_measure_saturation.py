@@ -26,6 +26,7 @@ from deepvm.profiling.saturation.transfer_tcp import Receiver
 
 from support.profiling import namespaces  # isort: skip
 from support.profiling.namespaces import need_namespaces, processes_in, shaped_hosts  # isort: skip
+from support.pace import soon  # isort: skip
 from support.processes import until  # isort: skip
 
 MB = 1_000_000
@@ -218,11 +219,10 @@ def test_a_sender_that_stands_still_is_lost_after_a_while(tmp_path: Path) -> Non
     setup = here(tmp_path, ("ann", "bob", "eve"), checkpoint_bytes=30 * MB, stall_s=0.6)
     with tcp_cluster(setup) as cluster:
         os.kill(number(tmp_path, "bob"), signal.SIGSTOP)
-        begin = time.monotonic()
-        push = cluster.push(["ann", "bob"])
+        with soon(20):
+            push = cluster.push(["ann", "bob"])
         assert push.lost["bob"].startswith("nothing has come of it for 0.6 s")
         assert set(push.lost) == {"bob"}
-        assert time.monotonic() - begin < 20
         assert not cluster.push(["ann", "eve"]).lost
         os.kill(number(tmp_path, "bob"), signal.SIGKILL)  # the crew would do it as well, after a while
     assert nothing_runs(tmp_path)
@@ -272,10 +272,8 @@ def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
     stays.chmod(0o700)
     monkeypatch.setattr("deepvm.profiling.saturation.mpirun._found", lambda: str(stays))
     monkeypatch.setattr("deepvm.profiling.saturation.mpirun._FATAL_S", 0.2)
-    began = time.monotonic()
-    with pytest.raises(MeasurementError, match=r"^mpirun: its command .*; --verbose shows"):
+    with soon(60), pytest.raises(MeasurementError, match=r"^mpirun: its command .*; --verbose shows"):
         measure(here(tmp_path, ("ann", "bob"), transport="mpi"))
-    assert time.monotonic() - began < 60
     assert not Path(f"/proc/{number(tmp_path, 'stays')}").exists()
 
 

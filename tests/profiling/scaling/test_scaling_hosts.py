@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.pace import soon
 from support.places import ROOT
 from support.processes import marked, until
 
@@ -133,9 +134,8 @@ def test_a_worker_is_killed_in_the_middle(start: Start, number: int) -> None:
     with namespaces(4) as hosts:
         profiler = start(hosts, "--warmup", 1, "--windows", 3, "--steps", 300, "--repeats", 1)
         os.kill(training(profiler, hosts[1]), number)
-        began = time.monotonic()
-        profiler.await_line("n = 4, repeat 1: failed")
-        assert time.monotonic() - began < 20
+        with soon(20):
+            profiler.await_line("n = 4, repeat 1: failed")
         code, document, errors = profiler.end()
     assert code == 1 and "No time for n = 4" in errors
     first, second = document["runs"][:2]
@@ -175,9 +175,8 @@ def test_a_link_that_breaks_in_the_middle(start: Start) -> None:
         profiler = start(hosts, *LONG, "--start-timeout", 15, "--timeout", 60)
         training(profiler, hosts[1])
         hosts[1].cut()
-        began = time.monotonic()
-        profiler.await_line(f"{hosts[1].name} is left out: no connection")
-        assert time.monotonic() - began < 70
+        with soon(70):
+            profiler.await_line(f"{hosts[1].name} is left out: no connection")
         profiler.process.send_signal(signal.SIGTERM)
         assert profiler.end()[0] == 143
 
