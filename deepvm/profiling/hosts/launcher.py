@@ -90,11 +90,5 @@ class Launcher:
 
 def joined(words: Sequence[str]) -> str:
     """Words as one, quoted for the shell of a host."""
-    return " ".join(map(_quoted, words))
-
-
-def _quoted(word: str) -> str:
     # A shell knows ~ only outside of quotes, and `--python '~/venv/bin/python'` means the home of the host.
-    if word.startswith("~/"):
-        return "~/" + shlex.quote(word[2:])
-    return shlex.quote(word)
+    return " ".join("~/" + shlex.quote(w[2:]) if w.startswith("~/") else shlex.quote(w) for w in words)

@@ -54,7 +54,9 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
 
         def listen(line: str) -> None:
             if _FATAL in line:  # now and then mpirun stays when all ranks have gone, and says nothing more
-                threading.Timer(_FATAL_S, end).start()
+                timer = threading.Timer(_FATAL_S, end)
+                timer.daemon = True
+                timer.start()
             if hear is not None:
                 hear(line)
 

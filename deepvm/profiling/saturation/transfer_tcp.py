@@ -155,12 +155,6 @@ class Receiver:
             self._senders.pop(name)[1].close()
         return result
 
-    def close(self) -> None:
-        """Part from all senders, which then end."""
-        self._open = False
-        for _, channel in self._senders.values():
-            channel.close()
-
 
 def receive(lines: SimpleQueue[str]) -> None:
     """What the receiver's program does with the orders that come."""

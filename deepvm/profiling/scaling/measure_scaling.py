@@ -7,7 +7,7 @@ largest cluster comes first; a host that fails is left out of the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -110,73 +110,70 @@ def measure_scaling(
     return session.finish()
 
 
+@dataclass
 class _Session:
     """The state of one measurement: who is well, what was found."""
 
-    def __init__(
-        self,
-        task: Task,
-        coordinator: ScalingCoordinator,
-        hosts: Sequence[Host],
-        out: Path | None,
-        say: Callable[[str], None],
-    ) -> None:
-        self._task, self._coordinator, self._hosts, self._out, self._say = task, coordinator, hosts, out, say
-        self._failed: dict[str, str] = {}
-        self._unwritten = ""
+    task: Task
+    coordinator: ScalingCoordinator
+    hosts: Sequence[Host]
+    out: Path | None
+    say: Callable[[str], None]
+    failed: dict[str, str] = field(default_factory=dict)
+    unwritten: str = ""
 
     def begin(self, sizes: tuple[int, ...], old: Curve | None, *, one_machine_too: bool) -> None:
         """See who is well, settle on the workload, and go on with what is there."""
-        hosts, task = self._hosts, self._task
-        self._say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
-        self._well, failed = self._coordinator.probe(hosts, task.workload("cpu", 1))
-        local = one_machine((r.boot for r in self._well), allowed=one_machine_too)
+        hosts, task = self.hosts, self.task
+        self.say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
+        self.well, failed = self.coordinator.probe(hosts, task.workload("cpu", 1))
+        local = one_machine((r.boot for r in self.well), allowed=one_machine_too)
         self._leave_out(failed)
-        if not self._well:
+        if not self.well:
             raise MeasurementError(f"no host can be used:\n{self._reasons()}")
-        self._curve = Curve(
-            workload=task.workload(*_device(task.device, hosts, self._well)),
+        self.curve = Curve(
+            workload=task.workload(*_device(task.device, hosts, self.well)),
             hosts=tuple(h.name for h in hosts),
             plan={"sizes": list(sizes), "repeats": task.repeats},
             local=local,
-            machine=self._well[0].machine,
-            warnings=_doubts(self._well),
+            machine=self.well[0].machine,
+            warnings=_doubts(self.well),
         )
-        if self._out is None:
+        if self.out is None:
             return
         if old is not None:
-            check_same(self._out, old, self._curve)
-            self._curve = replace(self._curve, runs=old.good)  # failed ones are tried once more
-            self._say(f"{self._out}: goes on after {len(self._curve.runs)} finished runs")
-        write_curve(self._out, self._curve)  # a place where nothing can be written is found before the measuring
+            check_same(self.out, old, self.curve)
+            self.curve = replace(self.curve, runs=old.good)  # failed ones are tried once more
+            self.say(f"{self.out}: goes on after {len(self.curve.runs)} finished runs")
+        write_curve(self.out, self.curve)  # a place where nothing can be written is found before the measuring
 
     def measure(self, n: int) -> None:
         """All repeats of one size, as far as hosts are well."""
-        done = {r.repeat for r in self._curve.good if r.n == n}
-        for repeat in [r for r in range(1, self._task.repeats + 1) if r not in done]:
+        done = {r.repeat for r in self.curve.good if r.n == n}
+        for repeat in [r for r in range(1, self.task.repeats + 1) if r not in done]:
             while True:
-                if len(self._well) < n:
-                    self._add(Run(n, repeat, failed=f"{len(self._well)} of {n} hosts are well; {self._reasons('; ')}"))
+                if len(self.well) < n:
+                    self._add(Run(n, repeat, failed=f"{len(self.well)} of {n} hosts are well; {self._reasons('; ')}"))
                     return
-                hosts = self._well[:n]
-                outcome = self._coordinator.run(hosts, self._curve.workload)
+                hosts = self.well[:n]
+                outcome = self.coordinator.run(hosts, self.curve.workload)
                 if not outcome.why:
-                    images = n * self._curve.workload["processes"] * self._task.batch
+                    images = n * self.curve.workload["processes"] * self.task.batch
                     self._add(Run(n, repeat, outcome.seconds, images / median(outcome.seconds)))
                     break
                 self._add(Run(n, repeat, failed=outcome.why))
                 for name, lines in outcome.tails.items():
-                    self._say(f"the last lines of {name}:")
+                    self.say(f"the last lines of {name}:")
                     for line in lines:
-                        self._say(f"  {line[:500]}")
+                        self.say(f"  {line[:500]}")
                 if not self._blame(outcome, hosts):
                     return  # whatever it is, it is no single host: the time-out must not be waited for once more
-                if len(self._well) >= n:
-                    self._say(f"n = {n}, repeat {repeat}: once more with other hosts")
+                if len(self.well) >= n:
+                    self.say(f"n = {n}, repeat {repeat}: once more with other hosts")
 
     def finish(self) -> Curve:
         """The curve with all that is to be said about it."""
-        curve = self._curve
+        curve = self.curve
         if not curve.points:
             whys = dict.fromkeys(r.failed for r in curve.runs if r.failed)
             raise MeasurementError("nothing could be measured:\n" + "\n".join(f"  {w}" for w in whys))
@@ -186,32 +183,32 @@ class _Session:
             warnings.append(f"no time for n = {sizes}: see the reasons of the failed runs")
         fit, doubt = _fit(curve)
         warnings += [*curve.warnings, *_spreads(curve), *([doubt] if doubt else [])]
-        self._curve = replace(curve, fit=fit, warnings=tuple(dict.fromkeys(warnings)))
+        self.curve = replace(curve, fit=fit, warnings=tuple(dict.fromkeys(warnings)))
         self._write()
-        return replace(self._curve, unwritten=self._unwritten)
+        return replace(self.curve, unwritten=self.unwritten)
 
     def _add(self, run: Run) -> None:
-        self._curve = replace(self._curve, runs=(*self._curve.runs, run))
+        self.curve = replace(self.curve, runs=(*self.curve.runs, run))
         self._write()  # before anything is said: what was said to be done is not lost
         if run.failed is not None:
-            self._say(f"n = {run.n}, repeat {run.repeat}: failed: {run.failed}")
+            self.say(f"n = {run.n}, repeat {run.repeat}: failed: {run.failed}")
             return
         middle, speed = median(run.seconds_per_step), run.images_per_s
-        self._say(
-            f"n = {run.n}, repeat {run.repeat} of {self._task.repeats}: {middle:.4g} s a step, {speed:.5g} images/s"
+        self.say(
+            f"n = {run.n}, repeat {run.repeat} of {self.task.repeats}: {middle:.4g} s a step, {speed:.5g} images/s"
         )
 
     def _write(self) -> None:
         """Into the file; hours of measuring are not thrown away because a disk is full now."""
-        if self._out is None:
+        if self.out is None:
             return
         try:
-            write_curve(self._out, self._curve)
-            self._unwritten = ""
+            write_curve(self.out, self.curve)
+            self.unwritten = ""
         except DataError as error:
-            if not self._unwritten:
-                self._say(f"{error}; the measurement goes on")
-            self._unwritten = str(error)
+            if not self.unwritten:
+                self.say(f"{error}; the measurement goes on")
+            self.unwritten = str(error)
 
     def _blame(self, outcome: Outcome, hosts: Sequence[Ready]) -> bool:
         """Leave out who failed; whether it is known who that is, or at least which hosts are not well any more."""
@@ -219,19 +216,19 @@ class _Session:
         if len(failed) == len(hosts) > 1:
             return False  # the same happened to all: not enough memory for this batch, for example
         if not failed:
-            self._say("nobody knows which host it was: looking at all of them")
-            failed = self._coordinator.probe([r.host for r in self._well], self._curve.workload)[1]
+            self.say("nobody knows which host it was: looking at all of them")
+            failed = self.coordinator.probe([r.host for r in self.well], self.curve.workload)[1]
         self._leave_out(failed)
         return bool(failed)
 
     def _leave_out(self, failed: Mapping[str, str]) -> None:
         for name, why in failed.items():
-            self._failed[name] = why
-            self._say(f"{name} is left out: {why}")
-        self._well = tuple(r for r in self._well if r.host.name not in failed)
+            self.failed[name] = why
+            self.say(f"{name} is left out: {why}")
+        self.well = tuple(r for r in self.well if r.host.name not in failed)
 
     def _reasons(self, between: str = "\n") -> str:
-        return between.join(f"{name}: {why}" for name, why in self._failed.items())
+        return between.join(f"{name}: {why}" for name, why in self.failed.items())
 
 
 def _device(wanted: str, hosts: Sequence[Host], well: Sequence[Ready]) -> tuple[str, int]:
