@@ -308,6 +308,8 @@ def receiver() -> Iterator[Receiver]:
     made = Receiver(b"the token", ["ann"], stall_s=30)
     yield made
     made.gather([], 0)  # closes the door
+    for _, channel in made._senders.values():
+        channel.close()
 
 
 def _greet(port: int, token: bytes, name: str) -> str:
