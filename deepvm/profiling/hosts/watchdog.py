@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,10 +60,13 @@ def held(limit_s: float) -> Iterator[queue.SimpleQueue[str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def agent(work: Callable[[dict[str, Any], queue.SimpleQueue[str]], None]) -> NoReturn:
-    """The program of a host: its argument is an order in JSON with a ``limit_s``; an error is the event ``failed``."""
+def agent(work: Callable[[dict[str, Any], queue.SimpleQueue[str]], None], *, folder: bool = True) -> NoReturn:
+    """The program of a host: its argument is an order in JSON with a ``limit_s``; an error is the event ``failed``.
+
+    Without ``folder`` there is none for temporary files: one that is killed would leave it behind.
+    """
     order = json.loads(sys.argv[1])
-    with held(order["limit_s"]) as lines:
+    with held(order["limit_s"]) if folder else nullcontext(hold(order["limit_s"])) as lines:
         try:
             work(order, lines)
         except Exception as error:  # whatever it is, the reason goes to who waits for it

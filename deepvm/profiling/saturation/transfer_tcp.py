@@ -205,4 +205,4 @@ def _why(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    agent(lambda order, lines: (receive if order["work"] == "receive" else send)(lines))
+    agent(lambda order, lines: (receive if order["work"] == "receive" else send)(lines), folder=False)

@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import socket
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
@@ -96,6 +97,7 @@ def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
         # Both would else choose by the host's name, which often stands for 127.0.0.1, or by the order of the cards.
         if card:
             os.environ.setdefault(f"{backend}_SOCKET_IFNAME", card)
+    os.environ["TMPDIR"] = tempfile.gettempdir()  # what processes that are killed leave goes with this one's folder
     processes = order["workload"]["processes"]
     _share_cores(processes)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
