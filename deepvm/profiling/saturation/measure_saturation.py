@@ -74,11 +74,7 @@ def measure(
     Each repeat measures all n once, in random order and with random senders, so that drift or one slow host does not
     look like saturation. A sender that is lost is named in a warning, and the others go on.
 
-    Args:
-        setup: what to measure.
-        say: gets lines about the progress.
-        hear: gets each line that hosts print for people.
-        one_machine_too: whether to measure hosts that turn out to be one machine.
+    ``hear`` gets each line that hosts print for people; ``one_machine_too`` allows hosts that are one machine.
 
     Raises:
         MeasurementError: the receiver or all but one of the senders are lost before there is anything to tell.

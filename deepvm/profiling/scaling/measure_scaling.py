@@ -86,15 +86,8 @@ def measure_scaling(
 ) -> Curve:
     """Measure a curve; it lacks sizes for which not enough hosts were well.
 
-    Args:
-        task: what to measure.
-        hosts: where; the first ones for smaller sizes.
-        launcher: how commands get there.
-        limits: on every wait.
-        out: a file that grows with each run; runs that it holds already are not repeated.
-        say: gets lines about the progress.
-        hear: gets each line that hosts print for people.
-        one_machine_too: whether to measure hosts that turn out to be one machine.
+    Smaller sizes use the first hosts. The file ``out`` grows with each run, and runs that it holds are not repeated.
+    ``hear`` gets each line that hosts print for people; ``one_machine_too`` allows hosts that are one machine.
 
     Raises:
         RequestError: an argument cannot be used, the file was measured with others, or hosts are one machine.

@@ -28,7 +28,6 @@ _MOST_BYTES = 256 * 2**20
 """Of a file, unpacked; the largest of both data sets has 47 MB."""
 _MOST_SIDE = 1024
 _FOLDERS = ("", "cifar-10-batches-bin", "FashionMNIST/raw", "raw")
-_ADVICE = "get the files of the data set again"
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -75,8 +74,7 @@ def read_images(folder: Path) -> Images:
 def _cifar(path: Path) -> tuple[Bytes, Bytes]:
     data = _content(path)
     if not data or len(data) % _CIFAR_RECORD:
-        allowed = f"one or more images of {_CIFAR_RECORD} bytes each"
-        raise DataError(f"{path}: has {len(data)} bytes; allowed: {allowed}; {_ADVICE}")
+        raise _damaged(path, f"has {len(data)} bytes; allowed: one or more images of {_CIFAR_RECORD} bytes each")
     rows = np.frombuffer(data, np.uint8).reshape(-1, _CIFAR_RECORD)
     _check_labels(path, rows[:, 0], 0, _CIFAR_RECORD)
     return rows[:, 0], rows[:, 1:].reshape(-1, *_CIFAR_SHAPE)
@@ -85,7 +83,7 @@ def _cifar(path: Path) -> tuple[Bytes, Bytes]:
 def _idx_pair(images: Path, names: Path) -> Images:
     pixels, labels = _idx(images, _IDX_IMAGES, 3), _idx(names, _IDX_LABELS, 1)
     if len(pixels) != len(labels):
-        raise DataError(f"{images}: has {len(pixels)} images, {names} has {len(labels)} labels; {_ADVICE}")
+        raise _damaged(images, f"has {len(pixels)} images, {names} has {len(labels)} labels")
     _check_labels(names, labels, 8, 1)
     # A view: three times the same grey, without the memory for it.
     return Images("idx", np.broadcast_to(pixels[:, None], (len(pixels), 3, *pixels.shape[1:])), labels)
@@ -96,23 +94,27 @@ def _idx(path: Path, magic: int, dimensions: int) -> Bytes:
     header = 4 + 4 * dimensions
     found = int.from_bytes(data[:4], "big")
     if len(data) < header or found != magic:
-        raise DataError(f"{path}: byte 0: 0x{found:08x} is not 0x{magic:08x}, which begins such a file; {_ADVICE}")
+        raise _damaged(path, f"byte 0: 0x{found:08x} is not 0x{magic:08x}, which begins such a file")
     shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, header, 4)]
     for place, size in enumerate(shape):
         if size < 1 or (place and size > _MOST_SIDE):
             most = f"1 to {_MOST_SIDE}" if place else "from 1"
-            raise DataError(f"{path}: byte {4 + 4 * place}: a size of {size}; allowed: {most}; {_ADVICE}")
+            raise _damaged(path, f"byte {4 + 4 * place}: a size of {size}; allowed: {most}")
     rest, count = len(data) - header, math.prod(shape)
     if rest != count:
-        raise DataError(f"{path}: byte {header}: {rest} bytes follow the header, which says {count}; {_ADVICE}")
+        raise _damaged(path, f"byte {header}: {rest} bytes follow the header, which says {count}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
+
+
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError(f"{path}: {why}; get the files of the data set again")
 
 
 def _check_labels(path: Path, labels: Bytes, first: int, step: int) -> None:
     wrong = np.flatnonzero(labels >= CIFAR_CLASSES)
     if len(wrong):
         number = int(wrong[0])
-        raise DataError(f"{path}: byte {first + number * step}: label {labels[number]}; allowed: 0 to 9; {_ADVICE}")
+        raise _damaged(path, f"byte {first + number * step}: label {labels[number]}; allowed: 0 to 9")
 
 
 def _content(path: Path) -> bytes:
@@ -121,12 +123,12 @@ def _content(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise DataError(f"{path}: is not a regular file; {_ADVICE}")
+                raise _damaged(path, "is not a regular file")
             unpacked: Any = gzip.GzipFile(fileobj=stream) if path.suffix == ".gz" else stream
             data: bytes = unpacked.read(_MOST_BYTES + 1)  # what gzip makes of a small file may have no end
     except (OSError, EOFError, zlib.error) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        raise DataError(f"{path}: cannot be read: {why}; {_ADVICE}") from None
+        raise _damaged(path, f"cannot be read: {why}") from None
     if len(data) > _MOST_BYTES:
-        raise DataError(f"{path}: has more than {_MOST_BYTES // 2**20} MiB; {_ADVICE}")
+        raise _damaged(path, f"has more than {_MOST_BYTES // 2**20} MiB")
     return data
