@@ -132,7 +132,7 @@ def measure_eflops(
             for images (batch, 3, resolution, resolution) with 10 outputs.
         batch: images of a step on each GPU, or in each process on the CPU.
         resolution: height and width of the images, pixels.
-        windows: how many count, after the warm-up of :func:`~deepvm.profiling.workload.windows.time_windows`.
+        windows: that count, after the warm-up of :func:`~deepvm.profiling.workload.windows.time_windows`.
         device: ``cpu``, ``cuda``, or ``auto`` for the GPUs where there are any.
         dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision.
         optimizer: ``adam`` or ``sgd``.

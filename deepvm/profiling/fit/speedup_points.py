@@ -145,9 +145,11 @@ def _of_scaling(raw: object, rows: list[tuple[float, float]]) -> Iterator[Proble
 
 def _keep(row: dict[str, Any], place: str, rows: list[tuple[float, float]]) -> Iterator[Problem]:
     """Append a row's n and value, or give what is wrong; ``place`` has braces where the column's name belongs."""
-    numbers = {column: _float(value) for column, value in row.items()}
+    numbers: dict[str, float] = {}
     wrong = []
-    for column, number in numbers.items():
+    for column, value in row.items():
+        is_number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+        numbers[column] = number = float(value) if is_number else math.nan
         if column == "n" and not (1 <= number <= MOST_NODES and number.is_integer()):
             wrong.append((column, f"allowed: a whole number of VMs, 1 to {MOST_NODES}"))
         elif column != "n" and not 1 / LARGEST <= number <= LARGEST:
@@ -178,10 +180,6 @@ def _number(cell: str) -> float | str:
     """The number, or the text as it is, to be refused: float() would take 1_000, nan and digits of other scripts."""
     text = cell.strip()
     return float(text) if _NUMBER.fullmatch(text) else text
-
-
-def _float(value: object) -> float:
-    return float(value) if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool) else math.nan
 
 
 def _shown(value: object) -> str:

@@ -42,15 +42,11 @@ class Launcher:
 
     @classmethod
     def parse(cls, template: str, python: str = "", folder: str = "") -> Launcher:
-        """Read a preset's name, or a template.
+        """Read ``ssh``, ``netns``, ``local``, or a template: words with ``{host}`` in them.
 
         The command is appended to the template, or replaces ``{command}`` as one word. It is quoted there, and behind
-        ``ssh`` and ``rsh``, which hand it to a shell.
-
-        Args:
-            template: ``ssh``, ``netns``, ``local``, or words with ``{host}`` in them.
-            python: on the hosts; this interpreter for ``netns`` and ``local``, else ``python3``, unless given.
-            folder: where the command starts on the hosts; where the launcher starts it unless given.
+        ``ssh`` and ``rsh``, which hand it to a shell. ``python`` is the hosts' interpreter, by default this one for
+        ``netns`` and ``local``, else ``python3``; ``folder`` is where they start it, by default the launcher's choice.
 
         Raises:
             RequestError: no ``{host}`` in it, unbalanced quotes, or no such program or interpreter here.

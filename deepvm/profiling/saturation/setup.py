@@ -31,9 +31,8 @@ class Setup:
         receiver: the host that all push to; ``address``, if any, is where the senders reach it (TCP).
         senders: hosts; n goes from 1 to their number. checkpoint_bytes: pushed by all of them together.
         repeats: of each n. seed: of the order.
-        start_s: until all hosts have found each other. limit_s: for one push.
-        stall_s: a sender that is silent for so long is lost.
-        interface: the only one, or network, to use (MPI).
+        start_s: until all hosts have found each other. limit_s: for one push. stall_s: a sender that is silent for so
+            long is lost. interface: the only one, or network, to use (MPI).
         sender_type, receiver_type: instance types, "" for unknown. sender_gbps, receiver_gbps: None to measure them.
     """
 
