@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from deepvm.catalog.signals import signal as provider
-from deepvm.catalog.signals.resolve import Mode, Resolved, resolve_regions
+from deepvm.catalog.signals.resolve import Resolved, resolve_regions
 from deepvm.catalog.signals.signal import Provider, Signal
 from deepvm.errors import CloudError
 
@@ -89,7 +89,7 @@ def after(**delta: float) -> datetime:
     return NOW + timedelta(**delta)
 
 
-def resolve(region: str, kinds: Sequence[str], mode: Mode, *, snapshot: Mapping[str, Signal], **given: Any) -> Resolved:
+def resolve(region: str, kinds: Sequence[str], mode: str, *, snapshot: Mapping[str, Signal], **given: Any) -> Resolved:
     """The signals of one region, with its error raised."""
     found = resolve_regions([region], kinds, mode, snapshot=lambda _: snapshot, **given)[region]
     if isinstance(found, CloudError):

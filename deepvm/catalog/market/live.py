@@ -15,9 +15,18 @@ from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
 from deepvm.catalog.market.build_catalog import SignalMissingError, SpotChoice, assemble
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.resolve import Mode, Resolved, resolve_regions
-from deepvm.catalog.signals.signal import ADVISOR, MOST_HISTORY_DAYS, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
-from deepvm.catalog.signals.signal_words import listed
+from deepvm.catalog.signals.resolve import Resolved, resolve_regions
+from deepvm.catalog.signals.signal import (
+    ADVISOR,
+    MOST_HISTORY_DAYS,
+    OFFERINGS,
+    ON_DEMAND,
+    QUOTAS,
+    SPECS,
+    SPOT,
+    ZONES,
+    listed,
+)
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.cluster.prices import PriceBasis
 from deepvm.core.spelling import did_you_mean
@@ -265,7 +274,7 @@ class _Market:
         return resolve_regions(
             regions,
             kinds,
-            Mode(self.request.mode),
+            self.request.mode,
             cache=self.cache,
             providers=(lambda: self.cloud.providers(kinds, self.request.profile)) if self.may_ask else None,
             snapshot=self.cloud.snapshot,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal
-from deepvm.catalog.signals.signal_words import title
+from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, title
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.plausibility import Doubt, Plausibility, PricedType
 from deepvm.core.units import counted

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.signal import Provider, Signal
-from deepvm.catalog.signals.snapshot import snapshot, snapshot_regions
 from deepvm.core.cluster.instances import Market
 from deepvm.io.package_data import data_folder
+from deepvm.io.times import parse_time
 
 
 class Region(NamedTuple):
@@ -157,8 +159,17 @@ class Cloud(ABC):
 
     def snapshot_regions(self) -> tuple[str, ...]:
         """The regions of which a snapshot comes with deepvm, sorted."""
-        return snapshot_regions(self.data)
+        return tuple(sorted(p.stem for p in self.data.glob("*[0-9].json")))
 
     def snapshot(self, region: str) -> Mapping[str, Signal]:
-        """The embedded signals of a region by kind, empty where there are none."""
-        return snapshot(region, self.data)
+        """The embedded signals of a region by kind, origin ``snapshot``; empty where there are none."""
+        return _read_snapshot(self.data / f"{region}.json") if region in self.snapshot_regions() else {}
+
+
+@lru_cache(maxsize=1)
+def _read_snapshot(file: Path) -> Mapping[str, Signal]:
+    document = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        s["kind"]: Signal(s["kind"], file.stem, parse_time(s["observed_at"]), s["source"], s["data"], origin="snapshot")
+        for s in document["signals"]
+    }

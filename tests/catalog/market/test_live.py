@@ -16,8 +16,7 @@ from support.builders import catalog, cpu_type, gpu_type
 from support.catalog_signals import NOW, REGION, after, signal
 from support.fake_aws import FakeAws, serving
 
-from deepvm.catalog.clouds import region_in
-from deepvm.catalog.clouds.aws.credentials import account_tag
+from deepvm.catalog.clouds import DEFAULT_CLOUD, region_in
 from deepvm.catalog.market.build_catalog import SpotChoice
 from deepvm.catalog.market.live import MarketRequest, open_market, open_markets, placement
 from deepvm.catalog.signals.cache import Cache, default_folder
@@ -126,7 +125,7 @@ def zone_ids(region: str) -> tuple[str, str]:
 
 def keep(region: str = REGION, changes: Mapping[str, Any] | None = None, *, expired: Collection[str] = ()) -> None:
     """Fill the cache of whoever asks; what is None in the changes is not in it."""
-    cache = Cache(default_folder(os.environ), account_tag("", os.environ))
+    cache = Cache(default_folder(os.environ), DEFAULT_CLOUD.account_tag("", os.environ))
     for kind, data in (facts(region) | dict(changes or {})).items():
         if data is not None:
             assert cache.write(signal(kind, region, data=data), after(days=-30) if kind in expired else NOW)

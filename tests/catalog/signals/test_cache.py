@@ -19,12 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.catalog_signals import DATA, NOW, REGION, after, signal
+from support.pace import soon
 from support.places import TESTS
 
 from deepvm.catalog.signals import cache as cache_module
 from deepvm.catalog.signals.cache import Cache, default_folder
-from deepvm.catalog.signals.signal import ACCOUNT_BOUND, TTL_S, Signal, ttl_s
-from deepvm.catalog.signals.signal_file import decode, encode, form_problem
+from deepvm.catalog.signals.signal import KINDS, Signal, base, form_problem, ttl_s
+from deepvm.catalog.signals.signal_file import decode, encode
 from deepvm.errors import DataError, RequestError
 
 
@@ -34,7 +35,7 @@ def cache(tmp_path):
 
 
 def file_of(cache, kind="spot", region=REGION):
-    folder = cache.folder / region / (f"account-{cache.account}" if kind in ACCOUNT_BOUND else ".")
+    folder = cache.folder / region / (f"account-{cache.account}" if KINDS[base(kind)].of_account else ".")
     return folder / f"{kind.replace(':', '-')}.json"
 
 
@@ -50,7 +51,7 @@ def test_what_is_written_is_read(kind, cache):
     assert cache.take_notes() == ()
 
 
-@pytest.mark.parametrize("kind", TTL_S)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_form(kind):
     assert form_problem(kind, None) and not form_problem(kind, DATA.get(kind, DATA["history:30"]))
 
@@ -87,7 +88,7 @@ def test_any_signal_survives(kind_and_data, fetched, observed, source, refused):
     written = Signal(kind, REGION, observed, source, data, refused)
     stored = decode(encode(written, fetched).decode())
     assert stored.fetched_at == fetched
-    assert stored.signal == Signal(kind, REGION, observed, source, data, refused, "cache")
+    assert stored == Signal(kind, REGION, observed, source, data, refused, "cache")
 
 
 def test_a_file_is_one_json_document_with_all_that_is_known(cache):
@@ -317,7 +318,7 @@ def test_the_files_are_the_users_alone(cache):
     try:
         for kind in ("spot", "quotas"):
             cache.write(signal(kind), NOW)
-        cache.lock(REGION).release()
+        cache.lock(REGION).close()
     finally:
         os.umask(before)
     inside = [cache.folder, *cache.folder.rglob("*")]
@@ -367,8 +368,7 @@ def test_no_folder_at_all():
     cache = Cache(None, "me")
     assert cache.read(REGION, "spot", NOW) is None
     assert not cache.write(signal(), NOW) and not cache.write(signal("specs"), NOW)
-    with cache.lock(REGION) as lock:
-        assert not lock.held
+    assert cache.lock(REGION) is None
     (note,) = cache.take_notes()
     assert "no home folder" in note and "DEEPVM_CACHE_DIR" in note
     assert cache.entries(NOW) == () and cache.regions() == ()
@@ -378,7 +378,7 @@ def test_a_file_in_the_place_of_the_folder(tmp_path):
     (tmp_path / "cache").write_text("")
     cache = Cache(tmp_path / "cache", "me")
     assert not cache.write(signal(), NOW) and not cache.write(signal("specs"), NOW)
-    cache.lock(REGION).release()
+    assert cache.lock(REGION) is None
     (note,) = cache.take_notes()
     assert str(tmp_path / "cache") in note and "DEEPVM_CACHE_DIR" in note
 
@@ -433,7 +433,7 @@ def test_a_really_full_disk_and_a_read_only_one(tmp_path):
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         cache = Cache(disk / "cache", "me")
         assert not cache.write(signal(), after(hours=3)) and not cache.write(signal("advisor"), NOW)
-        cache.lock("eu-west-1").release()
+        assert cache.lock("eu-west-1") is None
         (note,) = cache.take_notes()
         assert "Read-only file system" in note
         assert cache.read(REGION, "spot", NOW).origin == "cache"
@@ -503,24 +503,24 @@ def test_readers_beside_writers_see_whole_signals(cache):
 
 def test_a_lock_keeps_others_out_for_a_bounded_time(cache):
     heard = []
-    with cache.lock(REGION) as first:
-        assert first.held and not first.waited
+    with cache.lock(REGION, on_wait=lambda: heard.append(0)):
         start = time.monotonic()
         second = Cache(cache.folder, "me")
-        with second.lock(REGION, 0.3, lambda: heard.append(1)) as lock:
-            assert not lock.held and lock.waited and 0.25 < time.monotonic() - start < 5
+        with soon(5):
+            assert second.lock(REGION, 0.3, lambda: heard.append(1)) is None
+        assert time.monotonic() - start > 0.25
         assert heard == [1] and "us-east-1" in second.take_notes()[0]
-        assert cache.lock("eu-west-1", 0).held  # another region is another lock
-    with second.lock(REGION, 0) as lock:
-        assert lock.held
+        assert cache.lock("eu-west-1", 0)  # another region is another lock
+    with second.lock(REGION, 0):
+        assert heard == [1]
 
 
 def test_a_lock_is_handed_on(cache):
-    lock = cache.lock(REGION)
-    timer = threading.Timer(0.2, lock.release)
+    heard = []
+    timer = threading.Timer(0.2, cache.lock(REGION).close)
     timer.start()
-    with cache.lock(REGION, 20) as second:
-        assert second.held and second.waited
+    with cache.lock(REGION, 20, lambda: heard.append(1)):
+        assert heard == [1]
     timer.join()
     assert cache.take_notes() == ()
 
@@ -532,10 +532,10 @@ def test_a_holder_that_dies_frees_the_lock(cache):
         stdin=subprocess.PIPE,
     )
     assert process.stdout.readline() == "held\n"
-    assert not cache.lock(REGION, 0).held
+    assert cache.lock(REGION, 0) is None
     process.kill()
     process.communicate()
-    assert cache.lock(REGION, 5).held
+    assert cache.lock(REGION, 5)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
@@ -545,7 +545,7 @@ def test_locks_that_were_not_had_leave_nothing_open(cache, monkeypatch):
 
     with cache.lock(REGION):
         before = sorted(os.listdir("/proc/self/fd"))
-        assert not cache.lock(REGION, 0.01).held
+        assert cache.lock(REGION, 0.01) is None
         monkeypatch.setattr(cache_module.time, "sleep", interrupted)
         with pytest.raises(KeyboardInterrupt):
             cache.lock(REGION, 5)
@@ -556,16 +556,15 @@ def test_locks_that_were_not_had_leave_nothing_open(cache, monkeypatch):
 def test_a_released_lock_is_closed_once(cache):
     lock = cache.lock(REGION)
     before = len(os.listdir("/proc/self/fd"))
-    lock.release()
-    lock.release()
+    lock.close()
+    lock.close()
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
 def test_a_device_in_the_place_of_the_lock(cache):
     (cache.folder / REGION).mkdir(parents=True)
     (cache.folder / REGION / ".lock").symlink_to("/dev/zero")
-    with cache.lock(REGION, 0) as lock:
-        assert not lock.held
+    assert cache.lock(REGION, 0) is None
 
 
 # What is there
@@ -590,8 +589,8 @@ def test_entries_say_what_is_there_and_change_nothing(cache):
         ("us-east-1", "advisor", "", "damaged"),
         ("us-east-1", "quotas", "me", "fresh"),
     ]
-    assert entries[0].stored.signal.data == DATA["on-demand"] and entries[0].stored.fetched_at == NOW
-    assert entries[4].stored is None and entries[4].problem
+    assert entries[0].signal.data == DATA["on-demand"] and entries[0].signal.fetched_at == NOW
+    assert entries[4].signal is None and entries[4].problem
     assert sorted(cache.folder.rglob("*")) == before and cache.take_notes() == ()
     assert cache.regions() == ("eu-west-1", "us-east-1")
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 from support.aws_account import NOW, REGION
+from support.pace import soon
 from support.spot_advisor import FILE, say, serving
 
 from deepvm.catalog.clouds.aws import spot_advisor
@@ -180,11 +181,9 @@ class TestFaults:
             assert failure(f"http://127.0.0.1:{server.getsockname()[1]}/").why == "network"
 
     def test_a_stall(self):
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            start = time.monotonic()
+        with socket.create_server(("127.0.0.1", 0)) as silent, soon(5):
             found = failure(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_s=0.2)
         assert found.why == "timeout"
-        assert time.monotonic() - start < 5
 
     def test_a_stall_in_the_middle(self):
         def answer(handler):
@@ -204,11 +203,9 @@ class TestFaults:
                 handler.wfile.write(FILE[i : i + 1])
                 time.sleep(0.05)
 
-        start = time.monotonic()
-        with serving(answer) as url:
+        with serving(answer) as url, soon(3):
             found = failure(url, timeout_s=1, total_s=0.3)
         assert found.why == "timeout"
-        assert time.monotonic() - start < 3
 
     def test_a_file_that_does_not_end(self, monkeypatch):
         monkeypatch.setattr(spot_advisor, "MOST_BYTES", 2**20)
