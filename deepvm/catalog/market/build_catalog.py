@@ -22,6 +22,7 @@ from deepvm.catalog.signals.signal import (
     SPOT,
     ZONES,
     Signal,
+    base,
 )
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
@@ -93,75 +94,64 @@ def assemble(
     if SPECS not in signals or not any(k in signals for k in _PRICES):
         lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
         raise SignalMissingError(f"no {lacks} of region {region}", kinds, _renew(region))
-    sifted = sift(signals)
-    signals = sifted.signals
+    signals, doubted, doubts = sift(signals)
     zone = _zone_id(choice.zone, region, signals)
     spot = _spot_prices(region, signals, choice, zone, now)
-    facts = _Facts(
-        on_demand=_data(signals, ON_DEMAND),
-        spot=spot,
-        offered={name: tuple(zones) for name, zones in _data(signals, OFFERINGS).items()},
-        bands=_data(signals, ADVISOR),
-        performance=performance_table(),
-        cloud=cloud,
-    )
-    absent = dict(facts.performance.absent)
+    offered, table = _data(signals, OFFERINGS), performance_table()
+    absent = dict(table.absent)
     instances = []
     for name, spec in sorted(signals[SPECS].data.items()):
-        if zone and facts.offered and zone not in facts.offered.get(name, ()):
+        if zone and offered and zone not in offered.get(name, ()):
             absent[name] = f"{name} is not offered in zone {zone}"
             continue
-        instance = _instance(name, spec, facts)
+        instance = _instance(name, spec, signals, spot.get(name, ()), table, cloud)
         if instance is None:
-            doubt = sifted.doubts.get(name)
+            doubt = doubts.get(name)
             absent[name] = f"{name} has no price in {region}" + (f" that can be true: {doubt}" if doubt else "")
         else:
             instances.append(instance)
     if not instances and zone:
-        sold = sorted({z for zones in _data(signals, OFFERINGS).values() for z in zones} - {zone})
+        sold = sorted({z for zones in offered.values() for z in zones} - {zone})
         raise RequestError(
             "zone", choice.zone, f"a zone in which something is offered: {one_of(choice.zone, sold, ', ')}"
         )
     if not instances:
-        which = "; ".join([f"no type has a price in region {region}", *sifted.notes])
+        which = "; ".join([f"no type has a price in region {region}", *doubted])
         raise SignalMissingError(which, _PRICES, _renew(region))
     return Catalog(
         name=f"{cloud.name}-{region}",
         instances=tuple(instances),
         region=region,
-        quotas=tuple(_quota(row, cloud) for row in _data(signals, QUOTAS, ())),
+        quotas=tuple(_quota(row, cloud) for row in _data(signals, QUOTAS)),
         default_speedup="ring",
-        eflops_unit=facts.performance.eflops_unit,
+        eflops_unit=table.eflops_unit,
         description=f"{cloud.title}'s types and prices in {region}",
-        provenance=_provenance(signals, choice, (*notes, *sifted.notes)),
+        provenance=_provenance(signals, choice, (*notes, *doubted)),
         absent=absent,
     )
 
 
-@dataclass(frozen=True)
-class _Facts:
-    on_demand: Mapping[str, str]
-    spot: Mapping[str, tuple[ZonePrice, ...]]
-    offered: Mapping[str, tuple[str, ...]]
-    bands: Mapping[str, int]
-    performance: PerformanceTable
-    cloud: Cloud
+def _data(signals: Mapping[str, Signal], kind: str) -> Any:
+    return signals[kind].data if kind in signals else {}
 
 
-def _data(signals: Mapping[str, Signal], kind: str, missing: Any = None) -> Any:
-    return signals[kind].data if kind in signals else ({} if missing is None else missing)
-
-
-def _instance(name: str, spec: Mapping[str, Any], facts: _Facts) -> InstanceType | None:
-    """One type, None when it has no price."""
-    on_demand = facts.on_demand.get(name) if spec.get("on_demand", True) else None
-    zones = facts.spot.get(name, ()) if spec.get("spot", True) else ()
+def _instance(
+    name: str,
+    spec: Mapping[str, Any],
+    signals: Mapping[str, Signal],
+    zones: tuple[ZonePrice, ...],
+    table: PerformanceTable,
+    cloud: Cloud,
+) -> InstanceType | None:
+    """One type with its spot prices by zone, cheapest first; None when it has no price."""
+    on_demand = _data(signals, ON_DEMAND).get(name) if spec.get("on_demand", True) else None
+    zones = zones if spec.get("spot", True) else ()
     if on_demand is None and not zones:
         return None
     raw = spec.get("gpu")
     gpu = None if raw is None else Gpu(raw["name"], raw["count"], raw.get("memory_gib"), raw["manufacturer"])
     baseline, peak = spec.get("baseline_gbps"), spec.get("peak_gbps")
-    known = facts.performance.of(name, gpu, baseline)
+    known = table.of(name, gpu, baseline)
     return InstanceType(
         name=name,
         vcpus=spec["vcpus"],
@@ -172,16 +162,16 @@ def _instance(name: str, spec: Mapping[str, Any], facts: _Facts) -> InstanceType
         gpu=gpu,
         eflops=known.eflops,
         speedups=known.speedups,
-        quota_family=facts.cloud.quota_family(name),
+        quota_family=cloud.quota_family(name),
         network_baseline_gbps=baseline,
         eflops_basis=known.eflops_basis,
         speedup_basis=known.speedup_basis,
         cpu_architecture=spec.get("arch", ""),
         burstable=spec.get("burstable", False),
         current_generation=spec.get("current", True),
-        interruption_band=facts.bands.get(name),
+        interruption_band=_data(signals, ADVISOR).get(name),
         spot_zones=zones if zones and zones[0].zone else (),
-        zones=facts.offered.get(name, ()),
+        zones=tuple(_data(signals, OFFERINGS).get(name, ())),
         unusable=spec.get("unusable", ""),
     )
 
@@ -251,7 +241,7 @@ def _provenance(signals: Mapping[str, Signal], choice: SpotChoice, notes: Sequen
     origins = tuple(
         Origin(s.kind, _ORIGINS[s.origin], s.observed_at, s.source, tuple(sorted(s.refused.items()))) for s in used
     )
-    prices = [o for o in origins if o.signal.partition(":")[0] in (*_PRICES, HISTORY)]
+    prices = [o for o in origins if base(o.signal) in (*_PRICES, HISTORY)]
     kinds = {o.kind for o in prices}
     return Provenance(
         kind=kinds.pop() if len(kinds) == 1 else "mixed",

@@ -109,7 +109,6 @@ def placement(
     count: int,
     request: MarketRequest,
     *,
-    environ: Mapping[str, str] | None = None,
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Placement:
@@ -118,10 +117,15 @@ def placement(
     Raises:
         CloudError: no answer, or the cloud may not be asked.
     """
-    market = _Market(cloud_of(catalog.name), request, _or_here(environ), now or _clock(), progress)
+    market = _Market(cloud_of(catalog.name), request, now or datetime.now(timezone.utc), progress)
     what = f"spot placement scores in {catalog.region}"
     if not market.may_ask:
-        raise CloudError(what, "credentials", *_why_not_asked(request))
+        why, advice = "no AWS credentials were found", "'deepvm doctor' says what is needed"
+        if request.offline:
+            why, advice = "offline", "leave out --offline"
+        elif request.mode == "snapshot":
+            why, advice = "only the snapshot is used", "leave out --prices snapshot"
+        raise CloudError(what, "credentials", why, advice)
     alike = sorted(
         (i for i in catalog if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted),
         key=lambda i: (i.micro_usd_per_hour(Market.SPOT), i.name),
@@ -142,7 +146,6 @@ def open_markets(
     request: MarketRequest,
     *,
     cloud: Cloud = DEFAULT_CLOUD,
-    environ: Mapping[str, str] | None = None,
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Catalog, ...]:
@@ -152,7 +155,6 @@ def open_markets(
         regions: their names; none for the user's own, ``all`` for every region that can be had.
         request: how prices are to be had.
         cloud: whose regions they are.
-        environ: the environment, ``os.environ`` unless given.
         now: the time, UTC; the clock's unless given.
         progress: hears what is being fetched, one line at a time.
 
@@ -161,7 +163,7 @@ def open_markets(
         CloudError: the cloud had to answer and did not.
         RequestError: no such region or zone.
     """
-    market = _Market(cloud, request, _or_here(environ), now or _clock(), progress)
+    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress)
     if not regions:
         return (market.own_catalog(),)
     names, note = market.expanded(regions)
@@ -180,7 +182,6 @@ class _Market:
 
     cloud: Cloud
     request: MarketRequest
-    environ: Mapping[str, str]
     now: datetime
     progress: Callable[[str], None]
 
@@ -189,15 +190,15 @@ class _Market:
         """Whether the cloud is to be asked for what is not fresh."""
         if self.request.offline or self.request.mode == "snapshot":
             return False
-        return self.request.mode == "live" or self.cloud.credentials_may_exist(self.request.profile, self.environ)
+        return self.request.mode == "live" or self.cloud.credentials_may_exist(self.request.profile, os.environ)
 
     @property
     def cache(self) -> Cache:
-        return self.cloud.cache(self.request.profile, self.environ)
+        return self.cloud.cache(self.request.profile, os.environ)
 
     def own_catalog(self) -> Catalog:
         """The user's region; where nobody could be asked about one that nobody named, a snapshot's."""
-        own = self.cloud.own_region("", self.request.profile, self.environ)
+        own = self.cloud.own_region("", self.request.profile, os.environ)
         try:
             (catalog,) = self.catalogs([own.name])
         except MissingDataError:
@@ -233,11 +234,9 @@ class _Market:
                 why = str(error)
         elif self.request.offline or self.request.mode == "snapshot":
             why = f"{self.cloud.title} is not asked"
-        kept: dict[str, set[str]] = {}
-        if self.request.mode != "snapshot":
-            for entry in self.cache.entries(self.now):
-                kept.setdefault(entry.region, set()).add(entry.kind)
-        cached = (r for r, kinds in kept.items() if SPECS in kinds and kinds & {ON_DEMAND, SPOT})
+        entries = self.cache.entries(self.now) if self.request.mode != "snapshot" else ()
+        priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
+        cached = (e.region for e in entries if e.kind == SPECS and e.region in priced)
         names = tuple(sorted({*cached, *self.cloud.snapshot_regions()}))
         return names, f"all regions: only {listed(names)}, of which prices are at hand, because {why}"
 
@@ -255,7 +254,8 @@ class _Market:
                 failed.append(signals)
                 continue
             try:
-                found.append(self._catalog(region, signals))
+                catalog = assemble(region, signals.signals, self.request.spot, self.now, signals.notes, self.cloud)
+                found.append(catalog.sustained() if self.request.network == "baseline" else catalog)
             except SignalMissingError as error:
                 failed.append(self._explained(error, region, signals.failures))
                 lost += signals.notes
@@ -283,10 +283,6 @@ class _Market:
             not_asked="offline" if self.request.offline else f"no {self.cloud.title} credentials were found",
         )
 
-    def _catalog(self, region: str, signals: Resolved) -> Catalog:
-        catalog = assemble(region, signals.signals, self.request.spot, self.now, signals.notes, self.cloud)
-        return catalog.sustained() if self.request.network == "baseline" else catalog
-
     def _explained(self, error: SignalMissingError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
         """Why something is missing: what the cloud answered when asked for it, or a region that is near."""
         refused = next((failures[k] for k in error.kinds if k in failures), None)
@@ -297,23 +293,6 @@ class _Market:
         return MissingDataError(f"{error}; {meant}") if meant else error
 
 
-def _or_here(environ: Mapping[str, str] | None) -> Mapping[str, str]:
-    return os.environ if environ is None else environ
-
-
-def _clock() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 def _noted(catalog: Catalog, *notes: str) -> Catalog:
     provenance = replace(catalog.provenance, notes=(*notes, *catalog.provenance.notes))
     return replace(catalog, provenance=provenance)
-
-
-def _why_not_asked(request: MarketRequest) -> tuple[str, str]:
-    """What keeps the cloud from being asked, and what to do about it."""
-    if request.offline:
-        return "offline", "leave out --offline"
-    if request.mode == "snapshot":
-        return "only the snapshot is used", "leave out --prices snapshot"
-    return "no AWS credentials were found", "'deepvm doctor' says what is needed"
