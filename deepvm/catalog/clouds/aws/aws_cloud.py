@@ -169,9 +169,9 @@ class AwsCloud(Cloud):
     def check(self, profile: str, region: str, now: datetime, total_s: float) -> tuple[Check, ...]:
         """See :meth:`Cloud.check`."""
         from deepvm.catalog.clouds.aws.checks import check_aws
-        from deepvm.catalog.clouds.aws.client import Aws, Patience
+        from deepvm.catalog.clouds.aws.client import Aws
 
-        return check_aws(Aws(profile, region, patience=Patience(total_s=total_s)), region, now)
+        return check_aws(Aws(profile, region, total_s=total_s), region, now)
 
 
 class _Section(NamedTuple):

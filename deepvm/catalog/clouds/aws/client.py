@@ -9,9 +9,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 from concurrent.futures import as_completed, wait
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -33,53 +32,40 @@ _REFUSED_XML = (
 _REFUSED_JSON = json.dumps({"__type": "ThrottlingException", "message": NO_WORDS})
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How long to wait for AWS.
-
-    Attributes:
-        connect_s, read_s: seconds for a connection, and between two pieces of an answer.
-        attempts: how often each request is made at most; boto3 waits up to 1, 2, 4 and 8 s between five.
-        total_s: seconds for one answer with all its pages. A peer that sends a byte now and then resets the others.
-    """
-
-    connect_s: float = 5
-    read_s: float = 30
-    attempts: int = 5
-    total_s: float = 180
-
-
 class Aws:
     """The account that a profile leads to. May be used by several threads at once.
 
     Nothing is loaded, read or sent before the first call.
     """
 
+    at_once = 8
+    """How many requests one answer may have under way."""
+
     def __init__(
         self,
         profile: str = "",
         region: str = "",
         *,
-        patience: Patience | None = None,
-        at_once: int = 8,
-        clients: Mapping[str, Any] | None = None,
+        connect_s: float = 5,
+        read_s: float = 30,
+        attempts: int = 5,
+        total_s: float = 180,
     ) -> None:
-        """Remember whose account to ask.
+        """Remember whose account to ask, and how long to wait.
 
         Args:
             profile: of the shared AWS files; empty: what boto3 finds by itself.
             region: where roles are assumed; each call names its own region.
-            patience: how long to wait.
-            at_once: how many requests one answer may have under way.
-            clients: ready-made clients by service, used in every region; for tests.
+            connect_s: seconds for a connection.
+            read_s: seconds between two pieces of an answer.
+            attempts: how often each request is made at most; boto3 waits up to 1, 2, 4 and 8 s between five.
+            total_s: seconds for one answer with all its pages. A peer that sends a byte now and then resets the others.
         """
         self.profile, self._region = profile, region
-        self._patience, self._at_once = patience or Patience(), at_once
-        self._given = dict(clients or {})
+        self._connect_s, self._read_s, self._attempts, self._total_s = connect_s, read_s, attempts, total_s
         self._made: dict[tuple[str, str], Any] = {}
         self._session: Any = None
         self._credentials: Any = None
-        self._searched = False
         self._lock = threading.Lock()
 
     def call(self, question: Question, answers: Collection[str] = (), **parameters: Any) -> Any:
@@ -116,7 +102,7 @@ class Aws:
         Raises:
             CloudError: no answer, not a whole one, or a refusal.
         """
-        end = time.monotonic() + self._patience.total_s
+        end = time.monotonic() + self._total_s
         size = parameters.pop("MaxResults", None)
 
         def ask() -> list[Any]:
@@ -127,20 +113,20 @@ class Aws:
                     raise question.unusable(f"a page of the answer holds no {key}")
                 rows.extend(page[key])
                 if time.monotonic() > end and page.get("NextToken"):
-                    raise question.timed_out(self._patience.total_s)
+                    raise question.timed_out(self._total_s)
             return rows
 
         return self._in_time(question, ask)
 
     def _in_time(self, question: Question, ask: Callable[[], _Result]) -> _Result:
-        """What ``ask`` returns; after ``Patience.total_s`` its thread is abandoned.
+        """What ``ask`` returns; after ``total_s`` its thread is abandoned.
 
         Raises:
             CloudError: no answer within that time, or whatever ``ask`` raises.
         """
         (future,) = run_in_daemons(lambda _: ask(), [None], 1, f"aws-{question.operation}")
-        if not wait([future], self._patience.total_s).done:
-            raise question.timed_out(self._patience.total_s)
+        if not wait([future], self._total_s).done:
+            raise question.timed_out(self._total_s)
         try:
             return future.result()
         except CloudError:
@@ -150,7 +136,7 @@ class Aws:
 
     def each(self, ask: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """The answers for all items in their order, asked for several at once; the first failure ends it."""
-        futures = run_in_daemons(ask, list(items), self._at_once, "aws")
+        futures = run_in_daemons(ask, list(items), self.at_once, "aws")
         try:
             for future in as_completed(futures):
                 future.result()
@@ -173,8 +159,6 @@ class Aws:
 
     def _client(self, question: Question) -> Any:
         service, region = question.service, question.region
-        if service in self._given:
-            return self._given[service]
         with self._lock:  # sessions of boto3 are not safe while they make a client
             if (service, region) not in self._made:
                 self._made[service, region] = self._make_client(service, region)
@@ -188,21 +172,21 @@ class Aws:
         from deepvm import __version__
 
         if self._session is None:
-            self._session = boto3.Session(profile_name=self.profile or None, region_name=self._region or None)
-        if not self._searched:
+            session = boto3.Session(profile_name=self.profile or None, region_name=self._region or None)
             try:
-                self._credentials, self._searched = self._session.get_credentials(), True
+                self._credentials = session.get_credentials()
             except (OSError, ValueError, LookupError, TypeError) as error:
                 # What a credential process starts or writes is parsed as it is.
                 raise CredentialRetrievalError(provider="the profile", error_msg=type(error).__name__) from None
+            self._session = session
         if self._credentials is None:
             # boto3 would search again for each client, which takes seconds where it asks the machine's metadata.
             raise NoCredentialsError
         config = Config(
             # Not "adaptive", which would hold back requests for a minute where AWS refuses all of them.
-            retries={"mode": "standard", "total_max_attempts": self._patience.attempts},
-            connect_timeout=self._patience.connect_s,
-            read_timeout=self._patience.read_s,
+            retries={"mode": "standard", "total_max_attempts": self._attempts},
+            connect_timeout=self._connect_s,
+            read_timeout=self._read_s,
             user_agent_extra=f"deepvm/{__version__}",
         )
         client = self._session.client(service, region_name=region, config=config)

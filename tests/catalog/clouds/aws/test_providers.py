@@ -14,7 +14,7 @@ from botocore.stub import ANY
 from support.aws_account import NOW, REGION, Step, account, pages, recorded
 from support.places import SHARED
 
-from deepvm.catalog.clouds.aws.client import Aws, Patience
+from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.providers import _in_use, aws_providers, history_provider, placement_provider
 from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
 from deepvm.catalog.signals import signal as kinds
@@ -315,7 +315,7 @@ class TestHalfAnAnswer:
     def test_an_answer_of_too_many_pages_ends(self):
         replies = recorded("describe-instance-types")[:2]
         script = account(*pages("ec2", "describe_instance_types", {"MaxResults": 100}, replies))
-        script.aws._patience = Patience(total_s=0)
+        script.aws._total_s = 0
         with pytest.raises(CloudError) as caught:
             fetch(script.aws, SPECS, REGION, NOW)
         assert caught.value.why == "timeout"
@@ -357,7 +357,7 @@ def aws():
         patch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
         patch.delenv("AWS_PROFILE", raising=False)
-        yield Aws(patience=Patience(attempts=2))
+        yield Aws(attempts=2)
     server.stop()
 
 
