@@ -35,11 +35,7 @@ _PRICES = (ON_DEMAND, SPOT)
 
 
 class SignalMissingError(MissingDataError):
-    """Something that a catalog needs is not at hand.
-
-    Attributes:
-        what: what is missing, in words. kinds: the signals that would tell.
-    """
+    """A catalog lacks something (``what``, in words) that signals of some ``kinds`` would tell."""
 
     def __init__(self, what: str, kinds: Sequence[str], advice: str) -> None:
         """Keep the facts; the message is made from them."""
@@ -76,15 +72,15 @@ def assemble(
 ) -> Catalog:
     """Join what is known of a region.
 
-    Prices that cannot be true are left out, counted and noted. Types without a price in any market are left out, and
-    why is kept in ``Catalog.absent``.
+    Implausible prices are left out, counted and noted. So are types without a price in any market; ``Catalog.absent``
+    says why.
 
     Args:
-        region: such as ``us-east-1``.
-        signals: what could be had, by kind; ``specs`` and a price signal at least.
+        region: of the cloud.
+        signals: what could be had, by kind.
         choice: which spot price counts.
         now: the end of a history's window, UTC.
-        notes: what went wrong on the way; kept in the provenance.
+        notes: what went wrong on the way, for the provenance.
         cloud: whose region it is.
 
     Raises:
@@ -111,10 +107,8 @@ def assemble(
         else:
             instances.append(instance)
     if not instances and zone:
-        sold = sorted({z for zones in offered.values() for z in zones} - {zone})
-        raise RequestError(
-            "zone", choice.zone, f"a zone in which something is offered: {one_of(choice.zone, sold, ', ')}"
-        )
+        sold = one_of(choice.zone, sorted({z for zones in offered.values() for z in zones} - {zone}), ", ")
+        raise RequestError("zone", choice.zone, f"a zone in which something is offered: {sold}")
     if not instances:
         which = "; ".join([f"no type has a price in region {region}", *doubted])
         raise SignalMissingError(which, _PRICES, _renew(region))

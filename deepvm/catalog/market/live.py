@@ -40,12 +40,12 @@ _TYPES_ASKED = 5
 
 @dataclass(frozen=True)
 class MarketRequest:
-    """How prices are to be had.
+    """How to get prices.
 
     Attributes:
-        mode: ``auto`` (fresh cache, AWS, expired cache, snapshot), ``live`` (AWS must answer) or ``snapshot``.
-        offline: never open a socket. profile: of AWS's configuration, empty for the default.
-        spot: which spot price counts. network: count with ``peak`` or ``baseline`` bandwidths.
+        mode: ``auto`` (fresh cache, cloud, expired cache, snapshot), ``live`` (the cloud must answer) or ``snapshot``.
+        offline: never open a socket. profile: of the cloud's configuration, empty for the default.
+        spot: which spot price counts. network: ``peak`` or ``baseline`` bandwidths.
     """
 
     mode: str = "auto"
@@ -71,29 +71,30 @@ class MarketRequest:
         Raises:
             RequestError: naming the argument, the value and what is allowed.
         """
-        if prices not in ("auto", "live", "snapshot"):
-            raise RequestError("prices", prices, "auto or live or snapshot")
+        for option, value, allowed in (
+            ("prices", prices, ["auto", "live", "snapshot"]),
+            ("price_basis", price_basis, [b.value for b in PriceBasis]),
+            ("network", "peak" if network is None else network, ["peak", "baseline"]),
+        ):
+            if value not in allowed:
+                raise RequestError(option, value, " or ".join(allowed))
         if offline and prices == "live":
             raise RequestError("prices", prices, "auto or snapshot together with offline")
-        if price_basis not in [b.value for b in PriceBasis]:
-            raise RequestError("price_basis", price_basis, " or ".join(b.value for b in PriceBasis))
         text = str(days).strip()
         if isinstance(days, bool) or not re.fullmatch(r"[0-9]{1,3}", text) or not 1 <= int(text) <= MOST_HISTORY_DAYS:
             raise RequestError("days", days, f"a whole number from 1 to {MOST_HISTORY_DAYS}")
-        if network not in (None, "peak", "baseline"):
-            raise RequestError("network", network, "peak or baseline")
         spot = SpotChoice(zone, PriceBasis(price_basis), int(text))
         return cls(prices, offline, profile, spot, network or "peak")
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How likely spot VMs can be had at once, by the cloud's estimate.
+    """How likely the cloud can give ``count`` spot VMs of any of some types at once.
 
     Attributes:
-        region: where. instance_types: any of which would do; AWS scores fewer than three low, so they have the same GPU
-            as the one that is wanted. count: how many VMs.
-        scores: from 1 to 10, by zone id, best first. observed_at: when the cloud said so, UTC.
+        instance_types: the wanted one and others with the same GPUs: AWS scores fewer than three types low.
+        scores: from 1 to 10, by zone id, best first.
+        observed_at: when the cloud said so, UTC.
     """
 
     region: str
@@ -153,10 +154,10 @@ def open_markets(
 
     Args:
         regions: their names; none for the user's own, ``all`` for every region that can be had.
-        request: how prices are to be had.
+        request: how to get prices.
         cloud: whose regions they are.
-        now: the time, UTC; the clock's unless given.
-        progress: hears what is being fetched, one line at a time.
+        now: UTC; the clock's unless given.
+        progress: gets a line for every event.
 
     Raises:
         MissingDataError: nothing is known of the only region, or of none of them.
@@ -198,7 +199,7 @@ class _Market:
 
     def own_catalog(self) -> Catalog:
         """The user's region; where nobody could be asked about one that nobody named, a snapshot's."""
-        own = self.cloud.own_region("", self.request.profile, os.environ)
+        own = self.cloud.own_region(self.request.profile, os.environ)
         try:
             (catalog,) = self.catalogs([own.name])
         except MissingDataError:

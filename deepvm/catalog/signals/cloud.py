@@ -97,8 +97,8 @@ class Cloud(ABC):
         """
 
     @abstractmethod
-    def own_region(self, named: str, profile: str, environ: Mapping[str, str]) -> Region:
-        """The region to use: the named one, else the user's own, else the cloud's default.
+    def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
+        """The region to use where none is named: the user's own, else the cloud's default.
 
         Raises:
             RequestError: what was found cannot be the name of a region.

@@ -39,12 +39,7 @@ Providers = Callable[[], Mapping[str, Provider]]
 
 @dataclass(frozen=True)
 class Wish:
-    """A signal to fetch.
-
-    Attributes:
-        region, kind: which one.
-        anew: fetch it whatever the cache says; what another process fetched during the wait for it is new enough.
-    """
+    """A signal to fetch; ``anew``: even if the cache is fresh, unless another process fetches it meanwhile."""
 
     region: str
     kind: str
@@ -56,9 +51,8 @@ class Outcome:
     """The result of a wish.
 
     Attributes:
-        wish: what was wanted.
         signal: the answer; None if there is none. Its origin is ``cache`` if another process fetched it meanwhile.
-        error: why there is no answer; None beside a missing signal means that nobody could be asked.
+        error: why there is no answer; None beside a missing signal: nobody could be asked.
         seconds: that it took.
     """
 
@@ -80,16 +74,17 @@ def fetch(
 ) -> tuple[Outcome, ...]:
     """Fetch signals of one or more regions, and keep them, and failures, in the cache.
 
-    An interrupt ends it at once: requests under way finish in the background and are dropped.
+    Its locks let processes that want the same do the work once. An interrupt ends it at once: requests under way finish
+    in the background and are dropped.
 
     Args:
         wishes: what to fetch; each once.
         providers: whom to ask, called only if something is left to ask.
-        cache: where answers are kept; its locks make sure that processes which want the same do the work once.
+        cache: where answers are kept.
         now: the time, UTC.
-        progress: hears a line whenever something has happened; called by this thread only.
+        progress: gets a line for every event, in this thread.
         lock_wait_s: how long to wait for other processes, for all regions together.
-        give_up_s: seconds without a single answer after which what is left counts as failed.
+        give_up_s: seconds without a single answer after which the rest counts as failed.
 
     Returns:
         One outcome for each wish, in their order. Nothing that a provider does is raised.

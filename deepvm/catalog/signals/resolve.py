@@ -77,15 +77,15 @@ def resolve_regions(
     """Get signals: ``auto`` and ``live`` fetch what is not fresh, all regions at once; ``snapshot`` reads nothing else.
 
     Args:
-        regions: such as ``us-east-1``; duplicates count once.
+        regions: duplicates count once.
         kinds: what is wanted of each.
         mode: ``auto``, ``live`` (fetches prices anew even if the cache is fresh) or ``snapshot``.
-        cache: read first, written with what was fetched; untouched by ``snapshot``.
-        providers: makes those to ask, called only if something must be fetched; None if nobody may be asked. A kind
-            without a provider is not asked for.
-        snapshot: the signals of a region that came with deepvm, by kind; called only if they are needed.
+        cache: untouched by ``snapshot``.
+        providers: whom to ask, called only if something must be fetched; None if nobody may be asked. A kind without a
+            provider is not asked for.
+        snapshot: the embedded signals of a region by kind, called only if they are needed.
         now: the time, UTC.
-        progress: hears a line whenever something has happened.
+        progress: gets a line for every event.
         not_asked: why nobody is asked (``no AWS credentials were found``), for a note; empty for no note about it.
         lock_wait_s: how long to wait for other processes that fetch the same.
 

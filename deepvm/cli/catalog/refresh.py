@@ -138,7 +138,7 @@ def _regions(named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ..
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
 
     if not named:
-        own = CLOUD.own_region("", profile, os.environ)
+        own = CLOUD.own_region(profile, os.environ)
         say(f"region {own.name} ({own.where})")
         return (own.name,)
     found = [CLOUD.check_region(name) for name in named if name != ALL]

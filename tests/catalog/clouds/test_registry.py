@@ -46,8 +46,8 @@ class Mars(Cloud):
             raise RequestError(option, name, "a region of Mars, such as mars-1")
         return name
 
-    def own_region(self, named: str, profile: str, environ: Mapping[str, str]) -> Region:
-        return Region(named or environ.get("MARS_REGION", "mars-1"), "the default")
+    def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
+        return Region(environ.get("MARS_REGION", "mars-1"), "the default")
 
     def known_regions(self) -> Sequence[str]:
         return ("mars-1", "mars-2")
@@ -121,7 +121,7 @@ def test_without_credentials_and_snapshot_the_reason_is_said(mars: Cloud, monkey
 @pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda c: c.name)
 def test_every_cloud_keeps_its_word(cloud: Cloud) -> None:
     assert REGISTRY[cloud.name] is cloud
-    own = cloud.own_region("", "", {})
+    own = cloud.own_region("", {})
     assert cloud.check_region(own.name) == own.name
     assert own.name in cloud.known_regions()
     assert set(cloud.snapshot_regions()) <= set(cloud.known_regions())

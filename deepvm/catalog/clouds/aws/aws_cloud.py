@@ -77,10 +77,8 @@ class AwsCloud(Cloud):
             allowed += f"; {meant}" if meant else ""
         raise RequestError(option, name, allowed)
 
-    def own_region(self, named: str, profile: str, environ: Mapping[str, str]) -> Region:
+    def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
         """See :meth:`Cloud.own_region`. Not left to boto3, which ignores ``AWS_REGION``."""
-        if named:
-            return Region(self.check_region(named), "--region")
         for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
             if environ.get(variable):
                 return Region(self.check_region(environ[variable], variable), f"environment variable {variable}")

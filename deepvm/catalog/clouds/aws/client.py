@@ -36,33 +36,25 @@ class Aws:
     """The account that a profile leads to. May be used by several threads at once.
 
     Nothing is loaded, read or sent before the first call.
+
+    Attributes:
+        at_once: how many requests one answer may have under way.
+        connect_s: seconds for a connection. read_s: seconds between two pieces of an answer.
+        attempts: how often each request is made at most; boto3 waits up to 1, 2, 4 and 8 s between five.
     """
 
-    at_once = 8
-    """How many requests one answer may have under way."""
+    at_once, attempts = 8, 5
+    connect_s, read_s = 5.0, 30.0
 
-    def __init__(
-        self,
-        profile: str = "",
-        region: str = "",
-        *,
-        connect_s: float = 5,
-        read_s: float = 30,
-        attempts: int = 5,
-        total_s: float = 180,
-    ) -> None:
-        """Remember whose account to ask, and how long to wait.
+    def __init__(self, profile: str = "", region: str = "", total_s: float = 180) -> None:
+        """Remember whose account to ask.
 
         Args:
             profile: of the shared AWS files; empty: what boto3 finds by itself.
             region: where roles are assumed; each call names its own region.
-            connect_s: seconds for a connection.
-            read_s: seconds between two pieces of an answer.
-            attempts: how often each request is made at most; boto3 waits up to 1, 2, 4 and 8 s between five.
             total_s: seconds for one answer with all its pages. A peer that sends a byte now and then resets the others.
         """
-        self.profile, self._region = profile, region
-        self._connect_s, self._read_s, self._attempts, self._total_s = connect_s, read_s, attempts, total_s
+        self.profile, self._region, self._total_s = profile, region, total_s
         self._made: dict[tuple[str, str], Any] = {}
         self._session: Any = None
         self._credentials: Any = None
@@ -184,9 +176,9 @@ class Aws:
             raise NoCredentialsError
         config = Config(
             # Not "adaptive", which would hold back requests for a minute where AWS refuses all of them.
-            retries={"mode": "standard", "total_max_attempts": self._attempts},
-            connect_timeout=self._connect_s,
-            read_timeout=self._read_s,
+            retries={"mode": "standard", "total_max_attempts": self.attempts},
+            connect_timeout=self.connect_s,
+            read_timeout=self.read_s,
             user_agent_extra=f"deepvm/{__version__}",
         )
         client = self._session.client(service, region_name=region, config=config)

@@ -39,26 +39,21 @@ class AdvisorProvider(Provider):
     """
 
     kind = ADVISOR
+    timeout_s, total_s = 10.0, 60.0  # for a connection and between two pieces of the file; for the whole file
 
-    def __init__(self, url: str = "", *, timeout_s: float = 10, total_s: float = 60) -> None:
-        """Remember where the file is.
-
-        Args:
-            url: empty: the environment's ``DEEPVM_ADVISOR_URL``, else AWS's own address.
-            timeout_s: seconds for a connection, and between two pieces of the file.
-            total_s: seconds for the whole file.
+    def __init__(self) -> None:
+        """Remember where the file is: as the environment's ``DEEPVM_ADVISOR_URL`` says, else at AWS.
 
         Raises:
             RequestError: not an address of the web.
         """
-        self._url = url or os.environ.get(URL_VARIABLE) or ADVISOR_URL
-        self._timeout_s, self._total_s = timeout_s, total_s
+        self._url = os.environ.get(URL_VARIABLE) or ADVISOR_URL
         self._what = f"Spot Advisor at {_shown(self._url)}"
         self._lock = threading.Lock()
         self._last: tuple[datetime, Mapping[str, Any] | CloudError] | None = None
         if not _on_the_web(self._url):
-            option = "url" if url else URL_VARIABLE
-            raise RequestError(option, _shown(self._url), "an https:// or http:// address without user and password")
+            allowed = "an https:// or http:// address without user and password"
+            raise RequestError(URL_VARIABLE, _shown(self._url), allowed)
 
     def fetch(self, region: str, now: datetime) -> Signal:
         """See :meth:`Provider.fetch`."""
@@ -93,9 +88,9 @@ class AdvisorProvider(Provider):
         return types
 
     def _download(self) -> bytes:
-        end = time.monotonic() + self._total_s
+        end = time.monotonic() + self.total_s
         try:
-            with request.build_opener(_WebRedirects).open(self._url, timeout=self._timeout_s) as reply:
+            with request.build_opener(_WebRedirects).open(self._url, timeout=self.timeout_s) as reply:
                 return self._read(reply, end)
         except HTTPError as error:
             error.close()
@@ -105,7 +100,7 @@ class AdvisorProvider(Provider):
         except (URLError, OSError, HTTPException, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             if isinstance(reason, TimeoutError):
-                raise CloudError(self._what, "timeout", f"no answer within {self._timeout_s:g} s", _NETWORK) from None
+                raise CloudError(self._what, "timeout", f"no answer within {self.timeout_s:g} s", _NETWORK) from None
             words = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
             detail = redact(words, secrets_of(os.environ)) or type(reason).__name__
             raise CloudError(self._what, "network", detail, _NETWORK) from None
@@ -119,7 +114,7 @@ class AdvisorProvider(Provider):
             if len(body) > MOST_BYTES:
                 raise self._unreadable(f"the file is larger than {MOST_BYTES // 2**20} MiB")
             if time.monotonic() > end:
-                late = f"the file was not complete after {self._total_s:g} s"
+                late = f"the file was not complete after {self.total_s:g} s"
                 raise CloudError(self._what, "timeout", late, _NETWORK)
         promised = reply.headers.get("Content-Length", "")
         if promised.isdigit() and len(body) < int(promised):

@@ -167,35 +167,33 @@ class TestRegionOf:
     def test_the_order(self, home):
         write(home, config="[default]\nregion = eu-west-3\n[profile work]\nregion = sa-east-1\n")
         environ = {"HOME": str(home)}
-        assert region_of("", "", environ).name == "eu-west-3"
-        assert region_of("", "work", environ) == ("sa-east-1", f"profile work in {home}/.aws/config")
-        assert region_of("", "", environ | {"AWS_PROFILE": "work"}).name == "sa-east-1"
+        assert region_of("", environ).name == "eu-west-3"
+        assert region_of("work", environ) == ("sa-east-1", f"profile work in {home}/.aws/config")
+        assert region_of("", environ | {"AWS_PROFILE": "work"}).name == "sa-east-1"
         environ["AWS_DEFAULT_REGION"] = "eu-west-2"
-        assert region_of("", "work", environ) == ("eu-west-2", "environment variable AWS_DEFAULT_REGION")
+        assert region_of("work", environ) == ("eu-west-2", "environment variable AWS_DEFAULT_REGION")
         environ["AWS_REGION"] = "eu-west-1"
-        assert region_of("", "work", environ).name == "eu-west-1"
-        name, where = region_of("ap-northeast-2", "work", environ)
-        assert (name, where) == ("ap-northeast-2", "--region")
+        assert region_of("work", environ).name == "eu-west-1"
 
     def test_the_default_says_so(self, home):
-        found = region_of("", "", {"HOME": str(home)})
+        found = region_of("", {"HOME": str(home)})
         assert found.name == DEFAULT_REGION
         assert "default" in found.where
 
     def test_a_region_beside_the_keys(self, home):
         write(home, f"[default]\n{KEYS}region = ca-central-1\n")
-        assert region_of("", "", {"HOME": str(home)}).name == "ca-central-1"
+        assert region_of("", {"HOME": str(home)}).name == "ca-central-1"
 
     def test_a_file_that_cannot_be_read_has_no_region(self, home):
         write(home, config="[default\nregion = eu-west-3\n")
-        assert region_of("", "", {"HOME": str(home)}).name == DEFAULT_REGION
+        assert region_of("", {"HOME": str(home)}).name == DEFAULT_REGION
 
     def test_wrong_names_say_where_they_stand(self, home):
         with pytest.raises(RequestError, match="^AWS_REGION: 'nowhere'"):
-            region_of("", "", {"AWS_REGION": "nowhere"})
+            region_of("", {"AWS_REGION": "nowhere"})
         write(home, config="[default]\nregion = nowhere\n")
         with pytest.raises(RequestError, match=r"^region of profile default in .*config: 'nowhere'"):
-            region_of("", "", {"HOME": str(home)})
+            region_of("", {"HOME": str(home)})
 
 
 class TestCheckRegion:
@@ -222,7 +220,7 @@ class TestCheckRegion:
 def test_no_boto3_here():
     code = (
         "import sys, os; from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud; aws = AwsCloud();"
-        "aws.credentials_may_exist('', os.environ); aws.account_tag('', {}); aws.own_region('', '', {});"
+        "aws.credentials_may_exist('', os.environ); aws.account_tag('', {}); aws.own_region('', {});"
         "print({'boto3', 'botocore', 'socket'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

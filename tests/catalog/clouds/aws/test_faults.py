@@ -32,6 +32,14 @@ SECRETS = {
 }
 QUICK = dict(connect_s=0.3, read_s=0.3, attempts=1, total_s=20)
 
+
+def patient(profile: str = "", **limits: float) -> Aws:
+    """An account with other limits of time."""
+    aws = Aws(profile, total_s=limits.pop("total_s", 180))
+    vars(aws).update(limits)
+    return aws
+
+
 XML = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
@@ -116,7 +124,7 @@ def assert_clean(error: BaseException) -> None:
 def test_an_answer_that_is_good(monkeypatch):
     """The instrument works: with this server, faults alone make the difference."""
     with serving(monkeypatch, lambda handler, n: say(handler, zone_page(f"use1-az{n}", "more" if n == 1 else ""))):
-        signal = aws_providers(Aws(**QUICK))[OFFERINGS].fetch(REGION, NOW)
+        signal = aws_providers(patient(**QUICK))[OFFERINGS].fetch(REGION, NOW)
     assert signal.data == {"g4dn.xlarge": ["use1-az1", "use1-az2"]}
     assert not any(value in repr(signal) for value in SECRETS.values())
 
@@ -125,14 +133,14 @@ def test_a_stall_ends_in_time(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         with soon(10):
-            assert failure(Aws(**QUICK)).why == "timeout"
+            assert failure(patient(**QUICK)).why == "timeout"
 
 
 def test_nobody_listens(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    found = failure(Aws(**QUICK))
+    found = failure(patient(**QUICK))
     assert found.why == "network"
     assert "AWS_ENDPOINT_URL" in found.advice
 
@@ -142,7 +150,7 @@ def test_a_server_without_tls(monkeypatch):
         import os
 
         monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["AWS_ENDPOINT_URL"].replace("http:", "https:"))
-        found = failure(Aws(**QUICK))
+        found = failure(patient(**QUICK))
     assert found.why == "network"
     assert "AWS_CA_BUNDLE" in found.advice
 
@@ -150,7 +158,7 @@ def test_a_server_without_tls(monkeypatch):
 def test_a_proxy_that_does_not_answer(monkeypatch):
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     monkeypatch.setenv("HTTPS_PROXY", "http://joe:pr0xy-passw0rd@127.0.0.1:9")
-    found = failure(Aws(**QUICK))
+    found = failure(patient(**QUICK))
     assert found.why == "network"
     assert "pr0xy-passw0rd" not in repr(vars(found))
 
@@ -158,7 +166,7 @@ def test_a_proxy_that_does_not_answer(monkeypatch):
 @pytest.mark.parametrize("endpoint", ["localhost:99999", "::", "http://"])
 def test_an_endpoint_that_is_no_address(monkeypatch, endpoint):
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    assert failure(Aws(**QUICK)).why in ("network", "reply")
+    assert failure(patient(**QUICK)).why in ("network", "reply")
 
 
 @pytest.mark.parametrize(
@@ -174,14 +182,14 @@ def test_throttling_is_waited_out(monkeypatch, status, body):
             say(handler, zone_page())
 
     with serving(monkeypatch, answer) as count:
-        patient = Aws(connect_s=1, read_s=1, attempts=3)
-        assert aws_providers(patient)[OFFERINGS].fetch(REGION, NOW).data
+        aws = patient(connect_s=1, read_s=1, attempts=3)
+        assert aws_providers(aws)[OFFERINGS].fetch(REGION, NOW).data
     assert count[0] == 2
 
 
 def test_throttling_without_end(monkeypatch):
     with serving(monkeypatch, lambda handler, n: say(handler, refusal("RequestLimitExceeded", "x"), 503)) as count:
-        assert failure(Aws(connect_s=1, read_s=1, attempts=2)).why == "throttled"
+        assert failure(patient(connect_s=1, read_s=1, attempts=2)).why == "throttled"
     assert count[0] == 2
 
 
@@ -193,7 +201,7 @@ def test_the_second_page_breaks_off(monkeypatch):
             say(handler, zone_page("use1-az6")[:-60], promised=5000)
 
     with serving(monkeypatch, answer) as count:
-        assert failure(Aws(**QUICK)).why in ("network", "reply")
+        assert failure(patient(**QUICK)).why in ("network", "reply")
     assert count[0] == 2
 
 
@@ -203,7 +211,7 @@ def test_a_later_page_that_is_not_awss_is_not_the_end_of_the_list(monkeypatch, p
         say(handler, zone_page(token="more") if number == 1 else page)
 
     with serving(monkeypatch, answer) as count:
-        error = failure(Aws(**QUICK))
+        error = failure(patient(**QUICK))
     assert (error.why, count[0]) == ("reply", 2)
     assert "InstanceTypeOfferings" in error.detail
 
@@ -217,7 +225,7 @@ def test_a_reply_without_its_value_is_not_the_default_quota(monkeypatch):
         say(handler, default if asked.endswith("GetAWSDefaultServiceQuota") else "<html>proxy error</html>")
 
     with serving(monkeypatch, answer):
-        error = failure(Aws(**QUICK), QUOTAS)
+        error = failure(patient(**QUICK), QUOTAS)
     assert error.why == "reply" and "no value of quota" in error.detail
 
 
@@ -234,25 +242,25 @@ def test_a_trickle_ends_in_time(monkeypatch):
                 time.sleep(0.1)
 
     with serving(monkeypatch, answer), soon(5):
-        error = failure(Aws(connect_s=1, read_s=1, attempts=1, total_s=1))
+        error = failure(patient(connect_s=1, read_s=1, attempts=1, total_s=1))
     assert error.why == "timeout"
 
 
 def test_a_page_that_names_itself_as_the_next(monkeypatch):
     with serving(monkeypatch, lambda handler, n: say(handler, zone_page(token="again"))):
-        assert failure(Aws(**QUICK)).why == "reply"
+        assert failure(patient(**QUICK)).why == "reply"
 
 
 @pytest.mark.parametrize("body", ["", "<html><body>Sign in to the hotel's network</body></html>", "{}", "<unclosed"])
 def test_answers_that_are_not_awss(monkeypatch, body):
     with serving(monkeypatch, lambda handler, n: say(handler, body)):
-        assert failure(Aws(**QUICK)).why in ("reply", "network")
+        assert failure(patient(**QUICK)).why in ("reply", "network")
 
 
 def test_a_web_page_in_place_of_a_refusal(monkeypatch):
     page = "<html><h1>Blocked</h1>" + "<p>by the firewall</p>" * 500 + "</html>"
     with serving(monkeypatch, lambda handler, n: say(handler, page, 403)):
-        found = failure(Aws(**QUICK))
+        found = failure(patient(**QUICK))
     assert found.why in ("reply", "network")
     assert len(str(found)) < 600
 
@@ -266,20 +274,20 @@ def test_a_refusal_that_repeats_the_secrets(monkeypatch):
         say(handler, refusal("SignatureDoesNotMatch", message), 403)
 
     with serving(monkeypatch, answer):
-        found = failure(Aws(**QUICK))
+        found = failure(patient(**QUICK))
     assert found.why == "credentials"
     assert "***" in found.detail
 
 
 def test_an_expired_token(monkeypatch):
     with serving(monkeypatch, lambda handler, n: say(handler, refusal("RequestExpired", "Request has expired."), 400)):
-        assert failure(Aws(**QUICK)).why == "expired"
+        assert failure(patient(**QUICK)).why == "expired"
 
 
 def test_a_missing_permission(monkeypatch):
     message = "You are not authorized. Encoded authorization failure message: " + "secret" * 400
     with serving(monkeypatch, lambda handler, n: say(handler, refusal("UnauthorizedOperation", message), 403)):
-        found = failure(Aws(**QUICK), SPECS)
+        found = failure(patient(**QUICK), SPECS)
     assert found.why == "permission"
     assert "allow ec2:DescribeInstanceTypes; 'deepvm doctor --iam'" in found.advice
     assert "secretsecret" not in str(found)
@@ -293,26 +301,26 @@ class TestCredentials:
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
     def test_none(self):
-        found = failure(Aws(**QUICK))
+        found = failure(patient(**QUICK))
         assert found.why == "credentials"
         assert "aws configure" in found.advice
 
     def test_none_is_found_out_once(self, monkeypatch):
-        aws = Aws(**QUICK)
+        aws = patient(**QUICK)
         failure(aws)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "too late")
         assert failure(aws, ZONES).why == "credentials"
 
     def test_half_a_key(self, monkeypatch):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", SECRETS["AWS_ACCESS_KEY_ID"])
-        found = failure(Aws(**QUICK))
+        found = failure(patient(**QUICK))
         assert found.why == "credentials"
         assert "AWS_SECRET_ACCESS_KEY" in found.detail
 
     def test_an_unknown_profile(self, tmp_path):
         (tmp_path / ".aws").mkdir()
         (tmp_path / ".aws" / "config").write_text("[profile work]\nregion = us-east-1\n")
-        found = failure(Aws("wrok", **QUICK))
+        found = failure(patient("wrok", **QUICK))
         assert found.why == "credentials"
         assert "profile wrok does not exist" in found.detail
         assert "work" in found.advice
@@ -320,7 +328,7 @@ class TestCredentials:
     def test_a_broken_file(self, tmp_path):
         (tmp_path / ".aws").mkdir()
         (tmp_path / ".aws" / "credentials").write_text("aws_secret_access_key = planted-planted\n[default\n")
-        found = failure(Aws(**QUICK))
+        found = failure(patient(**QUICK))
         assert found.why == "credentials"
         assert str(tmp_path / ".aws" / "credentials") in found.detail
         assert "planted-planted" not in repr(vars(found))
@@ -329,7 +337,7 @@ class TestCredentials:
         (tmp_path / ".aws").mkdir()
         script = "sh -c 'echo planted-planted >&2; exit 3'"
         (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
-        found = failure(Aws(**QUICK))
+        found = failure(patient(**QUICK))
         assert found.why == "credentials"
         assert "custom-process" in found.detail
         assert "planted-planted" not in repr(vars(found))
@@ -338,7 +346,7 @@ class TestCredentials:
         (tmp_path / ".aws").mkdir()
         script = "sh -c 'echo planted-planted'"
         (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
-        found = failure(Aws(**QUICK))
+        found = failure(patient(**QUICK))
         assert found.why == "credentials"
         assert "could not be had" in found.detail
         assert "planted-planted" not in repr(vars(found))
@@ -349,7 +357,7 @@ class TestCredentials:
         (tmp_path / ".aws" / "credentials").write_text(f"[work]\n{keys}")
         words = refusal("AuthFailure", "with AKIAOTHEROTHEROTHER1 and other+secret/of+a+profile")
         with serving(monkeypatch, lambda handler, n: say(handler, words, 401)):
-            found = failure(Aws("work", **QUICK))
+            found = failure(patient("work", **QUICK))
         assert found.why == "credentials"
         assert "other+secret" not in repr(vars(found))
         assert "AKIAOTHER" not in repr(vars(found))
@@ -359,7 +367,7 @@ def test_no_provider_shows_a_secret_whatever_happens(monkeypatch):
     """Every provider against a server that answers everything with the secrets, over and over."""
     words = refusal("Anything", " ".join(SECRETS.values()) * 3)
     with serving(monkeypatch, lambda handler, n: say(handler, words, 400)):
-        aws = Aws(**QUICK)
+        aws = patient(**QUICK)
         others = [history_provider(aws, 3), placement_provider(aws, ["a"], 1)]
         for one in [*aws_providers(aws).values(), *others]:
             with pytest.raises(CloudError) as caught:
@@ -446,7 +454,7 @@ BUSY_BODIES = [
 @pytest.mark.parametrize(("status", "body", "kind"), [(429, "", OFFERINGS), (503, BUSY_BODIES[1], QUOTAS)])
 def test_too_many_requests_without_awss_words(monkeypatch, status, body, kind):
     with serving(monkeypatch, lambda handler, n: say(handler, body, status)):
-        found = failure(Aws(**CALM), kind)
+        found = failure(patient(**CALM), kind)
     assert (found.why, found.detail) == ("throttled", f"the answer was an HTTP error, {status}")
     assert "'deepvm catalog refresh' asks again" in found.advice
 
@@ -505,7 +513,7 @@ def test_waiting_for_an_answer_is_no_refusal(monkeypatch, refused):
             slowly(handler, zone_page("use1-az2"))
 
     with serving(monkeypatch, answer) as count:
-        data = aws_providers(Aws(**SOON))[OFFERINGS].fetch(REGION, NOW).data
+        data = aws_providers(patient(**SOON))[OFFERINGS].fetch(REGION, NOW).data
     assert data == {"g4dn.xlarge": ["use1-az1", "use1-az2"]}
     assert count[0] == 3
 
@@ -519,7 +527,7 @@ def test_a_refusal_of_one_call_says_nothing_about_the_next(monkeypatch, status, 
             slowly(handler, zone_page())
 
     with serving(monkeypatch, answer):
-        aws = Aws(**CALM)
+        aws = patient(**CALM)
         assert failure(aws).why == "throttled"
         assert aws_providers(aws)[OFFERINGS].fetch(REGION, NOW).data
 
@@ -535,7 +543,7 @@ def test_a_refusal_of_one_thread_says_nothing_about_another(monkeypatch):
                 say(handler, "", 429)
 
     with serving(monkeypatch, answer) as count:
-        aws, found = Aws(**SOON), []
+        aws, found = patient(**SOON), []
         slow = threading.Thread(target=lambda: found.append(aws_providers(aws)[OFFERINGS].fetch(REGION, NOW).data))
         slow.start()
         while not count[0]:
@@ -547,7 +555,7 @@ def test_a_refusal_of_one_thread_says_nothing_about_another(monkeypatch):
 
 def test_words_of_awss_stay_as_they_are(monkeypatch):
     with serving(monkeypatch, lambda handler, n: say(handler, refusal("Unavailable", "back soon"), 503)):
-        found = failure(Aws(**QUICK))
+        found = failure(patient(**QUICK))
     assert (found.why, found.detail) == ("reply", "AWS says Unavailable: back soon")
 
 
@@ -580,7 +588,7 @@ SHAPES = [
 def test_answers_of_any_shape_are_named_errors(monkeypatch, status):
     said, answered = [""], 0
     with serving(monkeypatch, lambda handler, n: say(handler, said[0], status)):
-        aws = Aws(**CALM)
+        aws = patient(**CALM)
         others = [history_provider(aws, 3), placement_provider(aws, ["a"], 1)]
         wishes = {Wish(REGION, one.kind): one for one in [*aws_providers(aws).values(), *others]}
         for said[0] in SHAPES:

@@ -357,7 +357,7 @@ def aws():
         patch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
         patch.delenv("AWS_PROFILE", raising=False)
-        yield Aws(attempts=2)
+        yield Aws()
     server.stop()
 
 
