@@ -18,7 +18,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -216,30 +216,13 @@ class Cache:
                     self._note(f"{folder}: cannot be locked: {error.strerror}; going on without a lock")
                     return None
 
-    def stamp(self, region: str, kind: str) -> object:
-        """Something that changes whenever the file is written anew; None if there is no file."""
-        with contextlib.suppress(OSError, ValueError):
-            path = self._path(region, kind)
-            if path is not None:
-                status = path.stat()
-                return (status.st_ino, status.st_mtime_ns, status.st_size)
-        return None
-
-    def regions(self) -> tuple[str, ...]:
-        """The regions that have a folder, sorted."""
-        if self.folder is None:
-            return ()
-        try:
-            return tuple(sorted(p.name for p in self.folder.iterdir() if _REGION.fullmatch(p.name) and p.is_dir()))
-        except OSError:
-            return ()
-
     def entries(self, now: datetime) -> tuple[Entry, ...]:
         """All files of all regions and accounts, by region and kind; changes nothing."""
         if self.folder is None:
             return ()
+        files = (*self.folder.glob("*/*.json*"), *self.folder.glob(f"*/{_ACCOUNT}*/*.json*"))
+        found = [e for file in files if (e := _entry(file, self.folder, now)) is not None]
         kinds = list(KINDS)
-        found = [e for region in self.regions() for e in _entries(self.folder / region, now)]
         return tuple(sorted(found, key=lambda e: (e.region, kinds.index(base(e.kind)), e.kind, e.account)))
 
     def _path(self, region: str, kind: str) -> Path | None:
@@ -303,29 +286,29 @@ def _is_fresh(signal: Signal, now: datetime) -> bool:
     return -CLOCK_SKEW <= now - signal.fetched_at < timedelta(seconds=ttl_s(signal.kind))
 
 
-def _entries(folder: Path, now: datetime) -> Iterator[Entry]:
-    """The files of one region."""
-    for path in (*folder.glob("*.json*"), *folder.glob(f"{_ACCOUNT}*/*.json*")):
-        account = "" if path.parent == folder else path.parent.name.removeprefix(_ACCOUNT)
-        stem, _, ending = path.name.partition(".json")
-        name = next((k for k in KINDS if stem == k or stem.startswith(f"{k}-")), FAILURES)
-        if name == FAILURES or ending not in ("", ".damaged"):
-            continue
-        kind = name + stem[len(name) :].replace("-", ":", 1)
-        signal, problem = None, "it was set aside"
-        try:
-            if not ending:
-                signal, problem = _load(path, folder.name, kind), ""
-        except FileNotFoundError:
-            continue
-        except DataError as error:
-            problem = str(error)
-        state: State = "damaged"
-        if signal is not None:
-            state = "fresh" if _is_fresh(signal, now) else "expired"
-        elif not problem:
-            state, problem = "other version", "another version of deepvm wrote it"
-        yield Entry(folder.name, kind, path, account, state, signal, problem)
+def _entry(file: Path, cache: Path, now: datetime) -> Entry | None:
+    """What a file is; None if it is none of the cache's, or has just been removed."""
+    region, *accounts, _ = file.relative_to(cache).parts
+    stem, _, ending = file.name.partition(".json")
+    name = next((k for k in KINDS if stem == k or stem.startswith(f"{k}-")), FAILURES)
+    if name == FAILURES or ending not in ("", ".damaged") or not _REGION.fullmatch(region):
+        return None
+    kind = name + stem[len(name) :].replace("-", ":", 1)
+    signal, problem = None, "it was set aside"
+    try:
+        if not ending:
+            signal, problem = _load(file, region, kind), ""
+    except FileNotFoundError:
+        return None
+    except DataError as error:
+        problem = str(error)
+    state: State = "damaged"
+    if signal is not None:
+        state = "fresh" if _is_fresh(signal, now) else "expired"
+    elif not problem:
+        state, problem = "other version", "another version of deepvm wrote it"
+    account = accounts[0].removeprefix(_ACCOUNT) if accounts else ""
+    return Entry(region, kind, file, account, state, signal, problem)
 
 
 def _sweep(path: Path) -> None:

@@ -69,7 +69,6 @@ def fetch(
     cache: Cache,
     now: datetime,
     progress: Callable[[str], None],
-    lock_wait_s: float = LOCK_WAIT_S,
     give_up_s: float = GIVE_UP_S,
 ) -> tuple[Outcome, ...]:
     """Fetch signals of one or more regions, and keep them, and failures, in the cache.
@@ -83,14 +82,13 @@ def fetch(
         cache: where answers are kept.
         now: the time, UTC.
         progress: gets a line for every event, in this thread.
-        lock_wait_s: how long to wait for other processes, for all regions together.
         give_up_s: seconds without a single answer after which the rest counts as failed.
 
     Returns:
         One outcome for each wish, in their order. Nothing that a provider does is raised.
     """
     outcomes: dict[Wish, Outcome] = {}
-    stamps = {w: cache.stamp(w.region, w.kind) for w in wishes}
+    old = {w: cache.read(w.region, w.kind, now) for w in wishes if w.anew}
     waiting = Counter(w.region for w in wishes)
     locks: dict[str, ExitStack] = {}
 
@@ -102,7 +100,7 @@ def fetch(
             locks[region].close()  # whoever waits for one region need not wait for all of them
 
     with ExitStack() as stack:
-        end = time.monotonic() + lock_wait_s
+        end = time.monotonic() + LOCK_WAIT_S
         # Always in the same order: two processes that want the same two regions must not wait for each other.
         for region in sorted(waiting):
             left_s = max(0.0, end - time.monotonic())
@@ -111,11 +109,11 @@ def fetch(
             if lock is not None:
                 locks[region] = stack.enter_context(lock)
         for wish in wishes:
-            # Only what was written since we looked can spare us the work.
-            if not wish.anew or cache.stamp(wish.region, wish.kind) != stamps[wish]:
-                kept = cache.read(wish.region, wish.kind, now)
-                if kept is not None and kept.origin == "cache":
-                    done(Outcome(wish, kept))
+            kept, before = cache.read(wish.region, wish.kind, now), old.get(wish)
+            # Of what is wanted anew, only what was fetched since we looked can spare us the work.
+            is_old = kept is not None and before is not None and kept.fetched_at == before.fetched_at
+            if kept is not None and kept.origin == "cache" and not is_old:
+                done(Outcome(wish, kept))
         left = [w for w in wishes if w not in outcomes]
         # Closed by hand: a traceback may keep the generator alive, and its threads at work, after an interrupt.
         for outcome in stack.enter_context(closing(_ask(left, providers, now, progress, give_up_s))):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from deepvm.catalog.signals.cache import LOCK_WAIT_S, Cache
+from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.fetching import (
     CREDENTIAL_REASONS,
     GIVE_UP_S,
@@ -72,7 +72,6 @@ def resolve_regions(
     now: datetime,
     progress: Callable[[str], None] = lambda _: None,
     not_asked: str = "",
-    lock_wait_s: float = LOCK_WAIT_S,
 ) -> Mapping[str, Resolved | CloudError]:
     """Get signals: ``auto`` and ``live`` fetch what is not fresh, all regions at once; ``snapshot`` reads nothing else.
 
@@ -87,7 +86,6 @@ def resolve_regions(
         now: the time, UTC.
         progress: gets a line for every event.
         not_asked: why nobody is asked (``no AWS credentials were found``), for a note; empty for no note about it.
-        lock_wait_s: how long to wait for other processes that fetch the same.
 
     Returns:
         For each region its signals; or, in ``live``, why not all of its prices are live. A note that concerns several
@@ -110,9 +108,9 @@ def resolve_regions(
         outcomes = tuple(Outcome(w, None, known[w.region][w.kind]) for w in wishes if w.kind in known[w.region])
         asked = [w for w in wishes if w.kind not in known[w.region]]
         give_up_s = PATIENCE_S if mode == "auto" else GIVE_UP_S
-        limits = {"lock_wait_s": lock_wait_s, "give_up_s": give_up_s}
         if asked:
-            outcomes = (*fetch(asked, providers, cache=cache, now=now, progress=progress, **limits), *outcomes)
+            answered = fetch(asked, providers, cache=cache, now=now, progress=progress, give_up_s=give_up_s)
+            outcomes = (*answered, *outcomes)
     failed: dict[str, CloudError] = {}
     if mode == "live":
         failed = {r: e for r in regions if (e := _not_live(r, wishes, outcomes, not_asked)) is not None}
@@ -122,8 +120,8 @@ def resolve_regions(
     for wish in wishes:
         signal = fetched.get(wish)
         if signal is None and wish.region not in failed:
-            embedded_one = snapshot(wish.region).get(wish.kind)
-            signal = _second_best(kept.get((wish.region, wish.kind)), embedded_one, now)
+            old = kept.get((wish.region, wish.kind))
+            signal = _second_best(old, snapshot(wish.region).get(wish.kind), now)
             instead[wish] = signal
         if signal is not None:
             found[wish.region][wish.kind] = signal

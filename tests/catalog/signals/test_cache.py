@@ -115,7 +115,7 @@ def test_times_are_kept_in_utc(cache):
 
 def test_nothing_there(cache):
     assert cache.read(REGION, "spot", NOW) is None
-    assert (cache.take_notes(), cache.regions(), cache.entries(NOW)) == ((), (), ())
+    assert (cache.take_notes(), cache.entries(NOW)) == ((), ())
     assert not cache.folder.exists()  # reading makes no folders
 
 
@@ -371,7 +371,7 @@ def test_no_folder_at_all():
     assert cache.lock(REGION) is None
     (note,) = cache.take_notes()
     assert "no home folder" in note and "DEEPVM_CACHE_DIR" in note
-    assert cache.entries(NOW) == () and cache.regions() == ()
+    assert cache.entries(NOW) == ()
 
 
 def test_a_file_in_the_place_of_the_folder(tmp_path):
@@ -592,16 +592,6 @@ def test_entries_say_what_is_there_and_change_nothing(cache):
     assert entries[0].signal.data == DATA["on-demand"] and entries[0].signal.fetched_at == NOW
     assert entries[4].signal is None and entries[4].problem
     assert sorted(cache.folder.rglob("*")) == before and cache.take_notes() == ()
-    assert cache.regions() == ("eu-west-1", "us-east-1")
-
-
-def test_the_stamp_changes_with_every_write(cache):
-    assert cache.stamp(REGION, "spot") is None
-    stamps = set()
-    for _ in range(5):
-        cache.write(signal(), NOW)
-        stamps.add(cache.stamp(REGION, "spot"))
-    assert len(stamps) == 5 and None not in stamps
 
 
 # Where it is
@@ -635,9 +625,9 @@ def test_prices_of_a_test_server_never_mix_with_real_ones(tmp_path):
     ]
     assert len({real, *fakes}) == 5 and all(f.parent == real for f in fakes)
     assert "hunter2" not in "".join(map(str, fakes))
-    assert Cache(real, "me").regions() == ()
+    assert Cache(real, "me").entries(NOW) == ()
     Cache(fakes[0], "me").write(signal(), NOW)
-    assert Cache(real, "me").regions() == ()
+    assert Cache(real, "me").entries(NOW) == ()
 
 
 # Speed
