@@ -30,17 +30,18 @@ from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.spelling import one_of
 from deepvm.errors import MissingDataError, RequestError
 
-_ORIGINS = {"live": "live", "cache": "cache", "expired": "expired", "snapshot": "embedded"}
 _PRICES = (ON_DEMAND, SPOT)
 
 
 class SignalMissingError(MissingDataError):
-    """A catalog lacks something (``what``, in words) that signals of some ``kinds`` would tell."""
+    """A region's catalog lacks something (``what``, in words) that signals of some ``kinds`` would tell."""
 
-    def __init__(self, what: str, kinds: Sequence[str], advice: str) -> None:
-        """Keep the facts; the message is made from them."""
+    def __init__(self, what: str, kinds: Sequence[str], region: str) -> None:
+        """Keep the facts; the message is made from them, and says how to fetch the signals."""
         self.what, self.kinds = what, tuple(kinds)
-        super().__init__(f"{what}: {advice}")
+        days = next((f" --days {k.partition(':')[2]}" for k in kinds if base(k) == HISTORY), "")
+        command = f"deepvm catalog refresh --region {region}{days}"
+        super().__init__(f"{what}: '{command}' fetches them from AWS ('deepvm doctor' says what that needs)")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def assemble(
     """
     if SPECS not in signals or not any(k in signals for k in _PRICES):
         lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
-        raise SignalMissingError(f"no {lacks} of region {region}", kinds, _renew(region))
+        raise SignalMissingError(f"no {lacks} of region {region}", kinds, region)
     signals, doubted, doubts = sift(signals)
     zone = _zone_id(choice.zone, region, signals)
     spot = _spot_prices(region, signals, choice, zone, now)
@@ -111,7 +112,7 @@ def assemble(
         raise RequestError("zone", choice.zone, f"a zone in which something is offered: {sold}")
     if not instances:
         which = "; ".join([f"no type has a price in region {region}", *doubted])
-        raise SignalMissingError(which, _PRICES, _renew(region))
+        raise SignalMissingError(which, _PRICES, region)
     return Catalog(
         name=f"{cloud.name}-{region}",
         instances=tuple(instances),
@@ -171,19 +172,14 @@ def _instance(
 
 
 def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
-    """The id of a zone that was asked for by id or by name.
-
-    Raises:
-        SignalMissingError: nothing is known of zones, as in the embedded snapshot.
-        RequestError: no such zone.
-    """
+    """The id of a zone that was asked for by id or by name; an error where there is none, or no zones are known."""
     if not wanted:
         return ""
     names: Mapping[str, str] = _data(signals, ZONES)
     ids = set(names) | {z for zones in _data(signals, SPOT).values() for z in zones if z}
     if not ids:
         what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
-        raise SignalMissingError(what, (ZONES, SPOT), _renew(region))
+        raise SignalMissingError(what, (ZONES, SPOT), region)
     found = wanted if wanted in ids else next((i for i, name in names.items() if name == wanted), "")
     if not found:
         known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
@@ -199,14 +195,9 @@ def _spot_prices(
     found: dict[str, dict[str, tuple[Decimal, str]]] = {}
     if choice.history:
         if choice.history not in signals:
-            raise SignalMissingError(
-                f"--price-basis {choice.basis.value} needs the spot prices of the last {_days(choice.days)} in "
-                f"{region}, which are not at hand",
-                (choice.history,),
-                _renew(region, choice.days),
-            )
-        end = int(now.timestamp())
-        start = int((now - timedelta(days=choice.days)).timestamp())
+            needs = f"--price-basis {choice.basis.value} needs the spot prices of the last {_days(choice.days)}"
+            raise SignalMissingError(f"{needs} in {region}, which are not at hand", (choice.history,), region)
+        end, start = int(now.timestamp()), int((now - timedelta(days=choice.days)).timestamp())
         # Whoever has a price today has capacity; an old price of one that has none is no offer.
         today = signals[SPOT].data if SPOT in signals and signals[SPOT].origin in ("live", "cache") else None
         for name, zones in signals[choice.history].data.items():
@@ -232,8 +223,10 @@ def _spot_prices(
 
 def _provenance(signals: Mapping[str, Signal], choice: SpotChoice, notes: Sequence[str]) -> Provenance:
     used = [s for kind, s in signals.items() if not (kind == SPOT and choice.history)]
+    kind_of = {"snapshot": "embedded"}
     origins = tuple(
-        Origin(s.kind, _ORIGINS[s.origin], s.observed_at, s.source, tuple(sorted(s.refused.items()))) for s in used
+        Origin(s.kind, kind_of.get(s.origin, s.origin), s.observed_at, s.source, tuple(sorted(s.refused.items())))
+        for s in used
     )
     prices = [o for o in origins if base(o.signal) in (*_PRICES, HISTORY)]
     kinds = {o.kind for o in prices}
@@ -255,9 +248,3 @@ def _quota(row: Mapping[str, Any], cloud: Cloud) -> Quota:
     family = cloud.quota_families.get(row["family"])
     title = family.title(Market(row["market"])) if family else ""
     return Quota(row["family"], row["market"], row["vcpus"], row["in_use"], row["code"], title)
-
-
-def _renew(region: str, days: int = 0) -> str:
-    history = f" --days {days}" if days else ""
-    command = f"deepvm catalog refresh --region {region}{history}"
-    return f"'{command}' fetches them from AWS ('deepvm doctor' says what that needs)"

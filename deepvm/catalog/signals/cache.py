@@ -70,14 +70,12 @@ def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | Non
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the cache.
+    """A file of the cache, as its place says.
 
     Attributes:
-        region: the folder it lies in. kind: what its name says it holds. path: the file.
         account: the tag of the account it belongs to; empty for what everybody sees.
-        state: ``fresh``, ``expired``, ``damaged`` (not what was written, or set aside as such) or ``other version``.
-        signal: what it holds, where it can be read.
-        problem: why it cannot, in words; empty if it can.
+        state: ``damaged``: not what was written, or set aside as such.
+        signal: what it holds, where it can be read. problem: why it cannot, in words; else empty.
     """
 
     region: str
@@ -96,8 +94,8 @@ class Cache:
         """Touches nothing yet.
 
         Args:
-            folder: see :func:`default_folder`; None for no cache at all, which is noted at the first write.
-            account: the tag of who asks, safe as a file name.
+            folder: see :func:`default_folder`; None for no cache, which is noted at the first write.
+            account: the tag of who asks.
         """
         self.folder = folder
         self.account = re.sub(r"[^A-Za-z0-9._-]", "_", account)[:100] or "default"
@@ -266,12 +264,7 @@ class Cache:
 
 
 def _load(path: Path, region: str, kind: str) -> Signal | None:
-    """The signal in a file, origin ``cache``; None if another version of deepvm wrote it.
-
-    Raises:
-        FileNotFoundError: there is none.
-        DataError: it is damaged.
-    """
+    """The signal in a file, origin ``cache``; None if another version of deepvm wrote it, a DataError if damaged."""
     try:
         signal = decode(read_text(path))
     except CatalogFormatError as error:

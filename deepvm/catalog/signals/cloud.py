@@ -19,11 +19,7 @@ from deepvm.io.times import parse_time
 
 
 class Region(NamedTuple):
-    """A region and where its name was found.
-
-    Attributes:
-        name: such as ``us-east-1``. where: in words, for the user.
-    """
+    """A region, and where its name was found, in words."""
 
     name: str
     where: str
@@ -31,13 +27,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class QuotaFamily:
-    """The vCPU quotas of one family of types.
-
-    Attributes:
-        name: as in ``InstanceType.quota_family``.
-        on_demand_code, spot_code: the cloud's quota codes, empty where there is none.
-        on_demand_name, spot_name: the cloud's names of the quotas.
-    """
+    """The vCPU quotas of one ``InstanceType.quota_family``: the cloud's codes and names, empty where there is none."""
 
     name: str
     on_demand_code: str
@@ -56,13 +46,9 @@ class QuotaFamily:
 
 @dataclass(frozen=True)
 class Check:
-    """One result of ``deepvm doctor``.
+    """One result of ``deepvm doctor``: what was checked and found, and what to do, if anything.
 
-    Attributes:
-        name: what was checked, such as ``permission ec2:DescribeInstances``.
-        ok: True; False: something that deepvm needs is missing; None: a warning, or it could not be checked.
-        detail: what was found.
-        advice: what to do, empty when nothing.
+    ``ok`` is False where something that deepvm needs is missing, None for a warning or what could not be checked.
     """
 
     name: str

@@ -27,8 +27,8 @@ class Kind(NamedTuple):
     """What the signals of one kind have in common.
 
     Attributes:
-        title: what people call it. ttl_s: seconds for which it counts as fresh.
-        data, entry: the types of its data and of each entry there.
+        ttl_s: seconds for which they count as fresh.
+        data, entry: the types of their data and of each entry there.
         of_account: whether accounts differ: AWS shuffles the names of zones for each, and quotas are an account's.
         may_be_empty: whether nothing is an answer.
     """

@@ -111,11 +111,7 @@ class Aws:
         return self._in_time(question, ask)
 
     def _in_time(self, question: Question, ask: Callable[[], _Result]) -> _Result:
-        """What ``ask`` returns; after ``total_s`` its thread is abandoned.
-
-        Raises:
-            CloudError: no answer within that time, or whatever ``ask`` raises.
-        """
+        """What ``ask`` returns, and what it raises as a CloudError; after ``total_s`` its thread is abandoned."""
         (future,) = run_in_daemons(lambda _: ask(), [None], 1, f"aws-{question.operation}")
         if not wait([future], self._total_s).done:
             raise question.timed_out(self._total_s)

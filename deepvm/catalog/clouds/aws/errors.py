@@ -103,12 +103,7 @@ _LONGEST_DETAIL = 240
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked.
-
-    Attributes:
-        service: boto3's name of it, ``ec2``. operation: as in AWS's documentation, ``DescribeInstances``.
-        region: of the endpoint.
-    """
+    """What is asked: boto3's name of a service (``ec2``), AWS's of an operation (``DescribeInstances``), a region."""
 
     service: str
     operation: str
@@ -147,10 +142,10 @@ def cloud_error(
     Args:
         error: what boto3 raised.
         question: what was asked.
-        profile: that the user named, empty when none.
+        profile: that the user named.
         secrets: values that must not be shown.
         skew_s: seconds by which the local clock is ahead of AWS's, None when unknown.
-        regions: those that boto3 knows; none when it was not asked.
+        regions: those that boto3 knows, if it was loaded.
     """
     if error_code(error):
         why, detail, advice = _refusal(error, question, skew_s or 0.0)
@@ -220,7 +215,9 @@ def _exception(
         "near": f"; near: {near}" if near else "",
     }
     if "ProfileNotFound" in names:
-        known = ", ".join(_profile_names()[:8])
+        from botocore.session import get_session
+
+        known = ", ".join(sorted(get_session().available_profiles)[:8])
         known = f"profiles that exist: {known}" if known else "there are no profiles"
         found = f"AWS profile {given.get('profile') or profile} does not exist"
         return "credentials", found, f"{known}; 'aws configure{about['profile']}' makes it"
@@ -232,12 +229,6 @@ def _exception(
         if any(re.fullmatch(pattern, name) for name in names):
             return why, detail.format(**about) or str(error) or about["name"], advice.format(**about)
     return "reply", f"{about['name']}: {error}", "try again; if it stays, report it with this line"
-
-
-def _profile_names() -> list[str]:
-    from botocore.session import get_session
-
-    return sorted(get_session().available_profiles)
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -220,11 +220,7 @@ def _zone_ids(aws: Aws, region: str, rows: Sequence[Mapping[str, Any]]) -> Mappi
 
 
 def _whole(reading: Reading, question: Question, missing: str) -> Reading:
-    """The reading; an empty one would replace what an older answer said, so it counts as none.
-
-    Raises:
-        CloudError: the answer is empty.
-    """
+    """The reading; an empty one would replace what an older answer said, so it raises a CloudError."""
     if not reading.data:
         reasons = "".join(f"; {count} rows refused: {reason}" for reason, count in sorted(reading.refused.items()))
         raise question.unusable(f"the answer holds {missing}{reasons}")
