@@ -172,11 +172,6 @@ def open_markets(
     return (_noted(first, note) if note else first, *others)
 
 
-def open_market(region: str = "", request: MarketRequest | None = None, **given: object) -> Catalog:
-    """The catalog of one region; see :func:`open_markets`."""
-    return open_markets([region] if region else [], request or MarketRequest(), **given)[0]  # type: ignore[arg-type]
-
-
 @dataclass(frozen=True)
 class _Market:
     """A request and what surrounds it."""

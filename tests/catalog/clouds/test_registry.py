@@ -10,7 +10,7 @@ import pytest
 from support.catalog_signals import Fake
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, cloud_of, region_in
-from deepvm.catalog.market.live import MarketRequest, open_market, open_markets, placement
+from deepvm.catalog.market.live import MarketRequest, open_markets, placement
 from deepvm.catalog.signals.cloud import Cloud, QuotaFamily, Region
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PLACEMENT, QUOTAS, SPECS, SPOT, ZONES, Provider
 from deepvm.catalog.store import catalog_names, load_catalog, may_be_market
@@ -111,7 +111,8 @@ def test_names_lead_to_the_cloud(mars: Cloud) -> None:
 def test_without_credentials_and_snapshot_the_reason_is_said(mars: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MARS_KEY")
     with pytest.raises(CloudError) as caught:
-        placement(open_market("us-east-1"), next(iter(open_market("us-east-1"))), 1, MarketRequest(offline=True))
+        catalog = load_catalog("aws-us-east-1")
+        placement(catalog, next(iter(catalog)), 1, MarketRequest(offline=True))
     assert "offline" in str(caught.value)
     assert mars.snapshot_regions() == ()
     assert not [name for name in catalog_names() if name.startswith("mars")]

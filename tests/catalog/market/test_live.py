@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from support.fake_aws import FakeAws, serving
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, region_in
 from deepvm.catalog.market.build_catalog import SpotChoice
-from deepvm.catalog.market.live import MarketRequest, open_market, open_markets, placement
+from deepvm.catalog.market.live import MarketRequest, open_markets, placement
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.store import load_catalog, may_be_market, save_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
@@ -32,6 +33,10 @@ AUTO, OFFLINE, LIVE, SNAPSHOT = (
     MarketRequest(mode="live"),
     MarketRequest(mode="snapshot"),
 )
+
+
+def open_market(region: str = "", request: MarketRequest = AUTO, now: datetime = NOW) -> Catalog:
+    return open_markets([region] if region else [], request, now=now)[0]
 
 
 @pytest.fixture(scope="module")

@@ -28,28 +28,14 @@ DEFAULT_REGION = "us-east-1"
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?")
 
 _CREDENTIAL_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_PROFILE",
-    "AWS_DEFAULT_PROFILE",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_CREDENTIAL_FILE",
+    *("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CREDENTIAL_FILE"),
+    *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
 )
 _ROLE_VARIABLES = ("AWS_ROLE_ARN", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
 _CREDENTIAL_KEYS = (
-    # keys of a profile that say where its credentials come from, and so whose they are
-    "aws_access_key_id",
-    "credential_process",
-    "credential_source",
-    "login_session",
-    "role_arn",
-    "source_profile",
-    "sso_account_id",
-    "sso_role_name",
-    "sso_session",
-    "sso_start_url",
-    "web_identity_token_file",
+    # of a profile: where its credentials come from, and so whose they are
+    *("aws_access_key_id", "credential_process", "credential_source", "login_session", "role_arn", "source_profile"),
+    *("sso_account_id", "sso_role_name", "sso_session", "sso_start_url", "web_identity_token_file"),
 )
 _SYSTEM = Path("/sys")
 
