@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -82,3 +86,11 @@ def test_status_does_not_list_them(cache: Cache) -> None:
 
 def test_auto_loses_patience_sooner_than_refresh() -> None:
     assert PATIENCE_S <= 60 < fetching.GIVE_UP_S
+
+
+def test_boto3_is_not_loaded_by_any_of_this() -> None:
+    code = "import deepvm.catalog.signals.resolve, sys, json; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+    ).stdout
+    assert not {"boto3", "botocore", "pydantic", "pandas", "numpy", "platformdirs", "asyncio"} & set(json.loads(out))

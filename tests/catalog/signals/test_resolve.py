@@ -1,7 +1,5 @@
 """Each signal comes from the best place that can be had; the notes say what did not go as planned."""
 
-import json
-import os
 import signal as signals_of_unix
 import subprocess
 import sys
@@ -21,7 +19,6 @@ from deepvm.catalog.signals import fetching
 from deepvm.catalog.signals import resolve as resolving
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.resolve import Resolved, resolve_regions
-from deepvm.catalog.signals.signal import Signal, age, listed
 from deepvm.errors import CloudError, RequestError
 
 SNAPSHOT = {k: signal(k, observed_at=after(days=-100), origin="snapshot") for k in ("specs", "on-demand", "spot")}
@@ -593,36 +590,3 @@ def test_the_order_is_kept(tmp_path_factory, state, mode, may_ask):
     assert origins(found) == wanted
     failed = {k for k, f in cloud.fakes.items() if f.calls and f.error}
     assert bool(found.notes) == bool(failed)
-
-
-# Words
-
-
-def test_ages():
-    cases = {
-        0: "0 s",
-        119: "119 s",
-        120: "2 min",
-        7199: "119 min",
-        7200: "2 h",
-        172799: "47 h",
-        172800: "2 d",
-        -9: "0 s",
-    }
-    assert {s: age(NOW, after(seconds=s)) for s in cases} == cases
-
-
-def test_lists_and_rows():
-    assert [listed("a"), listed("ab"), listed("abc")] == ["a", "a and b", "a, b and c"]
-    assert {k: Signal(k, REGION, NOW, "", d).rows for k, d in DATA.items()} == dict.fromkeys(DATA, 1) | {
-        "history:30": 2
-    }
-    assert signal("spot", data={"a": {"x": [], "y": []}, "b": {"x": []}}).rows == 3
-
-
-def test_boto3_is_not_loaded_by_any_of_this():
-    code = "import deepvm.catalog.signals.resolve, sys, json; print(json.dumps(sorted(sys.modules)))"
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
-    ).stdout
-    assert not {"boto3", "botocore", "pydantic", "pandas", "numpy", "platformdirs", "asyncio"} & set(json.loads(out))

@@ -171,7 +171,7 @@ class Aws:
             # boto3 would search again for each client, which takes seconds where it asks the machine's metadata.
             raise NoCredentialsError
         config = Config(
-            # Not "adaptive", which would hold back requests for a minute where AWS refuses all of them.
+            # Not "adaptive": after one refusal it holds back all requests of a client, for a minute in all.
             retries={"mode": "standard", "total_max_attempts": self.attempts},
             connect_timeout=self.connect_s,
             read_timeout=self.read_s,
