@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import (
     ADVISOR,
     HISTORY,
+    MOST_HISTORY_DAYS,
     OFFERINGS,
     ON_DEMAND,
     QUOTAS,
@@ -45,28 +47,56 @@ class SignalMissingError(MissingDataError):
 
 
 @dataclass(frozen=True)
-class SpotChoice:
-    """Which spot price of a type counts.
+class MarketRequest:
+    """How to get prices, in the words of the options.
 
     Attributes:
+        prices: ``auto`` (fresh cache, cloud, old cache, snapshot), ``live`` (the cloud must answer) or ``snapshot``.
+        offline: never open a socket. profile: of the cloud's configuration, empty for the default.
         zone: id or name of the only zone to use; empty for the cheapest zone of each type.
-        basis: the price now, or one over time. days: how far back that looks.
+        price_basis: the spot price now, or one over time. days: how far back that looks.
+        network: which bandwidths count, ``baseline`` or ``peak`` (also None).
     """
 
+    prices: str = "auto"
+    offline: bool = False
+    profile: str = ""
     zone: str = ""
-    basis: PriceBasis = PriceBasis.CURRENT
-    days: int = 30
+    price_basis: str = PriceBasis.CURRENT.value
+    days: int | str = 30
+    network: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values; ``days`` becomes a number and ``price_basis`` a plain string.
+
+        Raises:
+            RequestError: naming the field, the value and what is allowed.
+        """
+        for option, value, allowed in (
+            ("prices", self.prices, ["auto", "live", "snapshot"]),
+            ("price_basis", self.price_basis, [b.value for b in PriceBasis]),
+            ("network", "peak" if self.network is None else self.network, ["peak", "baseline"]),
+        ):
+            if value not in allowed:
+                raise RequestError(option, value, " or ".join(allowed))
+        if self.offline and self.prices == "live":
+            raise RequestError("prices", self.prices, "auto or snapshot together with offline")
+        days = "" if isinstance(self.days, bool) else str(self.days).strip()
+        if not re.fullmatch("[0-9]{1,3}", days) or not 1 <= int(days) <= MOST_HISTORY_DAYS:
+            raise RequestError("days", self.days, f"a whole number from 1 to {MOST_HISTORY_DAYS}")
+        object.__setattr__(self, "days", int(days))
+        object.__setattr__(self, "price_basis", PriceBasis(self.price_basis).value)
 
     @property
     def history(self) -> str:
         """The signal that the basis needs, empty when it needs none."""
-        return "" if self.basis is PriceBasis.CURRENT else f"{HISTORY}:{self.days}"
+        return "" if self.price_basis == PriceBasis.CURRENT.value else f"{HISTORY}:{self.days}"
 
 
 def assemble(
     region: str,
     signals: Mapping[str, Signal],
-    choice: SpotChoice,
+    request: MarketRequest,
     now: datetime,
     notes: Sequence[str] = (),
     cloud: Cloud = DEFAULT_CLOUD,
@@ -79,21 +109,21 @@ def assemble(
     Args:
         region: of the cloud.
         signals: what could be had, by kind.
-        choice: which spot price counts.
+        request: which spot price counts.
         now: the end of a history's window, UTC.
         notes: what went wrong on the way, for the provenance.
         cloud: whose region it is.
 
     Raises:
-        SignalMissingError: no specifications, no prices at all, or what ``choice`` needs is not there.
+        SignalMissingError: no specifications, no prices at all, or what ``request`` needs is not there.
         RequestError: the region has no such zone.
     """
     if SPECS not in signals or not any(k in signals for k in _PRICES):
         lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
         raise SignalMissingError(f"no {lacks} of region {region}", kinds, region)
     signals, doubted, doubts = sift(signals)
-    zone = _zone_id(choice.zone, region, signals)
-    spot = _spot_prices(region, signals, choice, zone, now)
+    zone = _zone_id(request.zone, region, signals)
+    spot = _spot_prices(region, signals, request, zone, now)
     offered, table = _data(signals, OFFERINGS), performance_table()
     absent = dict(table.absent)
     instances = []
@@ -108,8 +138,8 @@ def assemble(
         else:
             instances.append(instance)
     if not instances and zone:
-        sold = one_of(choice.zone, sorted({z for zones in offered.values() for z in zones} - {zone}), ", ")
-        raise RequestError("zone", choice.zone, f"a zone in which something is offered: {sold}")
+        sold = one_of(request.zone, sorted({z for zones in offered.values() for z in zones} - {zone}), ", ")
+        raise RequestError("zone", request.zone, f"a zone in which something is offered: {sold}")
     if not instances:
         which = "; ".join([f"no type has a price in region {region}", *doubted])
         raise SignalMissingError(which, _PRICES, region)
@@ -121,7 +151,7 @@ def assemble(
         default_speedup="ring",
         eflops_unit=table.eflops_unit,
         description=f"{cloud.title}'s types and prices in {region}",
-        provenance=_provenance(signals, choice, (*notes, *doubted)),
+        provenance=_provenance(signals, request, (*notes, *doubted)),
         absent=absent,
     )
 
@@ -188,24 +218,24 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
 
 
 def _spot_prices(
-    region: str, signals: Mapping[str, Signal], choice: SpotChoice, zone: str, now: datetime
+    region: str, signals: Mapping[str, Signal], request: MarketRequest, zone: str, now: datetime
 ) -> dict[str, tuple[ZonePrice, ...]]:
     """Each type's spot price by zone, cheapest first."""
     names: Mapping[str, str] = _data(signals, ZONES)
     found: dict[str, dict[str, tuple[Decimal, str]]] = {}
-    if choice.history:
-        if choice.history not in signals:
-            needs = f"--price-basis {choice.basis.value} needs the spot prices of the last {_days(choice.days)}"
-            raise SignalMissingError(f"{needs} in {region}, which are not at hand", (choice.history,), region)
-        end, start = int(now.timestamp()), int((now - timedelta(days=choice.days)).timestamp())
+    if request.history:
+        if request.history not in signals:
+            needs = f"--price-basis {request.price_basis} needs the spot prices of the last {_days(request)}"
+            raise SignalMissingError(f"{needs} in {region}, which are not at hand", (request.history,), region)
+        end, start = int(now.timestamp()), int((now - timedelta(days=int(request.days))).timestamp())
         # Whoever has a price today has capacity; an old price of one that has none is no offer.
         today = signals[SPOT].data if SPOT in signals and signals[SPOT].origin in ("live", "cache") else None
-        for name, zones in signals[choice.history].data.items():
+        for name, zones in signals[request.history].data.items():
             for z, changes in zones.items():
                 if today is not None and z not in today.get(name, ()):
                     continue
                 points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
-                price = price_over_time(points, start, end, choice.basis)
+                price = price_over_time(points, start, end, PriceBasis(request.price_basis))
                 if price is not None:
                     found.setdefault(name, {})[z] = (price, "")
     else:
@@ -221,8 +251,8 @@ def _spot_prices(
     }
 
 
-def _provenance(signals: Mapping[str, Signal], choice: SpotChoice, notes: Sequence[str]) -> Provenance:
-    used = [s for kind, s in signals.items() if not (kind == SPOT and choice.history)]
+def _provenance(signals: Mapping[str, Signal], request: MarketRequest, notes: Sequence[str]) -> Provenance:
+    used = [s for kind, s in signals.items() if not (kind == SPOT and request.history)]
     kind_of = {"snapshot": "embedded"}
     origins = tuple(
         Origin(s.kind, kind_of.get(s.origin, s.origin), s.observed_at, s.source, tuple(sorted(s.refused.items())))
@@ -235,13 +265,13 @@ def _provenance(signals: Mapping[str, Signal], choice: SpotChoice, notes: Sequen
         prices_as_of=min(o.observed_at for o in prices).date(),
         source="; ".join(dict.fromkeys(f"{o.signal}: {o.source}" for o in prices)),
         origins=origins,
-        basis=f"{choice.basis.value} of {_days(choice.days)}" if choice.history else "",
+        basis=f"{request.price_basis} of {_days(request)}" if request.history else "",
         notes=tuple(notes),
     )
 
 
-def _days(count: int) -> str:
-    return "day" if count == 1 else f"{count} days"
+def _days(request: MarketRequest) -> str:
+    return "day" if request.days == 1 else f"{request.days} days"
 
 
 def _quota(row: Mapping[str, Any], cloud: Cloud) -> Quota:

@@ -6,19 +6,17 @@ Catalogs called ``aws`` or ``aws-REGION`` are made here. With a fresh cache, or 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
-from deepvm.catalog.market.build_catalog import SignalMissingError, SpotChoice, assemble
+from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingError, assemble
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import Resolved, resolve_regions
 from deepvm.catalog.signals.signal import (
     ADVISOR,
-    MOST_HISTORY_DAYS,
     OFFERINGS,
     ON_DEMAND,
     QUOTAS,
@@ -28,7 +26,6 @@ from deepvm.catalog.signals.signal import (
     listed,
 )
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.core.cluster.prices import PriceBasis
 from deepvm.core.spelling import did_you_mean
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
@@ -36,55 +33,6 @@ KINDS = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
 """The signals of every catalog; a history of prices is added on request."""
 
 _TYPES_ASKED = 5
-
-
-@dataclass(frozen=True)
-class MarketRequest:
-    """How to get prices.
-
-    Attributes:
-        mode: ``auto`` (fresh cache, cloud, expired cache, snapshot), ``live`` (the cloud must answer) or ``snapshot``.
-        offline: never open a socket. profile: of the cloud's configuration, empty for the default.
-        spot: which spot price counts. network: ``peak`` or ``baseline`` bandwidths.
-    """
-
-    mode: str = "auto"
-    offline: bool = False
-    profile: str = ""
-    spot: SpotChoice = field(default_factory=SpotChoice)
-    network: str = "peak"
-
-    @classmethod
-    def parse(
-        cls,
-        *,
-        prices: str = "auto",
-        offline: bool = False,
-        profile: str = "",
-        zone: str = "",
-        price_basis: str = "current",
-        days: int | str = 30,
-        network: str | None = None,
-    ) -> MarketRequest:
-        """Read the values that people write.
-
-        Raises:
-            RequestError: naming the argument, the value and what is allowed.
-        """
-        for option, value, allowed in (
-            ("prices", prices, ["auto", "live", "snapshot"]),
-            ("price_basis", price_basis, [b.value for b in PriceBasis]),
-            ("network", "peak" if network is None else network, ["peak", "baseline"]),
-        ):
-            if value not in allowed:
-                raise RequestError(option, value, " or ".join(allowed))
-        if offline and prices == "live":
-            raise RequestError("prices", prices, "auto or snapshot together with offline")
-        text = str(days).strip()
-        if isinstance(days, bool) or not re.fullmatch(r"[0-9]{1,3}", text) or not 1 <= int(text) <= MOST_HISTORY_DAYS:
-            raise RequestError("days", days, f"a whole number from 1 to {MOST_HISTORY_DAYS}")
-        spot = SpotChoice(zone, PriceBasis(price_basis), int(text))
-        return cls(prices, offline, profile, spot, network or "peak")
 
 
 @dataclass(frozen=True)
@@ -124,7 +72,7 @@ def placement(
         why, advice = "no AWS credentials were found", "'deepvm doctor' says what is needed"
         if request.offline:
             why, advice = "offline", "leave out --offline"
-        elif request.mode == "snapshot":
+        elif request.prices == "snapshot":
             why, advice = "only the snapshot is used", "leave out --prices snapshot"
         raise CloudError(what, "credentials", why, advice)
     alike = sorted(
@@ -184,9 +132,9 @@ class _Market:
     @property
     def may_ask(self) -> bool:
         """Whether the cloud is to be asked for what is not fresh."""
-        if self.request.offline or self.request.mode == "snapshot":
+        if self.request.offline or self.request.prices == "snapshot":
             return False
-        return self.request.mode == "live" or self.cloud.credentials_may_exist(self.request.profile, os.environ)
+        return self.request.prices == "live" or self.cloud.credentials_may_exist(self.request.profile, os.environ)
 
     @property
     def cache(self) -> Cache:
@@ -199,7 +147,7 @@ class _Market:
             (catalog,) = self.catalogs([own.name])
         except MissingDataError:
             others = [r for r in self.cloud.snapshot_regions() if r != own.name]
-            choosy = self.request.spot.zone or self.request.spot.history or self.request.mode == "live"
+            choosy = self.request.zone or self.request.history or self.request.prices == "live"
             if choosy or not others or own.name in self.cloud.snapshot_regions():
                 raise
             (catalog,) = self.catalogs(others[:1])
@@ -225,12 +173,12 @@ class _Market:
             try:
                 return self.cloud.account_regions(self.request.profile), ""
             except CloudError as error:
-                if self.request.mode == "live":
+                if self.request.prices == "live":
                     raise
                 why = str(error)
-        elif self.request.offline or self.request.mode == "snapshot":
+        elif self.request.offline or self.request.prices == "snapshot":
             why = f"{self.cloud.title} is not asked"
-        entries = self.cache.entries(self.now) if self.request.mode != "snapshot" else ()
+        entries = self.cache.entries(self.now) if self.request.prices != "snapshot" else ()
         priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
         cached = (e.region for e in entries if e.kind == SPECS and e.region in priced)
         names = tuple(sorted({*cached, *self.cloud.snapshot_regions()}))
@@ -250,13 +198,13 @@ class _Market:
                 failed.append(signals)
                 continue
             try:
-                catalog = assemble(region, signals.signals, self.request.spot, self.now, signals.notes, self.cloud)
+                catalog = assemble(region, signals.signals, self.request, self.now, signals.notes, self.cloud)
                 found.append(catalog.sustained() if self.request.network == "baseline" else catalog)
-            except SignalMissingError as error:
-                failed.append(self._explained(error, region, signals.failures))
-                lost += signals.notes
             except (RequestError, MissingDataError) as error:
-                failed.append(error)
+                if isinstance(error, SignalMissingError):
+                    failed.append(self._explained(error, region, signals.failures))
+                else:
+                    failed.append(error)
                 lost += signals.notes
         if not found:
             raise failed[0]
@@ -265,12 +213,12 @@ class _Market:
         return tuple(found)
 
     def _resolved(self, regions: Sequence[str]) -> Mapping[str, Resolved | CloudError]:
-        history = self.request.spot.history
+        history = self.request.history
         kinds = (*KINDS, history) if history else KINDS
         return resolve_regions(
             regions,
             kinds,
-            self.request.mode,
+            self.request.prices,
             cache=self.cache,
             providers=(lambda: self.cloud.providers(kinds, self.request.profile)) if self.may_ask else None,
             snapshot=self.cloud.snapshot,

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from deepvm.catalog.market.build_catalog import SpotChoice
-from deepvm.catalog.market.live import MarketRequest
+from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.prices import PriceBasis
 from deepvm.errors import RequestError
 
-LIVE, SNAPSHOT = MarketRequest(mode="live"), MarketRequest(mode="snapshot")
+LIVE, SNAPSHOT = MarketRequest(prices="live"), MarketRequest(prices="snapshot")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ LIVE, SNAPSHOT = MarketRequest(mode="live"), MarketRequest(mode="snapshot")
 )
 def test_values_that_cannot_be_used_are_named(option: str, given: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=f"^{option}: ") as caught:
-        MarketRequest.parse(**given)
+        MarketRequest(**given)
     assert (caught.value.option, caught.value.value) == (option, given[option])
     with pytest.raises(RequestError, match=f"^{option}: "):
         load_catalog("aws-us-east-1", **{"offline": True, "prices": "snapshot"} | given)
@@ -42,14 +41,13 @@ def test_values_that_cannot_be_used_are_named(option: str, given: dict[str, Any]
     ("given", "meant"),
     [
         ({}, MarketRequest()),
-        ({"network": None}, MarketRequest(network="peak")),
-        ({"days": " 90 "}, MarketRequest(spot=SpotChoice(days=90))),
-        ({"days": 1, "price_basis": "p95"}, MarketRequest(spot=SpotChoice("", PriceBasis.P95, 1))),
+        ({"days": " 90 "}, MarketRequest(days=90)),
+        ({"days": 1, "price_basis": "p95"}, MarketRequest(price_basis=PriceBasis.P95, days=1)),
         ({"prices": "snapshot", "offline": True}, replace(SNAPSHOT, offline=True)),
-        ({"zone": "use1-az4", "profile": "work"}, MarketRequest(profile="work", spot=SpotChoice("use1-az4"))),
+        ({"zone": "use1-az4", "profile": "work"}, MarketRequest(profile="work", zone="use1-az4")),
         ({"prices": "live", "network": "baseline"}, replace(LIVE, network="baseline")),
     ],
     ids=str,
 )
 def test_values_that_can_be_used(given: dict[str, Any], meant: MarketRequest) -> None:
-    assert MarketRequest.parse(**given) == meant
+    assert MarketRequest(**given) == meant
