@@ -15,16 +15,7 @@ from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingErro
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import Resolved, resolve_regions
-from deepvm.catalog.signals.signal import (
-    ADVISOR,
-    OFFERINGS,
-    ON_DEMAND,
-    QUOTAS,
-    SPECS,
-    SPOT,
-    ZONES,
-    listed,
-)
+from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, listed
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.spelling import did_you_mean
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError

@@ -58,7 +58,7 @@ class Check:
 
 
 class Cloud(ABC):
-    """One cloud. Nothing is loaded, read or sent before a method that needs it is called.
+    """One cloud. Nothing is loaded, read or sent until a method needs it.
 
     Attributes:
         name: of its catalogs and of its folder in ``data/``: ``aws`` gives ``aws-us-east-1``.
@@ -112,7 +112,7 @@ class Cloud(ABC):
 
     @abstractmethod
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
-        """Who fetches which kind of signal; the public ones too."""
+        """What fetches each kind of signal, public ones included."""
 
     def public_providers(self) -> Mapping[str, Provider]:
         """Providers that need no credentials."""
@@ -120,7 +120,7 @@ class Cloud(ABC):
 
     @abstractmethod
     def placement_provider(self, profile: str, types: Sequence[str], count: int) -> Provider:
-        """Who scores how likely each zone is to give ``count`` spot VMs of any of some types."""
+        """Scores how likely each zone can give ``count`` spot VMs of any of some types."""
 
     def secrets_of(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """The values in the environment that must never be shown."""
@@ -131,7 +131,7 @@ class Cloud(ABC):
         return ""
 
     def check(self, profile: str, region: str, now: datetime, total_s: float) -> tuple[Check, ...]:
-        """What ``deepvm doctor`` reports; failures are results, and no answer is awaited for more than ``total_s``."""
+        """What ``deepvm doctor`` reports, waiting at most ``total_s`` for an answer; failures are results."""
         return ()
 
     def cache(self, profile: str, environ: Mapping[str, str]) -> Cache:

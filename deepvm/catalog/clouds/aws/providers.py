@@ -186,7 +186,7 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
     live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     question = Question("ec2", "DescribeInstances", region)
     running = read_running(aws.pages(question, "Reservations", Filters=live, MaxResults=1000))
-    types = sorted({vm.type_name for vm in running if vm.vcpus is None})
+    types = sorted({name for name, _, vcpus in running if vcpus is None})
     question = Question("ec2", "DescribeInstanceTypes", region)
     found = aws.each(
         lambda first: aws.pages(question, "InstanceTypes", InstanceTypes=types[first : first + _TYPES_IN_A_CALL]),
@@ -194,8 +194,8 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
     )
     vcpus_of = read_vcpus(row for rows in found for row in rows)
     used: Counter[tuple[str, Market]] = Counter()
-    for vm in running:
-        used[quota_family(vm.type_name), vm.market] += vm.vcpus or vcpus_of.get(vm.type_name, 0)
+    for name, market, vcpus in running:
+        used[quota_family(name), market] += vcpus or vcpus_of.get(name, 0)
     return used
 
 

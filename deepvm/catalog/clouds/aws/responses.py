@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from deepvm.core.cluster.instances import Market
 
@@ -34,14 +34,6 @@ class Reading:
 
     data: Any
     refused: Mapping[str, int] = field(default_factory=dict)
-
-
-class RunningVm(NamedTuple):
-    """A VM that counts against a quota; ``vcpus`` is None where the reply does not say: those of its type."""
-
-    type_name: str
-    market: Market
-    vcpus: int | None
 
 
 def read_specs(rows: Iterable[Mapping[str, Any]]) -> Reading:
@@ -81,8 +73,8 @@ def read_zones(rows: Iterable[Mapping[str, Any]]) -> Reading:
     return Reading(dict(sorted(data.items())), dict(refused))
 
 
-def read_running(reservations: Iterable[Mapping[str, Any]]) -> list[RunningVm]:
-    """The VMs of DescribeInstances that count against the quotas of vCPUs.
+def read_running(reservations: Iterable[Mapping[str, Any]]) -> list[tuple[str, Market, int | None]]:
+    """Type, market and vCPUs (None: those of the type) of VMs in DescribeInstances that count against vCPU quotas.
 
     VMs on Dedicated Hosts and in Capacity Blocks do not: these have limits of their own.
     """
@@ -96,7 +88,7 @@ def read_running(reservations: Iterable[Mapping[str, Any]]) -> list[RunningVm]:
         options = row.get("CpuOptions") or {}
         cores, threads = options.get("CoreCount"), options.get("ThreadsPerCore")
         market = Market.SPOT if lifecycle == "spot" else Market.ON_DEMAND
-        running.append(RunningVm(row["InstanceType"], market, cores * threads if cores and threads else None))
+        running.append((row["InstanceType"], market, cores * threads if cores and threads else None))
     return running
 
 

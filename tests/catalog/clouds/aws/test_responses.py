@@ -20,13 +20,7 @@ from deepvm.catalog.clouds.aws.price_responses import (
     read_placement,
     read_spot,
 )
-from deepvm.catalog.clouds.aws.responses import (
-    read_offerings,
-    read_running,
-    read_specs,
-    read_vcpus,
-    read_zones,
-)
+from deepvm.catalog.clouds.aws.responses import read_offerings, read_running, read_specs, read_vcpus, read_zones
 from deepvm.core.units import to_micro_usd
 
 ZONE_IDS = {"us-east-1a": "use1-az4", "us-east-1b": "use1-az6", "us-east-1c": "use1-az1"}
