@@ -53,15 +53,15 @@ def file_doubts(catalog: Catalog) -> Iterator[tuple[tuple[str | int, ...], Doubt
     """
     judged = Plausibility({i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, i.spot_usd_per_hour) for i in catalog})
     for number, instance in enumerate(catalog):
-        on_demand, spot = instance.on_demand_usd_per_hour, instance.spot_usd_per_hour
-        found: list[tuple[tuple[str | int, ...], Doubt | None]] = []
-        if on_demand is not None:
-            found.append((("on_demand_usd_per_hour",), judged.on_demand(instance.name, on_demand)))
-        if spot is not None:
-            found.append((("spot_usd_per_hour",), judged.spot(instance.name, spot)))
-        for n, zone in enumerate(instance.spot_zones[1:], 1):  # the first has the type's price
-            found.append((("spot_zones", n, "usd_per_hour"), judged.spot(instance.name, zone.usd_per_hour)))
-        for place, doubt in found:
+        prices: list[tuple[tuple[str | int, ...], Decimal | None]] = [
+            (("on_demand_usd_per_hour",), instance.on_demand_usd_per_hour),
+            (("spot_usd_per_hour",), instance.spot_usd_per_hour),
+            # The first zone has the type's price.
+            *((("spot_zones", n, "usd_per_hour"), z.usd_per_hour) for n, z in enumerate(instance.spot_zones) if n),
+        ]
+        for place, price in prices:
+            judge = judged.on_demand if place[0] == "on_demand_usd_per_hour" else judged.spot
+            doubt = None if price is None else judge(instance.name, price)
             if doubt is not None:
                 yield ("instances", number, *place), doubt
 

@@ -7,7 +7,6 @@ credentials and permissions are not: they fail fast, and may have been repaired 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -89,20 +88,18 @@ def fetch(
     """
     outcomes: dict[Wish, Outcome] = {}
     old = {w: cache.read(w.region, w.kind, now) for w in wishes if w.anew}
-    waiting = Counter(w.region for w in wishes)
     locks: dict[str, ExitStack] = {}
 
     def done(outcome: Outcome) -> None:
         region = outcome.wish.region
         outcomes[outcome.wish] = outcome
-        waiting[region] -= 1
-        if not waiting[region] and region in locks:
+        if region in locks and all(w in outcomes for w in wishes if w.region == region):
             locks[region].close()  # whoever waits for one region need not wait for all of them
 
     with ExitStack() as stack:
         end = time.monotonic() + LOCK_WAIT_S
         # Always in the same order: two processes that want the same two regions must not wait for each other.
-        for region in sorted(waiting):
+        for region in sorted({w.region for w in wishes}):
             left_s = max(0.0, end - time.monotonic())
             wait = f"{region}: another deepvm is fetching it; waiting for that, at most {left_s:.0f} s"
             lock = cache.lock(region, left_s, partial(progress, wait))

@@ -23,8 +23,7 @@ from deepvm.errors import DataError
 
 SCHEMA_VERSION = "deepvm.signal/1"
 
-_VERSION = re.compile(r'\{"schema_version":"deepvm\.signal/(\d{1,9})"', re.ASCII)
-_FIRST_LINE = re.compile(r'\{"schema_version":"deepvm\.signal/1","sha256":"([0-9a-f]{64})",\n', re.ASCII)
+_FIRST_LINE = re.compile(r'\{"schema_version":"deepvm\.signal/(\d{1,9})"(?:,"sha256":"([0-9a-f]{64})",\n)?', re.ASCII)
 
 
 def encode(signal: Signal, fetched_at: datetime) -> bytes:
@@ -53,14 +52,13 @@ def decode(text: str) -> Signal | None:
     Raises:
         DataError: not what :func:`encode` wrote; the message says in a few words why.
     """
-    version = _VERSION.match(text)
-    if version is not None and int(version[1]) != 1:
-        return None
     first = _FIRST_LINE.match(text)
-    if first is None:
+    if first is not None and int(first[1]) != 1:
+        return None
+    if first is None or first[2] is None:
         raise DataError("it is no cached signal")
     sealed = text[first.end() :]
-    if hashlib.sha256(sealed.encode()).hexdigest() != first[1]:
+    if hashlib.sha256(sealed.encode()).hexdigest() != first[2]:
         raise DataError("its bytes do not match its sha256")
     try:
         document = json.loads("{" + sealed)

@@ -14,7 +14,6 @@ from configparser import Error as IniError
 from configparser import RawConfigParser
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from deepvm.catalog.clouds.aws.quota_codes import FAMILIES, quota_family
 from deepvm.catalog.signals.cloud import Check, Cloud, Region
@@ -69,10 +68,10 @@ class AwsCloud(Cloud):
             if environ.get(variable):
                 return Region(self.check_region(environ[variable], variable), f"environment variable {variable}")
         name = _profile_name(profile, environ)
-        for section in _profile(name, environ):
-            found = (section.keys or {}).get("region", "").strip()
+        for file, keys in _profile(name, environ):
+            found = (keys or {}).get("region", "").strip()
             if found:
-                where = f"profile {name} in {section.file}"
+                where = f"profile {name} in {file}"
                 return Region(self.check_region(found, f"region of {where}"), where)
         return Region(DEFAULT_REGION, "the default: no --region, no AWS_REGION and no region in the AWS profile")
 
@@ -96,7 +95,7 @@ class AwsCloud(Cloud):
         old = (environ["BOTO_CONFIG"],) if environ.get("BOTO_CONFIG") else ("/etc/boto.cfg", "~/.boto")
         sections = *_profile("default", environ), *(_section(f, environ, "Credentials") for f in old)
         # botocore will say what is wrong with a file that cannot be read.
-        if any(s.keys is None or any(s.keys.get(key) for key in _CREDENTIAL_KEYS) for s in sections):
+        if any(keys is None or any(keys.get(key) for key in _CREDENTIAL_KEYS) for _, keys in sections):
             return True
         return _may_have_machine_role(environ)
 
@@ -112,8 +111,8 @@ class AwsCloud(Cloud):
         # A name says little: the same profile may be given other keys tomorrow, and a role is somebody else on another
         # machine. Nor may two profiles share a file because their names differ in a blank only.
         identity = [name, *(f"{v}={environ[v]}" for v in _ROLE_VARIABLES if environ.get(v))]
-        for section in _profile(name, environ):
-            found = ((k, (section.keys or {}).get(k, "").strip()) for k in _CREDENTIAL_KEYS)
+        for _, keys in _profile(name, environ):
+            found = ((key, (keys or {}).get(key, "").strip()) for key in _CREDENTIAL_KEYS)
             identity += [f"{key}={value}" for key, value in found if value]
         return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:40]}-{_digest(' '.join(identity))}"
 
@@ -158,11 +157,8 @@ class AwsCloud(Cloud):
         return check_aws(Aws(profile, region, total_s=total_s), region, now)
 
 
-class _Section(NamedTuple):
-    """A section of an ini file: its keys, none where there is no such file or section, None where it is unreadable."""
-
-    file: Path
-    keys: Mapping[str, str] | None
+_Section = tuple[Path, Mapping[str, str] | None]
+"""An ini file and the keys of one of its sections: none where there is no such section, None where it is unreadable."""
 
 
 def _profile_name(profile: str, environ: Mapping[str, str]) -> str:
@@ -188,8 +184,8 @@ def _section(file: str, environ: Mapping[str, str], *names: str) -> _Section:
         if path.is_file():
             parser.read_string(path.read_text(encoding="utf-8"))
     except (IniError, OSError, ValueError):
-        return _Section(path, None)
-    return _Section(path, next((dict(parser.items(name)) for name in names if parser.has_section(name)), {}))
+        return path, None
+    return path, next((dict(parser.items(name)) for name in names if parser.has_section(name)), {})
 
 
 def _may_have_machine_role(environ: Mapping[str, str]) -> bool:

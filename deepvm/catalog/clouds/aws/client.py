@@ -146,11 +146,11 @@ class Aws:
         return tuple(names)
 
     def _client(self, question: Question) -> Any:
-        service, region = question.service, question.region
+        place = question.service, question.region
         with self._lock:  # sessions of boto3 are not safe while they make a client
-            if (service, region) not in self._made:
-                self._made[service, region] = self._make_client(service, region)
-            return self._made[service, region]
+            if place not in self._made:
+                self._made[place] = self._make_client(*place)
+            return self._made[place]
 
     def _make_client(self, service: str, region: str) -> Any:
         import boto3

@@ -58,10 +58,9 @@ class AdvisorProvider(Provider):
     def fetch(self, region: str, now: datetime) -> Signal:
         """See :meth:`Provider.fetch`."""
         types = self._types(region, now)
-        known = range(len(INTERRUPTION_BANDS))
+        found = {name: row.get("r") for name, row in sorted(types.items()) if isinstance(row, dict)}
         # type() and not isinstance(): True is no band.
-        bands = {n: t["r"] for n, t in sorted(types.items()) if isinstance(t, dict) and type(t.get("r")) is int}
-        bands = {name: band for name, band in bands.items() if band in known}
+        bands = {n: band for n, band in found.items() if type(band) is int and 0 <= band < len(INTERRUPTION_BANDS)}
         if not bands:
             raise self._unreadable(f"none of {len(types)} types in {region} has a band")
         lost = len(types) - len(bands)
