@@ -214,6 +214,15 @@ class Cache:
                     self._note(f"{folder}: cannot be locked: {error.strerror}; going on without a lock")
                     return None
 
+    def stamp(self, region: str, kind: str) -> object:
+        """Something that changes whenever the file is written anew; None if there is no file."""
+        path = self._path(region, kind)
+        with contextlib.suppress(OSError):
+            if path is not None:
+                status = path.stat()
+                return status.st_ino, status.st_mtime_ns, status.st_size
+        return None
+
     def entries(self, now: datetime) -> tuple[Entry, ...]:
         """All files of all regions and accounts, by region and kind; changes nothing."""
         if self.folder is None:

@@ -87,7 +87,7 @@ def fetch(
         One outcome for each wish, in their order. Nothing that a provider does is raised.
     """
     outcomes: dict[Wish, Outcome] = {}
-    old = {w: cache.read(w.region, w.kind, now) for w in wishes if w.anew}
+    stamps = {w: cache.stamp(w.region, w.kind) for w in wishes}
     locks: dict[str, ExitStack] = {}
 
     def done(outcome: Outcome) -> None:
@@ -106,11 +106,11 @@ def fetch(
             if lock is not None:
                 locks[region] = stack.enter_context(lock)
         for wish in wishes:
-            kept, before = cache.read(wish.region, wish.kind, now), old.get(wish)
-            # Of what is wanted anew, only what was fetched since we looked can spare us the work.
-            is_old = kept is not None and before is not None and kept.fetched_at == before.fetched_at
-            if kept is not None and kept.origin == "cache" and not is_old:
-                done(Outcome(wish, kept))
+            # Of what is wanted anew, only what was written since we looked can spare us the work.
+            if not wish.anew or cache.stamp(wish.region, wish.kind) != stamps[wish]:
+                kept = cache.read(wish.region, wish.kind, now)
+                if kept is not None and kept.origin == "cache":
+                    done(Outcome(wish, kept))
         left = [w for w in wishes if w not in outcomes]
         # Closed by hand: a traceback may keep the generator alive, and its threads at work, after an interrupt.
         for outcome in stack.enter_context(closing(_ask(left, providers, now, progress, give_up_s))):

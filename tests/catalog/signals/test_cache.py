@@ -380,6 +380,15 @@ def test_entries_say_what_is_there_and_change_nothing(cache):
     assert sorted(cache.folder.rglob("*")) == before and cache.take_notes() == ()
 
 
+def test_the_stamp_changes_with_every_write(cache):
+    assert cache.stamp(REGION, "spot") is None
+    stamps = set()
+    for _ in range(5):
+        cache.write(signal(), NOW)
+        stamps.add(cache.stamp(REGION, "spot"))
+    assert len(stamps) == 5 and None not in stamps
+
+
 # Where it is
 
 

@@ -292,7 +292,7 @@ def test_a_provider_that_breaks_costs_its_signal_and_shows_nothing(cache):
 def test_an_answer_of_another_form_is_no_answer(data, cache):
     found = get(cache, Cloud(spot=Fake("spot", data=data)), kinds=["spot", "zones"])
     assert origins(found) == {"spot": "snapshot", "zones": "live"}
-    assert "another form" in found.notes[0] and cache.read(REGION, "spot", NOW) is None
+    assert "another form" in found.notes[0] and cache.stamp(REGION, "spot") is None
 
 
 def test_an_answer_about_something_else_is_no_answer(cache):
@@ -517,7 +517,7 @@ def test_a_region_that_is_done_lets_others_in(cache):
     thread = threading.Thread(target=lambda: several(cache, cloud, ["eu-west-1", "us-east-1"], kinds=["spot"]))
     thread.start()
     try:
-        while cache.read("us-east-1", "spot", NOW) is None:
+        while cache.stamp("us-east-1", "spot") is None:
             time.sleep(0.01)
         with Cache(cache.folder, "me").lock("us-east-1", 5):
             pass
