@@ -14,7 +14,7 @@ from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
 from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingError, assemble
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.resolve import Resolved, resolve_regions
+from deepvm.catalog.signals.resolve import resolve_regions
 from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, listed
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.spelling import did_you_mean
@@ -106,8 +106,15 @@ def open_markets(
     market = _Market(cloud, request, now or datetime.now(timezone.utc), progress)
     if not regions:
         return (market.own_catalog(),)
-    names, note = market.expanded(regions)
-    first, *others = market.catalogs(names)
+    names: list[str] = []
+    note = ""
+    for name in regions:
+        if name == "all":
+            found, note = market.all_regions()
+            names += found
+        else:
+            names.append(cloud.check_region(name))
+    first, *others = market.catalogs(list(dict.fromkeys(names)))
     return (_noted(first, note) if note else first, *others)
 
 
@@ -145,19 +152,7 @@ class _Market:
             return _noted(catalog, f"nothing is known of {own.name} ({own.where}); these are prices of {others[0]}")
         return _noted(catalog, f"region {own.name} ({own.where})")
 
-    def expanded(self, regions: Sequence[str]) -> tuple[tuple[str, ...], str]:
-        """The names, each once, and a note where ``all`` could not become every region of the account."""
-        names: list[str] = []
-        note = ""
-        for name in regions:
-            if name == "all":
-                found, note = self._all_regions()
-                names += found
-            else:
-                names.append(self.cloud.check_region(name))
-        return tuple(dict.fromkeys(names)), note
-
-    def _all_regions(self) -> tuple[tuple[str, ...], str]:
+    def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all that are at hand and why only these."""
         why = f"no {self.cloud.title} credentials were found"
         if self.may_ask:
@@ -181,10 +176,23 @@ class _Market:
         Raises:
             MissingDataError, RequestError, CloudError: what the first region lacks, if none of them can be had.
         """
+        history = self.request.history
+        kinds = (*KINDS, history) if history else KINDS
+        resolved = resolve_regions(
+            regions,
+            kinds,
+            self.request.prices,
+            cache=self.cache,
+            providers=(lambda: self.cloud.providers(kinds, self.request.profile)) if self.may_ask else None,
+            snapshot=self.cloud.snapshot,
+            now=self.now,
+            progress=self.progress,
+            not_asked="offline" if self.request.offline else f"no {self.cloud.title} credentials were found",
+        )
         found: list[Catalog] = []
         failed: list[DeepVMError] = []
         lost: list[str] = []
-        for region, signals in self._resolved(regions).items():
+        for region, signals in resolved.items():
             if isinstance(signals, CloudError):
                 failed.append(signals)
                 continue
@@ -202,21 +210,6 @@ class _Market:
         # What was said of regions that are left out may concern all of them.
         found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
         return tuple(found)
-
-    def _resolved(self, regions: Sequence[str]) -> Mapping[str, Resolved | CloudError]:
-        history = self.request.history
-        kinds = (*KINDS, history) if history else KINDS
-        return resolve_regions(
-            regions,
-            kinds,
-            self.request.prices,
-            cache=self.cache,
-            providers=(lambda: self.cloud.providers(kinds, self.request.profile)) if self.may_ask else None,
-            snapshot=self.cloud.snapshot,
-            now=self.now,
-            progress=self.progress,
-            not_asked="offline" if self.request.offline else f"no {self.cloud.title} credentials were found",
-        )
 
     def _explained(self, error: SignalMissingError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
         """Why something is missing: what the cloud answered when asked for it, or a region that is near."""

@@ -230,7 +230,7 @@ class Cache:
         files = (*self.folder.glob("*/*.json*"), *self.folder.glob(f"*/{_ACCOUNT}*/*.json*"))
         found = [e for file in files if (e := _entry(file, self.folder, now)) is not None]
         kinds = list(KINDS)
-        return tuple(sorted(found, key=lambda e: (e.region, kinds.index(base(e.kind)), e.kind, e.account)))
+        return tuple(sorted(found, key=lambda e: (e.region, kinds.index(base(e.kind)), e.kind, e.account, e.path)))
 
     def _path(self, region: str, kind: str) -> Path | None:
         folder = self._region_folder(region)

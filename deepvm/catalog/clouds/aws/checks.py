@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import product
 from typing import Any
 
 from deepvm.catalog.clouds.aws.client import Aws, clock_skew_s
@@ -22,7 +23,7 @@ from deepvm.errors import CloudError, DeepVMError
 WARNING_SKEW_S = 60.0
 """A clock that is off by so much soon will be off by too much."""
 
-_FAMILIES = ("Standard", "G and VT", "P")
+_FAMILIES = (FAMILIES["Standard"], FAMILIES["G and VT"], FAMILIES["P"])
 _ALLOWED = "DryRunOperation"
 _NO_QUOTA = "NoSuchResourceException"
 _A_QUOTA = {"ServiceCode": "ec2", "QuotaCode": FAMILIES["G and VT"].spot_code}
@@ -111,9 +112,7 @@ def _quotas(aws: Aws, region: str, now: datetime) -> list[Check]:
     except CloudError as error:
         return [Check("quotas", None, error.detail, error.advice)]
     checks = []
-    for family, market in (
-        (FAMILIES[name], market) for name in _FAMILIES for market in (Market.SPOT, Market.ON_DEMAND)
-    ):
+    for family, market in product(_FAMILIES, (Market.SPOT, Market.ON_DEMAND)):
         code = family.code(market)
         name, quota, row = f"quota {family.name}, {market.value}", f"{family.title(market)} ({code})", rows.get(code)
         if row is None:
