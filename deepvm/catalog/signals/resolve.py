@@ -40,7 +40,6 @@ _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
 # Reasons that signals share: one line for all of them, with the details of the first.
 _ALIKE = CREDENTIAL_REASONS | SLOW_REASONS
 _ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region", "throttled"}
-_SEVERAL = "used instead"
 
 PATIENCE_S = 60.0
 """Seconds without any answer after which ``auto`` uses what is at hand."""
@@ -158,10 +157,7 @@ def _notes(
     # Without AWS there are no quotas and no zones, which is no news; prices and specifications cannot be done without.
     missed = [w for w in instead if w not in asked and (instead[w] is not None or w.kind in _ALWAYS_NEEDED)]
     if missed and not_asked:
-        used = _used(missed, instead, now)
-        # Where several things stand in, each is said with its signals; one alone would be read as if for all of them.
-        which = "" if used.startswith(_SEVERAL) else f"{_which(missed)}: "
-        notes[missed[0].region].append(f"{which}{not_asked}; {used}")
+        notes[missed[0].region].append(f"{_which(missed)}: {not_asked}; {_used(missed, instead, now)}")
     return notes
 
 
@@ -196,19 +192,16 @@ def _used(wishes: Sequence[Wish], instead: Mapping[Wish, Signal | None], now: da
     groups: dict[str, list[Wish]] = {}
     for wish in wishes:
         signal = instead[wish]
-        if signal is None:
-            words = "nothing"
-        elif signal.origin == "snapshot":
-            words = f"the snapshot of {signal.observed_at:%Y-%m-%d}"
-        else:
-            words = f"the cache of {age(signal.observed_at, now)} ago"
+        words = ""
+        if signal is not None:
+            old = f"cache of {age(signal.observed_at, now)} ago"
+            words = f"snapshot of {signal.observed_at:%Y-%m-%d}" if signal.origin == "snapshot" else old
         groups.setdefault(words, []).append(wish)
     if len(groups) == 1:
         (words,) = groups
-        return "going on without them" if words == "nothing" else f"{words} is used"
-    parts = [f"{words} for {_which(ws)}" for words, ws in groups.items() if words != "nothing"]
-    lost = f"; going on without {_which(groups['nothing'])}" if "nothing" in groups else ""
-    return f"{_SEVERAL}: {', '.join(parts)}{lost}"
+        return f"the {words} is used" if words else "going on without them"
+    used = [f"the {words} is used for {_which(group)}" for words, group in groups.items() if words]
+    return "; ".join([*used, *(f"going on without {_which(groups[w])}" for w in groups if not w)])
 
 
 def _which(wishes: Sequence[Wish]) -> str:

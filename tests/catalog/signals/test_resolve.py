@@ -120,8 +120,9 @@ def test_nobody_to_ask(cache):
     assert origins(found) == {"specs": "snapshot", "on-demand": "snapshot", "spot": "expired", "zones": "cache"}
     (note,) = found.notes
     assert note == (
-        "no AWS credentials were found; used instead: the snapshot of 2026-08-13 for specifications and on-demand "
-        "prices of us-east-1, the cache of 0 s ago for spot prices of us-east-1"
+        "specifications, on-demand prices and spot prices of us-east-1: no AWS credentials were found; the snapshot of "
+        "2026-08-13 is used for specifications and on-demand prices of us-east-1; the cache of 0 s ago is used for "
+        "spot prices of us-east-1"
     )
     (note,) = get(cache, None, snapshot={}, not_asked="offline", kinds=["specs", "spot", "quotas"]).notes
     assert note.endswith("; going on without specifications of us-east-1")
@@ -141,7 +142,7 @@ def test_each_note_names_its_signals(cache):
     )
     notes = [n for r in found.values() for n in r.notes]
     assert notes == [
-        "offline; used instead: the cache of 9 h ago for spot prices of us-east-1; "
+        "spot prices of us-east-1 and eu-west-1: offline; the cache of 9 h ago is used for spot prices of us-east-1; "
         "going on without spot prices of eu-west-1"
     ]
 
