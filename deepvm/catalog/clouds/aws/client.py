@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, MutableMapping
-from concurrent.futures import as_completed, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -126,12 +126,11 @@ class Aws:
         """The answers for all items in their order, asked for several at once; the first failure ends it."""
         futures = run_in_daemons(ask, list(items), self.at_once, "aws")
         try:
-            for future in as_completed(futures):
-                future.result()
+            done = wait(futures, return_when=FIRST_EXCEPTION).done
+            return [future.result() for future in futures if future in done]  # all of them unless one has failed
         finally:
             for future in futures:
                 future.cancel()
-        return [future.result() for future in futures]
 
     def regions(self, region: str) -> tuple[str, ...]:
         """The regions that are enabled for the account, sorted; ``region`` is the one to ask.

@@ -83,6 +83,18 @@ class TestEach:
         time.sleep(0.1)
         assert len(asked) == before < 1000
 
+    def test_of_several_failures_the_first_is_raised(self):
+        """Others may follow before anybody hears of it."""
+
+        def ask(item):
+            raise CloudError("x", "reply", f"item {item}", "y")
+
+        aws = Aws()
+        aws.at_once = 1
+        for _ in range(100):
+            with pytest.raises(CloudError, match="item 0;"):
+                aws.each(ask, range(20))
+
     def test_a_process_ends_at_once_although_aws_is_silent(self):
         code = (
             "import threading, time; from deepvm.catalog.clouds.aws.client import Aws;"
