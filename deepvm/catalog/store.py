@@ -78,11 +78,13 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
     name = os.fspath(name_or_path)
     if may_be_market(name):
         from deepvm.catalog.clouds import cloud_of, region_in
-        from deepvm.catalog.market.live import MarketRequest, open_market
+        from deepvm.catalog.market.build_catalog import MarketRequest
+        from deepvm.catalog.market.live import open_markets
 
         region = region_in(name)
         if region is not None:
-            return open_market(region, MarketRequest.parse(**market), cloud=cloud_of(name))
+            regions = [region] if region else []
+            return open_markets(regions, MarketRequest(**market), cloud=cloud_of(name))[0]
     network = market.get("network")
     if network not in (None, "peak", "baseline"):
         raise RequestError("network", network, "peak or baseline")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.builders import catalog, cpu_type, gpu_type
 
-from deepvm.catalog.market.build_catalog import SpotChoice, assemble
+from deepvm.catalog.market.build_catalog import MarketRequest, assemble
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.cluster import Rejection
@@ -64,7 +64,7 @@ def aws(*names: str, **changes: Any) -> Catalog:
         "spot": {"g4dn.2xlarge": {"": ["0.3179", ""]}},
     }
     signals = {k: Signal(k, "us-east-1", NOW, f"said {k}", v, origin="live") for k, v in data.items()}
-    return assemble("us-east-1", signals, SpotChoice(), NOW)
+    return assemble("us-east-1", signals, MarketRequest(), NOW)
 
 
 def nine(shop: Catalog, **options: Any) -> Recommendations:

@@ -6,7 +6,7 @@ Replies come from ``tests/recorded/aws``; they have the exact shape of the real 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -15,6 +15,7 @@ from typing import Any
 from botocore.stub import Stubber
 
 from deepvm.catalog.clouds.aws.client import Aws
+from deepvm.catalog.clouds.aws.errors import Question
 from support.places import TESTS
 
 FOLDER = TESTS / "recorded" / "aws"
@@ -65,6 +66,17 @@ def session() -> Any:
     )
 
 
+class _Scripted(Aws):
+    at_once = 1  # questions come in the order of the script
+
+    def __init__(self, clients: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._clients = clients
+
+    def _client(self, question: Question) -> Any:
+        return self._clients[question.service]
+
+
 @dataclass
 class Account:
     """``aws`` is what the code under test gets; ``done()`` makes sure that every step was asked for."""
@@ -97,4 +109,4 @@ def account(*steps: Step) -> Account:
             stubber.add_response(step.operation, step.reply, step.expected)
     for stubber in stubbers.values():
         stubber.activate()
-    return Account(Aws(clients=clients, at_once=1), list(stubbers.values()))
+    return Account(_Scripted(clients), list(stubbers.values()))

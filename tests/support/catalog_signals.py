@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.signals import signal as provider
-from deepvm.catalog.signals.resolve import Mode, Resolved, resolve_regions
+from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.resolve import Resolved, resolve_regions
 from deepvm.catalog.signals.signal import Provider, Signal
 from deepvm.errors import CloudError
 
@@ -41,6 +43,13 @@ KINDS = (
 def signal(kind: str = provider.SPOT, region: str = REGION, **changes: Any) -> Signal:
     fields: dict[str, Any] = {"observed_at": NOW, "source": "a test", "data": DATA[kind]}
     return Signal(kind=kind, region=region, **(fields | changes))
+
+
+def file_of(cache: Cache, kind: str = provider.SPOT, region: str = REGION) -> Path:
+    """Where a cache keeps a signal."""
+    assert cache.folder is not None
+    account = f"account-{cache.account}" if provider.KINDS[provider.base(kind)].of_account else "."
+    return cache.folder / region / account / f"{kind.replace(':', '-')}.json"
 
 
 def denied(why: str = "timeout", detail: str = "no answer within 30 s", advice: str = "try again") -> CloudError:
@@ -89,7 +98,7 @@ def after(**delta: float) -> datetime:
     return NOW + timedelta(**delta)
 
 
-def resolve(region: str, kinds: Sequence[str], mode: Mode, *, snapshot: Mapping[str, Signal], **given: Any) -> Resolved:
+def resolve(region: str, kinds: Sequence[str], mode: str, *, snapshot: Mapping[str, Signal], **given: Any) -> Resolved:
     """The signals of one region, with its error raised."""
     found = resolve_regions([region], kinds, mode, snapshot=lambda _: snapshot, **given)[region]
     if isinstance(found, CloudError):

@@ -8,7 +8,7 @@ from deepvm.catalog.signals.cloud import Cloud
 REGISTRY: dict[str, Cloud] = {c.name: c for c in (AwsCloud(),)}
 
 DEFAULT_CLOUD = REGISTRY["aws"]
-"""Whose market a command means that names none."""
+"""The cloud of commands that name none."""
 
 
 def cloud_of(catalog_name: str) -> Cloud:

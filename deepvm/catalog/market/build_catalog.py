@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import (
     ADVISOR,
     HISTORY,
+    MOST_HISTORY_DAYS,
     OFFERINGS,
     ON_DEMAND,
     QUOTAS,
@@ -22,6 +24,7 @@ from deepvm.catalog.signals.signal import (
     SPOT,
     ZONES,
     Signal,
+    base,
 )
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
@@ -29,139 +32,151 @@ from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.spelling import one_of
 from deepvm.errors import MissingDataError, RequestError
 
-_ORIGINS = {"live": "live", "cache": "cache", "expired": "expired", "snapshot": "embedded"}
 _PRICES = (ON_DEMAND, SPOT)
 
 
 class SignalMissingError(MissingDataError):
-    """Something that a catalog needs is not at hand.
+    """A region's catalog lacks something (``what``, in words) that signals of some ``kinds`` would tell."""
 
-    Attributes:
-        what: what is missing, in words. kinds: the signals that would tell.
-    """
-
-    def __init__(self, what: str, kinds: Sequence[str], advice: str) -> None:
-        """Keep the facts; the message is made from them."""
+    def __init__(self, what: str, kinds: Sequence[str], region: str) -> None:
+        """Keep the facts; the message is made from them, and says how to fetch the signals."""
         self.what, self.kinds = what, tuple(kinds)
-        super().__init__(f"{what}: {advice}")
+        days = next((f" --days {k.partition(':')[2]}" for k in kinds if base(k) == HISTORY), "")
+        command = f"deepvm catalog refresh --region {region}{days}"
+        super().__init__(f"{what}: '{command}' fetches them from AWS ('deepvm doctor' says what that needs)")
 
 
 @dataclass(frozen=True)
-class SpotChoice:
-    """Which spot price of a type counts.
+class MarketRequest:
+    """How to get prices, in the words of the options.
 
     Attributes:
+        prices: ``auto`` (fresh cache, cloud, old cache, snapshot), ``live`` (the cloud must answer) or ``snapshot``.
+        offline: never open a socket. profile: of the cloud's configuration, empty for the default.
         zone: id or name of the only zone to use; empty for the cheapest zone of each type.
-        basis: the price now, or one over time. days: how far back that looks.
+        price_basis: the spot price now, or one over time. days: how far back that looks.
+        network: which bandwidths count, ``baseline`` or ``peak`` (also None).
     """
 
+    prices: str = "auto"
+    offline: bool = False
+    profile: str = ""
     zone: str = ""
-    basis: PriceBasis = PriceBasis.CURRENT
-    days: int = 30
+    price_basis: str = PriceBasis.CURRENT.value
+    days: int | str = 30
+    network: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values; ``days`` becomes a number and ``price_basis`` a plain string.
+
+        Raises:
+            RequestError: naming the field, the value and what is allowed.
+        """
+        for option, value, allowed in (
+            ("prices", self.prices, ["auto", "live", "snapshot"]),
+            ("price_basis", self.price_basis, [b.value for b in PriceBasis]),
+            ("network", "peak" if self.network is None else self.network, ["peak", "baseline"]),
+        ):
+            if value not in allowed:
+                raise RequestError(option, value, " or ".join(allowed))
+        if self.offline and self.prices == "live":
+            raise RequestError("prices", self.prices, "auto or snapshot together with offline")
+        days = "" if isinstance(self.days, bool) else str(self.days).strip()
+        if not re.fullmatch("[0-9]{1,3}", days) or not 1 <= int(days) <= MOST_HISTORY_DAYS:
+            raise RequestError("days", self.days, f"a whole number from 1 to {MOST_HISTORY_DAYS}")
+        object.__setattr__(self, "days", int(days))
+        object.__setattr__(self, "price_basis", PriceBasis(self.price_basis).value)
 
     @property
     def history(self) -> str:
         """The signal that the basis needs, empty when it needs none."""
-        return "" if self.basis is PriceBasis.CURRENT else f"{HISTORY}:{self.days}"
+        return "" if self.price_basis == PriceBasis.CURRENT.value else f"{HISTORY}:{self.days}"
 
 
 def assemble(
     region: str,
     signals: Mapping[str, Signal],
-    choice: SpotChoice,
+    request: MarketRequest,
     now: datetime,
     notes: Sequence[str] = (),
     cloud: Cloud = DEFAULT_CLOUD,
 ) -> Catalog:
     """Join what is known of a region.
 
-    Prices that cannot be true are left out, counted and noted. Types without a price in any market are left out, and
-    why is kept in ``Catalog.absent``.
+    Implausible prices are left out, counted and noted. So are types without a price in any market; ``Catalog.absent``
+    says why.
 
     Args:
-        region: such as ``us-east-1``.
-        signals: what could be had, by kind; ``specs`` and a price signal at least.
-        choice: which spot price counts.
+        region: of the cloud.
+        signals: what could be had, by kind.
+        request: which spot price counts.
         now: the end of a history's window, UTC.
-        notes: what went wrong on the way; kept in the provenance.
+        notes: what went wrong on the way, for the provenance.
         cloud: whose region it is.
 
     Raises:
-        SignalMissingError: no specifications, no prices at all, or what ``choice`` needs is not there.
+        SignalMissingError: no specifications, no prices at all, or what ``request`` needs is not there.
         RequestError: the region has no such zone.
     """
     if SPECS not in signals or not any(k in signals for k in _PRICES):
         lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
-        raise SignalMissingError(f"no {lacks} of region {region}", kinds, _renew(region))
-    sifted = sift(signals)
-    signals = sifted.signals
-    zone = _zone_id(choice.zone, region, signals)
-    spot = _spot_prices(region, signals, choice, zone, now)
-    facts = _Facts(
-        on_demand=_data(signals, ON_DEMAND),
-        spot=spot,
-        offered={name: tuple(zones) for name, zones in _data(signals, OFFERINGS).items()},
-        bands=_data(signals, ADVISOR),
-        performance=performance_table(),
-        cloud=cloud,
-    )
-    absent = dict(facts.performance.absent)
+        raise SignalMissingError(f"no {lacks} of region {region}", kinds, region)
+    signals, doubted, doubts = sift(signals)
+    zone = _zone_id(request.zone, region, signals)
+    spot = _spot_prices(region, signals, request, zone, now)
+    offered, table = _data(signals, OFFERINGS), performance_table()
+    absent = dict(table.absent)
     instances = []
     for name, spec in sorted(signals[SPECS].data.items()):
-        if zone and facts.offered and zone not in facts.offered.get(name, ()):
+        if zone and offered and zone not in offered.get(name, ()):
             absent[name] = f"{name} is not offered in zone {zone}"
             continue
-        instance = _instance(name, spec, facts)
+        instance = _instance(name, spec, signals, spot.get(name, ()), table, cloud)
         if instance is None:
-            doubt = sifted.doubts.get(name)
+            doubt = doubts.get(name)
             absent[name] = f"{name} has no price in {region}" + (f" that can be true: {doubt}" if doubt else "")
         else:
             instances.append(instance)
     if not instances and zone:
-        sold = sorted({z for zones in _data(signals, OFFERINGS).values() for z in zones} - {zone})
-        raise RequestError(
-            "zone", choice.zone, f"a zone in which something is offered: {one_of(choice.zone, sold, ', ')}"
-        )
+        sold = one_of(request.zone, sorted({z for zones in offered.values() for z in zones} - {zone}), ", ")
+        raise RequestError("zone", request.zone, f"a zone in which something is offered: {sold}")
     if not instances:
-        which = "; ".join([f"no type has a price in region {region}", *sifted.notes])
-        raise SignalMissingError(which, _PRICES, _renew(region))
+        which = "; ".join([f"no type has a price in region {region}", *doubted])
+        raise SignalMissingError(which, _PRICES, region)
     return Catalog(
         name=f"{cloud.name}-{region}",
         instances=tuple(instances),
         region=region,
-        quotas=tuple(_quota(row, cloud) for row in _data(signals, QUOTAS, ())),
+        quotas=tuple(_quota(row, cloud) for row in _data(signals, QUOTAS)),
         default_speedup="ring",
-        eflops_unit=facts.performance.eflops_unit,
+        eflops_unit=table.eflops_unit,
         description=f"{cloud.title}'s types and prices in {region}",
-        provenance=_provenance(signals, choice, (*notes, *sifted.notes)),
+        provenance=_provenance(signals, request, (*notes, *doubted)),
         absent=absent,
     )
 
 
-@dataclass(frozen=True)
-class _Facts:
-    on_demand: Mapping[str, str]
-    spot: Mapping[str, tuple[ZonePrice, ...]]
-    offered: Mapping[str, tuple[str, ...]]
-    bands: Mapping[str, int]
-    performance: PerformanceTable
-    cloud: Cloud
+def _data(signals: Mapping[str, Signal], kind: str) -> Any:
+    return signals[kind].data if kind in signals else {}
 
 
-def _data(signals: Mapping[str, Signal], kind: str, missing: Any = None) -> Any:
-    return signals[kind].data if kind in signals else ({} if missing is None else missing)
-
-
-def _instance(name: str, spec: Mapping[str, Any], facts: _Facts) -> InstanceType | None:
-    """One type, None when it has no price."""
-    on_demand = facts.on_demand.get(name) if spec.get("on_demand", True) else None
-    zones = facts.spot.get(name, ()) if spec.get("spot", True) else ()
+def _instance(
+    name: str,
+    spec: Mapping[str, Any],
+    signals: Mapping[str, Signal],
+    zones: tuple[ZonePrice, ...],
+    table: PerformanceTable,
+    cloud: Cloud,
+) -> InstanceType | None:
+    """One type with its spot prices by zone, cheapest first; None when it has no price."""
+    on_demand = _data(signals, ON_DEMAND).get(name) if spec.get("on_demand", True) else None
+    zones = zones if spec.get("spot", True) else ()
     if on_demand is None and not zones:
         return None
     raw = spec.get("gpu")
     gpu = None if raw is None else Gpu(raw["name"], raw["count"], raw.get("memory_gib"), raw["manufacturer"])
     baseline, peak = spec.get("baseline_gbps"), spec.get("peak_gbps")
-    known = facts.performance.of(name, gpu, baseline)
+    known = table.of(name, gpu, baseline)
     return InstanceType(
         name=name,
         vcpus=spec["vcpus"],
@@ -172,34 +187,29 @@ def _instance(name: str, spec: Mapping[str, Any], facts: _Facts) -> InstanceType
         gpu=gpu,
         eflops=known.eflops,
         speedups=known.speedups,
-        quota_family=facts.cloud.quota_family(name),
+        quota_family=cloud.quota_family(name),
         network_baseline_gbps=baseline,
         eflops_basis=known.eflops_basis,
         speedup_basis=known.speedup_basis,
         cpu_architecture=spec.get("arch", ""),
         burstable=spec.get("burstable", False),
         current_generation=spec.get("current", True),
-        interruption_band=facts.bands.get(name),
+        interruption_band=_data(signals, ADVISOR).get(name),
         spot_zones=zones if zones and zones[0].zone else (),
-        zones=facts.offered.get(name, ()),
+        zones=tuple(_data(signals, OFFERINGS).get(name, ())),
         unusable=spec.get("unusable", ""),
     )
 
 
 def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
-    """The id of a zone that was asked for by id or by name.
-
-    Raises:
-        SignalMissingError: nothing is known of zones, as in the embedded snapshot.
-        RequestError: no such zone.
-    """
+    """The id of a zone that was asked for by id or by name; an error where there is none, or no zones are known."""
     if not wanted:
         return ""
     names: Mapping[str, str] = _data(signals, ZONES)
     ids = set(names) | {z for zones in _data(signals, SPOT).values() for z in zones if z}
     if not ids:
         what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
-        raise SignalMissingError(what, (ZONES, SPOT), _renew(region))
+        raise SignalMissingError(what, (ZONES, SPOT), region)
     found = wanted if wanted in ids else next((i for i, name in names.items() if name == wanted), "")
     if not found:
         known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
@@ -208,29 +218,24 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
 
 
 def _spot_prices(
-    region: str, signals: Mapping[str, Signal], choice: SpotChoice, zone: str, now: datetime
+    region: str, signals: Mapping[str, Signal], request: MarketRequest, zone: str, now: datetime
 ) -> dict[str, tuple[ZonePrice, ...]]:
     """Each type's spot price by zone, cheapest first."""
     names: Mapping[str, str] = _data(signals, ZONES)
     found: dict[str, dict[str, tuple[Decimal, str]]] = {}
-    if choice.history:
-        if choice.history not in signals:
-            raise SignalMissingError(
-                f"--price-basis {choice.basis.value} needs the spot prices of the last {_days(choice.days)} in "
-                f"{region}, which are not at hand",
-                (choice.history,),
-                _renew(region, choice.days),
-            )
-        end = int(now.timestamp())
-        start = int((now - timedelta(days=choice.days)).timestamp())
+    if request.history:
+        if request.history not in signals:
+            needs = f"--price-basis {request.price_basis} needs the spot prices of the last {_days(request)}"
+            raise SignalMissingError(f"{needs} in {region}, which are not at hand", (request.history,), region)
+        end, start = int(now.timestamp()), int((now - timedelta(days=int(request.days))).timestamp())
         # Whoever has a price today has capacity; an old price of one that has none is no offer.
         today = signals[SPOT].data if SPOT in signals and signals[SPOT].origin in ("live", "cache") else None
-        for name, zones in signals[choice.history].data.items():
+        for name, zones in signals[request.history].data.items():
             for z, changes in zones.items():
                 if today is not None and z not in today.get(name, ()):
                     continue
                 points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
-                price = price_over_time(points, start, end, choice.basis)
+                price = price_over_time(points, start, end, PriceBasis(request.price_basis))
                 if price is not None:
                     found.setdefault(name, {})[z] = (price, "")
     else:
@@ -246,34 +251,30 @@ def _spot_prices(
     }
 
 
-def _provenance(signals: Mapping[str, Signal], choice: SpotChoice, notes: Sequence[str]) -> Provenance:
-    used = [s for kind, s in signals.items() if not (kind == SPOT and choice.history)]
+def _provenance(signals: Mapping[str, Signal], request: MarketRequest, notes: Sequence[str]) -> Provenance:
+    used = [s for kind, s in signals.items() if not (kind == SPOT and request.history)]
+    kind_of = {"snapshot": "embedded"}
     origins = tuple(
-        Origin(s.kind, _ORIGINS[s.origin], s.observed_at, s.source, tuple(sorted(s.refused.items()))) for s in used
+        Origin(s.kind, kind_of.get(s.origin, s.origin), s.observed_at, s.source, tuple(sorted(s.refused.items())))
+        for s in used
     )
-    prices = [o for o in origins if o.signal.partition(":")[0] in (*_PRICES, HISTORY)]
+    prices = [o for o in origins if base(o.signal) in (*_PRICES, HISTORY)]
     kinds = {o.kind for o in prices}
     return Provenance(
         kind=kinds.pop() if len(kinds) == 1 else "mixed",
         prices_as_of=min(o.observed_at for o in prices).date(),
         source="; ".join(dict.fromkeys(f"{o.signal}: {o.source}" for o in prices)),
         origins=origins,
-        basis=f"{choice.basis.value} of {_days(choice.days)}" if choice.history else "",
+        basis=f"{request.price_basis} of {_days(request)}" if request.history else "",
         notes=tuple(notes),
     )
 
 
-def _days(count: int) -> str:
-    return "day" if count == 1 else f"{count} days"
+def _days(request: MarketRequest) -> str:
+    return "day" if request.days == 1 else f"{request.days} days"
 
 
 def _quota(row: Mapping[str, Any], cloud: Cloud) -> Quota:
     family = cloud.quota_families.get(row["family"])
     title = family.title(Market(row["market"])) if family else ""
     return Quota(row["family"], row["market"], row["vcpus"], row["in_use"], row["code"], title)
-
-
-def _renew(region: str, days: int = 0) -> str:
-    history = f" --days {days}" if days else ""
-    command = f"deepvm catalog refresh --region {region}{history}"
-    return f"'{command}' fetches them from AWS ('deepvm doctor' says what that needs)"

@@ -12,10 +12,9 @@ Measured are three types of the embedded catalog ``paper``. The rest follows fro
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepvm.catalog.documents.json_file import load_exact
 from deepvm.catalog.documents.serialization import build_instance
@@ -23,13 +22,11 @@ from deepvm.core.cluster.instances import Gpu, InstanceType
 from deepvm.core.cluster.speedup import RingSpeedup, SpeedupCurve
 from deepvm.io.package_data import data_folder
 
-_DIGITS = 4
 _FAR = 4
 """GPUs so many times as fast as any measured one are out of what the scaling can be trusted for."""
 
 
-@dataclass(frozen=True)
-class Performance:
+class Performance(NamedTuple):
     """Speed of a type; the fields are those of :class:`~deepvm.core.cluster.instances.InstanceType`."""
 
     eflops: float | None = None
@@ -38,23 +35,6 @@ class Performance:
     speedup_basis: str = ""
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """The measured GPUs' figures for one unit of their size.
-
-    Attributes:
-        eflops: per GB/s of memory bandwidth. c: per eFLOPS of a GPU, times the sustained Gbit/s. l: per eFLOPS.
-        names: the types that were measured. fastest: the most eFLOPS of a GPU among them.
-    """
-
-    eflops: float
-    c: float
-    l: float  # noqa: E741  the letter of the ring
-    names: tuple[str, ...]
-    fastest: float
-
-
-@dataclass(frozen=True)
 class PerformanceTable:
     """All that is known.
 
@@ -64,20 +44,34 @@ class PerformanceTable:
         absent: why types that people know are no longer offered, by glob.
     """
 
-    measured: Mapping[str, InstanceType]
-    eflops_unit: str
-    absent: Mapping[str, str]
-    _gb_per_s: tuple[Mapping[str, Any], ...]
-    _scale: _Scale
-
-    def of(self, name: str, gpu: Gpu | None, baseline_gbps: float | None) -> Performance:
-        """Speed of a type.
+    def __init__(self, paper: Mapping[str, Any], table: Mapping[str, Any]) -> None:
+        """Derive the scale from the measured types that are references.
 
         Args:
-            name: its name.
-            gpu: its GPUs, None for a CPU type.
-            baseline_gbps: what its network sustains, Gbit/s; None when unknown.
+            paper: the document of the catalog ``paper``, with what was measured.
+            table: AWS's ``performance.json``: references, memory bandwidths, absent types.
         """
+        profiled = (build_instance(i) for i in paper["instances"] if i.get("eflops") is not None)
+        self.measured: Mapping[str, InstanceType] = {i.name: i for i in profiled}
+        self.eflops_unit: str = paper["eflops_unit"]
+        self.absent: Mapping[str, str] = table["absent"]
+        self._gb_per_s: Sequence[Mapping[str, Any]] = table["memory_gb_per_s"]
+        self._references = [r["instance_type"] for r in table["references"]]
+        # For each reference: eFLOPS per GB/s of memory bandwidth; the ring's c per eFLOPS of a GPU, times the sustained
+        # Gbit/s; its l per eFLOPS; eFLOPS.
+        rows = []
+        for reference in table["references"]:
+            instance = self.measured[reference["instance_type"]]
+            ring, eflops = instance.curve("ring"), instance.eflops
+            assert instance.gpu is not None and eflops is not None and isinstance(ring, RingSpeedup)
+            gb_per_s = next(float(r["gb_per_s"]) for r in self._gb_per_s if r["gpu"] == instance.gpu.name)
+            c = ring.c * float(reference["baseline_gbps"]) / eflops
+            rows.append((eflops / gb_per_s, c, ring.l / eflops, eflops))
+        self._eflops, self._c, self._l, _ = (sum(column) / len(rows) for column in zip(*rows, strict=True))
+        self._fastest = max(row[-1] for row in rows)
+
+    def of(self, name: str, gpu: Gpu | None, baseline_gbps: float | None) -> Performance:
+        """Speed of a type with these GPUs, None for a CPU type, whose network sustains so many Gbit/s if known."""
         if gpu is None:
             return Performance()
         own = self.measured.get(name)
@@ -88,33 +82,26 @@ class PerformanceTable:
             curves = tuple(c for c in same.speedups if c.workload is None)
             basis = "" if gpu.count == 1 else f"{gpu.count} x one {gpu.name}'s"
             return Performance(gpu.count * same.eflops, basis, curves, f"those of {same.name}, the same GPU")
-        return self._estimated(gpu, baseline_gbps)
-
-    def _estimated(self, gpu: Gpu, baseline_gbps: float | None) -> Performance:
-        bandwidth = self._bandwidth(gpu)
-        if bandwidth is None:
-            return Performance()
-        scale = self._scale
-        one = _rounded(bandwidth * scale.eflops)
-        measured = " and ".join(scale.names)
-        each = f"{gpu.count} x " if gpu.count > 1 else ""
-        basis = f"{each}{bandwidth:g} GB/s of memory bandwidth, in proportion to {measured}"
-        if baseline_gbps is None:
-            return Performance(gpu.count * one, basis)
-        ring = RingSpeedup(_rounded(scale.c * one / baseline_gbps), _rounded(scale.l * one), fitted_to=32.0)
-        curve_basis = f"the rings of {measured}, scaled by eFLOPS of a GPU and sustained network"
-        times = one / scale.fastest
-        if times > _FAR:
-            far = f"; it is {times:.0f} times as fast as any GPU that was measured, so take this for a guess"
-            basis, curve_basis = basis + far, curve_basis + ", which EFA and larger models would soften"
-        return Performance(gpu.count * one, basis, (ring,), curve_basis)
-
-    def _bandwidth(self, gpu: Gpu) -> float | None:
         for row in self._gb_per_s:
             memory = row.get("memory_gib")
             if row["gpu"] == gpu.name and gpu.manufacturer == "NVIDIA" and memory in (None, gpu.memory_gib):
-                return float(row["gb_per_s"])
-        return None
+                return self._estimated(gpu, float(row["gb_per_s"]), baseline_gbps)
+        return Performance()
+
+    def _estimated(self, gpu: Gpu, gb_per_s: float, baseline_gbps: float | None) -> Performance:
+        one = _rounded(gb_per_s * self._eflops)
+        measured = " and ".join(self._references)
+        each = f"{gpu.count} x " if gpu.count > 1 else ""
+        basis = f"{each}{gb_per_s:g} GB/s of memory bandwidth, in proportion to {measured}"
+        if baseline_gbps is None:
+            return Performance(gpu.count * one, basis)
+        ring = RingSpeedup(_rounded(self._c * one / baseline_gbps), _rounded(self._l * one), fitted_to=32.0)
+        curve_basis = f"the rings of {measured}, scaled by eFLOPS of a GPU and sustained network"
+        times = one / self._fastest
+        if times > _FAR:
+            basis += f"; it is {times:.0f} times as fast as any GPU that was measured, so take this for a guess"
+            curve_basis += ", which EFA and larger models would soften"
+        return Performance(gpu.count * one, basis, (ring,), curve_basis)
 
 
 @lru_cache(maxsize=1)
@@ -122,34 +109,9 @@ def performance_table() -> PerformanceTable:
     """The table that comes with deepvm."""
     folder = data_folder()
     paper = load_exact((folder / "paper.json").read_text(encoding="utf-8"))
-    table = json.loads((folder / "aws" / "performance.json").read_text(encoding="utf-8"))
-    profiled = [build_instance(i) for i in paper["instances"] if i.get("eflops") is not None]
-    measured = {i.name: i for i in profiled}
-    rows = tuple(table["memory_gb_per_s"])
-    return PerformanceTable(
-        measured, paper["eflops_unit"], table["absent"], rows, _scale_of(table["references"], measured, rows)
-    )
-
-
-def _scale_of(
-    references: list[dict[str, Any]], measured: Mapping[str, InstanceType], rows: tuple[Mapping[str, Any], ...]
-) -> _Scale:
-    """Means over the measured types that are references."""
-    eflops, c, l, fastest = [], [], [], []  # noqa: E741
-    for reference in references:
-        instance = measured[reference["instance_type"]]
-        ring = instance.curve("ring")
-        assert instance.gpu is not None and instance.eflops is not None and isinstance(ring, RingSpeedup)
-        gpu = instance.gpu.name
-        eflops.append(instance.eflops / next(float(r["gb_per_s"]) for r in rows if r["gpu"] == gpu))
-        c.append(ring.c * float(reference["baseline_gbps"]) / instance.eflops)
-        l.append(ring.l / instance.eflops)
-        fastest.append(instance.eflops)
-    count = len(references)
-    names = tuple(r["instance_type"] for r in references)
-    return _Scale(sum(eflops) / count, sum(c) / count, sum(l) / count, names, max(fastest))
+    return PerformanceTable(paper, json.loads((folder / "aws" / "performance.json").read_text(encoding="utf-8")))
 
 
 def _rounded(value: float) -> float:
     """Four digits: more would pretend to a precision that an estimate does not have."""
-    return float(f"{value:.{_DIGITS}g}")
+    return float(f"{value:.4g}")

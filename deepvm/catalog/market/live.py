@@ -6,20 +6,17 @@ Catalogs called ``aws`` or ``aws-REGION`` are made here. With a fresh cache, or 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
-from deepvm.catalog.market.build_catalog import SignalMissingError, SpotChoice, assemble
+from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingError, assemble
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.resolve import Mode, Resolved, resolve_regions
-from deepvm.catalog.signals.signal import ADVISOR, MOST_HISTORY_DAYS, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
-from deepvm.catalog.signals.signal_words import listed
+from deepvm.catalog.signals.resolve import resolve_regions
+from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, listed
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.core.cluster.prices import PriceBasis
 from deepvm.core.spelling import did_you_mean
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
@@ -30,61 +27,13 @@ _TYPES_ASKED = 5
 
 
 @dataclass(frozen=True)
-class MarketRequest:
-    """How prices are to be had.
-
-    Attributes:
-        mode: ``auto`` (fresh cache, AWS, expired cache, snapshot), ``live`` (AWS must answer) or ``snapshot``.
-        offline: never open a socket. profile: of AWS's configuration, empty for the default.
-        spot: which spot price counts. network: count with ``peak`` or ``baseline`` bandwidths.
-    """
-
-    mode: str = "auto"
-    offline: bool = False
-    profile: str = ""
-    spot: SpotChoice = field(default_factory=SpotChoice)
-    network: str = "peak"
-
-    @classmethod
-    def parse(
-        cls,
-        *,
-        prices: str = "auto",
-        offline: bool = False,
-        profile: str = "",
-        zone: str = "",
-        price_basis: str = "current",
-        days: int | str = 30,
-        network: str | None = None,
-    ) -> MarketRequest:
-        """Read the values that people write.
-
-        Raises:
-            RequestError: naming the argument, the value and what is allowed.
-        """
-        if prices not in ("auto", "live", "snapshot"):
-            raise RequestError("prices", prices, "auto or live or snapshot")
-        if offline and prices == "live":
-            raise RequestError("prices", prices, "auto or snapshot together with offline")
-        if price_basis not in [b.value for b in PriceBasis]:
-            raise RequestError("price_basis", price_basis, " or ".join(b.value for b in PriceBasis))
-        text = str(days).strip()
-        if isinstance(days, bool) or not re.fullmatch(r"[0-9]{1,3}", text) or not 1 <= int(text) <= MOST_HISTORY_DAYS:
-            raise RequestError("days", days, f"a whole number from 1 to {MOST_HISTORY_DAYS}")
-        if network not in (None, "peak", "baseline"):
-            raise RequestError("network", network, "peak or baseline")
-        spot = SpotChoice(zone, PriceBasis(price_basis), int(text))
-        return cls(prices, offline, profile, spot, network or "peak")
-
-
-@dataclass(frozen=True)
 class Placement:
-    """How likely spot VMs can be had at once, by the cloud's estimate.
+    """How likely the cloud can give ``count`` spot VMs of any of some types at once.
 
     Attributes:
-        region: where. instance_types: any of which would do; AWS scores fewer than three low, so they have the same GPU
-            as the one that is wanted. count: how many VMs.
-        scores: from 1 to 10, by zone id, best first. observed_at: when the cloud said so, UTC.
+        instance_types: the wanted one and others with the same GPUs: AWS scores fewer than three types low.
+        scores: from 1 to 10, by zone id, best first.
+        observed_at: when the cloud said so, UTC.
     """
 
     region: str
@@ -100,7 +49,6 @@ def placement(
     count: int,
     request: MarketRequest,
     *,
-    environ: Mapping[str, str] | None = None,
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Placement:
@@ -109,10 +57,15 @@ def placement(
     Raises:
         CloudError: no answer, or the cloud may not be asked.
     """
-    market = _Market(cloud_of(catalog.name), request, _or_here(environ), now or _clock(), progress)
+    market = _Market(cloud_of(catalog.name), request, now or datetime.now(timezone.utc), progress)
     what = f"spot placement scores in {catalog.region}"
     if not market.may_ask:
-        raise CloudError(what, "credentials", *_why_not_asked(request))
+        why, advice = "no AWS credentials were found", "'deepvm doctor' says what is needed"
+        if request.offline:
+            why, advice = "offline", "leave out --offline"
+        elif request.prices == "snapshot":
+            why, advice = "only the snapshot is used", "leave out --prices snapshot"
+        raise CloudError(what, "credentials", why, advice)
     alike = sorted(
         (i for i in catalog if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted),
         key=lambda i: (i.micro_usd_per_hour(Market.SPOT), i.name),
@@ -133,7 +86,6 @@ def open_markets(
     request: MarketRequest,
     *,
     cloud: Cloud = DEFAULT_CLOUD,
-    environ: Mapping[str, str] | None = None,
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Catalog, ...]:
@@ -141,28 +93,29 @@ def open_markets(
 
     Args:
         regions: their names; none for the user's own, ``all`` for every region that can be had.
-        request: how prices are to be had.
+        request: how to get prices.
         cloud: whose regions they are.
-        environ: the environment, ``os.environ`` unless given.
-        now: the time, UTC; the clock's unless given.
-        progress: hears what is being fetched, one line at a time.
+        now: UTC; the clock's unless given.
+        progress: gets a line for every event.
 
     Raises:
         MissingDataError: nothing is known of the only region, or of none of them.
         CloudError: the cloud had to answer and did not.
         RequestError: no such region or zone.
     """
-    market = _Market(cloud, request, _or_here(environ), now or _clock(), progress)
+    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress)
     if not regions:
         return (market.own_catalog(),)
-    names, note = market.expanded(regions)
-    first, *others = market.catalogs(names)
+    names: list[str] = []
+    note = ""
+    for name in regions:
+        if name == "all":
+            found, note = market.all_regions()
+            names += found
+        else:
+            names.append(cloud.check_region(name))
+    first, *others = market.catalogs(list(dict.fromkeys(names)))
     return (_noted(first, note) if note else first, *others)
-
-
-def open_market(region: str = "", request: MarketRequest | None = None, **given: object) -> Catalog:
-    """The catalog of one region; see :func:`open_markets`."""
-    return open_markets([region] if region else [], request or MarketRequest(), **given)[0]  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -171,64 +124,49 @@ class _Market:
 
     cloud: Cloud
     request: MarketRequest
-    environ: Mapping[str, str]
     now: datetime
     progress: Callable[[str], None]
 
     @property
     def may_ask(self) -> bool:
         """Whether the cloud is to be asked for what is not fresh."""
-        if self.request.offline or self.request.mode == "snapshot":
+        if self.request.offline or self.request.prices == "snapshot":
             return False
-        return self.request.mode == "live" or self.cloud.credentials_may_exist(self.request.profile, self.environ)
+        return self.request.prices == "live" or self.cloud.credentials_may_exist(self.request.profile, os.environ)
 
     @property
     def cache(self) -> Cache:
-        return self.cloud.cache(self.request.profile, self.environ)
+        return self.cloud.cache(self.request.profile, os.environ)
 
     def own_catalog(self) -> Catalog:
         """The user's region; where nobody could be asked about one that nobody named, a snapshot's."""
-        own = self.cloud.own_region("", self.request.profile, self.environ)
+        own = self.cloud.own_region(self.request.profile, os.environ)
         try:
             (catalog,) = self.catalogs([own.name])
         except MissingDataError:
             others = [r for r in self.cloud.snapshot_regions() if r != own.name]
-            choosy = self.request.spot.zone or self.request.spot.history or self.request.mode == "live"
+            choosy = self.request.zone or self.request.history or self.request.prices == "live"
             if choosy or not others or own.name in self.cloud.snapshot_regions():
                 raise
             (catalog,) = self.catalogs(others[:1])
             return _noted(catalog, f"nothing is known of {own.name} ({own.where}); these are prices of {others[0]}")
         return _noted(catalog, f"region {own.name} ({own.where})")
 
-    def expanded(self, regions: Sequence[str]) -> tuple[tuple[str, ...], str]:
-        """The names, each once, and a note where ``all`` could not become every region of the account."""
-        names: list[str] = []
-        note = ""
-        for name in regions:
-            if name == "all":
-                found, note = self._all_regions()
-                names += found
-            else:
-                names.append(self.cloud.check_region(name))
-        return tuple(dict.fromkeys(names)), note
-
-    def _all_regions(self) -> tuple[tuple[str, ...], str]:
+    def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all that are at hand and why only these."""
         why = f"no {self.cloud.title} credentials were found"
         if self.may_ask:
             try:
                 return self.cloud.account_regions(self.request.profile), ""
             except CloudError as error:
-                if self.request.mode == "live":
+                if self.request.prices == "live":
                     raise
                 why = str(error)
-        elif self.request.offline or self.request.mode == "snapshot":
+        elif self.request.offline or self.request.prices == "snapshot":
             why = f"{self.cloud.title} is not asked"
-        kept: dict[str, set[str]] = {}
-        if self.request.mode != "snapshot":
-            for entry in self.cache.entries(self.now):
-                kept.setdefault(entry.region, set()).add(entry.kind)
-        cached = (r for r, kinds in kept.items() if SPECS in kinds and kinds & {ON_DEMAND, SPOT})
+        entries = self.cache.entries(self.now) if self.request.prices != "snapshot" else ()
+        priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
+        cached = (e.region for e in entries if e.kind == SPECS and e.region in priced)
         names = tuple(sorted({*cached, *self.cloud.snapshot_regions()}))
         return names, f"all regions: only {listed(names)}, of which prices are at hand, because {why}"
 
@@ -238,34 +176,12 @@ class _Market:
         Raises:
             MissingDataError, RequestError, CloudError: what the first region lacks, if none of them can be had.
         """
-        found: list[Catalog] = []
-        failed: list[DeepVMError] = []
-        lost: list[str] = []
-        for region, signals in self._resolved(regions).items():
-            if isinstance(signals, CloudError):
-                failed.append(signals)
-                continue
-            try:
-                found.append(self._catalog(region, signals))
-            except SignalMissingError as error:
-                failed.append(self._explained(error, region, signals.failures))
-                lost += signals.notes
-            except (RequestError, MissingDataError) as error:
-                failed.append(error)
-                lost += signals.notes
-        if not found:
-            raise failed[0]
-        # What was said of regions that are left out may concern all of them.
-        found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
-        return tuple(found)
-
-    def _resolved(self, regions: Sequence[str]) -> Mapping[str, Resolved | CloudError]:
-        history = self.request.spot.history
+        history = self.request.history
         kinds = (*KINDS, history) if history else KINDS
-        return resolve_regions(
+        resolved = resolve_regions(
             regions,
             kinds,
-            Mode(self.request.mode),
+            self.request.prices,
             cache=self.cache,
             providers=(lambda: self.cloud.providers(kinds, self.request.profile)) if self.may_ask else None,
             snapshot=self.cloud.snapshot,
@@ -273,10 +189,27 @@ class _Market:
             progress=self.progress,
             not_asked="offline" if self.request.offline else f"no {self.cloud.title} credentials were found",
         )
-
-    def _catalog(self, region: str, signals: Resolved) -> Catalog:
-        catalog = assemble(region, signals.signals, self.request.spot, self.now, signals.notes, self.cloud)
-        return catalog.sustained() if self.request.network == "baseline" else catalog
+        found: list[Catalog] = []
+        failed: list[DeepVMError] = []
+        lost: list[str] = []
+        for region, signals in resolved.items():
+            if isinstance(signals, CloudError):
+                failed.append(signals)
+                continue
+            try:
+                catalog = assemble(region, signals.signals, self.request, self.now, signals.notes, self.cloud)
+                found.append(catalog.sustained() if self.request.network == "baseline" else catalog)
+            except (RequestError, MissingDataError) as error:
+                if isinstance(error, SignalMissingError):
+                    failed.append(self._explained(error, region, signals.failures))
+                else:
+                    failed.append(error)
+                lost += signals.notes
+        if not found:
+            raise failed[0]
+        # What was said of regions that are left out may concern all of them.
+        found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
+        return tuple(found)
 
     def _explained(self, error: SignalMissingError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
         """Why something is missing: what the cloud answered when asked for it, or a region that is near."""
@@ -288,23 +221,6 @@ class _Market:
         return MissingDataError(f"{error}; {meant}") if meant else error
 
 
-def _or_here(environ: Mapping[str, str] | None) -> Mapping[str, str]:
-    return os.environ if environ is None else environ
-
-
-def _clock() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 def _noted(catalog: Catalog, *notes: str) -> Catalog:
     provenance = replace(catalog.provenance, notes=(*notes, *catalog.provenance.notes))
     return replace(catalog, provenance=provenance)
-
-
-def _why_not_asked(request: MarketRequest) -> tuple[str, str]:
-    """What keeps the cloud from being asked, and what to do about it."""
-    if request.offline:
-        return "offline", "leave out --offline"
-    if request.mode == "snapshot":
-        return "only the snapshot is used", "leave out --prices snapshot"
-    return "no AWS credentials were found", "'deepvm doctor' says what is needed"

@@ -18,14 +18,15 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from deepvm.catalog.signals.signal import ACCOUNT_BOUND, FAILURES, TTL_S, Signal, ttl_s
-from deepvm.catalog.signals.signal_file import Stored, decode, encode
+from deepvm.catalog.signals.signal import FAILURES, KINDS, Signal, base, ttl_s
+from deepvm.catalog.signals.signal_file import decode, encode
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import MAX_BYTES, read_text
@@ -43,12 +44,14 @@ _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _KIND = re.compile(r"[a-z-]+(:[A-Za-z0-9._-]{1,100})?", re.ASCII)
 _ACCOUNT = "account-"
 
+State = Literal["fresh", "expired", "damaged", "other version"]
+
 
 def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | None:
     """Where the cache is: ``DEEPVM_CACHE_DIR``, else deepvm's folder in the user's cache; None if there is no home.
 
-    Answers of other end points than AWS's own (a test server, a mirror) get a sub-folder, for they must never pass as
-    AWS's prices later; so do those of other clouds.
+    Other clouds get a sub-folder, and so do other end points than AWS's own (a test server, a mirror), whose answers
+    must never pass as AWS's prices later.
     """
     named = environ.get("DEEPVM_CACHE_DIR", "")
     folder = Path(os.path.expanduser(named)).absolute() if named else user_folder("cache", environ)
@@ -67,50 +70,21 @@ def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | Non
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the cache.
+    """A file of the cache, as its place says.
 
     Attributes:
-        region: the folder it lies in. kind: what it says it holds, or what its name says if it cannot be read.
-        path: the file.
         account: the tag of the account it belongs to; empty for what everybody sees.
-        state: ``fresh``, ``expired``, ``damaged`` (not what was written, or set aside as such) or ``other version``.
-        stored: the signal and when it was fetched, where it can be read.
-        problem: why it cannot, in words; empty if it can.
+        state: ``damaged``: not what was written, or set aside as such.
+        signal: what it holds, where it can be read. problem: why it cannot, in words; else empty.
     """
 
     region: str
     kind: str
     path: Path
     account: str
-    state: Literal["fresh", "expired", "damaged", "other version"]
-    stored: Stored | None = None
+    state: State
+    signal: Signal | None = None
     problem: str = ""
-
-
-class RegionLock:
-    """The right to fetch for one region; the kernel releases it when the process ends, however it ends.
-
-    Attributes:
-        held: whether it was obtained. waited: whether somebody else held it first.
-    """
-
-    def __init__(self, descriptor: int | None, *, held: bool, waited: bool) -> None:
-        """Made by :meth:`Cache.lock`."""
-        self._descriptor, self.held, self.waited = descriptor, held, waited
-
-    def release(self) -> None:
-        """Let others in; may be called twice."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def __enter__(self) -> RegionLock:
-        """Nothing to do: it is held already."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Let others in."""
-        self.release()
 
 
 class Cache:
@@ -120,8 +94,8 @@ class Cache:
         """Touches nothing yet.
 
         Args:
-            folder: see :func:`default_folder`; None for no cache at all, which is noted at the first write.
-            account: the tag of who asks, safe as a file name.
+            folder: see :func:`default_folder`; None for no cache, which is noted at the first write.
+            account: the tag of who asks.
         """
         self.folder = folder
         self.account = re.sub(r"[^A-Za-z0-9._-]", "_", account)[:100] or "default"
@@ -150,19 +124,20 @@ class Cache:
         if path is None:
             return None
         try:
-            stored = _load(path, region, kind)
+            signal = _load(path, region, kind)
+        except FileNotFoundError:
+            return None
         except DataError as error:
             self._set_aside(path, str(error))
             return None
-        if stored is None:
-            return None
-        ahead = stored.fetched_at - now
-        if ahead > CLOCK_SKEW:
+        if signal is None or _is_fresh(signal, now):
+            return signal
+        if signal.fetched_at is not None and signal.fetched_at > now:
             self._note(
-                f"{path} says that it was fetched at {stored.fetched_at:%Y-%m-%d %H:%M} UTC, which is in the future: "
+                f"{path} says that it was fetched at {signal.fetched_at:%Y-%m-%d %H:%M} UTC, which is in the future: "
                 "it counts as expired; check the clock of this machine"
             )
-        return stored.signal if _is_fresh(stored, now) else replace(stored.signal, origin="expired")
+        return replace(signal, origin="expired")
 
     def write(self, signal: Signal, fetched_at: datetime) -> bool:
         """Keep a signal; whether that worked. A failure is noted once and is no error.
@@ -196,76 +171,76 @@ class Cache:
             return False
         return True
 
-    def lock(self, region: str, wait_s: float = LOCK_WAIT_S, on_wait: Callable[[], None] | None = None) -> RegionLock:
+    def lock(
+        self, region: str, wait_s: float = LOCK_WAIT_S, on_wait: Callable[[], None] = lambda: None
+    ) -> ExitStack | None:
         """Wait for the right to fetch for a region, so that two processes do the work once.
+
+        The kernel releases it when the process ends, however it ends.
 
         Args:
             region: such as ``us-east-1``.
-            wait_s: at most this long; then the lock is returned not held, with a note, and whoever asked goes on.
+            wait_s: at most this long.
             on_wait: called once if somebody else holds it.
+
+        Returns:
+            What releases it, as a context or by ``close()``; None if it could not be had: go on without it.
         """
-        path = self._region_folder(region)
-        if path is None:
-            return RegionLock(None, held=False, waited=False)
+        folder = self._region_folder(region)
+        if folder is None:
+            return None
         try:
-            self._make_folders(path)
-            descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._make_folders(folder)
+            descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError:
-            return RegionLock(None, held=False, waited=False)  # the write that follows fails as well, and says so
+            return None  # the write that follows fails as well, and says so
         end, waited = time.monotonic() + wait_s, False
-        try:
+        with ExitStack() as held:
+            held.callback(os.close, descriptor)
             while True:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return RegionLock(descriptor, held=True, waited=waited)
+                    return held.pop_all()
                 except BlockingIOError:
                     left = end - time.monotonic()
                     if left <= 0:
                         self._note(f"another deepvm is still fetching {region}: going on without waiting for it")
-                        break
-                    if not waited and on_wait is not None:
+                        return None
+                    if not waited:
                         on_wait()
                     waited = True
                     time.sleep(min(_POLL_S, left))
                 except OSError as error:  # file systems without locks
-                    self._note(f"{path}: cannot be locked: {error.strerror}; going on without a lock")
-                    break
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-        return RegionLock(None, held=False, waited=waited)
+                    self._note(f"{folder}: cannot be locked: {error.strerror}; going on without a lock")
+                    return None
 
     def stamp(self, region: str, kind: str) -> object:
         """Something that changes whenever the file is written anew; None if there is no file."""
         path = self._path(region, kind)
-        try:
-            status = None if path is None else os.stat(path)
-        except (OSError, ValueError):
-            return None
-        return None if status is None else (status.st_ino, status.st_mtime_ns, status.st_size)
-
-    def regions(self) -> tuple[str, ...]:
-        """The regions that have a folder, sorted."""
-        return () if self.folder is None else tuple(f.name for f in _folders(self.folder) if _REGION.fullmatch(f.name))
+        with contextlib.suppress(OSError):
+            if path is not None:
+                status = path.stat()
+                return status.st_ino, status.st_mtime_ns, status.st_size
+        return None
 
     def entries(self, now: datetime) -> tuple[Entry, ...]:
         """All files of all regions and accounts, by region and kind; changes nothing."""
         if self.folder is None:
             return ()
-        kinds = list(TTL_S)
-        found = [e for region in self.regions() for e in _entries(self.folder / region, now)]
-        return tuple(sorted(found, key=lambda e: (e.region, kinds.index(e.kind.partition(":")[0]), e.kind, e.account)))
+        files = (*self.folder.glob("*/*.json*"), *self.folder.glob(f"*/{_ACCOUNT}*/*.json*"))
+        found = [e for file in files if (e := _entry(file, self.folder, now)) is not None]
+        kinds = list(KINDS)
+        return tuple(sorted(found, key=lambda e: (e.region, kinds.index(base(e.kind)), e.kind, e.account, e.path)))
 
     def _path(self, region: str, kind: str) -> Path | None:
         folder = self._region_folder(region)
-        if not _KIND.fullmatch(kind):
-            raise RequestError("kind", kind, f"one of {', '.join(TTL_S)}")
+        if not _KIND.fullmatch(kind) or base(kind) not in KINDS:
+            raise RequestError("kind", kind, f"one of {', '.join(KINDS)}")
         if folder is None:
             return None
-        if kind.partition(":")[0] in ACCOUNT_BOUND:
+        if KINDS[base(kind)].of_account:
             folder /= f"{_ACCOUNT}{self.account}"
-        return folder / _file_name(kind)
+        return folder / f"{kind.replace(':', '-')}.json"
 
     def _region_folder(self, region: str) -> Path | None:
         # A name such as ../../x must not lead out of the cache.
@@ -297,63 +272,45 @@ class Cache:
             self._note(f"the cached file {path} is ignored ({why}) and could not be set aside: {error.strerror}")
 
 
-def _file_name(kind: str) -> str:
-    return f"{kind.replace(':', '-')}.json"
-
-
-def _kind_of(name: str) -> str | None:
-    stem = name.partition(".json")[0]
-    base = next((k for k in TTL_S if stem == k or stem.startswith(f"{k}-")), None)
-    return None if base is None else base + stem[len(base) :].replace("-", ":", 1)
-
-
-def _load(path: Path, region: str, kind: str) -> Stored | None:
+def _load(path: Path, region: str, kind: str) -> Signal | None:
+    """The signal in a file, origin ``cache``; None if another version of deepvm wrote it, a DataError if damaged."""
     try:
-        text = read_text(path)
-    except FileNotFoundError:
-        return None
+        signal = decode(read_text(path))
     except CatalogFormatError as error:
         raise DataError(f"it {error.problems[0].found}") from None
-    stored = decode(text)
-    if stored is not None and (stored.signal.region, stored.signal.kind) != (region, kind):
-        raise DataError(f"it holds {stored.signal.kind} of {stored.signal.region}")
-    return stored
+    if signal is not None and (signal.region, signal.kind) != (region, kind):
+        raise DataError(f"it holds {signal.kind} of {signal.region}")
+    return signal
 
 
-def _is_fresh(stored: Stored, now: datetime) -> bool:
-    return -CLOCK_SKEW <= now - stored.fetched_at < timedelta(seconds=ttl_s(stored.signal.kind))
+def _is_fresh(signal: Signal, now: datetime) -> bool:
+    assert signal.fetched_at is not None
+    return -CLOCK_SKEW <= now - signal.fetched_at < timedelta(seconds=ttl_s(signal.kind))
 
 
-def _entries(region: Path, now: datetime) -> Iterator[Entry]:
-    accounts = [f for f in _folders(region) if f.name.startswith(_ACCOUNT)]
-    for folder in (region, *accounts):
-        account = "" if folder is region else folder.name.removeprefix(_ACCOUNT)
-        with contextlib.suppress(OSError):
-            for path in folder.iterdir():
-                kind = _kind_of(path.name)
-                if kind == FAILURES:
-                    continue
-                if kind is not None and path.name == _file_name(kind):
-                    yield _entry(region.name, kind, path, account, now)
-                elif kind is not None and path.name == f"{_file_name(kind)}.damaged":
-                    yield Entry(region.name, kind, path, account, "damaged", problem="it was set aside")
-
-
-def _entry(region: str, kind: str, path: Path, account: str, now: datetime) -> Entry:
+def _entry(file: Path, cache: Path, now: datetime) -> Entry | None:
+    """What a file is; None if it is none of the cache's, or has just been removed."""
+    region, *accounts, _ = file.relative_to(cache).parts
+    stem, _, ending = file.name.partition(".json")
+    name = next((k for k in KINDS if stem == k or stem.startswith(f"{k}-")), FAILURES)
+    if name == FAILURES or ending not in ("", ".damaged") or not _REGION.fullmatch(region):
+        return None
+    kind = name + stem[len(name) :].replace("-", ":", 1)
+    signal, problem = None, "it was set aside"
     try:
-        stored = _load(path, region, kind)
+        if not ending:
+            signal, problem = _load(file, region, kind), ""
+    except FileNotFoundError:
+        return None
     except DataError as error:
-        return Entry(region, kind, path, account, "damaged", problem=str(error))
-    if stored is None:
-        return Entry(region, kind, path, account, "other version", problem="another version of deepvm wrote it")
-    return Entry(region, kind, path, account, "fresh" if _is_fresh(stored, now) else "expired", stored)
-
-
-def _folders(folder: Path) -> list[Path]:
-    try:
-        return sorted(p for p in folder.iterdir() if p.is_dir())
-    except OSError:
-        return []
+        problem = str(error)
+    state: State = "damaged"
+    if signal is not None:
+        state = "fresh" if _is_fresh(signal, now) else "expired"
+    elif not problem:
+        state, problem = "other version", "another version of deepvm wrote it"
+    account = accounts[0].removeprefix(_ACCOUNT) if accounts else ""
+    return Entry(region, kind, file, account, state, signal, problem)
 
 
 def _sweep(path: Path) -> None:

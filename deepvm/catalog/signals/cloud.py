@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.signal import Provider, Signal
-from deepvm.catalog.signals.snapshot import snapshot, snapshot_regions
 from deepvm.core.cluster.instances import Market
 from deepvm.io.package_data import data_folder
+from deepvm.io.times import parse_time
 
 
 class Region(NamedTuple):
-    """A region and where its name was found.
-
-    Attributes:
-        name: such as ``us-east-1``. where: in words, for the user.
-    """
+    """A region, and where its name was found, in words."""
 
     name: str
     where: str
@@ -29,13 +27,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class QuotaFamily:
-    """The vCPU quotas of one family of types.
-
-    Attributes:
-        name: as in ``InstanceType.quota_family``.
-        on_demand_code, spot_code: the cloud's quota codes, empty where there is none.
-        on_demand_name, spot_name: the cloud's names of the quotas.
-    """
+    """The vCPU quotas of one ``InstanceType.quota_family``: the cloud's codes and names, empty where there is none."""
 
     name: str
     on_demand_code: str
@@ -54,13 +46,9 @@ class QuotaFamily:
 
 @dataclass(frozen=True)
 class Check:
-    """One result of ``deepvm doctor``.
+    """One result of ``deepvm doctor``: what was checked and found, and what to do, if anything.
 
-    Attributes:
-        name: what was checked, such as ``permission ec2:DescribeInstances``.
-        ok: True; False: something that deepvm needs is missing; None: a warning, or it could not be checked.
-        detail: what was found.
-        advice: what to do, empty when nothing.
+    ``ok`` is False where something that deepvm needs is missing, None for a warning or what could not be checked.
     """
 
     name: str
@@ -70,7 +58,7 @@ class Check:
 
 
 class Cloud(ABC):
-    """One cloud. Nothing is loaded, read or sent before a method that needs it is called.
+    """One cloud. Nothing is loaded, read or sent until a method needs it.
 
     Attributes:
         name: of its catalogs and of its folder in ``data/``: ``aws`` gives ``aws-us-east-1``.
@@ -95,8 +83,8 @@ class Cloud(ABC):
         """
 
     @abstractmethod
-    def own_region(self, named: str, profile: str, environ: Mapping[str, str]) -> Region:
-        """The region to use: the named one, else the user's own, else the cloud's default.
+    def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
+        """The region to use where none is named: the user's own, else the cloud's default.
 
         Raises:
             RequestError: what was found cannot be the name of a region.
@@ -124,7 +112,7 @@ class Cloud(ABC):
 
     @abstractmethod
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
-        """Who fetches which kind of signal; the public ones too."""
+        """What fetches each kind of signal, public ones included."""
 
     def public_providers(self) -> Mapping[str, Provider]:
         """Providers that need no credentials."""
@@ -132,7 +120,7 @@ class Cloud(ABC):
 
     @abstractmethod
     def placement_provider(self, profile: str, types: Sequence[str], count: int) -> Provider:
-        """Who scores how likely each zone is to give ``count`` spot VMs of any of some types."""
+        """Scores how likely each zone can give ``count`` spot VMs of any of some types."""
 
     def secrets_of(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """The values in the environment that must never be shown."""
@@ -143,7 +131,7 @@ class Cloud(ABC):
         return ""
 
     def check(self, profile: str, region: str, now: datetime, total_s: float) -> tuple[Check, ...]:
-        """What ``deepvm doctor`` reports; failures are results, and no answer is awaited for more than ``total_s``."""
+        """What ``deepvm doctor`` reports, waiting at most ``total_s`` for an answer; failures are results."""
         return ()
 
     def cache(self, profile: str, environ: Mapping[str, str]) -> Cache:
@@ -157,8 +145,17 @@ class Cloud(ABC):
 
     def snapshot_regions(self) -> tuple[str, ...]:
         """The regions of which a snapshot comes with deepvm, sorted."""
-        return snapshot_regions(self.data)
+        return tuple(sorted(p.stem for p in self.data.glob("*[0-9].json")))
 
     def snapshot(self, region: str) -> Mapping[str, Signal]:
-        """The embedded signals of a region by kind, empty where there are none."""
-        return snapshot(region, self.data)
+        """The embedded signals of a region by kind, origin ``snapshot``; empty where there are none."""
+        return _read_snapshot(self.data / f"{region}.json") if region in self.snapshot_regions() else {}
+
+
+@lru_cache(maxsize=1)
+def _read_snapshot(file: Path) -> Mapping[str, Signal]:
+    document = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        s["kind"]: Signal(s["kind"], file.stem, parse_time(s["observed_at"]), s["source"], s["data"], origin="snapshot")
+        for s in document["signals"]
+    }

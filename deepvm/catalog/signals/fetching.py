@@ -1,20 +1,21 @@
-"""Fetch many signals at once into the cache; failures are independent, and processes share the work."""
+"""Fetch many signals at once into the cache; failures are independent, and processes share the work.
+
+What fails slowly is remembered for five minutes (a negative cache), so that not every command waits for it. Refused
+credentials and permissions are not: they fail fast, and may have been repaired since.
+"""
 
 from __future__ import annotations
 
-import queue
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from typing import Any
 
-from deepvm.catalog.signals.cache import LOCK_WAIT_S, Cache, RegionLock
-from deepvm.catalog.signals.daemon_pool import DaemonPool
-from deepvm.catalog.signals.signal import ADVISOR, Provider, Signal
-from deepvm.catalog.signals.signal_file import form_problem
-from deepvm.catalog.signals.signal_words import listed, title
+from deepvm.catalog.signals.cache import LOCK_WAIT_S, Cache
+from deepvm.catalog.signals.signal import ADVISOR, FAILURES, Provider, Signal, age, form_problem, listed, title, ttl_s
 from deepvm.errors import CloudError, DeepVMError
 
 AT_ONCE = 8
@@ -29,17 +30,15 @@ PUBLIC = frozenset({ADVISOR})
 CREDENTIAL_REASONS = frozenset({"credentials", "expired", "clock"})
 """Reasons of a CloudError that apply to every signal of the account."""
 
+SLOW_REASONS = frozenset({"network", "timeout", "throttled"})
+"""Reasons of a CloudError that are remembered."""
+
 Providers = Callable[[], Mapping[str, Provider]]
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A signal to fetch.
-
-    Attributes:
-        region, kind: which one.
-        anew: fetch it whatever the cache says; what another process fetched during the wait for it is new enough.
-    """
+    """A signal to fetch; ``anew``: even if the cache is fresh, unless another process fetches it meanwhile."""
 
     region: str
     kind: str
@@ -51,9 +50,8 @@ class Outcome:
     """The result of a wish.
 
     Attributes:
-        wish: what was wanted.
         signal: the answer; None if there is none. Its origin is ``cache`` if another process fetched it meanwhile.
-        error: why there is no answer; None beside a missing signal means that nobody could be asked.
+        error: why there is no answer; None beside a missing signal: nobody could be asked.
         seconds: that it took.
     """
 
@@ -70,91 +68,83 @@ def fetch(
     cache: Cache,
     now: datetime,
     progress: Callable[[str], None],
-    lock_wait_s: float = LOCK_WAIT_S,
     give_up_s: float = GIVE_UP_S,
 ) -> tuple[Outcome, ...]:
-    """Fetch signals of one or more regions, and keep them in the cache.
+    """Fetch signals of one or more regions, and keep them, and failures, in the cache.
 
-    An interrupt ends it at once: requests under way finish in the background and are dropped.
+    Its locks let processes that want the same do the work once. An interrupt ends it at once: requests under way finish
+    in the background and are dropped.
 
     Args:
         wishes: what to fetch; each once.
         providers: whom to ask, called only if something is left to ask.
-        cache: where answers are kept; its locks make sure that processes which want the same do the work once.
+        cache: where answers are kept.
         now: the time, UTC.
-        progress: hears a line whenever something has happened; called by this thread only.
-        lock_wait_s: how long to wait for other processes, for all regions together.
-        give_up_s: seconds without a single answer after which what is left counts as failed.
+        progress: gets a line for every event, in this thread.
+        give_up_s: seconds without a single answer after which the rest counts as failed.
 
     Returns:
         One outcome for each wish, in their order. Nothing that a provider does is raised.
     """
     outcomes: dict[Wish, Outcome] = {}
     stamps = {w: cache.stamp(w.region, w.kind) for w in wishes}
-    waiting = Counter(w.region for w in wishes)
+    locks: dict[str, ExitStack] = {}
+
+    def done(outcome: Outcome) -> None:
+        region = outcome.wish.region
+        outcomes[outcome.wish] = outcome
+        if region in locks and all(w in outcomes for w in wishes if w.region == region):
+            locks[region].close()  # whoever waits for one region need not wait for all of them
+
     with ExitStack() as stack:
-        locks = _locks(sorted(waiting), cache, lock_wait_s, progress, stack)
+        end = time.monotonic() + LOCK_WAIT_S
+        # Always in the same order: two processes that want the same two regions must not wait for each other.
+        for region in sorted({w.region for w in wishes}):
+            left_s = max(0.0, end - time.monotonic())
+            wait = f"{region}: another deepvm is fetching it; waiting for that, at most {left_s:.0f} s"
+            lock = cache.lock(region, left_s, partial(progress, wait))
+            if lock is not None:
+                locks[region] = stack.enter_context(lock)
         for wish in wishes:
-            # Only what was written since we looked can spare us the work.
+            # Of what is wanted anew, only what was written since we looked can spare us the work.
             if not wish.anew or cache.stamp(wish.region, wish.kind) != stamps[wish]:
                 kept = cache.read(wish.region, wish.kind, now)
                 if kept is not None and kept.origin == "cache":
-                    outcomes[wish] = Outcome(wish, kept)
-                    _count_down(wish.region, waiting, locks)
+                    done(Outcome(wish, kept))
         left = [w for w in wishes if w not in outcomes]
         # Closed by hand: a traceback may keep the generator alive, and its threads at work, after an interrupt.
-        asking = stack.enter_context(closing(_ask(left, providers, now, progress, give_up_s)))
-        for outcome in asking:
+        for outcome in stack.enter_context(closing(_ask(left, providers, now, progress, give_up_s))):
+            what = f"{outcome.wish.region}: {title(outcome.wish.kind)}"
             if outcome.signal is not None:
                 cache.write(outcome.signal, now)
-            if outcome.signal is not None or outcome.error is not None:
-                progress(_line(outcome))
-            outcomes[outcome.wish] = outcome
-            _count_down(outcome.wish.region, waiting, locks)
-    return tuple(outcomes[w] for w in wishes)
-
-
-def _locks(
-    regions: Sequence[str], cache: Cache, wait_s: float, progress: Callable[[str], None], stack: ExitStack
-) -> Mapping[str, RegionLock]:
-    # Always in the same order: two processes that want the same two regions must not wait for each other.
-    end = time.monotonic() + wait_s
-    locks = {}
-    for region in regions:
-        left = max(0.0, end - time.monotonic())
-        wait = f"{region}: another deepvm is fetching it; waiting for that, at most {left:.0f} s"
-        locks[region] = stack.enter_context(cache.lock(region, left, lambda wait=wait: progress(wait)))  # type: ignore[misc]
-    return locks
-
-
-def _count_down(region: str, waiting: Counter[str], locks: Mapping[str, RegionLock]) -> None:
-    # Whoever waits for one region need not wait for all of them.
-    waiting[region] -= 1
-    if not waiting[region]:
-        locks[region].release()
+                progress(f"{what} fetched ({outcome.seconds:.1f} s)")
+            elif outcome.error is not None:
+                progress(f"{what} failed ({outcome.seconds:.1f} s)")
+            done(outcome)
+    found = tuple(outcomes[w] for w in wishes)
+    remember_failures(cache, found, now)
+    return found
 
 
 def _ask(
     wishes: Sequence[Wish], providers: Providers, now: datetime, progress: Callable[[str], None], give_up_s: float
 ) -> Generator[Outcome, None, None]:
+    """Outcomes in the order in which they come."""
+    from concurrent.futures import FIRST_COMPLETED, wait
+
+    from deepvm.catalog.signals.daemon_pool import run_in_daemons
+
     if not wishes:
         return
     try:
         asked = providers()
-    except CloudError as error:
-        yield from (Outcome(w, None, error) for w in wishes)
+    except CloudError as failure:
+        yield from (Outcome(w, None, failure) for w in wishes)
         return
-    nobody = [w for w in wishes if w.kind not in asked]
-    yield from (Outcome(w, None) for w in nobody)
+    yield from (Outcome(w, None) for w in wishes if w.kind not in asked)
     wishes = [w for w in wishes if w.kind in asked]
     for region in dict.fromkeys(w.region for w in wishes):
         progress(f"{region}: fetching {listed(title(w.kind) for w in wishes if w.region == region)}")
-    yield from _at_once(wishes, asked, now, give_up_s)
-
-
-def _at_once(
-    wishes: Sequence[Wish], asked: Mapping[str, Provider], now: datetime, give_up_s: float
-) -> Generator[Outcome, None, None]:
     refusals = dict[str, CloudError]()
 
     def ask(wish: Wish) -> Outcome:
@@ -164,13 +154,16 @@ def _at_once(
             refusals[wish.region] = outcome.error  # the rest would be refused alike, each after its own tries
         return outcome
 
-    left = set(wishes)
-    with closing(DaemonPool(ask, wishes, AT_ONCE, "fetch")) as pool, suppress(queue.Empty):
-        while left:
-            outcome = pool.next(give_up_s).result()
-            left.discard(outcome.wish)
-            yield outcome
-    for wish in sorted(left, key=wishes.index):
+    left = dict(zip(run_in_daemons(ask, wishes, AT_ONCE, "fetch"), wishes, strict=True))
+    try:
+        while left and (answered := wait(left, give_up_s, FIRST_COMPLETED).done):
+            for future in answered:
+                del left[future]
+                yield future.result()
+    finally:
+        for future in left:
+            future.cancel()
+    for wish in left.values():
         detail = f"no answer within {give_up_s:.0f} s"
         error = CloudError(f"{title(wish.kind)} of {wish.region}", "timeout", detail, "try again later")
         yield Outcome(wish, None, error, give_up_s)
@@ -198,8 +191,33 @@ def _fetched(wish: Wish, provider: Provider, now: datetime) -> Outcome:
     return Outcome(wish, signal, error, time.monotonic() - start)
 
 
-def _line(outcome: Outcome) -> str:
-    what = f"{outcome.wish.region}: {title(outcome.wish.kind)}"
-    if outcome.signal is None:
-        return f"{what} failed ({outcome.seconds:.1f} s)"
-    return f"{what} fetched ({outcome.seconds:.1f} s)"
+def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, CloudError]:
+    """The kinds of a region that failed within the last five minutes, with their errors."""
+    found = {}
+    for kind, said in _kept_failures(cache, region, now).items():
+        failed_at = datetime.fromtimestamp(said["at"], now.tzinfo)
+        if 0 <= (now - failed_at).total_seconds() < ttl_s(FAILURES):
+            ago = f"that was {age(failed_at, now)} ago, and 'deepvm catalog refresh' asks again now"
+            found[kind] = CloudError(said["what"], said["why"], f"{said['detail']}; {ago}", said["advice"])
+    return found
+
+
+def remember_failures(cache: Cache, outcomes: Sequence[Outcome], now: datetime) -> None:
+    """Keep new failures, drop those of what has been fetched since."""
+    for region in dict.fromkeys(o.wish.region for o in outcomes):
+        before = _kept_failures(cache, region, now)
+        after = dict(before)
+        for outcome in (o for o in outcomes if o.wish.region == region):
+            error, kind = outcome.error, outcome.wish.kind
+            if error is not None and error.why in SLOW_REASONS:
+                said = {"what": error.what, "why": error.why, "detail": error.detail, "advice": error.advice}
+                after[kind] = said | {"at": int(now.timestamp())}
+            elif outcome.signal is not None:
+                after.pop(kind, None)
+        if after != before:
+            cache.write(Signal(FAILURES, region, now, "deepvm", after), now)
+
+
+def _kept_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, Mapping[str, Any]]:
+    kept = cache.read(region, FAILURES, now)
+    return kept.data if kept is not None and kept.origin == "cache" else {}

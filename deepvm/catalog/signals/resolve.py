@@ -5,35 +5,44 @@ Signals are resolved independently. Notes, short sentences for a person, say wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
 
-from deepvm.catalog.signals.cache import LOCK_WAIT_S, Cache
-from deepvm.catalog.signals.fetching import CREDENTIAL_REASONS, GIVE_UP_S, Outcome, Providers, Wish, fetch
-from deepvm.catalog.signals.negative_cache import recent_failures, remember_failures
-from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, PLACEMENT, SPECS, SPOT, Signal
-from deepvm.catalog.signals.signal_words import age, listed, reason, title
+from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.fetching import (
+    CREDENTIAL_REASONS,
+    GIVE_UP_S,
+    SLOW_REASONS,
+    Outcome,
+    Providers,
+    Wish,
+    fetch,
+    recent_failures,
+)
+from deepvm.catalog.signals.signal import (
+    HISTORY,
+    ON_DEMAND,
+    PLACEMENT,
+    SPECS,
+    SPOT,
+    Signal,
+    age,
+    base,
+    listed,
+    reason,
+    title,
+)
 from deepvm.errors import CloudError
 
 _PRICES = frozenset({ON_DEMAND, SPOT, HISTORY})
 _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
 # Reasons that signals share: one line for all of them, with the details of the first.
-_ALIKE = CREDENTIAL_REASONS | {"network", "timeout", "throttled"}
+_ALIKE = CREDENTIAL_REASONS | SLOW_REASONS
 _ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region", "throttled"}
-
 
 PATIENCE_S = 60.0
 """Seconds without any answer after which ``auto`` uses what is at hand."""
-
-
-class Mode(str, Enum):
-    """How prices are to be had."""
-
-    AUTO = "auto"
-    LIVE = "live"
-    SNAPSHOT = "snapshot"
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,7 @@ class Resolved:
 def resolve_regions(
     regions: Sequence[str],
     kinds: Sequence[str],
-    mode: Mode,
+    mode: str,
     *,
     cache: Cache,
     providers: Providers | None,
@@ -62,22 +71,20 @@ def resolve_regions(
     now: datetime,
     progress: Callable[[str], None] = lambda _: None,
     not_asked: str = "",
-    lock_wait_s: float = LOCK_WAIT_S,
 ) -> Mapping[str, Resolved | CloudError]:
     """Get signals: ``auto`` and ``live`` fetch what is not fresh, all regions at once; ``snapshot`` reads nothing else.
 
     Args:
-        regions: such as ``us-east-1``; duplicates count once.
+        regions: duplicates count once.
         kinds: what is wanted of each.
-        mode: ``live`` fetches prices anew even if the cache is fresh.
-        cache: read first, written with what was fetched; untouched by ``snapshot``.
-        providers: makes those to ask, called only if something must be fetched; None if nobody may be asked. A kind
-            without a provider is not asked for.
-        snapshot: the signals of a region that came with deepvm, by kind; called only if they are needed.
+        mode: ``auto``, ``live`` (fetches prices anew even if the cache is fresh) or ``snapshot``.
+        cache: untouched by ``snapshot``.
+        providers: whom to ask, called only if something must be fetched; None if nobody may be asked. A kind without a
+            provider is not asked for.
+        snapshot: the embedded signals of a region by kind, called only if they are needed.
         now: the time, UTC.
-        progress: hears a line whenever something has happened.
+        progress: gets a line for every event.
         not_asked: why nobody is asked (``no AWS credentials were found``), for a note; empty for no note about it.
-        lock_wait_s: how long to wait for other processes that fetch the same.
 
     Returns:
         For each region its signals; or, in ``live``, why not all of its prices are live. A note that concerns several
@@ -87,52 +94,71 @@ def resolve_regions(
         RequestError: not the name of a region.
     """
     regions, kinds = list(dict.fromkeys(regions)), list(dict.fromkeys(kinds))
-    if mode is Mode.SNAPSHOT or not regions:
-        return {r: Resolved(_only(kinds, snapshot(r))) for r in regions}
-    kept = {r: _from_cache(r, kinds, cache, now) for r in regions}
-    anew = {k for k in kinds if mode is Mode.LIVE and _is_price(k)}
-    wishes = [Wish(r, k, k in anew) for r in regions for k in kinds if k in anew or _is_stale(kept[r].get(k))]
+    if mode == "snapshot" or not regions:
+        embedded = {r: snapshot(r) for r in regions}
+        return {r: Resolved({k: here[k] for k in kinds if k in here}) for r, here in embedded.items()}
+    kept = {(r, k): s for r in regions for k in kinds if (s := cache.read(r, k, now)) is not None}
+    fresh = {place for place, signal in kept.items() if signal.origin == "cache"}
+    anew = {k for k in kinds if mode == "live" and base(k) in _PRICES}
+    wishes = [Wish(r, k, k in anew) for r in regions for k in kinds if k in anew or (r, k) not in fresh]
     outcomes: tuple[Outcome, ...] = ()
     if providers is not None and wishes:
-        known = {r: recent_failures(cache, r, now) for r in regions} if mode is Mode.AUTO else {}
-        spared = [Outcome(w, None, known[w.region][w.kind]) for w in wishes if w.kind in known.get(w.region, {})]
-        asked = [w for w in wishes if w.kind not in known.get(w.region, {})]
-        limits = {"lock_wait_s": lock_wait_s, "give_up_s": PATIENCE_S if mode is Mode.AUTO else GIVE_UP_S}
-        fetched_now = fetch(asked, providers, cache=cache, now=now, progress=progress, **limits) if asked else ()
-        remember_failures(cache, fetched_now, now)
-        outcomes = (*fetched_now, *spared)
+        known = {r: recent_failures(cache, r, now) if mode == "auto" else {} for r in regions}
+        outcomes = tuple(Outcome(w, None, known[w.region][w.kind]) for w in wishes if w.kind in known[w.region])
+        asked = [w for w in wishes if w.kind not in known[w.region]]
+        give_up_s = PATIENCE_S if mode == "auto" else GIVE_UP_S
+        if asked:
+            answered = fetch(asked, providers, cache=cache, now=now, progress=progress, give_up_s=give_up_s)
+            outcomes = (*answered, *outcomes)
     failed: dict[str, CloudError] = {}
-    if mode is Mode.LIVE:
-        failed = {r: e for r in regions if (e := _no_live(r, wishes, outcomes, not_asked)) is not None}
-    found = {r: {k: s for k, s in kept[r].items() if not _is_stale(s)} for r in regions}
+    if mode == "live":
+        failed = {r: e for r in regions if (e := _not_live(r, wishes, outcomes, not_asked)) is not None}
+    found = {r: {k: kept[r, k] for k in kinds if (r, k) in fresh} for r in regions}
     instead: dict[Wish, Signal | None] = {}
     fetched = {o.wish: o.signal for o in outcomes if o.signal is not None}
     for wish in wishes:
         signal = fetched.get(wish)
         if signal is None and wish.region not in failed:
-            signal = _second_best(kept[wish.region].get(wish.kind), snapshot(wish.region).get(wish.kind), now)
+            old = kept.get((wish.region, wish.kind))
+            signal = _second_best(old, snapshot(wish.region).get(wish.kind), now)
             instead[wish] = signal
         if signal is not None:
             found[wish.region][wish.kind] = signal
+    notes = _notes(regions, outcomes, instead, not_asked, now)
+    # What went wrong with the cache concerns no region of its own.
+    notes[next((r for r in regions if r not in failed), regions[0])].extend(cache.take_notes())
+    failures = {r: {o.wish.kind: o.error for o in outcomes if o.wish.region == r and o.error} for r in regions}
+    return {r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r]), failures[r]) for r in regions}
+
+
+def _second_best(kept: Signal | None, snapshot: Signal | None, now: datetime) -> Signal | None:
+    """What stands in for a signal that was not fetched."""
+    if kept is None:
+        return snapshot
+    if base(kept.kind) == PLACEMENT and kept.origin != "cache":
+        return None  # a score tells what capacity is there now; an old one misleads
+    # A cache that is older than the snapshot knows nothing that the snapshot does not know better.
+    return snapshot if snapshot is not None and kept.observed_at < snapshot.observed_at <= now else kept
+
+
+def _notes(
+    regions: Sequence[str],
+    outcomes: Sequence[Outcome],
+    instead: Mapping[Wish, Signal | None],
+    not_asked: str,
+    now: datetime,
+) -> dict[str, list[str]]:
+    """Which signals failed or nobody was asked for, and what stands in for them, by region."""
     notes: dict[str, list[str]] = {r: [] for r in regions}
     for group in grouped([o for o in outcomes if o.wish in instead]):
         parts = [describe_failure(group), _used([o.wish for o in group], instead, now), advice_of(group)]
         notes[group[0].wish.region].append("; ".join(p for p in parts if p))
-    missed = _missed(outcomes, instead)
+    asked = {o.wish for o in outcomes if o.error is not None or o.signal is not None}
+    # Without AWS there are no quotas and no zones, which is no news; prices and specifications cannot be done without.
+    missed = [w for w in instead if w not in asked and (instead[w] is not None or w.kind in _ALWAYS_NEEDED)]
     if missed and not_asked:
-        used = _used(missed, instead, now)
-        # Where several things stand in, each is said with its signals; one alone would be read as if for all of them.
-        which = "" if used.startswith(_SEVERAL) else f"{_which(missed)}: "
-        notes[missed[0].region].append(f"{which}{not_asked}; {used}")
-    # What went wrong with the cache concerns no region of its own.
-    notes[next((r for r in regions if r not in failed), regions[0])].extend(cache.take_notes())
-    return {
-        r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r]), _failures(r, outcomes)) for r in regions
-    }
-
-
-def _failures(region: str, outcomes: Sequence[Outcome]) -> dict[str, CloudError]:
-    return {o.wish.kind: o.error for o in outcomes if o.wish.region == region and o.error is not None}
+        notes[missed[0].region].append(f"{_which(missed)}: {not_asked}; {_used(missed, instead, now)}")
+    return notes
 
 
 def describe_failure(failed: Sequence[Outcome]) -> str:
@@ -161,34 +187,21 @@ def advice_of(failed: Sequence[Outcome]) -> str:
     return error.advice if error is not None and error.why in _ADVICE_HELPS else ""
 
 
-def _missed(outcomes: Sequence[Outcome], instead: Mapping[Wish, Signal | None]) -> list[Wish]:
-    """What nobody was asked for, as far as it matters."""
-    asked = {o.wish for o in outcomes if o.error is not None or o.signal is not None}
-    # Without AWS there are no quotas and no zones, which is no news; prices and specifications cannot be done without.
-    return [w for w in instead if w not in asked and (instead[w] is not None or w.kind in _ALWAYS_NEEDED)]
-
-
-_SEVERAL = "used instead"
-
-
 def _used(wishes: Sequence[Wish], instead: Mapping[Wish, Signal | None], now: datetime) -> str:
     """What stands in for signals that could not be fetched: ``the cache of 2 h ago is used``."""
     groups: dict[str, list[Wish]] = {}
     for wish in wishes:
         signal = instead[wish]
-        if signal is None:
-            words = "nothing"
-        elif signal.origin == "snapshot":
-            words = f"the snapshot of {signal.observed_at:%Y-%m-%d}"
-        else:
-            words = f"the cache of {age(signal.observed_at, now)} ago"
+        words = ""
+        if signal is not None:
+            old = f"cache of {age(signal.observed_at, now)} ago"
+            words = f"snapshot of {signal.observed_at:%Y-%m-%d}" if signal.origin == "snapshot" else old
         groups.setdefault(words, []).append(wish)
     if len(groups) == 1:
         (words,) = groups
-        return "going on without them" if words == "nothing" else f"{words} is used"
-    parts = [f"{words} for {_which(ws)}" for words, ws in groups.items() if words != "nothing"]
-    lost = f"; going on without {_which(groups['nothing'])}" if "nothing" in groups else ""
-    return f"{_SEVERAL}: {', '.join(parts)}{lost}"
+        return f"the {words} is used" if words else "going on without them"
+    used = [f"the {words} is used for {_which(group)}" for words, group in groups.items() if words]
+    return "; ".join([*used, *(f"going on without {_which(groups[w])}" for w in groups if not w)])
 
 
 def _which(wishes: Sequence[Wish]) -> str:
@@ -202,50 +215,19 @@ def _which(wishes: Sequence[Wish]) -> str:
     return "; ".join(f"{titles} of {listed(regions)}" for titles, regions in by_kinds.items())
 
 
-def _no_live(region: str, wishes: Sequence[Wish], outcomes: Sequence[Outcome], not_asked: str) -> CloudError | None:
+def _not_live(region: str, wishes: Sequence[Wish], outcomes: Sequence[Outcome], not_asked: str) -> CloudError | None:
     """Why ``live`` cannot keep its word for a region: credentials that do not work, or a price that is not live."""
     if not any(w.region == region for w in wishes):
         return None
     here = [o for o in outcomes if o.wish.region == region]
-    for error in (o.error for o in here if o.error is not None):
-        if error.why in CREDENTIAL_REASONS:
-            return _not_live(region, error)
-    decisive = [o for o in here if _is_price(o.wish.kind)] or here
-    if decisive and all(o.signal is not None for o in decisive):
+    decisive = [o for o in here if base(o.wish.kind) in _PRICES] or here
+    errors = [o.error for o in here if o.error and o.error.why in CREDENTIAL_REASONS]
+    if not errors and decisive and all(o.signal is not None for o in decisive):
         return None
-    nobody = CloudError(
-        "AWS", "credentials", not_asked or "AWS was not asked", "run 'aws configure', or set AWS_PROFILE"
-    )
-    return _not_live(region, next((o.error for o in decisive if o.error is not None), nobody))
-
-
-def _not_live(region: str, error: CloudError) -> CloudError:
+    errors += [o.error for o in decisive if o.error]
+    nobody = not_asked or "AWS was not asked"
+    errors.append(CloudError("AWS", "credentials", nobody, "run 'aws configure', or set AWS_PROFILE"))
+    error = errors[0]
     detail = f"{reason(error.why)} ({error.what}: {error.detail})"
     advice = f"{error.advice}; --prices auto goes on with older prices"
     return CloudError(f"live prices of {region}", error.why, detail, advice)
-
-
-def _from_cache(region: str, kinds: Collection[str], cache: Cache, now: datetime) -> dict[str, Signal]:
-    found = {k: cache.read(region, k, now) for k in kinds}
-    return {k: s for k, s in found.items() if s is not None}
-
-
-def _second_best(kept: Signal | None, snapshot: Signal | None, now: datetime) -> Signal | None:
-    if kept is not None and kept.kind.partition(":")[0] == PLACEMENT and _is_stale(kept):
-        return None  # a score tells what capacity is there now; an old one misleads
-    if kept is None:
-        return snapshot
-    # A cache that is older than the snapshot knows nothing that the snapshot does not know better.
-    return snapshot if snapshot is not None and kept.observed_at < snapshot.observed_at <= now else kept
-
-
-def _only(kinds: Sequence[str], signals: Mapping[str, Signal]) -> dict[str, Signal]:
-    return {k: signals[k] for k in kinds if k in signals}
-
-
-def _is_stale(signal: Signal | None) -> bool:
-    return signal is None or signal.origin != "cache"
-
-
-def _is_price(kind: str) -> bool:
-    return kind.partition(":")[0] in _PRICES

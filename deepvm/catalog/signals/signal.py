@@ -6,42 +6,93 @@ Signals are fetched and cached independently: one that fails never fails the run
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 SPECS, OFFERINGS, ZONES = "specs", "offerings", "zones"
 ON_DEMAND, SPOT, HISTORY = "on-demand", "spot", "history"
 ADVISOR, QUOTAS, PLACEMENT = "advisor", "quotas", "placement"
 FAILURES = "failures"
-"""Recent failures, see :mod:`deepvm.catalog.signals.negative_cache`; never fetched."""
+"""Recent failures, see :func:`deepvm.catalog.signals.fetching.recent_failures`; never fetched."""
 
 MOST_HISTORY_DAYS = 90
 """AWS keeps spot prices for so long."""
 
-HOUR, DAY = 3600, 86_400
-TTL_S = {
-    SPECS: 7 * DAY,
-    OFFERINGS: 7 * DAY,
-    ZONES: 7 * DAY,
-    ON_DEMAND: DAY,
-    SPOT: HOUR,
-    HISTORY: HOUR,
-    ADVISOR: DAY,
-    QUOTAS: DAY,
-    PLACEMENT: 600,
-    FAILURES: 300,
-}
-"""Seconds for which a signal counts as fresh."""
+_HOUR, _DAY = 3600, 86_400
 
-ACCOUNT_BOUND = frozenset({ZONES, QUOTAS, PLACEMENT, FAILURES})
-"""Kinds that differ between accounts: AWS shuffles the names of zones for each, and quotas are an account's."""
+
+class Kind(NamedTuple):
+    """What the signals of one kind have in common.
+
+    Attributes:
+        ttl_s: seconds for which they count as fresh.
+        data, entry: the types of their data and of each entry there.
+        of_account: whether accounts differ: AWS shuffles the names of zones for each, and quotas are an account's.
+        may_be_empty: whether nothing is an answer.
+    """
+
+    title: str
+    ttl_s: int
+    data: type[Any] = dict
+    entry: type[Any] = dict
+    of_account: bool = False
+    may_be_empty: bool = False
+
+
+KINDS = {
+    SPECS: Kind("specifications", 7 * _DAY),
+    OFFERINGS: Kind("offerings", 7 * _DAY, entry=list),
+    ZONES: Kind("zones", 7 * _DAY, entry=str, of_account=True),
+    ON_DEMAND: Kind("on-demand prices", _DAY, entry=str),
+    SPOT: Kind("spot prices", _HOUR),
+    HISTORY: Kind("past spot prices", _HOUR, may_be_empty=True),
+    ADVISOR: Kind("interruption rates", _DAY, entry=int, may_be_empty=True),
+    QUOTAS: Kind("quotas", _DAY, data=list, of_account=True, may_be_empty=True),
+    PLACEMENT: Kind("placement scores", 600, data=list, of_account=True, may_be_empty=True),
+    FAILURES: Kind("failures", 300, of_account=True, may_be_empty=True),
+}
+
+_REASONS = {
+    "credentials": "AWS credentials do not work",
+    "expired": "the AWS session has expired",
+    "permission": "AWS does not permit it",
+    "region": "the account cannot use the region",
+    "clock": "the clock of this machine is wrong",
+    "throttled": "AWS asks for fewer requests",
+    "timeout": "no answer in time",
+    "network": "the source cannot be reached",
+    "reply": "the answer cannot be used",
+}
+
+
+def base(kind: str) -> str:
+    """A kind without the parameter that it may carry: ``history`` of ``history:30``."""
+    return kind.partition(":")[0]
 
 
 def ttl_s(kind: str) -> int:
-    """Seconds for which a kind counts as fresh; a kind may carry a parameter behind a colon (``history:30``)."""
-    return TTL_S[kind.partition(":")[0]]
+    """Seconds for which a signal of a kind counts as fresh."""
+    return KINDS[base(kind)].ttl_s
+
+
+def title(kind: str) -> str:
+    """What people call a kind of signal: ``spot prices``."""
+    days = f" of {kind.partition(':')[2]} days" if base(kind) == HISTORY and ":" in kind else ""
+    return f"{KINDS[base(kind)].title}{days}"
+
+
+def form_problem(kind: str, data: Any) -> str:
+    """What is wrong with the outermost form of a kind's data, in a few words; empty if nothing is."""
+    form = KINDS[base(kind)]
+    if type(data) is not form.data:
+        return f"{type(data).__name__} in place of {form.data.__name__}"
+    entries = list(data.values()) if form.data is dict else data
+    # type() and not isinstance(): a boolean is no band of the advisor.
+    if not all(type(e) is form.entry for e in entries) or (form.data is dict and not all(type(k) is str for k in data)):
+        return f"an entry is no {form.entry.__name__}"
+    return "" if data or form.may_be_empty else "it is empty"
 
 
 @dataclass(frozen=True)
@@ -49,13 +100,14 @@ class Signal:
     """One kind of fact about one region.
 
     Attributes:
-        kind: one of this module's constants; ``history:30`` carries its days, ``placement:9-1a2b3c4d`` its question.
+        kind: a key of ``KINDS``; ``history:30`` carries its days, ``placement:9-1a2b3c4d`` its question.
         region: the provider's region, such as ``us-east-1``.
         observed_at: when the source said so, in UTC.
         source: who said so, in words.
         data: the facts, plain JSON; the form of each kind is below.
         refused: rows that could not be trusted, counted by reason (``zero price``).
         origin: ``live``, ``cache``, ``expired`` (a cache past its time) or ``snapshot`` (came with deepvm).
+        fetched_at: when it was written to the cache, UTC; None if it does not come from there.
 
     Forms of ``data`` (prices are decimal texts in $/h, exact, at most six decimals, rounded up):
 
@@ -80,6 +132,16 @@ class Signal:
     data: Any
     refused: Mapping[str, int] = field(default_factory=dict)
     origin: str = "live"
+    fetched_at: datetime | None = field(default=None, compare=False)
+
+    @property
+    def rows(self) -> int:
+        """How many facts it holds: types or zones; for spot prices and history, prices."""
+        if base(self.kind) == SPOT:
+            return sum(len(zones) for zones in self.data.values())
+        if base(self.kind) == HISTORY:
+            return sum(len(points) for zones in self.data.values() for points in zones.values())
+        return len(self.data)
 
 
 class Provider(ABC):
@@ -102,3 +164,24 @@ class Provider(ABC):
         Raises:
             CloudError: no answer, or none that can be used; partial answers are never returned.
         """
+
+
+def reason(why: str) -> str:
+    """What a :class:`deepvm.errors.CloudError`'s ``why`` means, in a few words."""
+    return _REASONS.get(why, why)
+
+
+def age(then: datetime, now: datetime) -> str:
+    """How old something is, rounded down: ``12 s``, ``5 min``, ``2 h``, ``3 d``; the future counts as now."""
+    seconds = max(0, int((now - then).total_seconds()))
+    for unit, length in (("d", _DAY), ("h", _HOUR), ("min", 60)):
+        # From two of a unit on: "1 d" would hide whether 25 or 47 hours have passed.
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def listed(words: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

@@ -15,46 +15,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from deepvm.catalog.signals import signal as provider
-from deepvm.catalog.signals.signal import Signal
+from deepvm.catalog.signals.signal import Signal, form_problem
 from deepvm.errors import DataError
 
 SCHEMA_VERSION = "deepvm.signal/1"
 
-_VERSION = re.compile(r'\{"schema_version":"deepvm\.signal/(\d{1,9})"', re.ASCII)
-_FIRST_LINE = re.compile(r'\{"schema_version":"deepvm\.signal/1","sha256":"([0-9a-f]{64})",\n', re.ASCII)
-
-_FORMS: dict[str, tuple[type[Any], type[Any]]] = {
-    # kind: what its data is, and what each of its entries is
-    provider.SPECS: (dict, dict),
-    provider.OFFERINGS: (dict, list),
-    provider.ZONES: (dict, str),
-    provider.ON_DEMAND: (dict, str),
-    provider.SPOT: (dict, dict),
-    provider.HISTORY: (dict, dict),
-    provider.ADVISOR: (dict, int),
-    provider.QUOTAS: (list, dict),
-    provider.PLACEMENT: (list, dict),
-    provider.FAILURES: (dict, dict),
-}
-_NEVER_EMPTY = frozenset({provider.SPECS, provider.OFFERINGS, provider.ZONES, provider.ON_DEMAND, provider.SPOT})
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A signal as a file holds it.
-
-    Attributes:
-        signal: the facts, with origin ``cache``.
-        fetched_at: when they were fetched, UTC; the signal's own ``observed_at`` may be older.
-    """
-
-    signal: Signal
-    fetched_at: datetime
+_FIRST_LINE = re.compile(r'\{"schema_version":"deepvm\.signal/(\d{1,9})"(?:,"sha256":"([0-9a-f]{64})",\n)?', re.ASCII)
 
 
 def encode(signal: Signal, fetched_at: datetime) -> bytes:
@@ -67,8 +36,8 @@ def encode(signal: Signal, fetched_at: datetime) -> bytes:
     head = {
         "kind": signal.kind,
         "region": signal.region,
-        "fetched_at": _utc(fetched_at).isoformat(),
-        "observed_at": _utc(signal.observed_at).isoformat(),
+        "fetched_at": _utc(fetched_at),
+        "observed_at": _utc(signal.observed_at),
         "source": signal.source,
         "refused": dict(signal.refused),
     }
@@ -77,60 +46,32 @@ def encode(signal: Signal, fetched_at: datetime) -> bytes:
     return first.encode() + sealed
 
 
-def decode(text: str) -> Stored | None:
-    """Read a file; None if another version of deepvm wrote it in a form of its own.
+def decode(text: str) -> Signal | None:
+    """Read a file, with origin ``cache``; None if another version of deepvm wrote it in a form of its own.
 
     Raises:
         DataError: not what :func:`encode` wrote; the message says in a few words why.
     """
-    version = _VERSION.match(text)
-    if version is not None and int(version[1]) != 1:
-        return None
     first = _FIRST_LINE.match(text)
-    if first is None:
+    if first is not None and int(first[1]) != 1:
+        return None
+    if first is None or first[2] is None:
         raise DataError("it is no cached signal")
     sealed = text[first.end() :]
-    try:
-        right = hashlib.sha256(sealed.encode()).hexdigest() == first[1]
-    except UnicodeEncodeError:
-        right = False
-    if not right:
+    if hashlib.sha256(sealed.encode()).hexdigest() != first[2]:
         raise DataError("its bytes do not match its sha256")
     try:
         document = json.loads("{" + sealed)
-        return Stored(_signal(document), _time(document["fetched_at"]))
+        kind, refused = document["kind"], document["refused"]
+        texts = (kind, document["region"], document["source"])
+        if not all(type(t) is str for t in texts) or not all(type(n) is int for n in refused.values()):
+            raise ValueError("head")
+        if form_problem(kind, document["data"]):
+            raise ValueError("data")
+        observed_at, fetched_at = _time(document["observed_at"]), _time(document["fetched_at"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"its content has another form ({type(error).__name__})") from None
-
-
-def form_problem(kind: str, data: Any) -> str:
-    """What is wrong with the outermost form of a kind's data, in a few words; empty if nothing is."""
-    outer, inner = _FORMS[kind.partition(":")[0]]
-    if type(data) is not outer:
-        return f"{type(data).__name__} in place of {outer.__name__}"
-    entries: list[Any] = list(data.values()) if outer is dict else data
-    # type() and not isinstance(): a boolean is no band of the advisor.
-    if not all(type(e) is inner for e in entries) or (outer is dict and not all(type(k) is str for k in data)):
-        return f"an entry is no {inner.__name__}"
-    return "it is empty" if not data and kind in _NEVER_EMPTY else ""
-
-
-def _signal(document: Any) -> Signal:
-    kind, refused = document["kind"], document["refused"]
-    texts = (kind, document["region"], document["source"])
-    if not all(type(t) is str for t in texts) or not all(type(n) is int for n in refused.values()):
-        raise ValueError("head")
-    if form_problem(kind, document["data"]):
-        raise ValueError("data")
-    return Signal(
-        kind=kind,
-        region=document["region"],
-        observed_at=_time(document["observed_at"]),
-        source=document["source"],
-        data=document["data"],
-        refused=refused,
-        origin="cache",
-    )
+    return Signal(*texts[:2], observed_at, texts[2], document["data"], refused, "cache", fetched_at)
 
 
 def _canonical(value: Any) -> str:
@@ -138,10 +79,10 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True)
 
 
-def _utc(moment: datetime) -> datetime:
+def _utc(moment: datetime) -> str:
     if moment.tzinfo is None:
         raise ValueError(f"{moment} has no time zone")
-    return moment.astimezone(timezone.utc)
+    return moment.astimezone(timezone.utc).isoformat()
 
 
 def _time(text: str) -> datetime:

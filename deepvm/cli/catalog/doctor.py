@@ -40,7 +40,7 @@ def doctor(
     Every check is a small read-only request; nothing is started or changed. Exit code 0 when nothing failed, else 5.
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
-    from deepvm.catalog.signals.cloud import Check
+    from deepvm.catalog.signals.cloud import Check, Region
 
     if iam:
         sys.stdout.write(DEFAULT_CLOUD.policy())
@@ -49,7 +49,8 @@ def doctor(
 
     # "all" is meant for prices; one look at the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region if r not in ("", "all"))
-    regions = [DEFAULT_CLOUD.own_region(r, profile, os.environ) for r in named or [""]]
+    regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]
+    regions = regions or [DEFAULT_CLOUD.own_region(profile, os.environ)]
     found = [_check_cache()]
     for asked in regions:
         note(f"asking AWS about {asked.name}" + ("" if named else f" ({asked.where})"))

@@ -51,7 +51,6 @@ def refresh(
 
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.signals.fetching import Wish, fetch
-    from deepvm.catalog.signals.negative_cache import remember_failures
     from deepvm.errors import DataError, RequestError
     from deepvm.reports.prices.signals import print_outcomes
 
@@ -66,7 +65,6 @@ def refresh(
     providers = partial(CLOUD.providers, kinds, profile) if may_ask else CLOUD.public_providers
     outcomes = fetch(wishes, providers, cache=cache, now=now, progress=say)
     outcomes = tuple(_explained(o) for o in outcomes)
-    remember_failures(cache, outcomes, now)
     print_outcomes(outcomes, now)
     notes = cache.take_notes()
     for text in notes if cache.keeps else notes[1:]:
@@ -140,7 +138,7 @@ def _regions(named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ..
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
 
     if not named:
-        own = CLOUD.own_region("", profile, os.environ)
+        own = CLOUD.own_region(profile, os.environ)
         say(f"region {own.name} ({own.where})")
         return (own.name,)
     found = [CLOUD.check_region(name) for name in named if name != ALL]
@@ -155,7 +153,7 @@ def _explained(outcome: Outcome) -> Outcome:
     """A signal that was not asked for lacks credentials."""
     from dataclasses import replace
 
-    from deepvm.catalog.signals.signal_words import title
+    from deepvm.catalog.signals.signal import title
 
     if outcome.signal is not None or outcome.error is not None:
         return outcome
@@ -177,7 +175,7 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
     """
     from deepvm.catalog.signals.fetching import PUBLIC
     from deepvm.catalog.signals.resolve import advice_of, describe_failure, grouped
-    from deepvm.catalog.signals.signal_words import listed
+    from deepvm.catalog.signals.signal import listed
     from deepvm.errors import CloudError
 
     without = []

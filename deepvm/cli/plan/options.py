@@ -12,7 +12,7 @@ from deepvm.cli.option_dataclass import field_name
 from deepvm.cli.output import note
 
 if TYPE_CHECKING:
-    from deepvm.catalog.market.live import MarketRequest
+    from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.core.cluster.instances import Catalog
     from deepvm.core.preemption.job import Job
     from deepvm.planner.request import PlanOptions
@@ -263,14 +263,14 @@ class PlanFlags:
         return regions
 
     def market(self) -> "MarketRequest":
-        """How prices are to be had.
+        """How to get prices.
 
         Raises:
             RequestError: --days is no whole number from 1 to 90, or --prices live together with --offline.
         """
-        from deepvm.catalog.market.live import MarketRequest
+        from deepvm.catalog.market.build_catalog import MarketRequest
 
-        return MarketRequest.parse(
+        return MarketRequest(
             prices=self.prices,
             offline=self.offline,
             profile=self.profile,

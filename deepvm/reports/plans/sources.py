@@ -10,7 +10,7 @@ import numpy as np
 
 from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.signals.cloud import QuotaFamily
-from deepvm.catalog.signals.signal_words import age
+from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
 from deepvm.core.cluster.provenance import Measurement, Origin

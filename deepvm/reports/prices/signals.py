@@ -10,8 +10,7 @@ from typing import Any, TextIO
 
 from deepvm.catalog.signals.cache import Cache, Entry
 from deepvm.catalog.signals.fetching import Outcome
-from deepvm.catalog.signals.signal import HISTORY, PLACEMENT, Signal, ttl_s
-from deepvm.catalog.signals.signal_words import age, reason, rows
+from deepvm.catalog.signals.signal import HISTORY, PLACEMENT, Signal, age, reason, ttl_s
 from deepvm.reports.tables import Column, print_table
 
 STATUS_VERSION = "deepvm.catalog-status/1"
@@ -70,7 +69,7 @@ def status_of(
     kept = list(entries)
     for region in regions:
         here = [e for e in kept if e.region == region]
-        usable = {e.kind for e in here if e.stored is not None}
+        usable = {e.kind for e in here if e.signal is not None}
         others = [k for k in dict.fromkeys(e.kind for e in here) if k not in kinds]
         for kind in (*kinds, *others):
             files = [e for e in here if e.kind == kind]
@@ -110,7 +109,7 @@ def print_status(statuses: Sequence[SignalStatus], now: datetime, stream: TextIO
             s.region,
             s.kind,
             s.state,
-            "-" if s.signal is None else str(rows(s.signal)),
+            "-" if s.signal is None else str(s.signal.rows),
             "-" if s.dated is None else age(s.dated, now),
             s.problem if s.signal is None else s.signal.source,
             s.next_step,
@@ -146,7 +145,7 @@ def print_outcomes(outcomes: Sequence[Outcome], now: datetime, stream: TextIO | 
 
 
 def _status(entry: Entry, usable: set[str]) -> SignalStatus:
-    if entry.stored is not None:
+    if entry.signal is not None:
         next_step = "" if entry.state == "fresh" else renewal(entry.region, entry.kind)
     elif entry.kind in usable:  # what was set aside long ago, beside a good one
         next_step = f"rm {shlex.quote(str(entry.path))}"
@@ -156,8 +155,8 @@ def _status(entry: Entry, usable: set[str]) -> SignalStatus:
         region=entry.region,
         kind=entry.kind,
         state=entry.state,
-        signal=None if entry.stored is None else entry.stored.signal,
-        fetched_at=None if entry.stored is None else entry.stored.fetched_at,
+        signal=entry.signal,
+        fetched_at=None if entry.signal is None else entry.signal.fetched_at,
         path=str(entry.path),
         problem=entry.problem,
         next_step=next_step,
@@ -170,7 +169,7 @@ def _status_row(status: SignalStatus, now: datetime) -> dict[str, Any]:
         "region": status.region,
         "kind": status.kind,
         "state": status.state,
-        "rows": None if signal is None else rows(signal),
+        "rows": None if signal is None else signal.rows,
         "refused": {} if signal is None else dict(signal.refused),
         "observed_at": None if signal is None else signal.observed_at.isoformat(),
         "fetched_at": None if status.fetched_at is None else status.fetched_at.isoformat(),
@@ -192,5 +191,5 @@ def _outcome_cells(outcome: Outcome, now: datetime) -> list[str]:
     refused = ", ".join(f"{count} {why}" for why, count in sorted(signal.refused.items()))
     result = "fetched" if signal.origin == "live" else "fetched by another deepvm"
     source = signal.source
-    cells = [wish.region, wish.kind, result, str(rows(signal)), refused]
+    cells = [wish.region, wish.kind, result, str(signal.rows), refused]
     return [c or "-" for c in (*cells, age(signal.observed_at, now), seconds, source)]

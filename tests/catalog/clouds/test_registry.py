@@ -10,7 +10,8 @@ import pytest
 from support.catalog_signals import Fake
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, cloud_of, region_in
-from deepvm.catalog.market.live import MarketRequest, open_market, open_markets, placement
+from deepvm.catalog.market.build_catalog import MarketRequest
+from deepvm.catalog.market.live import open_markets, placement
 from deepvm.catalog.signals.cloud import Cloud, QuotaFamily, Region
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PLACEMENT, QUOTAS, SPECS, SPOT, ZONES, Provider
 from deepvm.catalog.store import catalog_names, load_catalog, may_be_market
@@ -46,8 +47,8 @@ class Mars(Cloud):
             raise RequestError(option, name, "a region of Mars, such as mars-1")
         return name
 
-    def own_region(self, named: str, profile: str, environ: Mapping[str, str]) -> Region:
-        return Region(named or environ.get("MARS_REGION", "mars-1"), "the default")
+    def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
+        return Region(environ.get("MARS_REGION", "mars-1"), "the default")
 
     def known_regions(self) -> Sequence[str]:
         return ("mars-1", "mars-2")
@@ -111,7 +112,8 @@ def test_names_lead_to_the_cloud(mars: Cloud) -> None:
 def test_without_credentials_and_snapshot_the_reason_is_said(mars: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MARS_KEY")
     with pytest.raises(CloudError) as caught:
-        placement(open_market("us-east-1"), next(iter(open_market("us-east-1"))), 1, MarketRequest(offline=True))
+        catalog = load_catalog("aws-us-east-1")
+        placement(catalog, next(iter(catalog)), 1, MarketRequest(offline=True))
     assert "offline" in str(caught.value)
     assert mars.snapshot_regions() == ()
     assert not [name for name in catalog_names() if name.startswith("mars")]
@@ -121,7 +123,7 @@ def test_without_credentials_and_snapshot_the_reason_is_said(mars: Cloud, monkey
 @pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda c: c.name)
 def test_every_cloud_keeps_its_word(cloud: Cloud) -> None:
     assert REGISTRY[cloud.name] is cloud
-    own = cloud.own_region("", "", {})
+    own = cloud.own_region("", {})
     assert cloud.check_region(own.name) == own.name
     assert own.name in cloud.known_regions()
     assert set(cloud.snapshot_regions()) <= set(cloud.known_regions())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.catalog.market.build_catalog import SpotChoice, assemble
+from deepvm.catalog.market.build_catalog import MarketRequest, assemble
 from deepvm.catalog.signals.signal import Signal
 from deepvm.core.cluster.instances import Catalog, Market
 from deepvm.core.cluster.prices import PriceBasis
@@ -35,7 +35,7 @@ def signals(origin: str = "live", minutes: int = 3, **changes: Any) -> dict[str,
 
 
 def joined(found: dict[str, Signal] | None = None, **choice: Any) -> Catalog:
-    return assemble("us-east-1", found or signals(), SpotChoice(**choice), NOW)
+    return assemble("us-east-1", found or signals(), MarketRequest(**choice), NOW)
 
 
 def test_each_figure_comes_from_its_signal() -> None:
@@ -84,7 +84,7 @@ class TestPriceBasis:
 
     def catalog(self, basis: PriceBasis) -> Catalog:
         found = signals() | {"history:10": Signal("history:10", "us-east-1", NOW, "said history", self.history)}
-        return joined(found, basis=basis, days=10)
+        return joined(found, price_basis=basis, days=10)
 
     @pytest.mark.parametrize(
         ("basis", "price", "zone"),
@@ -106,7 +106,7 @@ class TestPriceBasis:
 
     def test_without_a_history_it_is_refused(self) -> None:
         with pytest.raises(MissingDataError, match="the last 10 days in us-east-1"):
-            joined(basis=PriceBasis.MAX, days=10)
+            joined(price_basis=PriceBasis.MAX, days=10)
 
 
 def test_provenance_names_the_oldest_price_and_mixed_sources() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws.price_responses import price_text
-from deepvm.catalog.market.build_catalog import SpotChoice, assemble
+from deepvm.catalog.market.build_catalog import MarketRequest, assemble
 from deepvm.catalog.market.price_filter import IMPLAUSIBLE, sift
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import format_catalog, load_catalog
@@ -55,7 +55,7 @@ def signals(origin: str = "live", **changes: Any) -> dict[str, Signal]:
 
 
 def joined(found: dict[str, Signal], **choice: Any) -> Catalog:
-    return assemble("us-east-1", found, SpotChoice(**choice), NOW)
+    return assemble("us-east-1", found, MarketRequest(**choice), NOW)
 
 
 def refused(catalog: Catalog, signal: str) -> int:
@@ -66,13 +66,13 @@ def refused(catalog: Catalog, signal: str) -> int:
 
 def test_good_prices_stay_as_they_are() -> None:
     found = signals()
-    assert sift(found).signals == found and not sift(found).notes
+    assert sift(found) == (found, [], {})
 
 
 @pytest.mark.parametrize("region", DEFAULT_CLOUD.snapshot_regions())
 def test_the_snapshots_are_plausible(region: str) -> None:
     snapshot = DEFAULT_CLOUD.snapshot(region)
-    assert sift(snapshot).signals == snapshot
+    assert sift(snapshot) == (snapshot, [], {})
 
 
 @pytest.mark.parametrize("origin", ["live", "cache", "expired"])
@@ -131,7 +131,7 @@ def test_a_bad_change_of_a_history_is_as_if_it_had_not_been(basis: PriceBasis) -
     prices = []
     for history in (kept, spoilt):
         found = signals() | {"history:10": Signal("history:10", "us-east-1", NOW, "said history", history)}
-        catalog = joined(found, basis=basis, days=10)
+        catalog = joined(found, price_basis=basis, days=10)
         prices.append([(z.zone, z.usd_per_hour) for z in catalog["g4dn.xlarge"].spot_zones])
     assert prices[0] == prices[1] and len(prices[0]) == 1
     assert refused(catalog, "history:10") == 4

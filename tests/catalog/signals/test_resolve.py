@@ -1,7 +1,5 @@
 """Each signal comes from the best place that can be had; the notes say what did not go as planned."""
 
-import json
-import os
 import signal as signals_of_unix
 import subprocess
 import sys
@@ -14,14 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.catalog_signals import DATA, KINDS, NOW, REGION, Cloud, Fake, after, denied, resolve, signal
 from support.effort import examples
+from support.pace import soon
 from support.places import TESTS
 
 from deepvm.catalog.signals import fetching
 from deepvm.catalog.signals import resolve as resolving
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.resolve import Mode, Resolved, resolve_regions
-from deepvm.catalog.signals.signal import Signal
-from deepvm.catalog.signals.signal_words import age, listed, rows
+from deepvm.catalog.signals.resolve import Resolved, resolve_regions
 from deepvm.errors import CloudError, RequestError
 
 SNAPSHOT = {k: signal(k, observed_at=after(days=-100), origin="snapshot") for k in ("specs", "on-demand", "spot")}
@@ -32,7 +29,7 @@ def cache(tmp_path):
     return Cache(tmp_path / "cache", "me")
 
 
-def get(cache, cloud, mode=Mode.AUTO, kinds=KINDS, now=NOW, **changes):
+def get(cache, cloud, mode="auto", kinds=KINDS, now=NOW, **changes):
     settings = {"snapshot": SNAPSHOT, "progress": lambda _: None} | changes
     return resolve(REGION, kinds, mode, cache=cache, providers=cloud, now=now, **settings)
 
@@ -123,8 +120,9 @@ def test_nobody_to_ask(cache):
     assert origins(found) == {"specs": "snapshot", "on-demand": "snapshot", "spot": "expired", "zones": "cache"}
     (note,) = found.notes
     assert note == (
-        "no AWS credentials were found; used instead: the snapshot of 2026-08-13 for specifications and on-demand "
-        "prices of us-east-1, the cache of 0 s ago for spot prices of us-east-1"
+        "specifications, on-demand prices and spot prices of us-east-1: no AWS credentials were found; the snapshot of "
+        "2026-08-13 is used for specifications and on-demand prices of us-east-1; the cache of 0 s ago is used for "
+        "spot prices of us-east-1"
     )
     (note,) = get(cache, None, snapshot={}, not_asked="offline", kinds=["specs", "spot", "quotas"]).notes
     assert note.endswith("; going on without specifications of us-east-1")
@@ -144,7 +142,7 @@ def test_each_note_names_its_signals(cache):
     )
     notes = [n for r in found.values() for n in r.notes]
     assert notes == [
-        "offline; used instead: the cache of 9 h ago for spot prices of us-east-1; "
+        "spot prices of us-east-1 and eu-west-1: offline; the cache of 9 h ago is used for spot prices of us-east-1; "
         "going on without spot prices of eu-west-1"
     ]
 
@@ -160,10 +158,10 @@ def test_snapshot_touches_nothing_else(cache):
     get(cache, Cloud())
     before = [(p, p.stat().st_mtime_ns) for p in sorted(cache.folder.rglob("*"))]
     cloud = Cloud()
-    found = get(cache, cloud, Mode.SNAPSHOT)
+    found = get(cache, cloud, "snapshot")
     assert found == Resolved(SNAPSHOT, ()) and cloud.made == 0
     assert [(p, p.stat().st_mtime_ns) for p in sorted(cache.folder.rglob("*"))] == before
-    assert get(Cache(Path("/nowhere/at/all"), "me"), None, Mode.SNAPSHOT, kinds=["spot", "quotas"]).signals.keys() == {
+    assert get(Cache(Path("/nowhere/at/all"), "me"), None, "snapshot", kinds=["spot", "quotas"]).signals.keys() == {
         "spot"
     }
 
@@ -192,14 +190,14 @@ def test_a_cache_that_cannot_be_written_is_said_once(tmp_path):
 def test_live_fetches_prices_anew_and_the_rest_if_stale(cache):
     get(cache, Cloud())
     cloud = Cloud([*KINDS, "history:30"])
-    found = get(cache, cloud, Mode.LIVE, now=after(minutes=1), kinds=[*KINDS, "history:30"])
+    found = get(cache, cloud, "live", now=after(minutes=1), kinds=[*KINDS, "history:30"])
     assert cloud.calls == {"on-demand": 1, "spot": 1, "history:30": 1}
     assert origins(found)["spot"] == "live" and origins(found)["specs"] == "cache"
 
 
 def test_live_survives_a_signal_that_is_no_price(cache):
     get(cache, Cloud())
-    found = get(cache, Cloud(quotas=denied("network", "no route", "check")), Mode.LIVE, now=after(days=30))
+    found = get(cache, Cloud(quotas=denied("network", "no route", "check")), "live", now=after(days=30))
     assert {k for k, o in origins(found).items() if o != "live"} == {"quotas"}
     assert origins(found)["quotas"] == "expired"
     (note,) = found.notes
@@ -210,7 +208,7 @@ def test_live_survives_a_signal_that_is_no_price(cache):
 def test_live_keeps_its_word_about_every_price(lost, cache):
     get(cache, Cloud())
     with pytest.raises(CloudError) as caught:
-        get(cache, Cloud(**{lost: denied("network", "no route", "check")}), Mode.LIVE, now=after(minutes=5))
+        get(cache, Cloud(**{lost: denied("network", "no route", "check")}), "live", now=after(minutes=5))
     assert caught.value.why == "network" and "no route" in str(caught.value)
 
 
@@ -219,7 +217,7 @@ def test_live_needs_credentials_that_work(why, cache):
     get(cache, Cloud())
     cloud = Cloud(quotas=denied(why, "the token has expired", "run aws sso login"))
     with pytest.raises(CloudError) as caught:
-        get(cache, cloud, Mode.LIVE, now=after(days=2))
+        get(cache, cloud, "live", now=after(days=2))
     assert caught.value.why == why and caught.value.exit_code == 5
     text = str(caught.value)
     assert "live prices of us-east-1" in text and "the token has expired" in text
@@ -229,7 +227,7 @@ def test_live_needs_credentials_that_work(why, cache):
 def test_live_without_any_live_price(cache):
     get(cache, Cloud())
     with pytest.raises(CloudError) as caught:
-        get(cache, Cloud(on_demand=denied(), spot=denied()), Mode.LIVE, now=after(days=2))
+        get(cache, Cloud(on_demand=denied(), spot=denied()), "live", now=after(days=2))
     assert caught.value.why == "timeout"
 
 
@@ -237,13 +235,13 @@ def test_live_without_anybody_to_ask(cache):
     get(cache, Cloud())
     for cloud in (None, Cloud([])):
         with pytest.raises(CloudError) as caught:
-            get(cache, cloud, Mode.LIVE, not_asked="no AWS credentials were found")
+            get(cache, cloud, "live", not_asked="no AWS credentials were found")
         assert caught.value.why == "credentials" and "no AWS credentials were found" in str(caught.value)
 
 
 def test_live_of_what_is_no_price_uses_a_fresh_cache(cache):
     get(cache, Cloud())
-    assert origins(get(cache, None, Mode.LIVE, kinds=["specs"])) == {"specs": "cache"}
+    assert origins(get(cache, None, "live", kinds=["specs"])) == {"specs": "cache"}
 
 
 # Notes
@@ -305,7 +303,7 @@ def test_an_answer_about_something_else_is_no_answer(cache):
 
     found = get(cache, Cloud(spot=Wrong("spot")), kinds=["spot"])
     assert origins(found) == {"spot": "snapshot"} and "spot of eu-west-1" in found.notes[0]
-    assert cache.regions() in ((), (REGION,)) and cache.entries(NOW) == ()
+    assert cache.entries(NOW) == ()
 
 
 def test_providers_that_cannot_be_made(cache):
@@ -317,11 +315,11 @@ def test_providers_that_cannot_be_made(cache):
     (note,) = found.notes
     assert "no profile work" in note
     with pytest.raises(CloudError, match="no profile work"):
-        get(cache, broken, Mode.LIVE)
+        get(cache, broken, "live")
 
 
 def test_names_that_are_no_region(cache):
-    for mode in (Mode.AUTO, Mode.LIVE):
+    for mode in ("auto", "live"):
         with pytest.raises(RequestError):
             resolve("../x", KINDS, mode, cache=cache, providers=Cloud(), snapshot={}, now=NOW)
 
@@ -329,7 +327,7 @@ def test_names_that_are_no_region(cache):
 # Several regions
 
 
-def several(cache, cloud, regions, mode=Mode.AUTO, **changes):
+def several(cache, cloud, regions, mode="auto", **changes):
     settings = {"kinds": KINDS, "snapshot": lambda r: SNAPSHOT if r == REGION else {}, "now": NOW} | changes
     return resolve_regions(regions, settings.pop("kinds"), mode, cache=cache, providers=cloud, **settings)
 
@@ -338,9 +336,8 @@ def test_regions_are_fetched_together(cache):
     cloud = Cloud({**dict.fromkeys(KINDS)})
     for fake in cloud.fakes.values():
         fake.stall_s = 0.1
-    start = time.monotonic()
-    found = several(cache, cloud, ["us-east-1", "eu-west-1", "us-east-1"])
-    assert time.monotonic() - start < 1.0  # 14 waits of 0.1 s, 8 at once
+    with soon(1.0):  # 14 waits of 0.1 s, 8 at once
+        found = several(cache, cloud, ["us-east-1", "eu-west-1", "us-east-1"])
     assert list(found) == ["us-east-1", "eu-west-1"]
     assert all(origins(r) == all_from("live") for r in found.values())
     assert cloud.calls == dict.fromkeys(KINDS, 2)
@@ -379,7 +376,7 @@ def test_one_region_fails_the_other_does_not(cache):
     assert found["us-east-1"] == Resolved(found["us-east-1"].signals, ()) and found["ap-east-1"].signals == {}
     (note,) = found["ap-east-1"].notes
     assert "enable ap-east-1" in note
-    live = several(cache, cloud, ["us-east-1", "ap-east-1"], Mode.LIVE)
+    live = several(cache, cloud, ["us-east-1", "ap-east-1"], "live")
     assert isinstance(live["ap-east-1"], CloudError) and live["ap-east-1"].why == "region"
     assert live["us-east-1"].signals["spot"].origin == "live"
 
@@ -408,9 +405,8 @@ def test_the_snapshot_is_read_only_if_needed(cache):
 
 def test_a_source_that_never_answers_is_given_up(cache, monkeypatch):
     monkeypatch.setattr(resolving, "PATIENCE_S", 0.3)
-    start = time.monotonic()
-    found = get(cache, Cloud(spot=Fake("spot", stall_s=5)))
-    assert time.monotonic() - start < 3
+    with soon(3):
+        found = get(cache, Cloud(spot=Fake("spot", stall_s=5)))
     assert found.signals["spot"].origin == "snapshot" and found.signals["specs"].origin == "live"
     assert "no answer within 0 s" in found.notes[0]
 
@@ -420,14 +416,13 @@ import sys, signal as unix
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.resolve import Mode
 from support.catalog_signals import KINDS, NOW, Cloud, Fake, resolve
 cloud = Cloud(spot=Fake("spot", stall_s=60), specs=Fake("specs", stall_s=60))
 def progress(line):
     print(line, flush=True)
 try:
     cache = Cache(Path(sys.argv[1]), "me")
-    resolve("us-east-1", KINDS, Mode.AUTO, cache=cache, providers=cloud, snapshot={{}}, now=NOW, progress=progress)
+    resolve("us-east-1", KINDS, "auto", cache=cache, providers=cloud, snapshot={{}}, now=NOW, progress=progress)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
     sys.exit(130)
@@ -439,13 +434,13 @@ def test_an_interrupt_ends_at_once(cache):
     process = subprocess.Popen([sys.executable, "-c", script, str(cache.folder)], stdout=subprocess.PIPE, text=True)
     lines = [process.stdout.readline() for _ in range(1 + 5)]  # the start, and what does not stall
     assert all("fetch" in line for line in lines)
-    start = time.monotonic()
-    process.send_signal(signals_of_unix.SIGINT)
-    out, _ = process.communicate(timeout=30)
-    assert process.returncode == 130 and out == "interrupted\n" and time.monotonic() - start < 5
+    with soon(5):
+        process.send_signal(signals_of_unix.SIGINT)
+        out, _ = process.communicate(timeout=55)
+    assert process.returncode == 130 and out == "interrupted\n"
     entries = cache.entries(NOW)
     assert len(entries) == 5 and all(e.state == "fresh" for e in entries)  # what had come is kept, whole
-    assert not list(cache.folder.rglob("*.tmp")) and cache.lock(REGION, 0).held
+    assert not list(cache.folder.rglob("*.tmp")) and cache.lock(REGION, 0)
 
 
 def test_an_interrupt_between_answers_stops_the_rest(cache, monkeypatch):
@@ -466,7 +461,7 @@ def test_an_interrupt_between_answers_stops_the_rest(cache, monkeypatch):
     assert kept_alive is not None
     time.sleep(0.5)
     assert sum(cloud.calls.values()) <= 3  # the one that came, and what had begun
-    assert cache.lock(REGION, 0).held
+    assert cache.lock(REGION, 0)
 
 
 # Two at once
@@ -476,7 +471,6 @@ import sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.resolve import Mode
 from support.catalog_signals import KINDS, NOW, Cloud, resolve
 cloud = Cloud()
 for fake in cloud.fakes.values():
@@ -484,7 +478,7 @@ for fake in cloud.fakes.values():
 while time.time() < float(sys.argv[3]):
     time.sleep(0.001)
 cache = Cache(Path(sys.argv[1]), "me")
-found = resolve("us-east-1", KINDS, Mode(sys.argv[2]), cache=cache, providers=cloud, snapshot={{}}, now=NOW)
+found = resolve("us-east-1", KINDS, sys.argv[2], cache=cache, providers=cloud, snapshot={{}}, now=NOW)
 print(sum(cloud.calls.values()), len(found.signals), found.notes)
 """
 
@@ -503,10 +497,11 @@ def test_two_processes_do_the_work_once(mode, cache):
     assert said == ["0 7 ()\n", "7 7 ()\n"]
 
 
-def test_a_lock_that_cannot_be_had_is_said_and_ignored(cache):
+def test_a_lock_that_cannot_be_had_is_said_and_ignored(cache, monkeypatch):
+    monkeypatch.setattr(fetching, "LOCK_WAIT_S", 0.1)
     with cache.lock(REGION):
         lines = []
-        found = get(Cache(cache.folder, "me"), Cloud(), lock_wait_s=0.1, progress=lines.append)
+        found = get(Cache(cache.folder, "me"), Cloud(), progress=lines.append)
     assert origins(found) == all_from("live")
     assert "another deepvm" in found.notes[0] and "waiting" in lines[0]
 
@@ -525,10 +520,9 @@ def test_a_region_that_is_done_lets_others_in(cache):
     try:
         while cache.stamp("us-east-1", "spot") is None:
             time.sleep(0.01)
-        with Cache(cache.folder, "me").lock("us-east-1", 5) as lock:
-            assert lock.held
-        with Cache(cache.folder, "me").lock("eu-west-1", 0) as lock:
-            assert not lock.held
+        with Cache(cache.folder, "me").lock("us-east-1", 5):
+            pass
+        assert Cache(cache.folder, "me").lock("eu-west-1", 0) is None
     finally:
         done.set()
         thread.join()
@@ -536,17 +530,17 @@ def test_a_region_that_is_done_lets_others_in(cache):
 
 def test_opposite_orders_do_not_block_each_other(cache):
     def both(names):
-        done.append(several(Cache(cache.folder, "me"), Cloud(), names, Mode.LIVE))
+        done.append(several(Cache(cache.folder, "me"), Cloud(), names, "live"))
 
     done = []
     orders = [["us-east-1", "eu-west-1"], ["eu-west-1", "us-east-1"]] * 4
     threads = [threading.Thread(target=both, args=(names,)) for names in orders]
-    start = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert time.monotonic() - start < 20 and len(done) == 8
+    with soon(20):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(done) == 8
     assert all(not r.notes for found in done for r in found.values())
 
 
@@ -560,7 +554,7 @@ WHERE = st.sampled_from(["nothing", "fresh", "expired"])
     st.fixed_dictionaries(
         {k: st.tuples(WHERE, st.booleans(), st.booleans()) for k in ("specs", "on-demand", "spot", "zones")}
     ),
-    st.sampled_from(list(Mode)),
+    st.sampled_from(["auto", "live", "snapshot"]),
     st.booleans(),
 )
 def test_the_order_is_kept(tmp_path_factory, state, mode, may_ask):
@@ -577,12 +571,12 @@ def test_the_order_is_kept(tmp_path_factory, state, mode, may_ask):
     def expected(kind):
         cached, works, in_snapshot = state[kind]
         last = ["snapshot"] if in_snapshot else []
-        if mode is Mode.SNAPSHOT:
+        if mode == "snapshot":
             return (last or [None])[0]
         fresh = ["cache"] if cached == "fresh" else []
         live = ["live"] if works and may_ask else []
         old = ["expired"] if cached == "expired" else []
-        anew = mode is Mode.LIVE and kind in ("on-demand", "spot")
+        anew = mode == "live" and kind in ("on-demand", "spot")
         order = [*live, *fresh] if anew else [*fresh, *live]
         return ([*order, *old, *last] or [None])[0]
 
@@ -591,42 +585,9 @@ def test_the_order_is_kept(tmp_path_factory, state, mode, may_ask):
     try:
         found = get(cache, cloud if may_ask else None, mode, kinds=list(state), snapshot=snapshot)
     except CloudError:
-        assert mode is Mode.LIVE and any(wanted.get(k) != "live" for k in prices)
+        assert mode == "live" and any(wanted.get(k) != "live" for k in prices)
         return
-    assert mode is not Mode.LIVE or all(wanted.get(k) == "live" for k in prices)
+    assert mode != "live" or all(wanted.get(k) == "live" for k in prices)
     assert origins(found) == wanted
     failed = {k for k, f in cloud.fakes.items() if f.calls and f.error}
     assert bool(found.notes) == bool(failed)
-
-
-# Words
-
-
-def test_ages():
-    cases = {
-        0: "0 s",
-        119: "119 s",
-        120: "2 min",
-        7199: "119 min",
-        7200: "2 h",
-        172799: "47 h",
-        172800: "2 d",
-        -9: "0 s",
-    }
-    assert {s: age(NOW, after(seconds=s)) for s in cases} == cases
-
-
-def test_lists_and_rows():
-    assert [listed("a"), listed("ab"), listed("abc")] == ["a", "a and b", "a, b and c"]
-    assert {k: rows(Signal(k, REGION, NOW, "", d)) for k, d in DATA.items()} == dict.fromkeys(DATA, 1) | {
-        "history:30": 2
-    }
-    assert rows(signal("spot", data={"a": {"x": [], "y": []}, "b": {"x": []}})) == 3
-
-
-def test_boto3_is_not_loaded_by_any_of_this():
-    code = "import deepvm.catalog.signals.resolve, sys, json; print(json.dumps(sorted(sys.modules)))"
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
-    ).stdout
-    assert not {"boto3", "botocore", "pydantic", "pandas", "numpy", "platformdirs", "asyncio"} & set(json.loads(out))

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from support.places import ROOT
 
+from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.credentials import account_tag
 from deepvm.catalog.clouds.aws.providers import aws_providers
 from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
 from deepvm.catalog.signals.cache import Cache, default_folder
-from deepvm.catalog.signals.resolve import Mode, resolve_regions
+from deepvm.catalog.signals.resolve import resolve_regions
 
 KEY, SECRET, TOKEN = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY", "FwoGZXIvYXdzEBYaDEXAMPLETOKEN"
 ADVISOR = {
@@ -327,9 +327,9 @@ def market(with_aws, monkeypatch):
         asked.append(1)
         return {**aws_providers(Aws()), "advisor": AdvisorProvider()}
 
-    def get(now, mode=Mode.AUTO, regions=("us-east-1",), kinds=("zones", "advisor", "on-demand"), offline=False):
+    def get(now, mode="auto", regions=("us-east-1",), kinds=("zones", "advisor", "on-demand"), offline=False):
         asked.clear()
-        cache = Cache(default_folder(os.environ), account_tag("", os.environ))
+        cache = Cache(default_folder(os.environ), DEFAULT_CLOUD.account_tag("", os.environ))
         return resolve_regions(
             regions,
             kinds,
@@ -364,7 +364,7 @@ def test_warm_offline_expired(market, monkeypatch, closed):
     offline = market(later, offline=True)["us-east-1"]
     assert origins(offline) == {"zones": "expired", "advisor": "expired"}
     (note,) = offline.notes
-    assert note.startswith("offline; used instead: the cache of 8 d ago for zones and interruption rates of us-east-1")
+    assert "offline; the cache of 8 d ago is used for zones and interruption rates of us-east-1; going on" in note
 
     renewed = market(later, kinds=("zones", "advisor"))["us-east-1"]
     assert origins(renewed) == {"zones": "live", "advisor": "live"}
@@ -373,9 +373,9 @@ def test_warm_offline_expired(market, monkeypatch, closed):
 def test_live_with_an_aws_that_lacks_prices_on_demand(market):
     """One price that is not live is a promise not kept, even if the other came."""
     now = datetime.now(timezone.utc)
-    found = market(now, Mode.LIVE, kinds=("spot", "zones"))["us-east-1"]
+    found = market(now, "live", kinds=("spot", "zones"))["us-east-1"]
     assert origins(found)["spot"] == "live" and market.asked == [1]
-    failed = market(now, Mode.LIVE, kinds=("on-demand", "spot"))["us-east-1"]
+    failed = market(now, "live", kinds=("on-demand", "spot"))["us-east-1"]
     assert failed.why == "reply" and failed.exit_code == 5 and "--prices auto" in str(failed)
     for text in (KEY, SECRET, TOKEN):
         assert text not in repr((found, failed, str(failed)))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.command import Run
 from support.places import GOLDEN_FOLDER
 
-from deepvm.catalog.market.live import MarketRequest
+from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.store import load_catalog
 from deepvm.cli import lazy_group
 from deepvm.cli.option_dataclass import option_name, takes_flags
@@ -174,7 +174,7 @@ def test_a_market_has_no_region_twice(regions: list[str], days: int, zone: str) 
     flags = PlanFlags(pw="3", region=regions, days=str(days), zone=zone)
     assert sorted(flags.regions) == sorted({r for r in regions if r})
     assert [r for r in regions if r][:1] == list(flags.regions[:1])
-    assert (flags.market().spot.days, flags.market().spot.zone) == (days, zone)
+    assert (flags.market().days, flags.market().zone) == (days, zone)
 
 
 def test_all_regions_alone() -> None:

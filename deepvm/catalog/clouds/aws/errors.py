@@ -1,21 +1,24 @@
-"""Every way in which a request to AWS fails, as one error with a reason and a next step.
+"""Every way in which a request to AWS fails, as one error with a reason and a next step, and without secrets.
 
 botocore's exceptions are told apart by name, so this module loads no botocore and works with versions that lack some.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
-from deepvm.catalog.clouds.aws.redaction import redact
-from deepvm.catalog.clouds.aws.throttling import NO_WORDS, THROTTLED
 from deepvm.core.spelling import nearest
 from deepvm.errors import CloudError
 
 MOST_SKEW_S = 300.0
 """AWS refuses requests whose time is further away from its own."""
+
+NO_WORDS = "no words of AWS's"
+"""The message of a refusal that came without one, see :func:`deepvm.catalog.clouds.aws.client.give_words`."""
 
 _IAM_PREFIX = {"service-quotas": "servicequotas"}
 
@@ -26,94 +29,85 @@ _ALWAYS_ENABLED = {
     *("ap-northeast-1", "ap-northeast-2", "ap-northeast-3", "ap-southeast-1", "ap-southeast-2"),
 }
 
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired", "ExpiredTokenError"}
-_DENIED = {"UnauthorizedOperation", "UnauthorizedException", "AuthorizationError", "NotAuthorized"}
-_CLOCK = {"RequestTimeTooSkewed", "RequestInTheFuture"}
-_WRONG_KEY = {
-    "AuthFailure",
-    "IncompleteSignature",
-    "InvalidAccessKeyId",
-    "InvalidClientTokenId",
-    "InvalidSignatureException",
-    "InvalidToken",
-    "MissingAuthenticationToken",
-    "MissingAuthenticationTokenException",
-    "NotSignedUp",
-    "SignatureDoesNotMatch",
-    "UnrecognizedClientException",
-}
-_REGION_OFF = {"OptInRequired", "RegionDisabledException", "SubscriptionRequiredException"}
-
-_LOGIN = {
-    "LoginError",
-    "LoginRefreshRequired",
-    "SSOError",
-    "SSOTokenLoadError",
-    "TokenRetrievalError",
-    "UnauthorizedSSOTokenError",
-}
-_NO_CREDENTIALS = {
-    "ConfigNotFound",
-    "ConfigParseError",
-    "CredentialRetrievalError",
-    "InvalidConfigError",
-    "MetadataRetrievalError",
-    "MissingDependencyException",
-    "NoAuthTokenError",
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "RefreshWithMFAUnsupportedError",
-    "UnknownCredentialError",
-}
-_NO_REGION = {
-    "BaseEndpointResolverError",
-    "EndpointProviderError",
-    "InvalidRegionError",
-    "NoRegionError",
-    "UnknownRegionError",
+_CODES = {
+    # why: AWS's error codes; others are a "reply" that cannot be used
+    "clock": "RequestTimeTooSkewed|RequestInTheFuture",
+    "expired": "ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired|ExpiredTokenError",
+    "permission": "UnauthorizedOperation|UnauthorizedException|AuthorizationError|NotAuthorized|AccessDenied.*",
+    "region": "OptInRequired|RegionDisabledException|SubscriptionRequiredException",
+    "credentials": "AuthFailure|IncompleteSignature|InvalidAccessKeyId|InvalidClientTokenId|InvalidSignatureException"
+    "|InvalidToken|MissingAuthenticationToken|MissingAuthenticationTokenException|NotSignedUp|SignatureDoesNotMatch"
+    "|UnrecognizedClientException",
+    "throttled": "BandwidthLimitExceeded|EC2ThrottledException|LimitExceededException|MaxConfigLimitExceeded"
+    "|PriorRequestNotComplete|RequestLimitExceeded|RequestThrottled|RequestThrottledException|SlowDown|Throttling"
+    "|ThrottlingException|ThrottledException|TooManyRequestsException",
 }
 
-_NETWORK = {"HTTPClientError", "ConnectionError", "IncompleteReadError", "ResponseStreamingError", "OSError"}
-_UNREADABLE = {"ResponseParserError", "PaginationError", "UnicodeDecodeError", "JSONDecodeError"}
-# boto3 takes what comes for what AWS sends; a list or a string in the place of an object breaks it anywhere.
-_ANOTHER_FORM = {"AttributeError", "LookupError", "RecursionError", "TypeError", "ValueError"}
-
-_SIGN_IN = "sign in again ('aws sso login', 'aws login', or new temporary keys)"
 _CHECK_KEYS = "check which keys are used with 'aws sts get-caller-identity', or set them with 'aws configure'"
 _GIVE_KEYS = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_CHECK_ROLE = "check role_arn and source_profile of the profile, and whom the role trusts"
 _SET_CLOCK = "set the clock of this machine, for example with 'sudo timedatectl set-ntp true'"
 _WAIT = "wait a minute and try again"
 _LATER = "wait a minute, then 'deepvm catalog refresh' asks again"
+_RATIONED = "placement scores may be asked for few configurations a day; ask for the same ones, or tomorrow"
 _CHECK_NETWORK = "check the network, the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL, then try again"
-
 _NOT_AWS = "see that AWS itself answers: check the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL"
 
-_BY_EXCEPTION = (
-    # names of exceptions, why, what was found (empty: the exception's own words), what to do; the first match counts
-    (_NO_CREDENTIALS, "credentials", "", _GIVE_KEYS),
-    ({"ReadTimeoutError", "ConnectTimeoutError", "TimeoutError"}, "timeout", "no answer in time", _CHECK_NETWORK),
-    ({"SSLError"}, "network", "", "if a proxy opens TLS connections, name its certificate in AWS_CA_BUNDLE"),
-    ({"ProxyConnectionError"}, "network", "", "check the proxy settings (HTTPS_PROXY, NO_PROXY)"),
-    (_NETWORK, "network", "", _CHECK_NETWORK),
-    (_UNREADABLE, "reply", "the answer cannot be read ({name})", _NOT_AWS),
-    (_ANOTHER_FORM, "reply", "the answer does not have the form of AWS's", _NOT_AWS),
+_EXCEPTIONS = (
+    # names of exceptions or of their bases, why, what was found (empty: their own words), advice; the first counts
+    (
+        "LoginError|LoginRefreshRequired|SSOError|SSOTokenLoadError|TokenRetrievalError|UnauthorizedSSOTokenError",
+        *("expired", "", "sign in again: aws sso login{profile} (or aws login{profile})"),
+    ),
+    # What a credential process writes may hold anything, so its words are not repeated.
+    ("CredentialRetrievalError", "credentials", "the credentials could not be had from {provider}", _CHECK_KEYS),
+    (
+        "BaseEndpointResolverError|EndpointProviderError|InvalidRegionError|NoRegionError|UnknownRegionError",
+        *("region", "", "check --region and AWS_REGION{near}"),
+    ),
+    (
+        "ConfigNotFound|ConfigParseError|InvalidConfigError|MetadataRetrievalError|MissingDependencyException"
+        "|NoAuthTokenError|NoCredentialsError|PartialCredentialsError|RefreshWithMFAUnsupportedError"
+        "|UnknownCredentialError",
+        *("credentials", "", _GIVE_KEYS),
+    ),
+    ("ReadTimeoutError|ConnectTimeoutError|TimeoutError", "timeout", "no answer in time", _CHECK_NETWORK),
+    ("SSLError", "network", "", "if a proxy opens TLS connections, name its certificate in AWS_CA_BUNDLE"),
+    ("ProxyConnectionError", "network", "", "check the proxy settings (HTTPS_PROXY, NO_PROXY)"),
+    (
+        "HTTPClientError|ConnectionError|IncompleteReadError|ResponseStreamingError|OSError",
+        *("network", "", _CHECK_NETWORK),
+    ),
+    (
+        "ResponseParserError|PaginationError|UnicodeDecodeError|JSONDecodeError",
+        *("reply", "the answer cannot be read ({name})", _NOT_AWS),
+    ),
+    # boto3 takes what comes for what AWS sends; a list or a string in the place of an object breaks it anywhere.
+    (
+        "AttributeError|LookupError|RecursionError|TypeError|ValueError",
+        *("reply", "the answer does not have the form of AWS's", _NOT_AWS),
+    ),
 )
+
+_SECRET_VARIABLES = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"),
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+)
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+# Shorter values are no keys; replacing every "x" of a message would only make it unreadable.
+_SHORTEST_SECRET = 4
+_KEY_ID = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{12,}\b")
+_USER_IN_URL = re.compile(r"://[^\s\"']*@")
+_LONGEST_DETAIL = 240
 
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked.
-
-    Attributes:
-        service: boto3's name of it, ``ec2``. operation: as in AWS's documentation, ``DescribeInstances``.
-        region: of the endpoint.
-        profile: what the user named, empty when nothing; filled in by whoever asks.
-    """
+    """What is asked: boto3's name of a service (``ec2``), AWS's of an operation (``DescribeInstances``), a region."""
 
     service: str
     operation: str
     region: str
-    profile: str = ""
 
     @property
     def what(self) -> str:
@@ -125,138 +119,143 @@ class Question:
         """The permission that it needs: ``ec2:DescribeInstances``."""
         return f"{_IAM_PREFIX.get(self.service, self.service)}:{self.operation}"
 
+    def timed_out(self, seconds: float) -> CloudError:
+        """The error for an answer that takes too long, or has no end of pages."""
+        return CloudError(self.what, "timeout", f"the answer was not complete after {seconds:.0f} s", _WAIT)
 
-@dataclass(frozen=True)
-class Circumstances:
-    """What is known beside the exception.
-
-    Attributes:
-        secrets: values that must not be shown. skew_s: seconds by which the local clock is ahead of AWS's.
-        profiles: the profiles that exist. regions: the regions that boto3 knows, empty when it was not asked.
-    """
-
-    secrets: Sequence[str] = ()
-    skew_s: float | None = None
-    profiles: Sequence[str] = ()
-    regions: Collection[str] = ()
+    def unusable(self, detail: str) -> CloudError:
+        """The error for an answer that came and cannot be used."""
+        return CloudError(self.what, "reply", detail, "check --region, then try again later")
 
 
-def error_code(error: BaseException) -> str:
-    """The code of a refusal by AWS, empty for any other exception."""
-    return str(_refusal(error).get("Code", ""))
-
-
-def cloud_error(error: BaseException, question: Question, around: Circumstances) -> CloudError:
+def cloud_error(
+    error: BaseException,
+    question: Question,
+    *,
+    profile: str = "",
+    secrets: Iterable[str] = (),
+    skew_s: float | None = None,
+    regions: Collection[str] = (),
+) -> CloudError:
     """The error to raise for what boto3 raised: short, on one line, free of secrets.
 
     Args:
         error: what boto3 raised.
         question: what was asked.
-        around: what else is known.
+        profile: that the user named.
+        secrets: values that must not be shown.
+        skew_s: seconds by which the local clock is ahead of AWS's, None when unknown.
+        regions: those that boto3 knows, if it was loaded.
     """
-    why, detail, advice = (
-        _of_refusal(error, question, around) if error_code(error) else _of_exception(error, question, around)
-    )
-    return CloudError(question.what, why, redact(detail, around.secrets), redact(advice, around.secrets))
+    if error_code(error):
+        why, detail, advice = _refusal(error, question, skew_s or 0.0)
+    else:
+        why, detail, advice = _exception(error, question, profile, regions)
+    return CloudError(question.what, why, redact(detail, secrets), redact(advice, secrets))
 
 
-def too_slow(question: Question, seconds: float) -> CloudError:
-    """The error for an answer of many pages that goes on and on."""
-    return CloudError(question.what, "timeout", f"the answer was not complete after {seconds:.0f} s", _WAIT)
+def error_code(error: BaseException) -> str:
+    """The code of a refusal by AWS, empty for any other exception."""
+    return str(_said(error).get("Code", ""))
 
 
-def too_busy(question: Question, seconds: float) -> CloudError:
-    """The error for a service that does nothing but ask for fewer requests."""
-    return CloudError(question.what, "throttled", f"every request was refused as too many for {seconds:.0f} s", _LATER)
-
-
-def unusable(question: Question, detail: str) -> CloudError:
-    """The error for an answer that came and cannot be used."""
-    return CloudError(question.what, "reply", detail, "check --region, then try again later")
-
-
-def _refusal(error: BaseException) -> Mapping[str, Any]:
+def _said(error: BaseException, part: str = "Error") -> Mapping[str, Any]:
     response = getattr(error, "response", None)
-    found = response.get("Error") if isinstance(response, Mapping) else None
+    found = response.get(part) if isinstance(response, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
-def _of_refusal(error: BaseException, question: Question, around: Circumstances) -> tuple[str, str, str]:
-    code = error_code(error)
-    message = redact(_refusal(error).get("Message") or "no reason given", around.secrets)
+def _refusal(error: BaseException, question: Question, skew_s: float) -> tuple[str, str, str]:
+    """Why, in words, and what to do, for an error that AWS itself sent."""
+    code, message = error_code(error), str(_said(error).get("Message") or "no reason given")
+    status = _said(error, "ResponseMetadata").get("HTTPStatusCode", 0)
     # A number is no code of AWS but the status of a web page, whose words help nobody.
     said = f"the answer was an HTTP error, {code}" if code.isdigit() else f"AWS says {code}: {message}"
-    name = code.removeprefix("Client.")
-    skew = around.skew_s or 0.0
-    off = f"the clock of this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} AWS's"
-    if name in _CLOCK:
-        return "clock", said, _SET_CLOCK
+    why = next((w for w, codes in _CODES.items() if re.fullmatch(codes, code.removeprefix("Client."))), "reply")
     asked = getattr(error, "operation_name", question.operation)
-    if asked != question.operation and name not in _EXPIRED:
+    if asked != question.operation and why not in ("clock", "expired"):
         # The question itself was never asked: a role had to be assumed first.
-        said = f"no credentials, because {asked} was refused ({said})"
-        return "credentials", said, "check role_arn and source_profile of the profile, and whom the role trusts"
-    if name in _EXPIRED | _WRONG_KEY and (abs(skew) > MOST_SKEW_S or "Signature expired" in message):
-        return "clock", f"{off} ({code})" if abs(skew) > MOST_SKEW_S else said, _SET_CLOCK
-    if name in _EXPIRED:
-        return "expired", f"the credentials have expired ({code})", f"{_SIGN_IN}, and see that the clock is right"
-    if name in _DENIED or name.startswith("AccessDenied"):
-        return "permission", said, f"allow {question.action}; 'deepvm doctor --iam' prints the whole read-only policy"
-    if name in _REGION_OFF or (name in _WRONG_KEY and question.region not in _ALWAYS_ENABLED):
-        return "region", f"the account may not use {question.region} ({said})", _enable(question.region)
-    if name in _WRONG_KEY:
-        return "credentials", said, _CHECK_KEYS
-    status = _status(error)
-    if name in THROTTLED or status == 429 or (status == 503 and code.isdigit()):
-        limited = "placement scores may be asked for few configurations a day; ask for the same ones, or tomorrow"
+        return "credentials", f"no credentials, because {asked} was refused ({said})", _CHECK_ROLE
+    if why in ("expired", "credentials"):
+        if abs(skew_s) > MOST_SKEW_S:
+            behind = "ahead of" if skew_s > 0 else "behind"
+            return "clock", f"the clock of this machine is {abs(skew_s):.0f} s {behind} AWS's ({code})", _SET_CLOCK
+        if "Signature expired" in message:
+            return "clock", said, _SET_CLOCK
+    if why == "expired":
+        advice = "sign in again ('aws sso login', 'aws login', or new temporary keys), and see that the clock is right"
+        return why, f"the credentials have expired ({code})", advice
+    if why == "region" or (why == "credentials" and question.region not in _ALWAYS_ENABLED):
+        name = question.region
+        advice = f"enable {name} in the AWS console (Account, AWS Regions), use another --region, or check the keys"
+        return "region", f"the account may not use {name} ({said})", advice
+    if why == "throttled" or status == 429 or (status == 503 and code.isdigit()):
         wordless = f"the answer was an HTTP error, {status}" if message == NO_WORDS else said
-        return "throttled", wordless, limited if name == "MaxConfigLimitExceeded" else _LATER
-    if status >= 500:
-        return "reply", said, _WAIT
-    if code.isdigit():
-        return "reply", said, _NOT_AWS
-    return "reply", said, "if the region and the settings are right, try again later"
+        return "throttled", wordless, _RATIONED if code == "MaxConfigLimitExceeded" else _LATER
+    advice = {
+        "clock": _SET_CLOCK,
+        "permission": f"allow {question.action}; 'deepvm doctor --iam' prints the whole read-only policy",
+        "credentials": _CHECK_KEYS,
+        "reply": _NOT_AWS if code.isdigit() else "if the region and the settings are right, try again later",
+    }[why]
+    return why, said, _WAIT if why == "reply" and status >= 500 else advice
 
 
-def _of_exception(error: BaseException, question: Question, around: Circumstances) -> tuple[str, str, str]:
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    profile = f" --profile {question.profile}" if question.profile else ""
-    if "ProfileNotFound" in kinds:
-        named = getattr(error, "kwargs", {}).get("profile") or question.profile
-        known = f"profiles that exist: {', '.join(around.profiles[:8])}" if around.profiles else "there are no profiles"
-        return "credentials", f"AWS profile {named} does not exist", f"{known}; 'aws configure{profile}' makes it"
-    if kinds & _LOGIN:
-        return "expired", str(error), f"sign in again: aws sso login{profile} (or aws login{profile})"
-    if "CredentialRetrievalError" in kinds:
-        # What a credential process writes may hold anything, so its words are not repeated.
-        provider = getattr(error, "kwargs", {}).get("provider", "the provider")
-        return "credentials", f"the credentials could not be had from {provider}", _CHECK_KEYS
-    if kinds & _NO_REGION:
-        return "region", str(error), _other_region(question.region, around.regions)
-    if "EndpointConnectionError" in kinds and around.regions and question.region not in around.regions:
-        return "region", f"no region {question.region} is known", _other_region(question.region, around.regions)
-    if isinstance(error, ValueError) and "endpoint" in str(error).lower():
+def _exception(
+    error: BaseException, question: Question, profile: str, regions: Collection[str]
+) -> tuple[str, str, str]:
+    """Why, in words, and what to do, for an error of boto3 or of the network."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    given = getattr(error, "kwargs", {})
+    near = ", ".join(nearest(question.region, sorted(regions), 3))
+    about = {
+        "name": type(error).__name__,
+        "provider": given.get("provider", "the provider"),
+        "profile": f" --profile {profile}" if profile else "",
+        "near": f"; near: {near}" if near else "",
+    }
+    if "ProfileNotFound" in names:
+        from botocore.session import get_session
+
+        known = ", ".join(sorted(get_session().available_profiles)[:8])
+        known = f"profiles that exist: {known}" if known else "there are no profiles"
+        found = f"AWS profile {given.get('profile') or profile} does not exist"
+        return "credentials", found, f"{known}; 'aws configure{about['profile']}' makes it"
+    if "EndpointConnectionError" in names and regions and question.region not in regions:
+        return "region", f"no region {question.region} is known", f"check --region and AWS_REGION{about['near']}"
+    if "ValueError" in names and "endpoint" in str(error).lower():
         return "network", str(error), "give AWS_ENDPOINT_URL as https://host[:port], or unset it"
-    name = type(error).__name__
-    for names, why, detail, advice in _BY_EXCEPTION:
-        if kinds & names:
-            return why, detail.format(name=name) or str(error) or name, advice
-    return "reply", f"{name}: {error}", "try again; if it stays, report it with this line"
+    for pattern, why, detail, advice in _EXCEPTIONS:
+        if any(re.fullmatch(pattern, name) for name in names):
+            return why, detail.format(**about) or str(error) or about["name"], advice.format(**about)
+    return "reply", f"{about['name']}: {error}", "try again; if it stays, report it with this line"
 
 
-def _status(error: BaseException) -> int:
-    response = getattr(error, "response", None) or {}
-    try:
-        return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    except (TypeError, ValueError, AttributeError):
-        return 0
+def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The values in the environment that must never be shown."""
+    keys = [environ[name] for name in _SECRET_VARIABLES if environ.get(name)]
+    users = [environ[name].rpartition("@")[0].rpartition("//")[2] for name in _PROXIES if environ.get(name)]
+    return (*keys, *(user.partition(":")[2] for user in users if ":" in user))
 
 
-def _enable(region: str) -> str:
-    return f"enable {region} in the AWS console (Account, AWS Regions), use another --region, or check the keys"
+def redact(text: object, secrets: Iterable[str] = ()) -> str:
+    """One short line of a foreign message, without secrets.
 
+    Removes the given values, whatever looks like the id of a key, user and password of URLs, mark-up, and the encoded
+    part of AWS's refusals, which is long and of no use to a reader.
 
-def _other_region(region: str, regions: Collection[str]) -> str:
-    near = nearest(region, sorted(regions), 3)
-    names = f"; near: {', '.join(near)}" if near else ""
-    return f"check --region and AWS_REGION{names}"
+    Args:
+        text: the message, or the exception that has it.
+        secrets: values to remove.
+    """
+    line = str(text)
+    for value in sorted(set(secrets), key=len, reverse=True):
+        if len(value.strip()) >= _SHORTEST_SECRET:
+            for form in (value, value.strip(), quote(value, safe=""), quote(value)):
+                line = line.replace(form, "***")
+    line = _KEY_ID.sub("***", line)
+    line = _USER_IN_URL.sub("://***@", line)
+    line = re.split(r"\s*\.?\s*Encoded authorization failure message", line, maxsplit=1)[0]
+    line = re.sub(r"<[^>]*>", " ", line)
+    line = " ".join("".join(c if c.isprintable() else " " for c in line).split())
+    return line if len(line) <= _LONGEST_DETAIL else f"{line[: _LONGEST_DETAIL - 4]} ..."

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from deepvm.catalog.clouds.aws.responses import Reading
 from deepvm.core.units import to_decimal
 from deepvm.errors import RequestError
+from deepvm.io.times import format_time
 
 ZERO, UNPARSABLE, CONFLICT = "zero price", "unparsable row", "second price for the same type"
 NO_DOLLARS = "no price per hour in US dollars"
@@ -33,22 +33,9 @@ class _RowRefusedError(Exception):
     """A row that cannot be trusted; its text is the reason."""
 
 
-@dataclass(frozen=True)
-class _SpotRow:
-    type_name: str
-    zone: str
-    since: datetime
-    price: Decimal
-
-
 def price_text(price: Decimal) -> str:
-    """A price as Signals carry it: exact, at most six decimals, rounded up, without trailing zeros.
-
-    Args:
-        price: in dollars, above 0.
-    """
-    text = f"{price.quantize(_MICRO, rounding=ROUND_CEILING):f}".rstrip("0")
-    return text.rstrip(".")
+    """A price above 0 $ as Signals carry it: exact, at most six decimals, rounded up, without trailing zeros."""
+    return f"{price.quantize(_MICRO, rounding=ROUND_CEILING):f}".rstrip("0").rstrip(".")
 
 
 def read_on_demand(rows: Iterable[Any]) -> Reading:
@@ -67,31 +54,14 @@ def read_on_demand(rows: Iterable[Any]) -> Reading:
     return Reading({name: price_text(price) for name, price in sorted(prices.items())}, dict(+refused))
 
 
-def lack_zone_ids(rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether some rows of DescribeSpotPriceHistory name their zones in this account's way alone."""
-    return any(not row.get("AvailabilityZoneId") for row in rows)
-
-
 def read_spot(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> Reading:
-    """The ``spot`` prices of rows of DescribeSpotPriceHistory: the newest of each type and zone.
-
-    Args:
-        rows: as AWS gives them, in any order.
-        zone_ids: zone ids by this account's names, for rows without an id.
-    """
-    refused: Counter[str] = Counter()
-    newest: dict[tuple[str, str], _SpotRow] = {}
-    for row in _spot_rows(rows, zone_ids, refused):
-        place = (row.type_name, row.zone)
-        old = newest.get(place)
-        if old is not None and old.since == row.since:
-            refused[CONFLICT] += old.price != row.price
-        if old is None or (row.since, row.price) > (old.since, old.price):
-            newest[place] = row
-    data: dict[str, dict[str, list[str]]] = {}
-    for (name, zone), row in sorted(newest.items()):
-        data.setdefault(name, {})[zone] = [price_text(row.price), f"{row.since:%Y-%m-%dT%H:%M:%SZ}"]
-    return Reading(data, dict(+refused))
+    """The ``spot`` prices: the newest of each type and zone, and since when; arguments as of :func:`read_history`."""
+    history = read_history(rows, zone_ids)
+    for zones in history.data.values():
+        for zone, changes in zones.items():
+            at, price = changes[-1]
+            zones[zone] = [price, format_time(datetime.fromtimestamp(at, timezone.utc))]
+    return history
 
 
 def read_history(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> Reading:
@@ -103,10 +73,15 @@ def read_history(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str])
     """
     refused: Counter[str] = Counter()
     points: dict[tuple[str, str], dict[int, Decimal]] = {}
-    for row in _spot_rows(rows, zone_ids, refused):
-        at, known = int(row.since.timestamp()), points.setdefault((row.type_name, row.zone), {})
-        refused[CONFLICT] += at in known and known[at] != row.price
-        known[at] = max(row.price, known.get(at, row.price))
+    for row in rows:
+        try:
+            place, at, price = _change(row, zone_ids)
+        except _RowRefusedError as reason:
+            refused[str(reason)] += 1
+            continue
+        known = points.setdefault(place, {})
+        refused[CONFLICT] += at in known and known[at] != price
+        known[at] = max(price, known.get(at, price))
     data: dict[str, dict[str, list[list[Any]]]] = {}
     for (name, zone), known in sorted(points.items()):
         data.setdefault(name, {})[zone] = [[at, price_text(price)] for at, price in sorted(known.items())]
@@ -114,12 +89,7 @@ def read_history(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str])
 
 
 def read_placement(rows: Iterable[Mapping[str, Any]], region: str) -> Reading:
-    """The ``placement`` scores of rows of GetSpotPlacementScores, best first.
-
-    Args:
-        rows: as AWS gives them.
-        region: whose zones are meant.
-    """
+    """The ``placement`` scores of a region in rows of GetSpotPlacementScores, best first."""
     scores, refused = [], Counter[str]()
     for row in rows:
         zone, score = row.get("AvailabilityZoneId"), row.get("Score")
@@ -152,17 +122,8 @@ def _product(row: Any) -> tuple[str, list[Decimal]]:
     return name, [_amount(text) for text in texts]
 
 
-def _spot_rows(
-    rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str], refused: Counter[str]
-) -> Iterator[_SpotRow]:
-    for row in rows:
-        try:
-            yield _spot_row(row, zone_ids)
-        except _RowRefusedError as reason:
-            refused[str(reason)] += 1
-
-
-def _spot_row(row: Mapping[str, Any], zone_ids: Mapping[str, str]) -> _SpotRow:
+def _change(row: Mapping[str, Any], zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int, Decimal]:
+    """Type and zone of a row of DescribeSpotPriceHistory, since when its price holds (s since 1970), and the price."""
     name, since = row.get("InstanceType"), row.get("Timestamp")
     if not name or not isinstance(since, datetime) or since.tzinfo is None:
         raise _RowRefusedError(UNPARSABLE)
@@ -171,7 +132,7 @@ def _spot_row(row: Mapping[str, Any], zone_ids: Mapping[str, str]) -> _SpotRow:
     zone = row.get("AvailabilityZoneId") or zone_ids.get(row.get("AvailabilityZone") or "")
     if not zone:
         raise _RowRefusedError(UNKNOWN_ZONE)
-    return _SpotRow(name, zone, since.astimezone(timezone.utc), _amount(row.get("SpotPrice")))
+    return (name, zone), int(since.timestamp()), _amount(row.get("SpotPrice"))
 
 
 def _amount(text: Any) -> Decimal:

@@ -9,9 +9,7 @@ import json
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from http.client import HTTPException, HTTPMessage, HTTPResponse
 from typing import IO, Any
@@ -19,7 +17,7 @@ from urllib import request
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from deepvm.catalog.clouds.aws.redaction import redact, secrets_of
+from deepvm.catalog.clouds.aws.errors import redact, secrets_of
 from deepvm.catalog.signals.signal import ADVISOR, Provider, Signal
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
 from deepvm.errors import CloudError, RequestError
@@ -30,19 +28,8 @@ URL_VARIABLE = "DEEPVM_ADVISOR_URL"
 MOST_BYTES = 64 * 2**20
 """The real file has some 10 MiB."""
 
-_CHUNK = 2**16
-_Table = Mapping[str, Any]
 _AGAIN = "try again later; without it, types are not marked by how often they are interrupted"
 _NETWORK = f"check the network and the proxy settings (HTTPS_PROXY), or set {URL_VARIABLE} to a copy"
-
-
-@dataclass(frozen=True)
-class _Download:
-    """What one download gave: the table of all regions, or why there is none."""
-
-    now: datetime
-    regions: _Table | None = None
-    error: CloudError | None = None
 
 
 class AdvisorProvider(Provider):
@@ -52,72 +39,103 @@ class AdvisorProvider(Provider):
     """
 
     kind = ADVISOR
+    timeout_s, total_s = 10.0, 60.0  # for a connection and between two pieces of the file; for the whole file
 
-    def __init__(self, url: str = "", *, timeout_s: float = 10, total_s: float = 60) -> None:
-        """Remember where the file is.
-
-        Args:
-            url: empty: the environment's ``DEEPVM_ADVISOR_URL``, else AWS's own address.
-            timeout_s: seconds for a connection, and between two pieces of the file.
-            total_s: seconds for the whole file.
+    def __init__(self) -> None:
+        """Remember where the file is: as the environment's ``DEEPVM_ADVISOR_URL`` says, else at AWS.
 
         Raises:
             RequestError: not an address of the web.
         """
-        self._url = url or os.environ.get(URL_VARIABLE) or ADVISOR_URL
-        self._timeout_s, self._total_s = timeout_s, total_s
+        self._url = os.environ.get(URL_VARIABLE) or ADVISOR_URL
+        self._what = f"Spot Advisor at {_shown(self._url)}"
         self._lock = threading.Lock()
-        self._last: _Download | None = None
+        self._last: tuple[datetime, Mapping[str, Any] | CloudError] | None = None
         if not _on_the_web(self._url):
-            option = "url" if url else URL_VARIABLE
-            raise RequestError(option, _shown(self._url), "an https:// or http:// address without user and password")
+            allowed = "an https:// or http:// address without user and password"
+            raise RequestError(URL_VARIABLE, _shown(self._url), allowed)
 
     def fetch(self, region: str, now: datetime) -> Signal:
         """See :meth:`Provider.fetch`."""
-        what = f"Spot Advisor at {_shown(self._url)}"
-        types = _types(self._regions(now, what), region, what)
-        refused: Counter[str] = Counter()
-        bands = {}
-        for name, row in sorted(types.items()):
-            band = row.get("r") if isinstance(row, dict) else None
-            if type(band) is int and 0 <= band < len(INTERRUPTION_BANDS):
-                bands[name] = band
-            else:
-                refused["unknown band"] += 1
+        types = self._types(region, now)
+        found = {name: row.get("r") for name, row in sorted(types.items()) if isinstance(row, dict)}
+        # type() and not isinstance(): True is no band.
+        bands = {n: band for n, band in found.items() if type(band) is int and 0 <= band < len(INTERRUPTION_BANDS)}
         if not bands:
-            raise _unreadable(what, f"none of {len(types)} types in {region} has a band")
-        return Signal(self.kind, region, now, "AWS Spot Advisor", bands, dict(refused))
+            raise self._unreadable(f"none of {len(types)} types in {region} has a band")
+        lost = len(types) - len(bands)
+        return Signal(self.kind, region, now, "AWS Spot Advisor", bands, {"unknown band": lost} if lost else {})
 
-    def _regions(self, now: datetime, what: str) -> _Table:
+    def _types(self, region: str, now: datetime) -> Mapping[str, Any]:
+        """The region's table; its rows may be anything."""
         with self._lock:
-            if self._last is None or self._last.now != now:
+            if self._last is None or self._last[0] != now:
                 try:
-                    self._last = _Download(now, _tables(_parse(self._download(what), what), what))
+                    self._last = now, self._parse(self._download())
                 except CloudError as error:
-                    self._last = _Download(now, error=error)
-            last = self._last
-        if last.error is not None:
+                    self._last = now, error
+            regions = self._last[1]
+        if isinstance(regions, CloudError):
             # An exception keeps the traceback of whoever raises it, so each thread gets its own.
-            raise CloudError(what, last.error.why, last.error.detail, last.error.advice)
-        return last.regions or {}
+            raise CloudError(self._what, regions.why, regions.detail, regions.advice)
+        if region not in regions:
+            advice = f"it knows {len(regions)} regions, such as {', '.join(sorted(regions)[:3])}; check --region"
+            raise CloudError(self._what, "region", f"the file has no region {region}", redact(advice))
+        types = regions[region].get("Linux") if isinstance(regions[region], dict) else None
+        if not isinstance(types, dict):
+            raise self._unreadable(f"the file has no table for Linux in {region}")
+        return types
 
-    def _download(self, what: str) -> bytes:
-        end = time.monotonic() + self._total_s
+    def _download(self) -> bytes:
+        end = time.monotonic() + self.total_s
         try:
-            with _opener().open(self._url, timeout=self._timeout_s) as reply:
-                return _read(reply, end, self._total_s, what)
+            with request.build_opener(_WebRedirects).open(self._url, timeout=self.timeout_s) as reply:
+                return self._read(reply, end)
         except HTTPError as error:
             error.close()
             why = "throttled" if error.code in (429, 503) else "reply"
             said = redact(error.reason, secrets_of(os.environ))
-            raise CloudError(what, why, f"the server says {error.code} {said}", _AGAIN) from None
+            raise CloudError(self._what, why, f"the server says {error.code} {said}", _AGAIN) from None
         except (URLError, OSError, HTTPException, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             if isinstance(reason, TimeoutError):
-                raise CloudError(what, "timeout", f"no answer within {self._timeout_s:g} s", _NETWORK) from None
+                raise CloudError(self._what, "timeout", f"no answer within {self.timeout_s:g} s", _NETWORK) from None
             words = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
             detail = redact(words, secrets_of(os.environ)) or type(reason).__name__
-            raise CloudError(what, "network", detail, _NETWORK) from None
+            raise CloudError(self._what, "network", detail, _NETWORK) from None
+
+    def _read(self, reply: HTTPResponse, end: float) -> bytes:
+        """The whole body, within limits of size and time; each piece has its time-out already."""
+        body = bytearray()
+        # read1() gives what has come, where read() would wait for a full piece from a server that drips.
+        while piece := reply.read1(2**16):
+            body += piece
+            if len(body) > MOST_BYTES:
+                raise self._unreadable(f"the file is larger than {MOST_BYTES // 2**20} MiB")
+            if time.monotonic() > end:
+                late = f"the file was not complete after {self.total_s:g} s"
+                raise CloudError(self._what, "timeout", late, _NETWORK)
+        promised = reply.headers.get("Content-Length", "")
+        if promised.isdigit() and len(body) < int(promised):
+            broken = f"the file broke off after {len(body)} of {promised} bytes"
+            raise CloudError(self._what, "network", broken, _NETWORK)
+        return bytes(body)
+
+    def _parse(self, body: bytes) -> Mapping[str, Any]:
+        """The tables of all regions, by name."""
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            start = body.strip()[:1]
+            found = "is empty" if not start else "is a web page" if start == b"<" else "is not JSON, or not whole"
+            raise self._unreadable(f"the file {found}") from None
+        regions = document.get("spot_advisor") if isinstance(document, dict) else None
+        if not isinstance(regions, dict) or not regions:
+            raise self._unreadable("the file has no table spot_advisor")
+        return regions
+
+    def _unreadable(self, detail: str) -> CloudError:
+        return CloudError(self._what, "reply", detail, f"{_AGAIN}; see that {URL_VARIABLE} is right if it is set")
 
 
 class _WebRedirects(request.HTTPRedirectHandler):
@@ -130,21 +148,6 @@ class _WebRedirects(request.HTTPRedirectHandler):
             fp.close()
             raise URLError(f"the server points to {_shown(newurl)}, which is not followed")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _opener() -> request.OpenerDirector:
-    # request.build_opener() would add handlers for local files and FTP.
-    opener = request.OpenerDirector()
-    for handler in (
-        request.ProxyHandler(),
-        request.HTTPHandler(),
-        request.HTTPSHandler(),
-        request.HTTPDefaultErrorHandler(),
-        _WebRedirects(),
-        request.HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
-    return opener
 
 
 def _on_the_web(url: str) -> bool:
@@ -161,51 +164,3 @@ def _on_the_web(url: str) -> bool:
 def _shown(url: str) -> str:
     """The address without what may be secret: user, password, signature."""
     return redact(url.partition("?")[0], secrets_of(os.environ))
-
-
-def _read(reply: HTTPResponse, end: float, total_s: float, what: str) -> bytes:
-    """The whole body, within limits of size and time; each piece has its time-out already."""
-    pieces: list[bytes] = []
-    size = 0
-    # read1() gives what has come, where read() would wait for a full piece from a server that drips.
-    while piece := reply.read1(_CHUNK):
-        pieces.append(piece)
-        size += len(piece)
-        if size > MOST_BYTES:
-            raise _unreadable(what, f"the file is larger than {MOST_BYTES // 2**20} MiB")
-        if time.monotonic() > end:
-            raise CloudError(what, "timeout", f"the file was not complete after {total_s:g} s", _NETWORK)
-    promised = reply.headers.get("Content-Length", "")
-    if promised.isdigit() and size < int(promised):
-        raise CloudError(what, "network", f"the file broke off after {size} of {promised} bytes", _NETWORK)
-    return b"".join(pieces)
-
-
-def _parse(body: bytes, what: str) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        start = body.strip()[:1]
-        found = "is empty" if not start else "is a web page" if start == b"<" else "is not JSON, or not whole"
-        raise _unreadable(what, f"the file {found}") from None
-
-
-def _tables(document: Any, what: str) -> _Table:
-    regions = document.get("spot_advisor") if isinstance(document, dict) else None
-    if not isinstance(regions, dict) or not regions:
-        raise _unreadable(what, "the file has no table spot_advisor")
-    return regions
-
-
-def _types(regions: _Table, region: str, what: str) -> _Table:
-    if region not in regions:
-        advice = f"it knows {len(regions)} regions, such as {', '.join(sorted(regions)[:3])}; check --region"
-        raise CloudError(what, "region", f"the file has no region {region}", redact(advice))
-    types = regions[region].get("Linux") if isinstance(regions[region], dict) else None
-    if not isinstance(types, dict):
-        raise _unreadable(what, f"the file has no table for Linux in {region}")
-    return types
-
-
-def _unreadable(what: str, detail: str) -> CloudError:
-    return CloudError(what, "reply", detail, f"{_AGAIN}; see that {URL_VARIABLE} is right if it is set")

@@ -108,8 +108,17 @@ def test_a_healthy_account():
 
 def test_dry_runs_are_asked_for():
     """A question without DryRun would do more than look."""
+    asked = {}
+
+    class Recorder(Aws):
+        def call(self, question, answers=(), **parameters):
+            asked[question.action] = parameters
+            raise CloudError("x", "network", "y", "z")
+
     for probe in aws_checks._PROBES:
-        assert probe.dry == (probe.service == "ec2")
+        aws_checks._permission(Recorder(), REGION, *probe)
+    assert all(("DryRun" in parameters) == action.startswith("ec2:") for action, parameters in asked.items())
+    assert len(asked) == len(aws_checks._PROBES)
     strict = Step("ec2", "describe_regions", DRY, code="DryRunOperation", status=412)
     assert checked(*steps(describe_regions=[strict]))["permission ec2:DescribeRegions"].ok
 
@@ -257,7 +266,7 @@ class TestPolicy:
 
     def test_each_action_has_its_check_in_the_same_order(self):
         prefix = {"service-quotas": "servicequotas"}
-        probes = [f"{prefix.get(p.service, p.service)}:{p.operation}" for p in aws_checks._PROBES]
+        probes = [f"{prefix.get(service, service)}:{operation}" for service, operation, _ in aws_checks._PROBES]
         assert probes == list(iam_actions())
 
     def test_nothing_else_is_asked_by_the_providers(self):

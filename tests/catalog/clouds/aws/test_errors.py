@@ -10,9 +10,9 @@ from botocore.parsers import ResponseParserError
 from support.aws_account import NOW, REGION, Step, account
 
 from deepvm.catalog.clouds.aws.client import clock_skew_s
-from deepvm.catalog.clouds.aws.errors import Circumstances, Question, cloud_error, error_code
-from deepvm.catalog.clouds.aws.providers import SpecsProvider
-from deepvm.catalog.clouds.aws.redaction import redact
+from deepvm.catalog.clouds.aws.errors import Question, cloud_error, error_code, redact, secrets_of
+from deepvm.catalog.clouds.aws.providers import aws_providers
+from deepvm.catalog.signals.signal import SPECS
 from deepvm.errors import CloudError
 
 QUESTION = Question("ec2", "DescribeInstanceTypes", REGION)
@@ -25,7 +25,7 @@ def refusal(code, message="no", status=400, operation="DescribeInstanceTypes"):
 
 
 def mapped(error, question=QUESTION, **around):
-    found = cloud_error(error, question, Circumstances(**around))
+    found = cloud_error(error, question, **around)
     assert isinstance(found, CloudError)
     assert found.why in WHYS
     assert "\n" not in str(found)
@@ -110,13 +110,17 @@ def test_failures(error, why, said):
     assert said in str(found)
 
 
-def test_profiles_that_exist_are_named():
-    found = mapped(boto.ProfileNotFound(profile="wrok"), profiles=("default", "work"))
-    assert "profiles that exist: default, work" in found.advice
+def test_profiles_that_exist_are_named(monkeypatch, tmp_path):
+    (tmp_path / "config").write_text('[profile work]\n[profile "a b"]\n[sso-session x]\n[default]\n')
+    (tmp_path / "keys").write_text("[default]\n[old]\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    found = mapped(boto.ProfileNotFound(profile="wrok"))
+    assert "profiles that exist: a b, default, old, work" in found.advice
 
 
 def test_the_profile_is_named_in_the_next_step():
-    found = mapped(boto.UnauthorizedSSOTokenError(), Question("ec2", "DescribeRegions", REGION, "work"))
+    found = mapped(boto.UnauthorizedSSOTokenError(), profile="work")
     assert "aws sso login --profile work" in found.advice
 
 
@@ -169,7 +173,7 @@ class TestClock:
         date = format_datetime(NOW.replace(year=2020), usegmt=True)
         step = Step("ec2", "describe_instance_types", None, code="RequestExpired", headers={"date": date})
         with pytest.raises(CloudError) as caught:
-            SpecsProvider(account(step).aws).fetch(REGION, NOW)
+            aws_providers(account(step).aws)[SPECS].fetch(REGION, NOW)
         assert caught.value.why == "clock"
 
 
@@ -229,3 +233,14 @@ class TestRedaction:
         assert found.why == "credentials"
         assert "s3cr3t" not in str(found)
         assert "custom-process" in str(found)
+
+
+def test_secrets_of_the_environment():
+    environ = {
+        "AWS_SECRET_ACCESS_KEY": "abc",
+        "AWS_SESSION_TOKEN": "",
+        "AWS_REGION": "us-east-1",
+        "HTTPS_PROXY": "http://joe:pass@word@proxy:1",
+        "HTTP_PROXY": "http://proxy:1",
+    }
+    assert secrets_of(environ) == ("abc", "pass@word")

@@ -14,23 +14,13 @@ from support.aws_account import NOW, recorded
 
 from deepvm.catalog.clouds.aws import price_responses, responses
 from deepvm.catalog.clouds.aws.price_responses import (
-    lack_zone_ids,
     price_text,
     read_history,
     read_on_demand,
     read_placement,
     read_spot,
 )
-from deepvm.catalog.clouds.aws.responses import (
-    count_in_use,
-    read_offerings,
-    read_running,
-    read_specs,
-    read_vcpus,
-    read_zones,
-    spot_gpu_types,
-)
-from deepvm.core.cluster.instances import Market
+from deepvm.catalog.clouds.aws.responses import read_offerings, read_running, read_specs, read_vcpus, read_zones
 from deepvm.core.units import to_micro_usd
 
 ZONE_IDS = {"us-east-1a": "use1-az4", "us-east-1b": "use1-az6", "us-east-1c": "use1-az1"}
@@ -186,10 +176,6 @@ class TestSpecs:
     def test_rows_without_size_are_refused(self, broken):
         assert read_specs([a_type(**broken)]) == responses.Reading({}, {"incomplete row": 1})
 
-    def test_whole_nvidia_gpus_with_a_spot_market(self, specs):
-        found = spot_gpu_types(specs.data)
-        assert found == ("g4dn.12xlarge", "g4dn.xlarge", "g5.xlarge", "p4d.24xlarge", "p5.4xlarge")
-
 
 class TestZones:
     def test_offerings(self):
@@ -209,22 +195,9 @@ class TestZones:
 
 
 class TestUsage:
-    def test_what_counts(self):
-        running = read_running(rows("describe-instances", "Reservations"))
-        vcpus = {"c5.xlarge": 4}
-
-        def used(family, market):
-            return count_in_use(running, vcpus, family, market)
-
-        assert used("G and VT", Market.SPOT) == 8
-        assert used("G and VT", Market.ON_DEMAND) == 2  # half its threads are switched off
-        assert used("Standard", Market.ON_DEMAND) == 4 + 2  # not the one on a Dedicated Host
-        assert used("P", Market.ON_DEMAND) == 0  # Capacity Blocks have a limit of their own
-        assert used("P", Market.SPOT) == 0
-
     def test_stopped_vms_do_not_count(self):
         row = {"InstanceType": "c5.xlarge", "State": {"Name": "stopped"}, "CpuOptions": None}
-        assert read_running([{"Instances": [row]}, {}]) == ()
+        assert read_running([{"Instances": [row]}, {}]) == []
 
     def test_vcpus(self):
         assert read_vcpus([a_type()]) == {"g4dn.xlarge": 4}
@@ -308,12 +281,6 @@ class TestSpot:
     def test_the_order_of_the_rows_does_not_matter(self):
         found = rows("describe-spot-price-history", "SpotPriceHistory")
         assert read_spot(found[::-1], ZONE_IDS).data == read_spot(found, ZONE_IDS).data
-
-    def test_names_of_zones_are_asked_for_only_where_they_are_needed(self):
-        found = rows("describe-spot-price-history", "SpotPriceHistory")
-        assert lack_zone_ids(found)
-        assert not lack_zone_ids(found[:5])
-        assert not lack_zone_ids([])
 
     @pytest.mark.parametrize("broken", [{"Timestamp": None}, {"Timestamp": datetime(2026, 1, 1)}, {"InstanceType": ""}])
     def test_incomplete_rows(self, broken):

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 from support.aws_account import NOW, REGION
+from support.pace import soon
 from support.spot_advisor import FILE, say, serving
 
 from deepvm.catalog.clouds.aws import spot_advisor
@@ -25,9 +26,17 @@ def no_proxy(monkeypatch):
     monkeypatch.delenv(spot_advisor.URL_VARIABLE, raising=False)
 
 
-def failure(url, region=REGION, **settings):
+def advisor(url, **limits):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(spot_advisor.URL_VARIABLE, url)
+        provider = AdvisorProvider()
+    vars(provider).update(limits)
+    return provider
+
+
+def failure(url, region=REGION, **limits):
     with pytest.raises(CloudError) as caught:
-        AdvisorProvider(url, **settings).fetch(region, NOW)
+        advisor(url, **limits).fetch(region, NOW)
     assert "\n" not in str(caught.value)
     assert caught.value.advice
     return caught.value
@@ -35,7 +44,7 @@ def failure(url, region=REGION, **settings):
 
 def test_the_bands():
     with serving(say()) as url:
-        signal = AdvisorProvider(f"{url}/data.json").fetch(REGION, NOW)
+        signal = advisor(f"{url}/data.json").fetch(REGION, NOW)
     assert signal.data == {"c5.xlarge": 0, "g4dn.xlarge": 4, "g5.xlarge": 3}
     assert signal.refused == {"unknown band": 3}
     assert (signal.kind, signal.region, signal.observed_at) == ("advisor", REGION, NOW)
@@ -50,7 +59,7 @@ def test_an_answer_in_pieces():
             handler.wfile.flush()
 
     with serving(answer) as url:
-        assert AdvisorProvider(url).fetch("eu-central-1", NOW).data == {"g4dn.xlarge": 2}
+        assert advisor(url).fetch("eu-central-1", NOW).data == {"g4dn.xlarge": 2}
 
 
 class TestSeveralRegions:
@@ -63,7 +72,7 @@ class TestSeveralRegions:
             say(status=status)(handler)
 
         with serving(answer) as url:
-            provider = AdvisorProvider(url)
+            provider = advisor(url)
             found, errors = [], []
 
             def ask(region):
@@ -84,11 +93,10 @@ class TestSeveralRegions:
 
 
 class TestWhere:
-    def test_the_environment_overrides_and_the_argument_overrides_it(self, monkeypatch):
+    def test_the_environment_overrides(self, monkeypatch):
         assert AdvisorProvider()._url == ADVISOR_URL
         monkeypatch.setenv(spot_advisor.URL_VARIABLE, "http://copy/a.json")
         assert AdvisorProvider()._url == "http://copy/a.json"
-        assert AdvisorProvider("http://other/a.json")._url == "http://other/a.json"
 
     @pytest.mark.parametrize(
         "url",
@@ -98,12 +106,10 @@ class TestWhere:
         ],
     )
     def test_other_places_are_refused(self, monkeypatch, url):
-        with pytest.raises(RequestError, match="^url: ") as caught:
-            AdvisorProvider(url)
-        assert "s3cr3t" not in str(caught.value)
         monkeypatch.setenv(spot_advisor.URL_VARIABLE, url)
-        with pytest.raises(RequestError, match=f"^{spot_advisor.URL_VARIABLE}: "):
+        with pytest.raises(RequestError, match=f"^{spot_advisor.URL_VARIABLE}: ") as caught:
             AdvisorProvider()
+        assert "s3cr3t" not in str(caught.value)
 
     def test_a_signature_in_the_address_is_not_shown(self):
         with serving(say(status=403)) as url:
@@ -113,7 +119,7 @@ class TestWhere:
 class TestRedirects:
     def test_within_the_web(self):
         with serving(say()) as there, serving(say(b"", 302, Location=f"{there}/moved.json")) as here:
-            assert AdvisorProvider(here).fetch(REGION, NOW).data
+            assert advisor(here).fetch(REGION, NOW).data
 
     @pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://host/x", "http://joe:s3cr3t@host/"])
     def test_elsewhere(self, place):
@@ -180,11 +186,9 @@ class TestFaults:
             assert failure(f"http://127.0.0.1:{server.getsockname()[1]}/").why == "network"
 
     def test_a_stall(self):
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            start = time.monotonic()
+        with socket.create_server(("127.0.0.1", 0)) as silent, soon(5):
             found = failure(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_s=0.2)
         assert found.why == "timeout"
-        assert time.monotonic() - start < 5
 
     def test_a_stall_in_the_middle(self):
         def answer(handler):
@@ -204,11 +208,9 @@ class TestFaults:
                 handler.wfile.write(FILE[i : i + 1])
                 time.sleep(0.05)
 
-        start = time.monotonic()
-        with serving(answer) as url:
+        with serving(answer) as url, soon(3):
             found = failure(url, timeout_s=1, total_s=0.3)
         assert found.why == "timeout"
-        assert time.monotonic() - start < 3
 
     def test_a_file_that_does_not_end(self, monkeypatch):
         monkeypatch.setattr(spot_advisor, "MOST_BYTES", 2**20)
@@ -258,6 +260,6 @@ class TestContent:
     def test_other_bands_are_counted_and_left_out(self, band):
         body = {"spot_advisor": {REGION: {"Linux": {"a": {"r": band}, "b": {"r": 0, "s": 70}}}}}
         with serving(say(json.dumps(body).encode())) as url:
-            signal = AdvisorProvider(url).fetch(REGION, NOW)
+            signal = advisor(url).fetch(REGION, NOW)
         assert signal.data == {"b": 0}
         assert signal.refused == {"unknown band": 1}

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.catalog.clouds.aws.credentials import account_tag, credentials_may_exist, profile_names
-from deepvm.catalog.clouds.aws.redaction import secrets_of
-from deepvm.catalog.clouds.aws.regions import DEFAULT_REGION, check_region, region_of
+from deepvm.catalog.clouds.aws import aws_cloud
+from deepvm.catalog.clouds.aws.aws_cloud import DEFAULT_REGION, AwsCloud
 from deepvm.errors import RequestError
 
-NO_MACHINE = Path("/nonexistent")
+AWS = AwsCloud()
+account_tag, check_region, region_of = AWS.account_tag, AWS.check_region, AWS.own_region
 KEYS = "aws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = s3cr3t\n"
 
 
@@ -27,8 +27,13 @@ def home(tmp_path):
     return tmp_path
 
 
-def may_exist(home, profile="", system=NO_MACHINE, **environ):
-    return credentials_may_exist(profile, {"HOME": str(home), **environ}, system)
+@pytest.fixture(autouse=True)
+def no_machine(monkeypatch):
+    monkeypatch.setattr(aws_cloud, "_SYSTEM", Path("/nonexistent"))
+
+
+def may_exist(home, profile="", **environ):
+    return AWS.credentials_may_exist(profile, {"HOME": str(home), **environ})
 
 
 def write(home, credentials="", config=""):
@@ -100,11 +105,12 @@ class TestMayExist:
             ("hypervisor/uuid", "0123\n", False),
         ],
     )
-    def test_machines_that_may_have_a_role(self, home, place, words, found):
+    def test_machines_that_may_have_a_role(self, home, monkeypatch, place, words, found):
         (home / "sys" / place).parent.mkdir(parents=True)
         (home / "sys" / place).write_text(words)
-        assert may_exist(home, system=home / "sys") is found
-        assert not may_exist(home, system=home / "sys", AWS_EC2_METADATA_DISABLED="true")
+        monkeypatch.setattr(aws_cloud, "_SYSTEM", home / "sys")
+        assert may_exist(home) is found
+        assert not may_exist(home, AWS_EC2_METADATA_DISABLED="true")
 
     @pytest.mark.parametrize("credentials", ["", f"[default]\n{KEYS}", f"[work]\n{KEYS}", f"[DEFAULT]\n{KEYS}"])
     @pytest.mark.parametrize(
@@ -161,35 +167,33 @@ class TestRegionOf:
     def test_the_order(self, home):
         write(home, config="[default]\nregion = eu-west-3\n[profile work]\nregion = sa-east-1\n")
         environ = {"HOME": str(home)}
-        assert region_of("", "", environ).name == "eu-west-3"
-        assert region_of("", "work", environ) == ("sa-east-1", f"profile work in {home}/.aws/config")
-        assert region_of("", "", environ | {"AWS_PROFILE": "work"}).name == "sa-east-1"
+        assert region_of("", environ).name == "eu-west-3"
+        assert region_of("work", environ) == ("sa-east-1", f"profile work in {home}/.aws/config")
+        assert region_of("", environ | {"AWS_PROFILE": "work"}).name == "sa-east-1"
         environ["AWS_DEFAULT_REGION"] = "eu-west-2"
-        assert region_of("", "work", environ) == ("eu-west-2", "environment variable AWS_DEFAULT_REGION")
+        assert region_of("work", environ) == ("eu-west-2", "environment variable AWS_DEFAULT_REGION")
         environ["AWS_REGION"] = "eu-west-1"
-        assert region_of("", "work", environ).name == "eu-west-1"
-        name, where = region_of("ap-northeast-2", "work", environ)
-        assert (name, where) == ("ap-northeast-2", "--region")
+        assert region_of("work", environ).name == "eu-west-1"
 
     def test_the_default_says_so(self, home):
-        found = region_of("", "", {"HOME": str(home)})
+        found = region_of("", {"HOME": str(home)})
         assert found.name == DEFAULT_REGION
         assert "default" in found.where
 
     def test_a_region_beside_the_keys(self, home):
         write(home, f"[default]\n{KEYS}region = ca-central-1\n")
-        assert region_of("", "", {"HOME": str(home)}).name == "ca-central-1"
+        assert region_of("", {"HOME": str(home)}).name == "ca-central-1"
 
     def test_a_file_that_cannot_be_read_has_no_region(self, home):
         write(home, config="[default\nregion = eu-west-3\n")
-        assert region_of("", "", {"HOME": str(home)}).name == DEFAULT_REGION
+        assert region_of("", {"HOME": str(home)}).name == DEFAULT_REGION
 
     def test_wrong_names_say_where_they_stand(self, home):
         with pytest.raises(RequestError, match="^AWS_REGION: 'nowhere'"):
-            region_of("", "", {"AWS_REGION": "nowhere"})
+            region_of("", {"AWS_REGION": "nowhere"})
         write(home, config="[default]\nregion = nowhere\n")
         with pytest.raises(RequestError, match=r"^region of profile default in .*config: 'nowhere'"):
-            region_of("", "", {"HOME": str(home)})
+            region_of("", {"HOME": str(home)})
 
 
 class TestCheckRegion:
@@ -213,31 +217,10 @@ class TestCheckRegion:
             check_region("us-east-1a")
 
 
-def test_profile_names(home):
-    write(home, f"[default]\n{KEYS}[old]\n{KEYS}", '[profile work]\n[profile "a b"]\n[sso-session x]\n[default]\n')
-    assert profile_names({"HOME": str(home)}) == ("a b", "default", "old", "work")
-    write(home, config="[default]\n[sso-session y]\n")
-    assert profile_names({"HOME": str(home)}) == ("default",)
-    write(home, "[broken\n")
-    assert profile_names({"HOME": str(home)}) == ()
-
-
-def test_secrets_of_the_environment():
-    environ = {
-        "AWS_SECRET_ACCESS_KEY": "abc",
-        "AWS_SESSION_TOKEN": "",
-        "AWS_REGION": "us-east-1",
-        "HTTPS_PROXY": "http://joe:pass@word@proxy:1",
-        "HTTP_PROXY": "http://proxy:1",
-    }
-    assert secrets_of(environ) == ("abc", "pass@word")
-
-
 def test_no_boto3_here():
     code = (
-        "import sys, os; from deepvm.catalog.clouds.aws.credentials import *; "
-        "from deepvm.catalog.clouds.aws import credentials as c, regions as r;"
-        "c.credentials_may_exist('', os.environ); c.account_tag('', {}); r.region_of('', '', {});"
+        "import sys, os; from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud; aws = AwsCloud();"
+        "aws.credentials_may_exist('', os.environ); aws.account_tag('', {}); aws.own_region('', {});"
         "print({'boto3', 'botocore', 'socket'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,9 +14,8 @@ from support.catalog_signals import KINDS, NOW, REGION, Cloud, denied, resolve
 
 from deepvm.catalog.signals import fetching, signal
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.fetching import Outcome, Wish
-from deepvm.catalog.signals.negative_cache import recent_failures, remember_failures
-from deepvm.catalog.signals.resolve import PATIENCE_S, Mode, Resolved
+from deepvm.catalog.signals.fetching import Outcome, Wish, recent_failures, remember_failures
+from deepvm.catalog.signals.resolve import PATIENCE_S, Resolved
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache", "default")
 
 
-def signals(cache: Cache, cloud: Cloud, minutes: float = 0, mode: Mode = Mode.AUTO) -> Resolved:
+def signals(cache: Cache, cloud: Cloud, minutes: float = 0, mode: str = "auto") -> Resolved:
     now = NOW + timedelta(minutes=minutes)
     return resolve(REGION, KINDS, mode, cache=cache, providers=cloud, snapshot={}, now=now)
 
@@ -48,13 +51,13 @@ def test_live_asks_again(cache: Cache) -> None:
     cloud = Cloud(spot=denied())
     signals(cache, cloud)
     mended = Cloud()
-    assert signals(cache, mended, 1, Mode.LIVE).signals[signal.SPOT].origin == "live"
+    assert signals(cache, mended, 1, "live").signals[signal.SPOT].origin == "live"
 
 
 def test_a_success_is_remembered_as_one(cache: Cache) -> None:
     remember_failures(cache, [Outcome(Wish(REGION, "spot"), None, denied())], NOW)
     assert set(recent_failures(cache, REGION, NOW)) == {"spot"}
-    signals(cache, Cloud(), 1, Mode.LIVE)
+    signals(cache, Cloud(), 1, "live")
     assert not recent_failures(cache, REGION, NOW + timedelta(minutes=1))
 
 
@@ -83,3 +86,11 @@ def test_status_does_not_list_them(cache: Cache) -> None:
 
 def test_auto_loses_patience_sooner_than_refresh() -> None:
     assert PATIENCE_S <= 60 < fetching.GIVE_UP_S
+
+
+def test_boto3_is_not_loaded_by_any_of_this() -> None:
+    code = "import deepvm.catalog.signals.resolve, sys, json; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+    ).stdout
+    assert not {"boto3", "botocore", "pydantic", "pandas", "numpy", "platformdirs", "asyncio"} & set(json.loads(out))

@@ -1,0 +1,53 @@
+"""What may be asked of a market."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deepvm.catalog.market.build_catalog import MarketRequest
+from deepvm.catalog.store import load_catalog
+from deepvm.core.cluster.prices import PriceBasis
+from deepvm.errors import RequestError
+
+LIVE, SNAPSHOT = MarketRequest(prices="live"), MarketRequest(prices="snapshot")
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        ("prices", {"prices": "today"}),
+        ("prices", {"prices": ""}),
+        ("prices", {"prices": "live", "offline": True}),
+        ("price_basis", {"price_basis": "mean"}),
+        ("price_basis", {"price_basis": "P95"}),
+        *(("days", {"days": days}) for days in (0, 91, 1.5, True, False, -1, "", "seven", "1e1", "٣", 1000)),
+        ("network", {"network": "fast"}),
+        ("network", {"network": ""}),
+    ],
+    ids=str,
+)
+def test_values_that_cannot_be_used_are_named(option: str, given: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=f"^{option}: ") as caught:
+        MarketRequest(**given)
+    assert (caught.value.option, caught.value.value) == (option, given[option])
+    with pytest.raises(RequestError, match=f"^{option}: "):
+        load_catalog("aws-us-east-1", **{"offline": True, "prices": "snapshot"} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({}, MarketRequest()),
+        ({"days": " 90 "}, MarketRequest(days=90)),
+        ({"days": 1, "price_basis": "p95"}, MarketRequest(price_basis=PriceBasis.P95, days=1)),
+        ({"prices": "snapshot", "offline": True}, replace(SNAPSHOT, offline=True)),
+        ({"zone": "use1-az4", "profile": "work"}, MarketRequest(profile="work", zone="use1-az4")),
+        ({"prices": "live", "network": "baseline"}, replace(LIVE, network="baseline")),
+    ],
+    ids=str,
+)
+def test_values_that_can_be_used(given: dict[str, Any], meant: MarketRequest) -> None:
+    assert MarketRequest(**given) == meant
