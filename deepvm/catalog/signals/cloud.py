@@ -13,7 +13,7 @@ from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.signal import Provider, Signal
 from deepvm.catalog.signals.snapshot import snapshot, snapshot_regions
 from deepvm.core.cluster.instances import Market
-from deepvm.io.package_data import data_folder
+from deepvm.io.user_dirs import data_folder
 
 
 class Region(NamedTuple):

@@ -4,55 +4,44 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from deepvm.cli.output import TableJson, note, print_document, say
-from deepvm.cli.plan.options import MOST_DAYS
+from deepvm.cli.output import TableJson, note, print_as, say
+from deepvm.cli.parameters import opt
+from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
+from deepvm.core.spelling import one_of
+from deepvm.errors import CloudError, DataError, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from deepvm.catalog.signals.fetching import Outcome
-    from deepvm.errors import CloudError
 
 ALL = "all"
-
-Profile = Annotated[str, typer.Option("--profile", metavar="NAME", help="AWS profile; the usual one unless given.")]
 
 
 def refresh(
     region: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--region", "-r", metavar="NAME", help="What to fetch for, or all; may be repeated. Yours unless given."
-        ),
+        list[str] | None, opt("AWS region, or all; repeatable; default: your own.", "NAME", "--region", "-r")
     ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="SIGNAL", help="Only this one, such as spot; may be repeated."),
-    ] = None,
-    days: Annotated[
-        str, typer.Option("--days", metavar="N", help=f"Also past spot prices, of so many days, 1 to {MOST_DAYS}.")
-    ] = "",
-    profile: Profile = "",
-    offline: Annotated[bool, typer.Option("--offline", hidden=True)] = False,
+    only: Annotated[list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")] = None,
+    days: Annotated[str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")] = "",
+    profile: AwsProfile = "",
+    offline: Annotated[bool, opt("", None, "--offline", hidden=True)] = False,
 ) -> None:
-    """Fetch prices, types and quotas from AWS now, however fresh the cache is, and keep them for the next commands.
+    """Fetch prices, types and quotas from AWS into the cache now, however fresh it is.
 
-    Leaves with exit code 0 when something came from AWS for every region, and 5 otherwise; with 4 when it could not be
-    kept. One signal that fails costs that signal only.
+    Exit code 0 when something came from AWS for every region, else 5; 4 when the cache could not be written. Signals
+    fail independently.
 
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """
-    from datetime import datetime, timezone
-    from functools import partial
-
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.signals.fetching import Wish, fetch
     from deepvm.catalog.signals.negative_cache import remember_failures
-    from deepvm.errors import DataError, RequestError
+    from deepvm.catalog.signals.signal_words import title
     from deepvm.reports.prices.signals import print_outcomes
 
     if offline:
@@ -64,8 +53,12 @@ def refresh(
     now = datetime.now(timezone.utc)
     wishes = [Wish(r, k, anew=True) for r in regions for k in kinds]
     providers = partial(CLOUD.providers, kinds, profile) if may_ask else CLOUD.public_providers
-    outcomes = fetch(wishes, providers, cache=cache, now=now, progress=say)
-    outcomes = tuple(_explained(o) for o in outcomes)
+    outcomes = tuple(
+        o
+        if o.signal is not None or o.error is not None
+        else replace(o, error=_no_credentials(f"{title(o.wish.kind)} of {o.wish.region}"))
+        for o in fetch(wishes, providers, cache=cache, now=now, progress=say)
+    )
     remember_failures(cache, outcomes, now)
     print_outcomes(outcomes, now)
     notes = cache.take_notes()
@@ -81,20 +74,15 @@ def refresh(
 
 def status(
     region: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--region", "-r", metavar="NAME", help="Only this one; may be repeated. All that are kept unless given."
-        ),
+        list[str] | None, opt("Only this region; repeatable; default: all cached.", "NAME", "--region", "-r")
     ] = None,
-    profile: Profile = "",
+    profile: AwsProfile = "",
     output: TableJson = "table",
 ) -> None:
-    """Show what is kept of AWS's prices and types: how much, how old, whether it is fresh, and what renews it.
+    """Show the cache of AWS's prices and types: how much, how old, whether it is fresh, and what renews it.
 
-    Asks nobody and changes nothing.
+    Sends no requests and changes nothing.
     """
-    from datetime import datetime, timezone
-
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.market.live import KINDS
     from deepvm.reports.prices.signals import print_status, status_document, status_of
@@ -106,10 +94,9 @@ def status(
     regions = named or list(dict.fromkeys(e.region for e in entries))
     snapshots = {r: CLOUD.snapshot(r) for r in CLOUD.snapshot_regions() if not named or r in named}
     statuses = status_of(entries, regions, KINDS, snapshots)
+    print_as(output, lambda: print_status(statuses, now), lambda: status_document(statuses, cache, now))
     if output == "json":
-        print_document(status_document(statuses, cache, now))
         return
-    print_status(statuses, now)
     if cache.folder is None:
         note("there is no home folder to keep anything in; DEEPVM_CACHE_DIR names a place")
     elif not entries:
@@ -119,8 +106,6 @@ def status(
 def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
     from deepvm.catalog.market.live import KINDS
     from deepvm.catalog.signals.signal import HISTORY
-    from deepvm.core.spelling import one_of
-    from deepvm.errors import RequestError
 
     if days and not (re.fullmatch(r"[0-9]{1,3}", days, re.ASCII) and 1 <= int(days) <= MOST_DAYS):
         raise RequestError("days", days, f"a whole number from 1 to {MOST_DAYS}")
@@ -151,20 +136,7 @@ def _regions(named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ..
     return tuple(dict.fromkeys(found))
 
 
-def _explained(outcome: Outcome) -> Outcome:
-    """A signal that was not asked for lacks credentials."""
-    from dataclasses import replace
-
-    from deepvm.catalog.signals.signal_words import title
-
-    if outcome.signal is not None or outcome.error is not None:
-        return outcome
-    return replace(outcome, error=_no_credentials(f"{title(outcome.wish.kind)} of {outcome.wish.region}"))
-
-
 def _no_credentials(what: str) -> CloudError:
-    from deepvm.errors import CloudError
-
     advice = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     return CloudError(what, "credentials", "no AWS credentials were found", advice)
 
@@ -178,7 +150,6 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
     from deepvm.catalog.signals.fetching import PUBLIC
     from deepvm.catalog.signals.resolve import advice_of, describe_failure, grouped
     from deepvm.catalog.signals.signal_words import listed
-    from deepvm.errors import CloudError
 
     without = []
     for region in regions:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
+from deepvm.checkpoint.files.version_dir import VersionFolder
+from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.registry import find_tier, open_tier
+from deepvm.cli.parameters import opt
 from deepvm.errors import DataError, RequestError
-
-if TYPE_CHECKING:
-    from deepvm.checkpoint.files.version_dir import VersionFolder
-    from deepvm.checkpoint.tiers.base import Tier
 
 PLACE = "a folder, file:///folder, tcp://host:port[,host:port...] or s3://bucket/prefix"
 
-Job = Annotated[str, typer.Option("--job", metavar="NAME", help="Only versions of this job.")]
+Job = Annotated[str, opt("Only versions of this job.", "NAME")]
 
 
 def where_is(place: str) -> Path | str:
@@ -30,14 +29,6 @@ def where_is(place: str) -> Path | str:
     return folder_of(place, "PLACE")
 
 
-def local(place: str) -> Path:
-    """A local path. Raises RequestError."""
-    found = where_is(place)
-    if not isinstance(found, Path):
-        raise RequestError("PLACE", place, "a file or a folder on this machine, or file:///folder")
-    return found
-
-
 def there(path: Path) -> Path:
     """The path, if anything is there. Raises DataError."""
     if not os.path.lexists(path):
@@ -45,10 +36,11 @@ def there(path: Path) -> Path:
     return path
 
 
-def open_folder(folder: Path) -> VersionFolder:
-    """A folder of versions. Raises DataError, RequestError."""
-    from deepvm.checkpoint.files.version_dir import VersionFolder
-
+def open_folder(place: str | Path) -> VersionFolder:
+    """A folder of versions on this machine. Raises DataError, RequestError."""
+    folder = where_is(place) if isinstance(place, str) else place
+    if not isinstance(folder, Path):
+        raise RequestError("PLACE", place, "a file or a folder on this machine, or file:///folder")
     if not there(folder).is_dir():
         raise RequestError("PLACE", str(folder), "a folder of versions")
     return VersionFolder(folder)
@@ -61,10 +53,6 @@ def wanted_job(job: str) -> str:
 
 def open_place(place: str) -> Tier:
     """A memory node, or several, or a bucket. Raises RequestError, CheckpointError."""
-    import secrets
-
-    from deepvm.checkpoint.tiers.registry import find_tier, open_tier
-
     kind = find_tier(place)
     if kind is None or not kind.listed:
         raise RequestError("PLACE", place, PLACE)

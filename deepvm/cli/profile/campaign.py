@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from deepvm.cli.option_dataclass import option_name
 from deepvm.cli.output import note, say
-from deepvm.cli.profile.save import entry_from
-from deepvm.errors import DataError, DeepVMError, RequestError
+from deepvm.cli.parameters import opt, option_name
+from deepvm.cli.profile import hosts as o
+from deepvm.cli.profile.eflops import Models, Seconds, models_of
+from deepvm.cli.profile.scaling import sizes_of
+from deepvm.core.units import parse_bytes
+from deepvm.errors import CatalogFormatError, DataError, DeepVMError, RequestError
+from deepvm.io.atomic_write import write_bytes
+from deepvm.io.safe_read import read_text
+from deepvm.io.times import format_time, parse_time
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
@@ -22,68 +30,64 @@ if TYPE_CHECKING:
 
 SETTINGS, SETTINGS_VERSION = "settings.json", "deepvm.profile/1"
 _START_S, _RUN_S = 180.0, 1800.0
+_OF_SCALING = ("batch", "resolution", "device", "warmup", "windows", "steps")
+_OF_SATURATION = ("transport", "checkpoint_bytes", "repeats", "sender_type", "receiver_type")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is measured, where and how.
+    """What is measured, where and how: the options of ``deepvm profile all``."""
 
-    Attributes:
-        hosts: those that train; none for this machine. launcher: how commands get there.
-        receiver: what all push to, "" for none. types: of the VMs that train, and of the receiver.
-        models: that are trained. batch, resolution, device: of a step.
-        sizes: numbers of VMs. repeats: runs of each size, and pushes of each number of senders.
-        windows: times that are taken. seconds: a window of eFLOPS lasts at least. warmup, steps: of scaling.
-        checkpoint_bytes: that are pushed. transport: what carries them.
-    """
+    hosts: Annotated[str, opt("Training VMs, comma-separated.", "NAMES")] = ""
+    hosts_file: Annotated[str, opt("Or a file: one host per line.", "FILE")] = ""
+    receiver: Annotated[str, opt("Memory node, to measure its saturation.", "HOST")] = ""
+    instance_type: Annotated[
+        str, opt("Type of the training VMs; default: that of this machine, on EC2 Nitro.", "TYPE")
+    ] = ""
+    receiver_type: Annotated[str, opt("Type of the memory node.", "TYPE")] = ""
+    launcher: o.LauncherName = "ssh"
+    python: o.PythonThere = ""
+    workdir: o.Workdir = ""
+    model: Models = field(default_factory=lambda: ["resnet50"])
+    batch: Annotated[int, opt("Images per step and GPU.", "N")] = 128
+    resolution: o.Resolution = 32
+    device: o.Device = "auto"
+    sizes: o.Sizes = ""
+    repeats: Annotated[int, opt("Runs of each size, and pushes for each number of senders.", "N")] = 3
+    windows: Annotated[int, opt("Timed windows, of eFLOPS and of each scaling run.", "N")] = 5
+    seconds: Seconds = 2.0
+    warmup: o.WarmUp = 10
+    steps: o.Steps = 20
+    checkpoint_size: o.CheckpointSize = "300MB"
+    transport: o.Transport = "tcp"
 
-    hosts: tuple[Host, ...]
-    launcher: Launcher
-    receiver: str
-    types: tuple[str, str]
-    models: tuple[str, ...]
-    batch: int
-    resolution: int
-    device: str
-    sizes: tuple[int, ...]
-    repeats: int
-    windows: int
-    seconds: float
-    warmup: int
-    steps: int
-    checkpoint_bytes: int
-    transport: Literal["tcp", "mpi"]
+    @cached_property
+    def where(self) -> tuple[Host, ...]:
+        """The training VMs; none for this machine."""
+        return o.hosts_of("hosts", self.hosts, self.hosts_file) if self.hosts or self.hosts_file else ()
+
+    @cached_property
+    def there(self) -> Launcher:
+        """How commands get to hosts."""
+        from deepvm.profiling.hosts.launcher import Launcher
+
+        return Launcher.parse(self.launcher, self.python, self.workdir)
 
     def eflops(self, model: str) -> dict[str, Any]:
         """Arguments of :func:`~deepvm.profiling.eflops.measure_eflops.measure_eflops`; refuses impossible numbers."""
         from deepvm.profiling.eflops.measure_eflops import check_numbers
 
         check_numbers(self.batch, self.resolution, self.windows, self.seconds)
-        return {
-            "model": model,
-            "batch": self.batch,
-            "resolution": self.resolution,
-            "device": self.device,
-            "windows": self.windows,
-            "seconds": self.seconds,
-        }
+        names = ("batch", "resolution", "device", "windows", "seconds")
+        return {"model": model, **{name: getattr(self, name) for name in names}}
 
     def task(self, model: str) -> Task:
         """What to train on all hosts; refuses sizes that there are not."""
         from deepvm.profiling.scaling.measure_scaling import Task
 
-        task = Task(
-            model,
-            self.batch,
-            self.resolution,
-            self.device,
-            self.sizes,
-            self.repeats,
-            self.warmup,
-            self.windows,
-            self.steps,
-        )
-        task.sizes_for(len(self.hosts))
+        own = {name: getattr(self, name) for name in (*_OF_SCALING, "repeats")}
+        task = Task(model, sizes=sizes_of(self.sizes), **own)
+        task.sizes_for(len(self.where))
         return task
 
     def setup(self) -> Setup:
@@ -94,13 +98,13 @@ class Options:
         (receiver,) = parse_hosts(self.receiver, "receiver")
         return Setup(
             receiver=receiver,
-            senders=self.hosts,
-            launcher=self.launcher,
+            senders=self.where,
+            launcher=self.there,
             transport=self.transport,
-            checkpoint_bytes=self.checkpoint_bytes,
+            checkpoint_bytes=parse_bytes(self.checkpoint_size),
             repeats=self.repeats,
-            sender_type=self.types[0],
-            receiver_type=self.types[1],
+            sender_type=self.instance_type,
+            receiver_type=self.receiver_type,
         )
 
 
@@ -157,11 +161,10 @@ class Folder:
         except (TypeError, KeyError, ValueError):
             why = f"nothing says how {file} was measured; remove it to measure anew"
             raise RequestError("out", str(self.path), why) from None
-        now = dict(part.settings)
         other = [
-            f"{key} {was.get(key)!r} there, {now.get(key)!r} here"
-            for key in sorted(was.keys() | now.keys())
-            if was.get(key) != now.get(key)
+            f"{key} {was.get(key)!r} there, {part.settings.get(key)!r} here"
+            for key in sorted(was.keys() | part.settings.keys())
+            if was.get(key) != part.settings.get(key)
         ]
         if other:
             why = f"a folder that was measured in the same way, or a new one ({file.name}: {'; '.join(other)})"
@@ -171,8 +174,6 @@ class Folder:
 
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
         """A document that is whole, and when it was measured."""
-        from deepvm.io.times import parse_time
-
         file = self.file(part.title)
         if not file.exists() or not part.whole(document := _read(file)):
             return None
@@ -181,25 +182,21 @@ class Folder:
         except (KeyError, TypeError, ValueError, AttributeError):  # it was ended before it could say so
             return document, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
 
-    def begin(self, part: Part) -> None:
-        """Record the settings before measuring."""
-        self._note(part, None)
-
-    def finish(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
-        """Keep a document, unless it has been growing here."""
-        from deepvm.io.times import format_time
-
-        if not self.file(part.title).exists():
-            _write(self.file(part.title), document)
-        self._note(part, format_time(moment.replace(microsecond=0)))
-
-    def _note(self, part: Part, moment: str | None) -> None:
+    def record(self, part: Part, moment: datetime | None = None) -> None:
+        """Record the settings before measuring, and the moment after it."""
+        measured_at = moment and format_time(moment)
         self._parts[part.title] = {
             "settings": dict(part.settings),
             "hosts": list(part.hosts),
-            "measured_at": moment,
+            "measured_at": measured_at,
         }
         _write(self.path / SETTINGS, {"schema_version": SETTINGS_VERSION, "parts": self._parts})
+
+    def finish(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
+        """Keep a document, unless it has been growing here."""
+        if not self.file(part.title).exists():
+            _write(self.file(part.title), document)
+        self.record(part, moment)
 
 
 class Campaign:
@@ -221,7 +218,7 @@ class Campaign:
         self._options = options
         self._folder = Folder(folder) if folder is not None else None
         self._parts = list(self._all())
-        if self._folder is not None:
+        if self._folder:
             for part in self._parts:
                 self._folder.check(part)
 
@@ -237,67 +234,69 @@ class Campaign:
             DataError: nothing can be written into the folder, so that nothing could be kept.
         """
         for part in self._parts:
-            kept = None
-            if self._folder is not None:
-                kept = self._folder.kept(part)
-                if kept is None:
-                    self._folder.begin(part)
+            kept = self._folder.kept(part) if self._folder else None
+            if self._folder and kept is None:
+                self._folder.record(part)
             try:
                 self._measure(part, kept)
             except DeepVMError as error:
-                self.failed.append(f"{part.title} is missing: {_reason(error)}")
-                say(f"{part.title} failed: {_reason(error)}")
-        if len(self._options.hosts) < 2:
+                why = str(error)
+                if isinstance(error, RequestError):
+                    why = error.about(f"--{option_name(error.option)}")
+                self.failed.append(f"{part.title} is missing: {why}")
+                say(f"{part.title} failed: {why}")
+        if len(self._options.where) < 2:
             say("no speed-up and no saturation: they need two hosts or more (--hosts, --hosts-file)")
         elif not self._options.receiver:
             say("no saturation: it needs a host that all push to (--receiver)")
 
     def _measure(self, part: Part, kept: tuple[Mapping[str, Any], datetime] | None) -> None:
+        from deepvm.cli.profile.save import entry_from
+
+        file = str(self._folder.file(part.title)) if self._folder else part.title
         if kept is not None:
-            assert self._folder is not None
-            say(f"{part.title}: measured before, see {self._folder.file(part.title)}; remove it to measure anew")
+            say(f"{part.title}: measured before, see {file}; remove it to measure anew")
             document, moment = kept
         else:
             say(f"{part.title}:")
             document, moment = part.work(), datetime.now(timezone.utc)
-        file = str(self._folder.file(part.title)) if self._folder is not None else part.title
-        self.entries.append(entry_from(document, instance_type=self._options.types[0], measured_at=moment, name=file))
-        if kept is None and self._folder is not None:
+        kind = self._options.instance_type
+        self.entries.append(entry_from(document, instance_type=kind, measured_at=moment, name=file))
+        if kept is None and self._folder:
             try:
                 self._folder.finish(part, document, moment)
             except DataError as error:
                 self.failed.append(f"{part.title} is measured, but not kept: {error}")
 
-    def _all(self) -> list[Part]:
-        o = self._options
-        about = {"instance_type": o.types[0], "local": o.launcher.local}
-        names = tuple(host.name for host in o.hosts)
-        found = []
-        for model in o.models:
-            settings = o.eflops(model)
-            work = lambda settings=settings: self._eflops(settings)  # noqa: E731
-            found.append(Part(f"eflops-{model}", settings | about, names[:1], work))
-        if len(o.hosts) < 2:
-            return found
-        for model in o.models:
-            task = o.task(model)
-            plan = {"sizes": list(task.sizes_for(len(o.hosts))), "repeats": o.repeats}
-            shared = {name: getattr(task, name) for name in _OF_SCALING}
-            whole = lambda document, plan=plan: _finished(document, plan)  # noqa: E731
-            work = lambda task=task: self._scaling(task)  # noqa: E731
-            found.append(Part(f"scaling-{model}", shared | plan | about, names, work, whole))
-        if o.receiver:
-            setup = o.setup()
-            pushed = {name: getattr(setup, name) for name in _OF_SATURATION} | {"senders": len(o.hosts)}
-            work = lambda setup=setup: self._saturation(setup)  # noqa: E731
-            found.append(Part("saturation", pushed | {"local": o.launcher.local}, (o.receiver, *names), work))
-        return found
+    def _all(self) -> Iterator[Part]:
+        options = self._options
+        local = {"local": options.there.local}
+        about = {"instance_type": options.instance_type} | local
+        names, models = tuple(host.name for host in options.where), models_of(options.model)
+        if options.receiver and len(names) < 2:
+            allowed = "two hosts or more that push to it, with --hosts or --hosts-file"
+            raise RequestError("receiver", options.receiver, allowed)
+        if options.receiver and not options.receiver_type:
+            raise RequestError("receiver_type", "", "what the provider calls the receiver, such as c4.xlarge")
+        for model in models:
+            settings = options.eflops(model)
+            yield Part(f"eflops-{model}", settings | about, names[:1], partial(self._eflops, settings))
+        for model in models if len(names) > 1 else ():
+            task = options.task(model)
+            plan = {"sizes": list(task.sizes_for(len(names))), "repeats": options.repeats}
+            shared = {name: getattr(task, name) for name in _OF_SCALING} | plan | about
+            work, whole = partial(self._scaling, task), partial(_finished, plan)
+            yield Part(f"scaling-{model}", shared, names, work, whole)
+        if options.receiver:
+            setup = options.setup()
+            pushed = {name: getattr(setup, name) for name in _OF_SATURATION} | {"senders": len(names)} | local
+            yield Part("saturation", pushed, (options.receiver, *names), partial(self._saturation, setup))
 
     def _eflops(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._options.hosts:
+        if self._options.where:
             from deepvm.profiling.eflops.eflops_host import measure_eflops_on
 
-            return measure_eflops_on(self._options.hosts[0], self._options.launcher, settings, say=say)
+            return measure_eflops_on(self._options.where[0], self._options.there, settings, say=say)
         from deepvm.profiling.eflops.measure_eflops import measure_eflops
 
         return measure_eflops(**settings, say=say).document()
@@ -306,9 +305,9 @@ class Campaign:
         from deepvm.profiling.scaling.measure_scaling import measure_scaling
         from deepvm.profiling.scaling.scaling_coordinator import Limits
 
-        title, o = f"scaling-{task.model}", self._options
-        file = self._folder.file(title) if self._folder is not None else None
-        curve = measure_scaling(task, o.hosts, o.launcher, limits=Limits(_START_S, _RUN_S), out=file, say=say)
+        title, options = f"scaling-{task.model}", self._options
+        file = self._folder.file(title) if self._folder else None
+        curve = measure_scaling(task, options.where, options.there, limits=Limits(_START_S, _RUN_S), out=file, say=say)
         if curve.missing:
             self.failed.append(f"{title}: no time for n = {', '.join(map(str, curve.missing))}")
         if curve.unwritten:
@@ -321,11 +320,7 @@ class Campaign:
         return measure(setup, say).document()
 
 
-_OF_SCALING = ("batch", "resolution", "device", "warmup", "windows", "steps")
-_OF_SATURATION = ("transport", "checkpoint_bytes", "repeats", "sender_type", "receiver_type")
-
-
-def _finished(document: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+def _finished(plan: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
     """Whether a curve has all its runs, and what is said when they are over."""
     try:
         done = {(r["n"], r["repeat"]) for r in document["runs"] if r["failed"] is None}
@@ -335,16 +330,7 @@ def _finished(document: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
     return said and done >= {(n, r) for n in plan["sizes"] for r in range(1, plan["repeats"] + 1)}
 
 
-def _reason(error: DeepVMError) -> str:
-    return error.about(f"--{option_name(error.option)}") if isinstance(error, RequestError) else str(error)
-
-
 def _read(file: Path) -> Mapping[str, Any]:
-    import json
-
-    from deepvm.errors import CatalogFormatError
-    from deepvm.io.safe_read import read_text
-
     try:
         found = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
@@ -357,7 +343,6 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> None:
-    from deepvm.io.atomic_write import write_bytes
     from deepvm.reports.documents import to_json
 
     write_bytes(file, to_json(dict(document)).encode())

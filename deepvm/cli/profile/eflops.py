@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-import typer
-
-from deepvm.cli.output import TableJson, print_document, say
-from deepvm.cli.profile.save import ForceSpread, InstanceType, Save, check_save, entry_from, put
-from deepvm.cli.signal_handling import cleaning_up
+from deepvm.cli.long_runs import cleaning_up
+from deepvm.cli.output import TableJson, print_as, say
+from deepvm.cli.parameters import opt
+from deepvm.cli.profile.hosts import Device, ForceSpread, InstanceType, Resolution, Save
 from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError
 
-if TYPE_CHECKING:
-    from deepvm.profiling.eflops.measure_eflops import Eflops
-
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"
-_OR_OWN = ", or module:function for a model of your own"
 
 
 def _complete_model(incomplete: str) -> list[str]:
@@ -28,62 +23,51 @@ def _complete_model(incomplete: str) -> list[str]:
 
 Models = Annotated[
     list[str],
-    typer.Option(
-        metavar="NAME",
+    opt(
+        f"Model: {', '.join(MODELS)}, {ALL} of them, or module:function for your own; repeatable.",
+        "NAME",
         autocompletion=_complete_model,
-        help=f"What is trained: {', '.join(MODELS)}, {ALL} of them, or module:function for a model of your own; may "
-        "be repeated.",
     ),
 ]
-Resolution = Annotated[int, typer.Option(metavar="PIXELS", help="Height and width of the images.")]
-Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: all GPUs, or else the CPU.")]
-Seconds = Annotated[float, typer.Option(help="The least length of a window of eFLOPS.")]
+Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS")]
 
 
 def eflops(
     model: Models = ["resnet18"],  # noqa: B006  typer makes a copy
-    batch: Annotated[int, typer.Option(help="Images of a step on each GPU, or in each process on the CPU.")] = 128,
+    batch: Annotated[int, opt("Images per step on each GPU, or in each process on the CPU.", "N")] = 128,
     resolution: Resolution = 32,
-    windows: Annotated[int, typer.Option(help="Timed windows, 3 or more; the answer is their median.")] = 5,
+    windows: Annotated[int, opt("Timed windows, 3 or more; the result is their median.", "N")] = 5,
     seconds: Seconds = 2.0,
     device: Device = "auto",
-    processes: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Processes that train together by DDP. One for each GPU; one on the CPU."),
-    ] = None,
+    processes: Annotated[int | None, opt("DDP processes; default: one per GPU, one on the CPU.", "N")] = None,
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"], typer.Option(help="The last two are mixed precision.")
+        Literal["float32", "bfloat16", "float16"], opt("bfloat16 and float16 are mixed precision.")
     ] = "float32",
-    optimizer: Annotated[Literal["adam", "sgd"], typer.Option(help="The paper's is Adam.")] = "adam",
+    optimizer: Annotated[Literal["adam", "sgd"], opt("Optimizer; the paper's is Adam.")] = "adam",
     data: Annotated[
-        str,
-        typer.Option(
-            metavar="DIR",
-            help="Train on CIFAR-10 (binary version) or Fashion-MNIST (idx files) from this folder. Random images "
-            "unless given.",
-        ),
+        str, opt("Folder with CIFAR-10 (binary) or Fashion-MNIST (idx); default: random images.", "DIR")
     ] = "",
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="End a training that is silent for so long.")] = 600,
+    timeout: Annotated[float, opt("Abort after so long without progress.", "SECONDS")] = 600,
     save: Save = False,
     instance_type: InstanceType = "",
     force_spread: ForceSpread = False,
     output: TableJson = "table",
 ) -> None:
-    """Measure eFLOPS: train on this machine's GPUs, or its CPU, and count operations a second.
+    """Measure eFLOPS: train on this machine's GPUs, or its CPU, and count operations per second.
 
-    After a warm-up, the median of timed windows, and their spread. Of several models, JSON is a list.
+    After a warm-up, the median of timed windows, and their spread. For several models, JSON is a list.
 
     Example: deepvm profile eflops --model resnet18 --batch 128 -o json
     """
-    from deepvm.profiling.eflops.measure_eflops import measure_eflops
+    from deepvm.cli.profile.save import check_save, entry_from, put
+    from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops
+    from deepvm.profiling.hosts.machine import describe
+    from deepvm.reports.profiling.eflops import print_eflops
 
     names = models_of(model)
     if save:
-        from deepvm.profiling.hosts.machine import describe
-
         instance_type = instance_type or describe().instance_type
         check_save("eflops", instance_type=instance_type)  # before minutes of measuring
-    several = len(model) > 1 or ALL in model
     found: list[Eflops] = []
     failure: DeepVMError | None = None
     with cleaning_up():
@@ -107,10 +91,14 @@ def eflops(
                 failure = error
                 break  # what was measured before is printed all the same
             found.append(one)
+            for warning in one.warnings:
+                say(f"Warning: {name}: {warning}")
     if found:
-        _print(found, several, output)
+        documents = [one.document() for one in found]
+        several = len(model) > 1 or ALL in model
+        print_as(output, lambda: print_eflops(found), lambda: documents if several else documents[0])
         if save:
-            put([entry_from(one.document(), instance_type=instance_type) for one in found], force_spread=force_spread)
+            put([entry_from(d, instance_type=instance_type) for d in documents], force_spread=force_spread)
     if failure is not None:
         raise failure
 
@@ -124,18 +112,6 @@ def models_of(names: list[str]) -> tuple[str, ...]:
     """Each model that is named, once; deepvm's own for ``all``. Raises RequestError."""
     for name in names:
         if name not in (*MODELS, ALL) and not is_own(name):
-            raise RequestError("model", name, one_of(name, (*MODELS, ALL), ", ", also=_OR_OWN))
+            own = ", or module:function for a model of your own"
+            raise RequestError("model", name, one_of(name, (*MODELS, ALL), ", ", also=own))
     return tuple(dict.fromkeys(m for name in names for m in (MODELS if name == ALL else (name,))))
-
-
-def _print(found: list[Eflops], several: bool, output: str) -> None:
-    for one in found:
-        for warning in one.warnings:
-            say(f"Warning: {one.workload.model}: {warning}")
-    if output == "json":
-        documents = [one.document() for one in found]
-        print_document(documents if several else documents[0])
-        return
-    from deepvm.reports.profiling.eflops import print_eflops
-
-    print_eflops(found)

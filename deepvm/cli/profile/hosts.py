@@ -1,12 +1,11 @@
-"""Options shared by profiling commands that use several machines: hosts, launcher and timeouts."""
+"""Options that the profiling commands share, and the hosts that they name."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
+from deepvm.cli.parameters import flag, opt
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -14,23 +13,29 @@ if TYPE_CHECKING:
 
 LauncherName = Annotated[
     str,
-    typer.Option(
-        metavar="NAME|TEMPLATE",
-        help="How a command gets to a host: ssh, netns (network namespaces), local (this machine under all names), or "
-        "your own, such as 'ssh -p 2222 {host}' or 'docker exec -i {host}'; it must pass standard input on.",
+    opt(
+        "How commands reach a host: ssh, netns (network namespaces), local (all on this machine), or your own, such as "
+        "'ssh -p 2222 {host}' or 'docker exec -i {host}'; it must forward stdin.",
+        "NAME|TEMPLATE",
     ),
 ]
 PythonThere = Annotated[
-    str,
-    typer.Option(
-        metavar="PATH", help="Python with deepvm on the hosts.  [default: python3; netns and local: this one]"
-    ),
+    str, opt("Python with deepvm on the hosts; default: python3, with netns and local this one.", "PATH")
 ]
-Workdir = Annotated[str, typer.Option(metavar="FOLDER", help="Where it is started on the hosts.")]
-StartTimeout = Annotated[
-    float, typer.Option(metavar="SECONDS", help="Until all hosts have found each other; the first may load slowly.")
-]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", show_default=False, help="Show what hosts print.")]
+Workdir = Annotated[str, opt("Working folder on the hosts.", "FOLDER")]
+StartTimeout = Annotated[float, opt("Time limit until all hosts have connected.", "SECONDS")]
+Verbose = Annotated[bool, flag("--verbose", "Show the output of the hosts.", "-v")]
+Resolution = Annotated[int, opt("Height and width of the images.", "PIXELS")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], opt("auto: all GPUs, else the CPU.")]
+Sizes = Annotated[str, opt("Numbers of VMs; default: 1, 2, 4, ... and all hosts.", "N,N,...")]
+WarmUp = Annotated[int, opt("Untimed steps at the start of each scaling run.", "N")]
+Steps = Annotated[int, opt("Steps per window of a scaling run.", "N")]
+Transport = Annotated[Literal["tcp", "mpi"], opt("Network transport; mpi needs the extra mpi on all hosts.")]
+CheckpointSize = Annotated[str, opt("Size that all senders push together: 300MB, 0.3GB, 512MiB.", "SIZE")]
+Save = Annotated[bool, flag("--save", "Save to your measured tables, which recommend uses.")]
+ForceSpread = Annotated[bool, flag("--force-spread", "Save even eFLOPS whose windows differ by more than half.")]
+ForceLocal = Annotated[bool, flag("--force-local", "Save even if processes of one machine stood for VMs.")]
+InstanceType = Annotated[str, opt("Instance type of these machines; needed with --save.", "TYPE")]
 START_TIMEOUT = 180.0
 
 

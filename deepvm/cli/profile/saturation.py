@@ -4,60 +4,40 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-import typer
-
-from deepvm.cli.output import TableJson, check_plot, print_document, say
-from deepvm.cli.profile.hosts import (
-    START_TIMEOUT,
-    LauncherName,
-    PythonThere,
-    StartTimeout,
-    Verbose,
-    Workdir,
-    check_timeouts,
-    hosts_of,
-)
-from deepvm.cli.profile.save import ForceLocal, Save, check_save, entry_from, put
+from deepvm.cli.long_runs import cleaning_up
+from deepvm.cli.output import TableJson, check_plot, print_as, say
+from deepvm.cli.parameters import opt
+from deepvm.cli.profile import hosts as o
 from deepvm.errors import RequestError
-
-TransportName = Annotated[
-    Literal["tcp", "mpi"], typer.Option(help="What carries the bytes; MPI needs the extra mpi on all hosts.")
-]
-CheckpointSize = Annotated[
-    str, typer.Option(metavar="SIZE", help="What all senders push together: 300MB, 0.3GB, 512MiB.")
-]
-Gbps = Annotated[float | None, typer.Option(metavar="GBIT/S", help="Its bandwidth. Measured unless given.")]
 
 
 def saturation(
-    receiver: Annotated[str, typer.Option(metavar="HOST", help="The host that all push to: the memory node.")],
-    senders: Annotated[str, typer.Option(metavar="NAMES", help="Hosts that push, separated by commas: a,b,c.")] = "",
-    senders_file: Annotated[str, typer.Option(metavar="FILE", help="Or a file: one host a line.")] = "",
-    launcher: LauncherName = "ssh",
-    python: PythonThere = "",
-    workdir: Workdir = "",
-    transport: TransportName = "tcp",
-    checkpoint_size: CheckpointSize = "300MB",
-    repeats: Annotated[int, typer.Option(metavar="N", help="Pushes for each number of senders.")] = 5,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the order of the pushes, and of the interval.")] = 0,
-    start_timeout: StartTimeout = START_TIMEOUT,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For one push.")] = 600.0,
+    receiver: Annotated[str, opt("The memory node: the host that all push to.", "HOST")],
+    senders: Annotated[str, opt("Hosts that push, comma-separated.", "NAMES")] = "",
+    senders_file: Annotated[str, opt("Or a file: one host per line.", "FILE")] = "",
+    launcher: o.LauncherName = "ssh",
+    python: o.PythonThere = "",
+    workdir: o.Workdir = "",
+    transport: o.Transport = "tcp",
+    checkpoint_size: o.CheckpointSize = "300MB",
+    repeats: Annotated[int, opt("Pushes for each number of senders.", "N")] = 5,
+    seed: Annotated[int, opt("Seed of the order of the pushes and of the confidence interval.", "N")] = 0,
+    start_timeout: o.StartTimeout = o.START_TIMEOUT,
+    timeout: Annotated[float, opt("Time limit of one push.", "SECONDS")] = 600.0,
     receiver_address: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="The receiver's for senders, with TCP. Found out unless given.")
+        str, opt("Address of the receiver for the senders (TCP); default: detected.", "ADDRESS")
     ] = "",
-    interface: Annotated[
-        str, typer.Option(metavar="NAME|NETWORK", help="The only one for MPI to use: eth0 or 10.0.0.0/16.")
-    ] = "",
-    sender_type: Annotated[str, typer.Option(metavar="TYPE", help="Instance type of the senders.")] = "",
-    receiver_type: Annotated[str, typer.Option(metavar="TYPE", help="Instance type of the receiver.")] = "",
-    sender_gbps: Gbps = None,
-    receiver_gbps: Gbps = None,
-    plot: Annotated[str, typer.Option(metavar="FILE", help="Draw t(n) and the knee as well: a .png or .svg.")] = "",
-    save: Save = False,
-    force_local: ForceLocal = False,
-    verbose: Verbose = False,
+    interface: Annotated[str, opt("Only this interface or network (MPI): eth0 or 10.0.0.0/16.", "NAME|NETWORK")] = "",
+    sender_type: Annotated[str, opt("Instance type of the senders.", "TYPE")] = "",
+    receiver_type: Annotated[str, opt("Instance type of the receiver.", "TYPE")] = "",
+    sender_gbps: Annotated[float | None, opt("Bandwidth of a sender; default: measured.", "GBIT/S")] = None,
+    receiver_gbps: Annotated[float | None, opt("Bandwidth of the receiver; default: measured.", "GBIT/S")] = None,
+    plot: Annotated[str, opt("Also draw t(n) and the saturation point, as .png or .svg.", "FILE")] = "",
+    save: o.Save = False,
+    force_local: o.ForceLocal = False,
+    verbose: o.Verbose = False,
     output: TableJson = "table",
 ) -> None:
     """Measure how many VMs may push to one memory node at once, before one more makes it no faster (n_sat).
@@ -68,14 +48,15 @@ def saturation(
     Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type g4dn.xlarge
     """
     check_plot(plot)
-    from deepvm.cli.signal_handling import cleaning_up
+    from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.core.units import parse_bytes
     from deepvm.profiling.hosts.host_list import parse_hosts
     from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.saturation.measure_saturation import measure
     from deepvm.profiling.saturation.setup import Setup
+    from deepvm.reports.profiling.saturation import draw_saturation, print_saturation
 
-    check_timeouts(start_timeout, timeout)
+    o.check_timeouts(start_timeout, timeout)
     there = Launcher.parse(launcher, python, workdir)
     if save:
         types = {"sender_type": sender_type, "receiver_type": receiver_type}
@@ -85,7 +66,7 @@ def saturation(
         raise RequestError("receiver", receiver, "one host")
     setup = Setup(
         receiver=replace(target, address=receiver_address),
-        senders=hosts_of("senders", senders, senders_file),
+        senders=o.hosts_of("senders", senders, senders_file),
         launcher=there,
         transport=transport,
         checkpoint_bytes=parse_bytes(checkpoint_size),
@@ -101,15 +82,8 @@ def saturation(
     )
     with cleaning_up():
         found = measure(setup, say, say if verbose else None, one_machine_too=force_local or not save)
-    if output == "json":
-        print_document(found.document())
-    else:
-        from deepvm.reports.profiling.saturation import print_saturation
-
-        print_saturation(found)
+    print_as(output, lambda: print_saturation(found), found.document)
     if save:
         put([entry_from(found.document())], force_local=force_local)
     if plot:
-        from deepvm.reports.profiling.saturation import draw_saturation
-
         draw_saturation(found, Path(plot))
