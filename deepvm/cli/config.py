@@ -43,7 +43,14 @@ def show(output: TableJson = "table") -> None:
         value, kind, source = (
             (setting.value, setting.kind, setting.source) if setting else (default, "default", "default")
         )
-        rows.append({"key": settings.key_of(name), "value": masked(value), "kind": kind, "source": source})
+        rows.append(
+            {
+                "key": settings.key_of(name),
+                "value": masked(setting.value if setting else default),
+                "kind": kind,
+                "source": source,
+            }
+        )
     if output == "json":
         files = [{"path": path, "found": there} for path, there in found.files.items()]
         print_document({"schema_version": "deepvm.config/1", "settings": rows, "files": files})

@@ -17,8 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deepvm.errors import DeepVMError
-
 PIPE_CLOSED = 141
 
 
@@ -97,13 +95,18 @@ def _run(words: list[str]) -> int:
 
 def _report(error: BaseException, words: list[str]) -> int:
     """Print an error and return its exit code."""
-    from deepvm.errors import DeepVMError, missing_extra
+    from deepvm.cli.parameters import option_name
+    from deepvm.errors import DeepVMError, RequestError, missing_extra
 
     if isinstance(error, ModuleNotFoundError):
         error = missing_extra(error) or error
     if isinstance(error, DeepVMError):
+        text = str(error)
+        if isinstance(error, RequestError):
+            # A name in capitals is an argument, as in the usage line, or a variable of the environment.
+            text = error.about(error.option if error.option.isupper() else f"--{option_name(error.option)}")
         # Notes are from deepvm.cli.settings: who set the value that was refused.
-        lines = [_message(error), *getattr(error, "__notes__", ()), *_single_dash_hints(words)]
+        lines = [text, *getattr(error, "__notes__", ()), *_single_dash_hints(words)]
         return _fail("\n".join(lines), error.exit_code)
     # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
     show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
@@ -134,18 +137,6 @@ def _single_dash_hints(words: list[str]) -> list[str]:
     if not any(len(w) > 2 and w[0] == "-" and w[1] != "-" for w in words):
         return []
     return single_dashes(typer.main.get_command(app), words)
-
-
-def _message(error: DeepVMError) -> str:
-    """The text for a person; arguments are called by their option's name."""
-    from deepvm.cli.parameters import option_name
-    from deepvm.errors import RequestError
-
-    if not isinstance(error, RequestError):
-        return str(error)
-    # A name in capitals is an argument, as it stands in the usage line, or a variable of the environment.
-    name = error.option if error.option.isupper() else f"--{option_name(error.option)}"
-    return error.about(name)
 
 
 def _interrupted() -> int:

@@ -18,8 +18,13 @@ def opt(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
 
 
 def flag(name: str, help: str, *names: str) -> Any:
-    """A switch that is off unless given, without a ``--no-`` form."""
+    """A switch without a ``--no-`` form."""
     return typer.Option(name, *names, help=help, show_default=False)
+
+
+def switch(help: str) -> Any:
+    """A switch that is off unless given, with a ``--no-`` form: files and the environment may turn it on."""
+    return typer.Option(help=help, show_default=False)
 
 
 def arg(metavar: str, help: str, **more: Any) -> Any:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from typer.core import TyperCommand
 
@@ -29,14 +29,11 @@ CONFIG_VARIABLE = "DEEPVM_CONFIG"
 NO_FILE = "none"
 """The value of ``DEEPVM_CONFIG`` for no file of the user's own."""
 
-OTHER_VARIABLES = frozenset(
-    {
-        *(CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_DATA_DIR", "DEEPVM_ADVISOR_URL"),
-        # of training jobs and memory nodes, which import the checkpointing alone
-        *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN", "DEEPVM_TLS_CA"),
-        "DEEPVM_CHECKPOINT_KILL_AT",
-    }
-)
+OTHER_VARIABLES = {CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_DATA_DIR", "DEEPVM_ADVISOR_URL"} | {
+    # of training jobs and memory nodes, which import the checkpointing alone
+    *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN", "DEEPVM_TLS_CA"),
+    "DEEPVM_CHECKPOINT_KILL_AT",
+}
 """Variables of other parts, which are no options."""
 
 NAMES = tuple(f.name for f in fields(RankFlags))
@@ -58,7 +55,7 @@ class Setting:
     """A value that was set outside the command line.
 
     Attributes:
-        name: of the field of :class:`~deepvm.cli.plan.options.PlanFlags`. value: as given.
+        name: of the field of :data:`NAMES`. value: as given.
         kind: ``environment`` or ``file``. source: the variable, or the path of the file.
     """
 
@@ -72,11 +69,7 @@ class Setting:
         return f"--{key_of(self.name)} was set by {self.source}."
 
     def value_for(self, *, several: bool) -> Value:
-        """The value as a command takes it; ``several``: whether the option may be repeated there.
-
-        Raises:
-            DataError, RequestError: a list of several where the command takes one.
-        """
+        """The value for a command; DataError or RequestError for a list where the option is not repeatable."""
         if isinstance(self.value, bool) or isinstance(self.value, list) == several:
             return self.value
         if isinstance(self.value, str):
@@ -89,21 +82,15 @@ class Setting:
         raise DataError(f"{self.source}: {key_of(self.name)}: {shown!r} cannot be used; allowed: {allowed}")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Everything that is set outside the command line.
-
-    Attributes:
-        by_name: the strongest setting of each option that has one.
-        files: the files that were looked for, the strongest first, and whether they exist.
-    """
+class Settings(NamedTuple):
+    """The strongest setting of each option that has one, and the files that were looked for: whether they exist."""
 
     by_name: Mapping[str, Setting]
     files: Mapping[str, bool]
 
 
 _used: dict[str, Setting] = {}
-"""Those that the running command has taken: it is one a process, but in tests."""
+"""Those that the running command has taken; only tests run several commands in a process."""
 
 
 class _Defaults(dict[str, Any]):
@@ -263,17 +250,20 @@ def _of_file(path: Path, text: str) -> Iterator[Setting]:
         name = key.replace("-", "_")
         _refuse_secrets(path, key, value)
         if name not in NAMES:
-            raise DataError(f"{path}: {_unknown(key, value, text)}")
+            keys = [key_of(n) for n in NAMES]
+            hint = did_you_mean(key.replace("_", "-"), keys) or f"allowed: {', '.join(keys)}"
+            if isinstance(value, Mapping):
+                hint = "there are no sections: write one setting per line, without [...] headers and dots"
+            raise DataError(f"{path}: {_shortened(key)!r}{_line(text, key)} is not a setting; {hint}")
         if name in seen:
             raise DataError(f"{path}: {key!r}{_line(text, key)}: given twice, with - and with _; remove one")
         seen.add(name)
         forms = _forms_of(name)
-        try:
-            taken = _taken(value, forms)
-        except ValueError:
+        taken = _taken(value, forms)
+        if taken is None:
             allowed = next(text for form, text in _FORMS.items() if form in forms)
             place = f"{path}: {key}{_line(text, key)}"
-            raise DataError(f"{place}: {_shown(value)} cannot be used; allowed: {allowed}") from None
+            raise DataError(f"{place}: {_shown(value)} cannot be used; allowed: {allowed}")
         if name in _FILES and isinstance(taken, str) and taken.lower().endswith((".json", ".csv", ".yaml", ".yml")):
             # Relative to the settings file that names it, not to the working folder.
             taken = str(path.parent / os.path.expanduser(taken))
@@ -310,27 +300,19 @@ def _refuse_secrets(path: Path, key: str, value: Any) -> None:
             _refuse_secrets(path, inner, below)
 
 
-def _unknown(key: str, value: Any, text: str) -> str:
-    keys = [key_of(n) for n in NAMES]
-    hint = did_you_mean(key.replace("_", "-"), keys) or f"allowed: {', '.join(keys)}"
-    if isinstance(value, Mapping):
-        hint = "there are no sections: write one setting per line, without [...] headers and dots"
-    return f"{_shortened(key)!r}{_line(text, key)} is not a setting; {hint}"
-
-
 def _line(text: str, key: str) -> str:
     start = re.compile(rf"\s*\[*\s*[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
     number = next((i for i, line in enumerate(text.split("\n"), 1) if start.match(line)), None)
     return "" if number is None else f" (line {number})"
 
 
-def _taken(value: Any, forms: Collection[type]) -> Value:
-    """The value in the form that the option takes; ValueError if it has another one."""
+def _taken(value: Any, forms: Collection[type]) -> Value | None:
+    """The value in the form that the option takes; None if it has another one."""
     if bool in forms and isinstance(value, bool):
         return value
     words = value if isinstance(value, list) and list in forms else [value]
     if bool in forms or not all(isinstance(w, str | int | float) and not isinstance(w, bool) for w in words):
-        raise ValueError
+        return None
     # A single word is a list of one, unless the option also takes single words.
     return str(value) if words is not value and str in forms else [str(w) for w in words]
 

@@ -24,7 +24,7 @@ _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 
 def doctor(
-    region: Annotated[list[str], opt("AWS region; repeatable; default: your own.", "NAME", "--region", "-r")] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
+    region: Annotated[list[str], opt("AWS region; repeatable; default: yours.", "NAME", "--region", "-r")] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
     profile: AwsProfile = "",
     iam: Annotated[bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")] = False,
     output: TableJson = "table",

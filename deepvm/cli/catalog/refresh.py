@@ -24,7 +24,7 @@ ALL = "all"
 
 def refresh(
     region: Annotated[
-        list[str] | None, opt("AWS region, or all; repeatable; default: your own.", "NAME", "--region", "-r")
+        list[str] | None, opt("AWS region, or all; repeatable; default: yours.", "NAME", "--region", "-r")
     ] = None,
     only: Annotated[list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")] = None,
     days: Annotated[str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")] = "",
@@ -73,9 +73,7 @@ def refresh(
 
 
 def status(
-    region: Annotated[
-        list[str] | None, opt("Only this region; repeatable; default: all cached.", "NAME", "--region", "-r")
-    ] = None,
+    region: Annotated[list[str] | None, opt("Only this region; repeatable.", "NAME", "--region", "-r")] = None,
     profile: AwsProfile = "",
     output: TableJson = "table",
 ) -> None:

@@ -4,10 +4,10 @@
 # as texts they would have to be evaluated once more in every run.
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from deepvm.cli.output import note
-from deepvm.cli.parameters import field_name, opt
+from deepvm.cli.parameters import field_name, opt, switch
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.live import MarketRequest
@@ -42,11 +42,18 @@ def _complete_architecture(incomplete: str) -> list[str]:
     return [n for n in REGISTRY if n.startswith(incomplete)]
 
 
-Prices = Annotated[
-    Literal["auto", "live", "snapshot"],
-    opt("Live from AWS if possible, live or fail, or the snapshot that comes with deepvm."),
-]
-Offline = Annotated[bool, opt("Use no network, only cached prices.", show_default=False)]
+def of_type(help: str, metavar: str = "GLOB") -> Any:
+    """An option that names instance types."""
+    return opt(help, metavar, autocompletion=complete_type)
+
+
+def many() -> Any:
+    """The default of an option that may be repeated: none."""
+    return field(default_factory=list)
+
+
+Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, always live, or embedded snapshot.")]
+Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
 AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
 Tables = Annotated[str, opt("Your measurements: the saved ones, none, or an exported FILE.", "auto|paper|FILE")]
 Workload = Annotated[str, opt("Use measurements of this workload; see 'deepvm tables list'.", "NAME")]
@@ -65,30 +72,26 @@ class PlanFlags:
     catalog: Annotated[
         str,
         opt(
-            "AWS's market (aws, aws-REGION); paper; simulated; or your own .json or .csv. See 'deepvm catalog list'.",
+            "AWS's market (aws), an embedded catalog, or your own .json or .csv; see 'deepvm catalog list'.",
             "NAME|FILE",
             autocompletion=_complete_catalog,
         ),
     ] = DEFAULT_CATALOG
     prices: Prices = "auto"
     offline: Offline = False
-    region: Annotated[list[str], opt("AWS region, or all; repeat to compare.", "NAME", "--region", "-r")] = field(
-        default_factory=list
-    )
+    region: Annotated[list[str], opt("AWS region, or all; repeat to compare.", "NAME", "--region", "-r")] = many()
     zone: Annotated[str, opt("Only this zone, by id (use1-az1) or name (us-east-1a).", "ZONE")] = ""
     price_basis: Annotated[
         Literal["current", "p50", "p95", "max"], opt("Spot prices: current, or a quantile of the last --days.")
     ] = "current"
     days: Annotated[str, opt(f"Days of price history for --price-basis, 1 to {MOST_DAYS}.", "N")] = "30"
     network: Annotated[
-        Literal["peak", "baseline"] | None, opt("Peak or sustained bandwidth; default: as the catalog says.")
+        Literal["peak", "baseline"] | None, opt("Peak or sustained bandwidth; default: the catalog's.")
     ] = None
     profile: AwsProfile = ""
     tables: Tables = "auto"
     workload: Workload = ""
-    placement_scores: Annotated[
-        bool, opt("Ask AWS for the spot placement score of the best cluster (rate-limited).", show_default=False)
-    ] = False
+    placement_scores: Annotated[bool, switch("Ask AWS for spot placement scores (rate-limited).")] = False
     checkpoint_size: Annotated[str, opt("Size of one checkpoint: 300MB, 0.3GB, 512MiB.", "SIZE")] = "300MB"
     buffers: Annotated[str, opt("Checkpoints that a memory node must hold.", "N")] = "2"
     objective: Annotated[
@@ -102,38 +105,24 @@ class PlanFlags:
     architecture: Annotated[
         list[str],
         opt("Only this architecture, such as tiering; repeatable.", "NAME", autocompletion=_complete_architecture),
-    ] = field(default_factory=list)
-    speedup: Annotated[
-        Literal["hybrid", "ring", "measured"] | None, opt("Speed-up curve; default: as the catalog says.")
-    ] = None
-    estimates: Annotated[
-        bool, opt("Include types with estimated, not measured, eFLOPS; they are marked.", show_default=False)
-    ] = False
-    gpu: Annotated[list[str], opt("Only these GPU models; repeatable.", "GLOB")] = field(default_factory=list)
+    ] = many()
+    speedup: Annotated[Literal["hybrid", "ring", "measured"] | None, opt("Speed-up model; default: catalog's.")] = None
+    estimates: Annotated[bool, switch("Include types with estimated, not measured, eFLOPS; marked.")] = False
+    gpu: Annotated[list[str], opt("Only these GPU models; repeatable.", "GLOB")] = many()
     gpus_min: Annotated[str | None, opt("Minimum GPUs per VM.", "N")] = None
     gpus_max: Annotated[str | None, opt("Maximum GPUs per VM.", "N")] = None
     gpu_memory_min: Annotated[str | None, opt("Minimum memory per GPU, such as 16GiB.", "SIZE")] = None
     gpu_memory_max: Annotated[str | None, opt("Maximum memory per GPU.", "SIZE")] = None
     gpu_total_memory_min: Annotated[str | None, opt("Minimum memory of all GPUs of a VM.", "SIZE")] = None
     gpu_total_memory_max: Annotated[str | None, opt("Maximum memory of all GPUs of a VM.", "SIZE")] = None
-    instance_type: Annotated[
-        list[str],
-        opt("Only these types for training, such as 'g4dn.*'; repeatable.", "GLOB", autocompletion=complete_type),
-    ] = field(default_factory=list)
-    exclude: Annotated[list[str], opt("Never these types; repeatable.", "GLOB", autocompletion=complete_type)] = field(
-        default_factory=list
-    )
+    instance_type: Annotated[list[str], of_type("Only these types train, such as 'g4dn.*'; repeatable.")] = many()
+    exclude: Annotated[list[str], of_type("Never these types; repeatable.")] = many()
     cpu_arch: Annotated[Literal["x86_64", "arm64"] | None, opt("Only types with this processor architecture.")] = None
     generation: Annotated[
-        Literal["current", "any", "auto"],
-        opt("Allow AWS's previous-generation types; auto: to train, not as memory nodes."),
+        Literal["current", "any", "auto"], opt("Previous-generation types; auto: for training, not as memory nodes.")
     ] = "auto"
-    memory_node: Annotated[
-        list[str], opt("Only these types as memory nodes; repeatable.", "GLOB", autocompletion=complete_type)
-    ] = field(default_factory=list)
-    burstable: Annotated[
-        bool, opt("Allow burstable memory nodes such as t3: full speed only for minutes.", show_default=False)
-    ] = False
+    memory_node: Annotated[list[str], of_type("Only these types as memory nodes; repeatable.")] = many()
+    burstable: Annotated[bool, switch("Allow burstable memory nodes (t3, ...): full speed only for minutes.")] = False
     max_nodes: Annotated[str, opt("Maximum number of training VMs.", "N")] = "255"
     quota: Annotated[str | None, opt("Account limits in vCPUs, or none; default: the catalog's.", "FILE|none")] = None
 
@@ -143,21 +132,13 @@ class PlanFlags:
     ] = ""
     work: Annotated[str | None, opt("Instead of --job: hours on one VM, or a time such as 90min.", "HOURS")] = None
     measured_on: Annotated[
-        str,
-        opt(
-            "Type of the VM of --work or of the job's step_s; default: the cheapest usable one.",
-            "TYPE",
-            autocompletion=complete_type,
-        ),
+        str, of_type("Type of the VM of --work or the job's step_s; default: the cheapest usable.", "TYPE")
     ] = ""
     mttp: Annotated[str | None, opt("Mean time to preemption of a spot VM, such as 3h.", "TIME")] = None
     interruption_rate: Annotated[
-        str | None,
-        opt("Share of spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's bands.", "SHARE"),
+        str | None, opt("Spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's.", "SHARE")
     ] = None
-    save_policy: Annotated[
-        str | None, opt("When the job saves, as for 'deepvm simulate'; default: adaptive.", "NAME")
-    ] = None
+    save_policy: Annotated[str | None, opt("Save policy, as in 'deepvm simulate'; default: adaptive.", "NAME")] = None
     deadline: Annotated[str | None, opt("Maximum expected time of the job, such as 12h.", "TIME")] = None
     total_budget: Annotated[str | None, opt("Maximum expected cost of the job, $.", "USD")] = None
 
@@ -221,9 +202,7 @@ class RankFlags(PlanFlags):
     """The options of ``recommend``, which ranks."""
 
     top: Annotated[str, opt("Configurations to rank.", "N")] = "3"
-    solver: Annotated[Literal["ilp", "frontier"], opt("Integer program (HiGHS) or exact enumeration: same answer.")] = (
-        "ilp"
-    )
+    solver: Annotated[Literal["ilp", "frontier"], opt("Integer program (HiGHS), or enumeration: same answer.")] = "ilp"
     time_limit: Annotated[str, opt("Time limit of the integer program.", "SECONDS")] = "60"
     simulate: Annotated[str | None, opt("Also simulate the job on the ranked clusters: median, 95 %.", "RUNS")] = None
 
@@ -234,12 +213,8 @@ class SweepFlags(PlanFlags):
 
     pw: Annotated[str, opt("Budgets in $/h: 0:10:0.1, or a comma-separated list.", "LOW:HIGH:STEP")]
     # The same option, but here it may be repeated.
-    policy: Annotated[
-        list[str], opt("Only deepvm, noscale, cost-first or performance-first; repeatable; default: all.", "NAME")
-    ] = field(default_factory=list)  # type: ignore[assignment]
-    simulate: Annotated[
-        str | None, opt("Also simulate the job on the best clusters: 5, 50 and 95 % quantiles.", "RUNS")
-    ] = None
+    policy: Annotated[list[str], opt("Only this policy of 'recommend'; repeatable; default: all.", "NAME")] = many()  # type: ignore[assignment]
+    simulate: Annotated[str | None, opt("Also simulate the best clusters: 5, 50 and 95 %.", "RUNS")] = None
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
         """As of :class:`PlanFlags`, without a policy: the sweep takes several."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_as, print_csv, print_document, say
-from deepvm.cli.parameters import arg, opt, takes_flags
+from deepvm.cli.parameters import arg, takes_flags
 from deepvm.cli.plan import options as o
 from deepvm.errors import MissingDataError, RequestError
 
@@ -28,9 +28,7 @@ NOTHING_FEASIBLE = 3
 def recommend(
     flags: o.RankFlags,
     output: EveryForm = "table",
-    explain: Annotated[
-        str, opt("Also say why this type is not in the best cluster.", "TYPE", autocompletion=o.complete_type)
-    ] = "",
+    explain: Annotated[str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")] = "",
 ) -> None:
     """Rank the clusters that train fastest for a budget.
 

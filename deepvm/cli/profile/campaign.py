@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,13 +25,9 @@ if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
     from deepvm.profiling.hosts.host_list import Host
     from deepvm.profiling.hosts.launcher import Launcher
-    from deepvm.profiling.saturation.setup import Setup
-    from deepvm.profiling.scaling.measure_scaling import Task
 
 SETTINGS, SETTINGS_VERSION = "settings.json", "deepvm.profile/1"
 _START_S, _RUN_S = 180.0, 1800.0
-_OF_SCALING = ("batch", "resolution", "device", "warmup", "windows", "steps")
-_OF_SATURATION = ("transport", "checkpoint_bytes", "repeats", "sender_type", "receiver_type")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,49 +69,14 @@ class Options:
 
         return Launcher.parse(self.launcher, self.python, self.workdir)
 
-    def eflops(self, model: str) -> dict[str, Any]:
-        """Arguments of :func:`~deepvm.profiling.eflops.measure_eflops.measure_eflops`; refuses impossible numbers."""
-        from deepvm.profiling.eflops.measure_eflops import check_numbers
-
-        check_numbers(self.batch, self.resolution, self.windows, self.seconds)
-        names = ("batch", "resolution", "device", "windows", "seconds")
-        return {"model": model, **{name: getattr(self, name) for name in names}}
-
-    def task(self, model: str) -> Task:
-        """What to train on all hosts; refuses sizes that there are not."""
-        from deepvm.profiling.scaling.measure_scaling import Task
-
-        own = {name: getattr(self, name) for name in (*_OF_SCALING, "repeats")}
-        task = Task(model, sizes=sizes_of(self.sizes), **own)
-        task.sizes_for(len(self.where))
-        return task
-
-    def setup(self) -> Setup:
-        """What to push; refuses what cannot be."""
-        from deepvm.profiling.hosts.host_list import parse_hosts
-        from deepvm.profiling.saturation.setup import Setup
-
-        (receiver,) = parse_hosts(self.receiver, "receiver")
-        return Setup(
-            receiver=receiver,
-            senders=self.where,
-            launcher=self.there,
-            transport=self.transport,
-            checkpoint_bytes=parse_bytes(self.checkpoint_size),
-            repeats=self.repeats,
-            sender_type=self.instance_type,
-            receiver_type=self.receiver_type,
-        )
-
 
 @dataclass(frozen=True)
 class Part:
     """One document.
 
     Attributes:
-        title: names it, and its file. settings: that must be the same for a file to count. hosts: where.
-        work: measures it.
-        whole: whether a document that is there is all of it.
+        title: names it, and its file. settings: a file that was measured with others does not count. hosts: where.
+        work: measures it. whole: whether a document has all of it.
     """
 
     title: str
@@ -270,64 +231,89 @@ class Campaign:
 
     def _all(self) -> Iterator[Part]:
         options = self._options
-        local = {"local": options.there.local}
-        about = {"instance_type": options.instance_type} | local
-        names, models = tuple(host.name for host in options.where), models_of(options.model)
-        if options.receiver and len(names) < 2:
+        models, several = models_of(options.model), len(options.where) > 1
+        if options.receiver and not several:
             allowed = "two hosts or more that push to it, with --hosts or --hosts-file"
             raise RequestError("receiver", options.receiver, allowed)
         if options.receiver and not options.receiver_type:
             raise RequestError("receiver_type", "", "what the provider calls the receiver, such as c4.xlarge")
-        for model in models:
-            settings = options.eflops(model)
-            yield Part(f"eflops-{model}", settings | about, names[:1], partial(self._eflops, settings))
-        for model in models if len(names) > 1 else ():
-            task = options.task(model)
-            plan = {"sizes": list(task.sizes_for(len(names))), "repeats": options.repeats}
-            shared = {name: getattr(task, name) for name in _OF_SCALING} | plan | about
-            work, whole = partial(self._scaling, task), partial(_finished, plan)
-            yield Part(f"scaling-{model}", shared, names, work, whole)
+        yield from map(self._eflops, models)
+        if several:
+            yield from map(self._scaling, models)
         if options.receiver:
-            setup = options.setup()
-            pushed = {name: getattr(setup, name) for name in _OF_SATURATION} | {"senders": len(names)} | local
-            yield Part("saturation", pushed, (options.receiver, *names), partial(self._saturation, setup))
+            yield self._saturation()
 
-    def _eflops(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._options.where:
-            from deepvm.profiling.eflops.eflops_host import measure_eflops_on
+    def _eflops(self, model: str) -> Part:
+        from deepvm.profiling.eflops.eflops_host import measure_eflops_on
+        from deepvm.profiling.eflops.measure_eflops import check_numbers, measure_eflops
 
-            return measure_eflops_on(self._options.where[0], self._options.there, settings, say=say)
-        from deepvm.profiling.eflops.measure_eflops import measure_eflops
+        options = self._options
+        settings: dict[str, Any] = {"model": model}
+        settings |= self._chosen("batch", "resolution", "device", "windows", "seconds")
+        check_numbers(options.batch, options.resolution, options.windows, options.seconds)
 
-        return measure_eflops(**settings, say=say).document()
+        def work() -> Mapping[str, Any]:
+            if options.where:
+                return measure_eflops_on(options.where[0], options.there, settings, say=say)
+            return measure_eflops(**settings, say=say).document()
 
-    def _scaling(self, task: Task) -> Mapping[str, Any]:
-        from deepvm.profiling.scaling.measure_scaling import measure_scaling
+        return Part(f"eflops-{model}", settings | self._about, self._names[:1], work)
+
+    def _scaling(self, model: str) -> Part:
+        from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
         from deepvm.profiling.scaling.scaling_coordinator import Limits
 
-        title, options = f"scaling-{task.model}", self._options
-        file = self._folder.file(title) if self._folder else None
-        curve = measure_scaling(task, options.where, options.there, limits=Limits(_START_S, _RUN_S), out=file, say=say)
-        if curve.missing:
-            self.failed.append(f"{title}: no time for n = {', '.join(map(str, curve.missing))}")
-        if curve.unwritten:
-            self.failed.append(f"{title}: {curve.unwritten}")
-        return curve.document()
+        options, title = self._options, f"scaling-{model}"
+        chosen = self._chosen("batch", "resolution", "device", "warmup", "windows", "steps", "repeats")
+        task = Task(model, sizes=sizes_of(options.sizes), **chosen)
+        sizes, repeats = task.sizes_for(len(options.where)), range(1, options.repeats + 1)
 
-    def _saturation(self, setup: Setup) -> Mapping[str, Any]:
+        def work() -> Mapping[str, Any]:
+            file, limits = self._folder and self._folder.file(title), Limits(_START_S, _RUN_S)
+            curve = measure_scaling(task, options.where, options.there, limits=limits, out=file, say=say)
+            if curve.missing:
+                self.failed.append(f"{title}: no time for n = {', '.join(map(str, curve.missing))}")
+            if curve.unwritten:
+                self.failed.append(f"{title}: {curve.unwritten}")
+            return curve.document()
+
+        def whole(document: Mapping[str, Any]) -> bool:
+            try:
+                done = {(r["n"], r["repeat"]) for r in document["runs"] if r["failed"] is None}
+                said = document["fit"] is not None or bool(document["warnings"])
+            except (KeyError, TypeError):
+                return False  # scaling says what is wrong with it
+            return said and done >= {(n, r) for n in sizes for r in repeats}
+
+        return Part(title, chosen | {"sizes": list(sizes)} | self._about, self._names, work, whole)
+
+    def _saturation(self) -> Part:
+        from deepvm.profiling.hosts.host_list import parse_hosts
         from deepvm.profiling.saturation.measure_saturation import measure
+        from deepvm.profiling.saturation.setup import Setup
 
-        return measure(setup, say).document()
+        options = self._options
+        (receiver,) = parse_hosts(options.receiver, "receiver")
+        settings = self._chosen("transport", "repeats", "receiver_type")
+        settings |= {
+            "checkpoint_bytes": parse_bytes(options.checkpoint_size),
+            "sender_type": options.instance_type,
+        }
+        setup = Setup(receiver=receiver, senders=options.where, launcher=options.there, **settings)
+        settings |= {"senders": len(options.where), "local": options.there.local}
+        hosts = (options.receiver, *self._names)
+        return Part("saturation", settings, hosts, lambda: measure(setup, say).document())
 
+    def _chosen(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self._options, name) for name in names}
 
-def _finished(plan: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
-    """Whether a curve has all its runs, and what is said when they are over."""
-    try:
-        done = {(r["n"], r["repeat"]) for r in document["runs"] if r["failed"] is None}
-        said = document["fit"] is not None or bool(document["warnings"])
-    except (KeyError, TypeError):
-        return False  # scaling says what is wrong with it
-    return said and done >= {(n, r) for n in plan["sizes"] for r in range(1, plan["repeats"] + 1)}
+    @property
+    def _about(self) -> dict[str, Any]:
+        return {"instance_type": self._options.instance_type, "local": self._options.there.local}
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(host.name for host in self._options.where)
 
 
 def _read(file: Path) -> Mapping[str, Any]:
