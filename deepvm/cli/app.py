@@ -49,7 +49,6 @@ def load(entry: Entry) -> Any:
     """The command as the option parser knows it."""
     found = getattr(import_module(f"deepvm.cli.{entry.module}"), entry.attribute)
     holder = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    holder.callback()(lambda: None)  # without a callback, a holder of one command would be that command
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=entry.name)
     elif entry.configured:
@@ -58,8 +57,7 @@ def load(entry: Entry) -> Any:
         holder.command(entry.name, cls=ConfiguredCommand)(found)
     else:
         holder.command(entry.name)(found)
-    group: Any = typer.main.get_command(holder)
-    return group.commands[entry.name]
+    return typer.main.get_group(holder).commands[entry.name]  # get_command() would take a holder of one command apart
 
 
 class LazyGroup(TyperGroup):
@@ -68,8 +66,7 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         """Know the names only; typer suggests them after a typing error."""
         super().__init__(**attributes)
-        names: dict[str, Any] = dict.fromkeys(e.name for e in COMMANDS)
-        self.commands = names
+        self.commands: dict[str, Any] = dict.fromkeys(e.name for e in COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Load one command; None when there is none of this name."""

@@ -13,11 +13,6 @@ from deepvm.cli.plan.options import RankFlags
 app = group("Show the settings from the environment and from files.")
 
 
-@app.callback()
-def _group() -> None:
-    """Without a callback, a group of one command would be that command."""
-
-
 @app.command()
 def show(output: TableJson = "table") -> None:
     """Show each setting, its value, and where it was set.

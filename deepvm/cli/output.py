@@ -47,14 +47,7 @@ def print_as(
     document: Callable[[], Any],
     csv: Callable[[], tuple[Sequence[str], Sequence[Sequence[Any]]]] | None = None,
 ) -> None:
-    """Print an answer in the form that ``--output`` names.
-
-    Args:
-        output: ``table``, ``json``, ``yaml`` or ``csv``.
-        table: prints the table.
-        document: makes what JSON and YAML show.
-        csv: makes header and rows.
-    """
+    """Print an answer in the form that ``--output`` names; ``csv`` makes header and rows."""
     if output == "table":
         table()
     elif output == "csv" and csv is not None:

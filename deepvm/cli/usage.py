@@ -13,12 +13,7 @@ _ONE_DASH = re.compile(r"-([A-Za-z][\w-]+)(=.*)?", re.DOTALL)
 
 
 def explain(error: Any, words: Sequence[str]) -> None:
-    """Add to an error of the option parser what was probably meant.
-
-    Args:
-        error: changed in place.
-        words: the command line.
-    """
+    """Add to an error of the option parser, in place, what was probably meant by the words."""
     context, option = getattr(error, "ctx", None), getattr(error, "option_name", "")
     command = getattr(context, "command", None)
     if command is None or not hasattr(error, "message"):

@@ -23,9 +23,7 @@ ALL = "all"
 
 
 def refresh(
-    region: Annotated[
-        list[str] | None, opt("AWS region, or all; repeatable; default: yours.", "NAME", "--region", "-r")
-    ] = None,
+    region: Annotated[list[str] | None, opt("AWS region, or all; repeatable.", "NAME", "--region", "-r")] = None,
     only: Annotated[list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")] = None,
     days: Annotated[str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")] = "",
     profile: AwsProfile = "",

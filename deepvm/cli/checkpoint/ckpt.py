@@ -17,16 +17,52 @@ from deepvm.checkpoint.files.file_names import whole_job
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.recover_stripes import RecoveryTier, jobs_in
-from deepvm.cli.checkpoint.bench import bench
-from deepvm.cli.checkpoint.gc import collect_garbage, damage, removed, torn, units_of
-from deepvm.cli.checkpoint.place import PLACE, Job, open_folder, open_place, there, wanted_job, where_is
-from deepvm.cli.output import TableJson, print_as, say
+from deepvm.cli.checkpoint import gc
+from deepvm.cli.checkpoint.gc import PLACE, Job, open_folder, open_place, there, wanted_job, where_is
+from deepvm.cli.long_runs import cleaning_up
+from deepvm.cli.output import TableJson, check_plot, print_as, say
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
 
 app = group("List, verify, prune, restore and benchmark checkpoints.")
-app.command("bench", short_help="Measure how long a save blocks training.")(bench)
+
+
+@app.command(short_help="Measure how long a save blocks training.")
+def bench(
+    model: Annotated[Literal["resnet18", "resnet152"], opt("140 or 723 MB of state with Adam.")] = "resnet18",
+    reps: Annotated[int, opt("Rounds of saves, after three of warm-up.", "N")] = 5,
+    methods: Annotated[
+        str,
+        opt(
+            "Comma-separated: dcp, dcp-async, torchsnapshot, deepvm-file, deepvm-memory, deepvm-memory-durable; "
+            "default: all available. torch.save always runs.",
+            "NAMES",
+        ),
+    ] = "",
+    folder: Annotated[str, opt("Where to write; emptied at the end.", "FOLDER", "--dir")] = ".",
+    steps: Annotated[int, opt("Training steps after each save.", "N")] = 4,
+    plot: Annotated[str, opt("Also draw the ratios, as .png or .svg.", "FILE")] = "",
+    output: TableJson = "table",
+) -> None:
+    """Measure how long a checkpoint blocks training, and how long until it is safe.
+
+    All methods save the same training in turn, on the same disk; medians, and ratios to torch.save with fsync.
+
+    Example: deepvm ckpt bench --model resnet18 --reps 5 --dir /mnt/ckpt
+    """
+    check_plot(plot)
+    from deepvm.profiling.checkpoint.bench import run_bench
+    from deepvm.reports.profiling.checkpoint_bench import print_bench
+
+    names = [n.strip() for n in methods.split(",") if n.strip()]
+    with cleaning_up():  # gigabytes must not stay behind
+        found = run_bench(model, reps, methods=names, folder=Path(folder or "."), steps=steps, say=say)
+    print_as(output, lambda: print_bench(found), found.document)
+    if plot:
+        from deepvm.reports.pictures import draw_bench
+
+        draw_bench(found, Path(plot))
 
 
 @app.command("ls")
@@ -113,8 +149,8 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
     rows = [f for f in open_folder(folder).found() if job in ("", f.job)]
     damaged, good = list[str](), []
     for number, row in enumerate(rows, start=1):
-        problem = damage(row)
-        if problem and removed(row):  # by a training that goes on beside this
+        problem = gc.damage(row)
+        if problem and gc.removed(row):  # by a training that goes on beside this
             say(f"[{number}/{len(rows)}] {row.path}: removed meanwhile")
             continue
         say(f"[{number}/{len(rows)}] {row.path}: {'damaged' if problem else 'good'}")
@@ -122,7 +158,7 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
             damaged.append(problem)
         else:
             good.append(row)
-    damaged += [problem for units, _ in units_of(good) for unit in units if (problem := torn(unit.rows))]
+    damaged += [problem for units, _ in gc.units_of(good) for unit in units if (problem := gc.torn(unit.rows))]
     return damaged, len(good)
 
 
@@ -145,7 +181,7 @@ def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
     return damaged, len(found)
 
 
-app.command("gc")(collect_garbage)
+app.command("gc")(gc.collect_garbage)
 
 
 @app.command("restore")

@@ -31,22 +31,14 @@ TokenFile = Annotated[str, opt("Token of the node; default: the file in DEEPVM_T
 def serve(
     token_file: Annotated[str, opt("Secret shared with the trainers, such as 64 hex digits.", "FILE")],
     memory: Annotated[str, opt("Memory for all versions, such as 512MiB or 6GiB.", "SIZE")] = "1GiB",
-    persist: Annotated[
-        str, opt("Where to write complete versions: file:///mnt/ckpt or s3://bucket/prefix.", "URL")
-    ] = "",
-    shared: Annotated[
-        bool, flag("--shared-folder", "Nodes with other parts of the versions write to --persist, too.")
-    ] = False,
-    listen: Annotated[
-        str, opt("Address; port 0 picks a free one. mpi: trainers and node share one mpirun.", "HOST:PORT|mpi")
-    ] = "127.0.0.1:7070",
+    persist: Annotated[str, opt("Write versions there: file:///mnt/ckpt or s3://bucket/prefix.", "URL")] = "",
+    shared: Annotated[bool, flag("--shared-folder", "Other nodes write their parts to --persist, too.")] = False,
+    listen: Annotated[str, opt("Port 0: any free one; mpi: all in one mpirun.", "HOST:PORT|mpi")] = "127.0.0.1:7070",
     keep: Annotated[int, opt("Newest versions of each job to keep in --persist.", "N")] = 2,
     keep_every: Annotated[int, opt("Also keep one version per so many steps.", "STEPS")] = 0,
     connections: Annotated[int, opt("Connection limit; a rank has 3.", "N")] = 512,
     drain_timeout: Annotated[float, opt("On shutdown, the longest wait for the disk.", "SECONDS")] = 60.0,
-    weak_token: Annotated[
-        bool, flag("--allow-weak-token", "Accept a token shorter than 16 bytes or readable by other users.")
-    ] = False,
+    weak_token: Annotated[bool, flag("--allow-weak-token", "Accept short or world-readable tokens.")] = False,
     tls_cert: Annotated[str, opt("Certificate for TLS.", "FILE")] = "",
     tls_key: Annotated[str, opt("Key of the certificate.", "FILE")] = "",
 ) -> None:

@@ -31,9 +31,7 @@ def export(
     image: Annotated[str, opt("Image of the training VMs.", "AMI")] = "",
     memory_image: Annotated[str, opt("Image of the memory nodes; default: --image.", "AMI")] = "",
     launch_template: Annotated[str, opt("Launch template of the training VMs (ec2-fleet).", "NAME")] = "",
-    memory_launch_template: Annotated[
-        str, opt("Launch template of the memory nodes; default: --launch-template.", "NAME")
-    ] = "",
+    memory_launch_template: Annotated[str, opt("As --launch-template, of memory nodes.", "NAME")] = "",
     key_name: Annotated[str, opt("SSH key pair.", "NAME")] = "",
     subnet: Annotated[list[str], opt("Only in these subnets; repeatable.", "[ZONE=]ID")] = [],  # noqa: B006
     security_group: Annotated[list[str], opt("Security group of all VMs; repeatable.", "ID")] = [],  # noqa: B006
@@ -88,13 +86,9 @@ def _read(file: str, rank: str) -> Plan:
 
 
 def _placed(plan: Plan, zones: list[str], subnets: tuple[Subnet, ...], *, limited: bool) -> Plan:
-    """The plan in the zones where it may start.
+    """The plan in the zones that the user names, or else in all within its budget.
 
-    Args:
-        plan: what to start.
-        zones: those that the user names, empty for all that are within the budget of the plan.
-        subnets: where its VMs would be; one in a zone that is left out is refused.
-        limited: whether a price limit, and not the budget, says which zones are too expensive.
+    A subnet in a zone that is left out is refused. ``limited``: a price limit replaces the budget.
     """
     if zones:
         chosen = plan.in_zones(zones)

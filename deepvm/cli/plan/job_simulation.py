@@ -40,11 +40,7 @@ MARGIN = 1.1  # a cluster whose closed form is this much above another's is not 
 
 
 def runs_of(text: str | None, *, job: bool) -> int | None:
-    """``--simulate``, None when it was not given; ``job``: whether there is something to simulate.
-
-    Raises:
-        RequestError: no whole number from 1, or no job.
-    """
+    """``--simulate``, None when it was not given; ``job``: whether there is one to simulate. Raises RequestError."""
     if text is None:
         return None
     if not job:
@@ -59,12 +55,8 @@ def simulated(answer: Recommendations, runs: int | None, *, document: bool = Fal
 
     Where the closed form fails, the simulation has the last word: clusters that break the job's limits are left out for
     the next ones, and by ``makespan`` and ``total-cost`` the order is that of the simulated means. Where the closed
-    form holds, a cluster next to a limit would be left out, or not, by chance; it stays and carries a warning.
-
-    Args:
-        answer: of the planner.
-        runs: how many of each cluster; None: only where the closed form fails.
-        document: whether all of the answer will be shown; tables have no figures of what more money buys.
+    form holds, a cluster next to a limit would be left out, or not, by chance; it stays and carries a warning. What
+    more money buys is simulated for a ``document`` only: tables do not show its figures.
     """
     work, reference = answer.request.work, answer.reference
     if work is None or reference is None:

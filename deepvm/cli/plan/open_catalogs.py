@@ -20,14 +20,10 @@ if TYPE_CHECKING:
 
 
 def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
-    """The catalogs that the options mean, one for each region, with notes on stderr about where they come from.
-
-    They include what the user measured.
+    """The catalogs that the options mean, one per region, with the user's measurements; notes name the sources.
 
     Raises:
-        MissingDataError: the catalog holds prices of another region, or nothing is known of the region.
-        CloudError: AWS had to answer and did not.
-        DataError: it cannot be found or read.
+        DataError: a catalog cannot be read, or has no prices of the region. CloudError: ``--prices live`` failed.
         RequestError: options that contradict each other, or a workload that was not measured.
     """
     return measured(_published(flags), flags.tables, flags.workload)
@@ -93,11 +89,7 @@ def _other(flags: PlanFlags) -> Catalog:
 
 
 def one_catalog(flags: PlanFlags) -> Catalog:
-    """The catalog that the options mean, where a command takes only one.
-
-    Raises:
-        RequestError: several regions.
-    """
+    """The catalog that the options mean, where a command takes only one. Raises RequestError."""
     if len(flags.regions) > 1 or "all" in flags.regions:
         raise RequestError("region", " ".join(flags.regions), "one region; 'deepvm recommend' compares several")
     return open_catalogs(flags)[0]

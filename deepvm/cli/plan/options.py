@@ -144,11 +144,7 @@ class PlanFlags:
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """The regions that were named, each once; empty when none was.
-
-        Raises:
-            RequestError: all regions and one of them.
-        """
+        """The regions that were named, each once. Raises RequestError: ``all`` and another one."""
         from deepvm.errors import RequestError
 
         regions = tuple(dict.fromkeys(r for r in self.region if r))
@@ -157,25 +153,14 @@ class PlanFlags:
         return regions
 
     def market(self) -> "MarketRequest":
-        """How prices are to be had.
-
-        Raises:
-            RequestError: --days is no whole number from 1 to 90, or --prices live together with --offline.
-        """
+        """How prices are to be had. Raises RequestError: --days is not 1 to 90, or --prices live with --offline."""
         from deepvm.catalog.market.live import MarketRequest
 
         names = ("prices", "offline", "profile", "zone", "price_basis", "days", "network")
         return MarketRequest.parse(**{name: getattr(self, name) for name in names})
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
-        """Keyword arguments for the planner.
-
-        Args:
-            catalog: what was opened; a file of quotas is compared with it.
-
-        Raises:
-            DataError: the file of quotas cannot be read.
-        """
+        """Keyword arguments for the planner; a file of quotas is compared with the catalog. Raises DataError."""
         from deepvm.cli.plan.user_data import open_quotas
         from deepvm.planner.request import PlanOptions
 
@@ -232,11 +217,7 @@ class SourceFlags:
     profile: AwsProfile = ""
 
     def load(self, name: str) -> "Catalog":
-        """A catalog, with notes about where AWS's prices come from.
-
-        Raises:
-            DataError, CloudError: it cannot be had.
-        """
+        """A catalog, with notes about where AWS's prices come from. Raises DataError, CloudError."""
         from deepvm.catalog.store import load_catalog
 
         catalog = load_catalog(name, prices=self.prices, offline=self.offline, profile=self.profile)
@@ -253,11 +234,7 @@ class ShowFlags(SourceFlags):
     workload: Workload = ""
 
     def load(self, name: str) -> "Catalog":
-        """As of :class:`SourceFlags`, with the user's measurements.
-
-        Raises:
-            RequestError: nothing was measured with the workload.
-        """
+        """As of :class:`SourceFlags`, with the user's measurements. Raises RequestError, too."""
         from deepvm.cli.plan.user_data import measured
 
         return measured((super().load(name),), self.tables, self.workload)[0]

@@ -28,7 +28,7 @@ NOTHING_FEASIBLE = 3
 def recommend(
     flags: o.RankFlags,
     output: EveryForm = "table",
-    explain: Annotated[str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")] = "",
+    explain: Annotated[str, o.of_type("Also say why this type is not in the best one.", "TYPE")] = "",
 ) -> None:
     """Rank the clusters that train fastest for a budget.
 

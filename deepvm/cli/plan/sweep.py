@@ -13,7 +13,7 @@ from deepvm.cli.plan import options as o
 def sweep(
     flags: o.SweepFlags,
     output: TableJsonYamlCsv = "table",
-    plot: Annotated[str, opt("Also draw Figure 7, or the job's time and cost, as .png or .svg.", "FILE")] = "",
+    plot: Annotated[str, opt("Also draw Figure 7, or time and cost, as .png or .svg.", "FILE")] = "",
 ) -> None:
     """Answer a whole range of budgets for the four policies of the paper (Figure 7).
 

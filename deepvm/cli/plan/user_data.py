@@ -21,16 +21,10 @@ _VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE
 
 
 def measured(catalogs: Sequence[Catalog], tables: str, workload: str) -> tuple[Catalog, ...]:
-    """Catalogs with the figures that the user measured, with notes about those that cannot be used.
-
-    Args:
-        catalogs: all that are compared.
-        tables: ``auto``, ``paper`` or a file.
-        workload: which of several counts, empty for the rule.
+    """Catalogs with the user's measurements, and notes about those that cannot be used.
 
     Raises:
-        DataError: the tables cannot be read.
-        RequestError: nothing was measured with the workload.
+        DataError: the tables cannot be read. RequestError: nothing was measured with the workload.
     """
     if tables == "auto" and not workload:
         from deepvm.catalog.measured.location import nothing_measured
@@ -51,11 +45,9 @@ def measured(catalogs: Sequence[Catalog], tables: str, workload: str) -> tuple[C
             note(text)
     if tables == "auto":
         return applied
-    # Of what file the measured figures are that are not the user's own.
-    return tuple(
-        replace(c, provenance=replace(c.provenance, measured_file=found.path)) if c.provenance.measured else c
-        for c in applied
-    )
+    # Measurements that are not the user's own name their file.
+    named = (replace(c, provenance=replace(c.provenance, measured_file=found.path)) for c in applied)
+    return tuple(new if new.provenance.measured else old for new, old in zip(named, applied, strict=True))
 
 
 def open_quotas(name: str | None, catalog: Catalog) -> tuple[Quota, ...] | None:

@@ -37,9 +37,7 @@ class Options:
     hosts: Annotated[str, opt("Training VMs, comma-separated.", "NAMES")] = ""
     hosts_file: Annotated[str, opt("Or a file: one host per line.", "FILE")] = ""
     receiver: Annotated[str, opt("Memory node, to measure its saturation.", "HOST")] = ""
-    instance_type: Annotated[
-        str, opt("Type of the training VMs; default: that of this machine, on EC2 Nitro.", "TYPE")
-    ] = ""
+    instance_type: Annotated[str, opt("Type of the training VMs; default: this machine's (EC2 Nitro).", "TYPE")] = ""
     receiver_type: Annotated[str, opt("Type of the memory node.", "TYPE")] = ""
     launcher: o.LauncherName = "ssh"
     python: o.PythonThere = ""
@@ -90,11 +88,7 @@ class Folder:
     """Where documents are kept, with a record of the settings that each was measured with."""
 
     def __init__(self, path: Path) -> None:
-        """Read the record.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """Read the record. Raises DataError."""
         self.path = path
         record = path / SETTINGS
         found = _read(record) if record.exists() else {"schema_version": SETTINGS_VERSION, "parts": {}}
@@ -108,11 +102,7 @@ class Folder:
         return self.path / f"{title}.json"
 
     def check(self, part: Part) -> None:
-        """Refuse a document measured with other settings; note when hosts were replaced.
-
-        Raises:
-            RequestError: says what differs.
-        """
+        """Refuse a document measured with other settings, naming them; note when hosts were replaced."""
         file = self.file(part.title)
         if not file.exists():
             return
@@ -145,12 +135,8 @@ class Folder:
 
     def record(self, part: Part, moment: datetime | None = None) -> None:
         """Record the settings before measuring, and the moment after it."""
-        measured_at = moment and format_time(moment)
-        self._parts[part.title] = {
-            "settings": dict(part.settings),
-            "hosts": list(part.hosts),
-            "measured_at": measured_at,
-        }
+        facts = {"settings": dict(part.settings), "hosts": list(part.hosts)}
+        self._parts[part.title] = facts | {"measured_at": moment and format_time(moment)}
         _write(self.path / SETTINGS, {"schema_version": SETTINGS_VERSION, "parts": self._parts})
 
     def finish(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
@@ -161,19 +147,10 @@ class Folder:
 
 
 class Campaign:
-    """All parts.
-
-    Attributes:
-        entries: what was measured. failed: why parts are missing.
-    """
+    """All parts: ``entries`` were measured, ``failed`` says why others are missing."""
 
     def __init__(self, options: Options, folder: Path | None) -> None:
-        """Check the options before minutes of measuring.
-
-        Raises:
-            RequestError: an option cannot be used, or the folder was measured with others. DataError: it cannot be
-                read.
-        """
+        """Check the options and the folder before minutes of measuring. Raises RequestError, DataError."""
         self.entries: list[Entry] = []
         self.failed: list[str] = []
         self._options = options
@@ -189,11 +166,7 @@ class Campaign:
         return tuple(part.title for part in self._parts)
 
     def measure(self) -> None:
-        """Measure what can be; the rest is in ``failed``.
-
-        Raises:
-            DataError: nothing can be written into the folder, so that nothing could be kept.
-        """
+        """Measure what can be; the rest is in ``failed``. Raises DataError: the folder cannot be written."""
         for part in self._parts:
             kept = self._folder.kept(part) if self._folder else None
             if self._folder and kept is None:
@@ -269,7 +242,7 @@ class Campaign:
         sizes, repeats = task.sizes_for(len(options.where)), range(1, options.repeats + 1)
 
         def work() -> Mapping[str, Any]:
-            file, limits = self._folder and self._folder.file(title), Limits(_START_S, _RUN_S)
+            file, limits = self._folder.file(title) if self._folder else None, Limits(_START_S, _RUN_S)
             curve = measure_scaling(task, options.where, options.there, limits=limits, out=file, say=say)
             if curve.missing:
                 self.failed.append(f"{title}: no time for n = {', '.join(map(str, curve.missing))}")

@@ -40,13 +40,9 @@ def eflops(
     seconds: Seconds = 2.0,
     device: Device = "auto",
     processes: Annotated[int | None, opt("DDP processes; default: one per GPU, one on the CPU.", "N")] = None,
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"], opt("bfloat16 and float16 are mixed precision.")
-    ] = "float32",
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], opt("float16 types: mixed precision.")] = "float32",
     optimizer: Annotated[Literal["adam", "sgd"], opt("Optimizer; the paper's is Adam.")] = "adam",
-    data: Annotated[
-        str, opt("Folder with CIFAR-10 (binary) or Fashion-MNIST (idx); default: random images.", "DIR")
-    ] = "",
+    data: Annotated[str, opt("Folder of CIFAR-10 or Fashion-MNIST; default: random images.", "DIR")] = "",
     timeout: Annotated[float, opt("Abort after so long without progress.", "SECONDS")] = 600,
     save: Save = False,
     instance_type: InstanceType = "",

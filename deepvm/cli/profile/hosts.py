@@ -19,9 +19,7 @@ LauncherName = Annotated[
         "NAME|TEMPLATE",
     ),
 ]
-PythonThere = Annotated[
-    str, opt("Python with deepvm on the hosts; default: python3, with netns and local this one.", "PATH")
-]
+PythonThere = Annotated[str, opt("Python on the hosts; default: python3, with netns and local this one.", "PATH")]
 Workdir = Annotated[str, opt("Working folder on the hosts.", "FOLDER")]
 StartTimeout = Annotated[float, opt("Time limit until all hosts have connected.", "SECONDS")]
 Verbose = Annotated[bool, flag("--verbose", "Show the output of the hosts.", "-v")]
@@ -40,22 +38,14 @@ START_TIMEOUT = 180.0
 
 
 def check_timeouts(start_timeout: float, timeout: float) -> None:
-    """Refuse unreasonable timeouts.
-
-    Raises:
-        RequestError: one is not 1 to 1 000 000 seconds.
-    """
+    """Refuse timeouts outside 1 to 1 000 000 seconds. Raises RequestError."""
     for option, seconds in (("start_timeout", start_timeout), ("timeout", timeout)):
         if not 1 <= seconds <= 1e6:
             raise RequestError(option, seconds, "1 to 1000000 seconds")
 
 
 def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
-    """The hosts of ``--option NAMES`` or ``--option-file FILE``, whichever was given.
-
-    Raises:
-        RequestError: both or neither were given, or they hold no hosts. DataError: the file cannot be read.
-    """
+    """The hosts of ``--option NAMES`` or ``--option-file FILE``, one of them. Raises RequestError, DataError."""
     from deepvm.profiling.hosts.host_list import parse_hosts, read_hosts
 
     if bool(names) == bool(file):

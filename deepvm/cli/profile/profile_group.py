@@ -22,9 +22,7 @@ app.command("saturation", short_help="Measure how many VMs may push to one memor
 
 @app.command(short_help="Fit speed-up models to measurements, with a band.")
 def fit(
-    points: Annotated[
-        str, arg("POINTS", "CSV with columns n,speedup or n,seconds, or JSON of `deepvm profile scaling`.")
-    ],
+    points: Annotated[str, arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'.")],
     up_to: Annotated[int | None, opt("Largest n to extrapolate to; default: the largest measured.", "N")] = None,
     plot: Annotated[str, opt("Also draw points, fits and band, as .png or .svg.", "FILE")] = "",
     output: TableJson = "table",

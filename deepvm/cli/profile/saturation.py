@@ -26,9 +26,7 @@ def saturation(
     seed: Annotated[int, opt("Seed of the order of the pushes and of the confidence interval.", "N")] = 0,
     start_timeout: o.StartTimeout = o.START_TIMEOUT,
     timeout: Annotated[float, opt("Time limit of one push.", "SECONDS")] = 600.0,
-    receiver_address: Annotated[
-        str, opt("Address of the receiver for the senders (TCP); default: detected.", "ADDRESS")
-    ] = "",
+    receiver_address: Annotated[str, opt("The receiver's address (TCP); default: detected.", "ADDRESS")] = "",
     interface: Annotated[str, opt("Only this interface or network (MPI): eth0 or 10.0.0.0/16.", "NAME|NETWORK")] = "",
     sender_type: Annotated[str, opt("Instance type of the senders.", "TYPE")] = "",
     receiver_type: Annotated[str, opt("Instance type of the receiver.", "TYPE")] = "",

@@ -32,16 +32,8 @@ def check_save(
 ) -> None:
     """Check, before minutes of measuring, that the result could be saved.
 
-    Args:
-        kind: of what is going to be measured.
-        instance_type: of the machines, but for saturation.
-        sender_type: for saturation.
-        receiver_type: for saturation.
-        local: whether processes of this machine stand for VMs.
-        force_local: whether that is to be saved.
-
     Raises:
-        RequestError: a type is missing, or a local run is to be saved without ``force_local``.
+        RequestError: a type is missing, or a local run (processes of one machine) is not to be saved as it is.
         DataError: the tables cannot be read or written.
     """
     pair = {"sender_type": sender_type, "receiver_type": receiver_type}
@@ -65,13 +57,7 @@ def entry_from(
 ) -> Entry:
     """The entry of the measured tables for a document of a profiling command.
 
-    Args:
-        document: as the command prints it with ``-o json``; its ``schema_version`` says what it is.
-        instance_type: the type of the VM; what the document's machine says unless given.
-        sender_type: for saturation; the document's unless given.
-        receiver_type: for saturation; the document's unless given.
-        measured_at: when; now unless given.
-        name: of the document, for messages.
+    Types that are not given are the document's own; ``measured_at`` is now by default, ``name`` is for messages.
 
     Raises:
         RequestError: a type is missing. CatalogFormatError: the document is no measurement, or not valid.

@@ -24,9 +24,7 @@ app = group("List, show, compare, import and export what was measured on your ow
 
 @app.command("list", short_help="List measurements, and what recommend uses.")
 def list_tables(
-    catalog: Annotated[
-        str, opt("Show what is used with this catalog; default: all that come with deepvm.", "NAME|FILE")
-    ] = "",
+    catalog: Annotated[str, opt("What is used with this catalog; default: any embedded one.", "NAME|FILE")] = "",
     output: TableJson = "table",
 ) -> None:
     """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
@@ -97,7 +95,7 @@ def diff(
 def import_tables(
     file: Annotated[
         str,
-        arg("FILE", "Output of 'tables export' or 'profile ... -o json', or a CSV with n,speedup or n,seconds."),
+        arg("FILE", "JSON of 'tables export' or 'profile', or a CSV: n,speedup or n,seconds."),
     ],
     instance_type: Annotated[str, opt("The type that was measured.", "TYPE")] = "",
     sender_type: Annotated[str, opt("For saturation: the type that sends.", "TYPE")] = "",
@@ -157,9 +155,7 @@ def export(
 
 @app.command()
 def remove(
-    name: Annotated[
-        list[str], arg("NAME...", "Instance types, kinds, names as in 'list -o json', their beginnings, or globs.")
-    ],
+    name: Annotated[list[str], arg("NAME...", "Names as for 'tables show'.")],
 ) -> None:
     """Remove measurements; 'deepvm tables restore' brings them back."""
     from deepvm.catalog.measured.tables import own_folder, remove_entries

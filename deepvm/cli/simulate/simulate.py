@@ -12,12 +12,8 @@ from deepvm.errors import SimulationError
 
 def simulate(
     more: Annotated[list[Path] | None, arg("[FILE]...", "More files of --trace.")] = None,
-    job: Annotated[
-        list[Path] | None, opt("Job file (YAML, see docs/reference/job-file.md); repeat to compare.", "FILE")
-    ] = None,
-    preset: Annotated[
-        list[str] | None, opt("A job that comes with deepvm: gpt-117m or gpt-1.3b; repeatable.", "NAME")
-    ] = None,
+    job: Annotated[list[Path] | None, opt("Job file (docs/reference/job-file.md); repeat to compare.", "FILE")] = None,
+    preset: Annotated[list[str] | None, opt("A built-in job: gpt-117m or gpt-1.3b; repeatable.", "NAME")] = None,
     policy: Annotated[
         str | None,
         opt(
@@ -37,13 +33,9 @@ def simulate(
             "KEY=LOW:HIGH[:STEP]",
         ),
     ] = None,
-    trace: Annotated[
-        list[Path] | None, opt("Replay recorded VM lifetimes; several files are several pools.", "FILE")
-    ] = None,
+    trace: Annotated[list[Path] | None, opt("Replay recorded lifetimes; repeat for several pools.", "FILE")] = None,
     deadline: Annotated[str, opt("Finish by then, such as 150h, with on-demand VMs if need be.", "TIME")] = "",
-    deadline_policy: Annotated[
-        str | None, opt("Who chooses the market: uniform-progress (default), greedy or on-demand.", "NAME")
-    ] = None,
+    deadline_policy: Annotated[str | None, opt("uniform-progress (default), greedy or on-demand.", "NAME")] = None,
     jobs: Annotated[int, opt("Worker processes, for rows and for chunks of 10 000 runs.", "N")] = 1,
     executor: Annotated[str, opt("A Dask cluster instead of local processes.", "dask://HOST:PORT")] = "",
     plot: Annotated[str, opt("Also draw the result, as .png or .svg.", "FILE")] = "",

@@ -29,12 +29,8 @@ Nodes = Annotated[int | None, opt("VMs that a job needs at once; default: the la
 def deadline(
     files: Files,
     work: Annotated[str, opt("Work on one VM in hours, or a time: 90min.", "HOURS")] = "48h",
-    slack: Annotated[
-        str, opt("The deadline is (1 + slack) x work; comma-separated.", "NUMBERS")
-    ] = "0.05,0.1,0.2,0.5,1",
-    policies: Annotated[
-        str, opt("greedy, uniform-progress, on-demand; comma-separated.", "NAMES")
-    ] = "greedy,uniform-progress",
+    slack: Annotated[str, opt("Deadlines: (1 + slack) x work.", "NUMBERS")] = "0.05,0.1,0.2,0.5,1",
+    policies: Annotated[str, opt("greedy, uniform-progress, on-demand.", "NAMES")] = "greedy,uniform-progress",
     price_ratio: Annotated[float, opt("Spot price over on-demand price.", "NUMBER")] = 0.33,
     restart: Annotated[str, opt("From the request for a VM until training continues.", "TIME")] = "300s",
     save_every: Annotated[str, opt("Work between two saves; 0: continuous and free of cost.", "TIME")] = "0",
