@@ -17,8 +17,9 @@ from deepvm.checkpoint.files.file_names import whole_job
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.recover_stripes import RecoveryTier, jobs_in
-from deepvm.cli.checkpoint import gc
-from deepvm.cli.checkpoint.gc import PLACE, Job, open_folder, open_place, there, wanted_job, where_is
+from deepvm.cli.checkpoint import versions
+from deepvm.cli.checkpoint.gc import collect_garbage
+from deepvm.cli.checkpoint.versions import PLACE, Job
 from deepvm.cli.long_runs import cleaning_up
 from deepvm.cli.output import TableJson, check_plot, print_as, say
 from deepvm.cli.parameters import arg, group, opt
@@ -40,7 +41,7 @@ def bench(
             "NAMES",
         ),
     ] = "",
-    folder: Annotated[str, opt("Where to write; emptied at the end.", "FOLDER", "--dir")] = ".",
+    folder: Annotated[str, opt("Where to write temporary files.", "FOLDER", "--dir")] = ".",
     steps: Annotated[int, opt("Training steps after each save.", "N")] = 4,
     plot: Annotated[str, opt("Also draw the ratios, as .png or .svg.", "FILE")] = "",
     output: TableJson = "table",
@@ -77,14 +78,16 @@ def list_versions(
     """
     from deepvm.reports.tables import Column, print_table
 
-    where = where_is(place)
+    where = versions.where_is(place)
     if isinstance(where, Path):
-        found = [f for f in open_folder(where).found() if job in ("", f.job)]
-        created = [f.manifest.created if f.manifest else "" for f in found]
-        rows = [_row(f.job, f.version, str(f.path), f.size, f.problem, c) for f, c in zip(found, created, strict=True)]
+        rows = [
+            _row(f.job, f.version, str(f.path), f.size, f.problem, f.manifest.created if f.manifest else "")
+            for f in versions.open_folder(where).found()
+            if job in ("", f.job)
+        ]
     else:
-        job = wanted_job(job) or "job"
-        with closing(open_place(where)) as tier:
+        job = versions.wanted_job(job) or "job"
+        with closing(versions.open_place(where)) as tier:
             rows = [_row(job, m.version, tier.url, m.size, "", m.created) for m in tier.versions(job)]
             rows += [_row(job, d.version, tier.url, d.size, d.problem, "") for d in tier.damaged(job)]
         for row in rows:
@@ -127,15 +130,15 @@ def verify_versions(
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
-    where = where_is(place)
+    where = versions.where_is(place)
     if isinstance(where, Path) and not where.is_dir():
-        manifest = version_dir.verify(there(where))
+        manifest = version_dir.verify(versions.there(where))
         sys.stdout.write(f"{where}: good, version {manifest.version} of {manifest.job}\n")
         return
     if isinstance(where, Path):
         damaged, good = _verify_folder(where, job)
     else:
-        job = wanted_job(job) or "job"
+        job = versions.wanted_job(job) or "job"
         damaged, good = _verify_remote(where, job)
     if damaged:
         raise DamagedError("\n".join(damaged))
@@ -146,11 +149,11 @@ def verify_versions(
 
 def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
     """What is damaged, and how many versions are good."""
-    rows = [f for f in open_folder(folder).found() if job in ("", f.job)]
+    rows = [f for f in versions.open_folder(folder).found() if job in ("", f.job)]
     damaged, good = list[str](), []
     for number, row in enumerate(rows, start=1):
-        problem = gc.damage(row)
-        if problem and gc.removed(row):  # by a training that goes on beside this
+        problem = versions.damage(row)
+        if problem and versions.removed(row):  # by a training that goes on beside this
             say(f"[{number}/{len(rows)}] {row.path}: removed meanwhile")
             continue
         say(f"[{number}/{len(rows)}] {row.path}: {'damaged' if problem else 'good'}")
@@ -158,13 +161,15 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
             damaged.append(problem)
         else:
             good.append(row)
-    damaged += [problem for units, _ in gc.units_of(good) for unit in units if (problem := gc.torn(unit.rows))]
+    damaged += [
+        problem for units, _ in versions.units_of(good) for unit in units if (problem := versions.torn(unit.rows))
+    ]
     return damaged, len(good)
 
 
 def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
     damaged = list[str]()
-    with closing(open_place(place)) as tier:
+    with closing(versions.open_place(place)) as tier:
         found = tier.versions(job)
         for number, manifest in enumerate(found, start=1):
             state = "good"
@@ -181,7 +186,7 @@ def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
     return damaged, len(found)
 
 
-app.command("gc")(gc.collect_garbage)
+app.command("gc")(collect_garbage)
 
 
 @app.command("restore")
@@ -208,7 +213,7 @@ def restore(
         raise RequestError("to", to, "a file in a folder that exists")
     try:
         with TemporaryDirectory(prefix=".deepvm-restore-", dir=target.parent) as folder:
-            source, manifest = _get(where_is(place), job, version, Path(folder), parts)
+            source, manifest = _get(versions.where_is(place), job, version, Path(folder), parts)
             if form == "safetensors":
                 from deepvm.checkpoint.files.export import export_safetensors
 
@@ -223,21 +228,21 @@ def restore(
 def _get(where: Path | str, job: str, version: int | None, folder: Path, more: list[str]) -> tuple[Path, Manifest]:
     """A verified file of the version that is wanted, and its record; one that had to be made lies in ``folder``."""
     if isinstance(where, Path) and not where.is_dir():
-        manifest = version_dir.verify(there(where))
+        manifest = version_dir.verify(versions.there(where))
         if version not in (None, manifest.version):
             raise RequestError("version", version, f"{manifest.version}, which this file holds")
         if job not in ("", manifest.job):
             raise RequestError("job", job, f"{manifest.job}, whose version this file holds")
         return where, manifest
-    job = wanted_job(job)
-    places = [open_folder(where), *map(open_folder, more)] if isinstance(where, Path) else []
+    job = versions.wanted_job(job)
+    places = [versions.open_folder(where), *map(versions.open_folder, more)] if isinstance(where, Path) else []
     if places:
         jobs = jobs_in(places)
         if not job and len(jobs) > 1:
             raise RequestError("job", job, f"one of {', '.join(jobs)}")
         job = job or next(iter(jobs), "")
     job = job or "job"
-    tier: Tier = RecoveryTier(places) if places else open_place(str(where))
+    tier: Tier = RecoveryTier(places) if places else versions.open_place(str(where))
     with closing(tier):
         found = [m for m in tier.versions(job) if version in (None, m.version)]
         for manifest in found:
