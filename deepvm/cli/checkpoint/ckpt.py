@@ -68,9 +68,7 @@ def bench(
 
 @app.command("ls")
 def list_versions(
-    place: Annotated[str, arg("PLACE", f"Where the versions are: {PLACE}.")],
-    job: Job = "",
-    output: TableJson = "table",
+    place: Annotated[str, arg("PLACE", f"Where the versions are: {PLACE}.")], job: Job = "", output: TableJson = "table"
 ) -> None:
     """List versions, complete or not. The newest come first; a memory node or a bucket is asked for one job.
 

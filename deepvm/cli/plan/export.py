@@ -36,8 +36,7 @@ def export(
     subnet: Annotated[list[str], opt("Only in these subnets; repeatable.", "[ZONE=]ID")] = [],  # noqa: B006
     security_group: Annotated[list[str], opt("Security group of all VMs; repeatable.", "ID")] = [],  # noqa: B006
     max_price: Annotated[
-        str | None,
-        opt("Price limit of all VMs, $/h (ec2-fleet, terraform); default: the plan's price + 20 %.", "USD"),
+        str | None, opt("Price limit of all VMs, $/h (ec2-fleet, terraform); default: the plan's price + 20 %.", "USD")
     ] = None,
 ) -> None:
     """Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.

@@ -268,10 +268,7 @@ class Campaign:
         options = self._options
         (receiver,) = parse_hosts(options.receiver, "receiver")
         settings = self._chosen("transport", "repeats", "receiver_type")
-        settings |= {
-            "checkpoint_bytes": parse_bytes(options.checkpoint_size),
-            "sender_type": options.instance_type,
-        }
+        settings |= {"checkpoint_bytes": parse_bytes(options.checkpoint_size), "sender_type": options.instance_type}
         setup = Setup(receiver=receiver, senders=options.where, launcher=options.there, **settings)
         settings |= {"senders": len(options.where), "local": options.there.local}
         hosts = (options.receiver, *self._names)

@@ -93,10 +93,7 @@ def diff(
 
 @app.command("import", short_help="Add measurements of a file to yours.")
 def import_tables(
-    file: Annotated[
-        str,
-        arg("FILE", "JSON of 'tables export' or 'profile', or a CSV: n,speedup or n,seconds."),
-    ],
+    file: Annotated[str, arg("FILE", "JSON of 'tables export' or 'profile', or a CSV: n,speedup or n,seconds.")],
     instance_type: Annotated[str, opt("The type that was measured.", "TYPE")] = "",
     sender_type: Annotated[str, opt("For saturation: the type that sends.", "TYPE")] = "",
     receiver_type: Annotated[str, opt("For saturation: the type that receives.", "TYPE")] = "",
@@ -154,9 +151,7 @@ def export(
 
 
 @app.command()
-def remove(
-    name: Annotated[list[str], arg("NAME...", "Names as for 'tables show'.")],
-) -> None:
+def remove(name: Annotated[list[str], arg("NAME...", "Names as for 'tables show'.")]) -> None:
     """Remove measurements; 'deepvm tables restore' brings them back."""
     from deepvm.catalog.measured.tables import own_folder, remove_entries
 

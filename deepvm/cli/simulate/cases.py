@@ -86,13 +86,7 @@ def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | No
 
 
 def simulated(
-    cases: list[Case],
-    runs: int,
-    seed: int,
-    traces: list[Path],
-    jobs: int,
-    executor: str,
-    deadline: Deadline | None,
+    cases: list[Case], runs: int, seed: int, traces: list[Path], jobs: int, executor: str, deadline: Deadline | None
 ) -> tuple[list[Answer], list[SimulationError]]:
     """The answers, and why there is none for the other cases."""
     lives = _lives(traces) if traces else None

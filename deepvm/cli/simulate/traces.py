@@ -123,10 +123,7 @@ def show(
     check_nodes(nodes)
     rows = report.show_rows(traces, nodes)
     print_as(
-        output,
-        lambda: report.print_show(rows),
-        lambda: report.show_document(rows),
-        lambda: (report.SHOW_HEADER, rows),
+        output, lambda: report.print_show(rows), lambda: report.show_document(rows), lambda: (report.SHOW_HEADER, rows)
     )
     if plot:
         from deepvm.reports.simulation.trace_pictures import draw_traces
