@@ -40,7 +40,6 @@ NAMES = tuple(f.name for f in fields(RankFlags))
 """The options that may be set, as fields of :class:`~deepvm.cli.plan.options.RankFlags`, which has all of them."""
 
 _MAX_BYTES = 2**20
-_MOST_DOTS = 200
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _FILES = frozenset({"catalog", "quota", "tables", "job_file"})
 _SECRET = re.compile(r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE)
@@ -169,12 +168,10 @@ def variable_of(name: str) -> str:
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file.
-
-    A variable that is nearly that of an option is noted.
+    """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file; note misspelt variables.
 
     Raises:
-        DataError: a file that is there cannot be read, is no TOML, or has an unknown key or a value of a wrong type.
+        DataError: a file cannot be read, is no TOML, or has an unknown key or a value of a wrong type.
         RequestError: a variable has a value of a wrong type, or ``DEEPVM_CONFIG`` names no file.
     """
     found = {s.name: s for s in _of_environment(environ)}
@@ -276,9 +273,6 @@ def _parsed(path: Path, text: str) -> Mapping[str, Any]:
     else:
         import tomli as tomllib
     try:
-        # Settings are short lines; the parser takes minutes over a key of many thousands of dots.
-        if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
-            raise RecursionError
         return tomllib.loads(text)
     except RecursionError:
         raise DataError(f'{path}: is nested too deeply; settings are single lines such as: prices = "live"') from None

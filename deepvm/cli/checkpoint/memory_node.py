@@ -163,20 +163,16 @@ def _memory(text: str) -> int:
     # A bare number is bytes here; the other options refuse small ones.
     size = parse_bytes(int(text) if text.isascii() and text.isdigit() else text, "memory")
     most = machine_memory()
-    if most is not None and size > most:
-        raise RequestError(
-            "memory", text, f"at most {format_bytes(most)}, all that this machine or its control group has"
-        )
-    if most is not None and size > (room := room_of_system(most)):  # what plans count on
+    if most is None:
+        return size
+    if size > most:
+        allowed = f"at most {format_bytes(most)}, all that this machine or its control group has"
+        raise RequestError("memory", text, allowed)
+    if size > (room := room_of_system(most)):  # what plans count on
         advice = f"some as well; leave it at most {format_bytes(room)}" if room else "all of it; take a larger one"
-        logging.getLogger(__name__).warning(
-            "--memory %s is %.0f %% of the %s that this machine or its control group has; the node and the system need "
-            "%s",
-            text,
-            100 * size / most,
-            format_bytes(most),
-            advice,
-        )
+        share, all_of_it = f"{100 * size / most:.0f} %", format_bytes(most)
+        has = f"--memory {text} is {share} of the {all_of_it} that this machine or its control group has"
+        logging.getLogger(__name__).warning("%s; the node and the system need %s", has, advice)
     return size
 
 

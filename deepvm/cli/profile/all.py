@@ -76,9 +76,8 @@ def _save(entries: list[Entry], force_spread: bool) -> list[str]:
     """Save what can be; returns why the rest was not."""
     from deepvm.cli.profile.save import put
 
-    for entry in entries:
-        if entry.local:
-            note(f"{entry.name} is not saved: processes of one machine say nothing about VMs")
+    for entry in (e for e in entries if e.local):
+        note(f"{entry.name} is not saved: processes of one machine say nothing about VMs")
     try:
         put([entry for entry in entries if not entry.local], force_spread=force_spread)
     except MeasurementError as error:
