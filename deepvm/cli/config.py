@@ -53,17 +53,15 @@ def show(output: TableJson = "table") -> None:
     from deepvm.reports.tables import Column, print_table
 
     columns = [Column("setting"), Column("value"), Column("set by", drop=1)]
-    print_table(columns, [[r["key"], _cell(r["value"]), _plain(r["source"])] for r in rows], also="-o json")
+    cells = [[r["key"], _plain(r["value"]) or "-", _plain(r["source"])] for r in rows]
+    print_table(columns, cells, also="-o json")
     looked = ", ".join(f"{_plain(path)} ({'read' if there else 'not there'})" for path, there in found.files.items())
     say(f"Files: {looked}")
 
 
-def _cell(value: settings.Value | None) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return _plain(value if isinstance(value, str) else ", ".join(value or ())) or "-"
-
-
-def _plain(text: str) -> str:
-    """The text with control characters escaped."""
+def _plain(value: settings.Value | None) -> str:
+    """A value as text, with control characters escaped."""
+    text = (
+        str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else ", ".join(value or ())
+    )
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

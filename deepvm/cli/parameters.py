@@ -48,13 +48,9 @@ def field_name(argument: str) -> str:
 
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function that takes a dataclass of options.
+    """Replace the parameter of a command whose type is a dataclass by one option for each of its fields.
 
-    The parameter of ``function`` whose type is a dataclass is replaced, in its place, by one option for each field of
-    that dataclass; the function receives an instance.
-
-    Returns:
-        A function with the expanded signature, which typer reads.
+    The function receives an instance; typer reads the expanded signature.
     """
     given = inspect.signature(function, eval_str=True).parameters.values()
     taken = next((p for p in given if dataclasses.is_dataclass(p.annotation)), None)
@@ -64,7 +60,14 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
     types = {f.name: f.type for f in dataclasses.fields(record)}
     if any(isinstance(kind, str) for kind in types.values()):  # annotations that are texts are evaluated: that is slow
         types = get_type_hints(record, include_extras=True)
-    fields = [_parameter(f, types[f.name]) for f in dataclasses.fields(record)]
+    fields = []
+    for field in dataclasses.fields(record):
+        default = field.default if field.default is not dataclasses.MISSING else inspect.Parameter.empty
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        # Keyword-only: a required option may then stand behind one that is not.
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        fields.append(inspect.Parameter(field.name, keyword, default=default, annotation=types[field.name]))
     parameters: list[inspect.Parameter] = []
     for parameter in given:
         parameters += fields if parameter is taken else [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
@@ -76,11 +79,3 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
     command.__name__, command.__doc__, command.__module__ = function.__name__, function.__doc__, function.__module__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
-
-
-def _parameter(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:
-    default = field.default if field.default is not dataclasses.MISSING else inspect.Parameter.empty
-    if field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
-    # Keyword-only: a required option may then stand behind one that is not.
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

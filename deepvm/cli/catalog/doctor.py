@@ -18,7 +18,6 @@ from deepvm.cli.plan.options import AwsProfile
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Check
 
-SOMETHING_FAILED = 5
 PATIENCE_S = 30  # for each request: every one is small, and somebody waits for the table
 _STATUS = {True: "ok", None: "warning", False: "failed"}
 
@@ -65,7 +64,7 @@ def doctor(
         },
     )
     if failed:
-        raise typer.Exit(SOMETHING_FAILED)
+        raise typer.Exit(5)
 
 
 def _check_cache() -> Check:

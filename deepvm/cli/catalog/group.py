@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog, InstanceType
     from deepvm.reports.tables import Column
 
-CHANGED = 1
-"""Exit code of ``diff --fail-on-change`` when something changed, as ``git diff --exit-code`` has it."""
-
 app = group("Refresh, list, show, compare, validate and convert catalogs of instance types and prices.")
 app.command("refresh", cls=ConfiguredCommand, short_help="Fetch prices, types and quotas from AWS now.")(refresh)
 app.command("status", cls=ConfiguredCommand, short_help="Show the cache of AWS's prices and types.")(status)
@@ -53,7 +50,7 @@ def diff(
         lambda: diffs.csv_rows(found),
     )
     if fail_on_change and not found.empty:
-        raise typer.Exit(CHANGED)
+        raise typer.Exit(1)  # as of `git diff --exit-code`
 
 
 @app.command("list", short_help="List the catalogs that come with deepvm.")
@@ -62,7 +59,19 @@ def list_catalogs(output: TableJsonYamlCsv = "table") -> None:
     from deepvm.catalog.store import catalog_names, load_catalog
     from deepvm.reports.tables import Column, print_table
 
-    rows = [_summary(load_catalog(name, prices="snapshot")) for name in catalog_names()]
+    rows: list[dict[str, Any]] = []
+    for catalog in (load_catalog(name, prices="snapshot") for name in catalog_names()):
+        as_of, gpus = catalog.provenance.prices_as_of, _gpu_types(catalog)
+        rows.append(
+            {
+                "name": catalog.name,
+                "gpu_types": gpus,
+                "cpu_types": len(catalog) - gpus,
+                "region": catalog.region or None,
+                "prices_as_of": None if as_of is None else as_of.isoformat(),
+                "description": catalog.description,
+            }
+        )
     columns = [
         Column("name"),
         Column("GPU types", "right", drop=2),
@@ -150,21 +159,12 @@ def schema() -> None:
     print_document(json_schema())
 
 
-def _summary(catalog: Catalog) -> dict[str, Any]:
-    gpus = sum(1 for i in catalog if i.gpu is not None)
-    as_of = catalog.provenance.prices_as_of
-    return {
-        "name": catalog.name,
-        "gpu_types": gpus,
-        "cpu_types": len(catalog) - gpus,
-        "region": catalog.region or None,
-        "prices_as_of": None if as_of is None else as_of.isoformat(),
-        "description": catalog.description,
-    }
+def _gpu_types(catalog: Catalog) -> int:
+    return sum(1 for i in catalog if i.gpu is not None)
 
 
 def _counted(catalog: Catalog) -> str:
-    gpus = sum(1 for i in catalog if i.gpu is not None)
+    gpus = _gpu_types(catalog)
     word = "type" if len(catalog) == 1 else "types"
     return f"{len(catalog)} instance {word} ({gpus} GPU, {len(catalog) - gpus} CPU)"
 

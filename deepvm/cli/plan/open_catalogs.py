@@ -26,21 +26,21 @@ def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
         DataError: a catalog cannot be read, or has no prices of the region. CloudError: ``--prices live`` failed.
         RequestError: options that contradict each other, or a workload that was not measured.
     """
-    return measured(_published(flags), flags.tables, flags.workload)
+    return measured(_of_market(flags) or [_other(flags)], flags.tables, flags.workload)
 
 
-def _published(flags: PlanFlags) -> Sequence[Catalog]:
+def _of_market(flags: PlanFlags) -> Sequence[Catalog]:
+    """Catalogs of a cloud's market; none if ``--catalog`` names something else."""
     from deepvm.catalog.store import may_be_market
 
-    regions = flags.regions
     if not may_be_market(flags.catalog):  # the market's modules are many: a file does without them
-        return [_other(flags)]
+        return []
     from deepvm.catalog.clouds import cloud_of, region_in
     from deepvm.catalog.market.live import open_markets
 
-    named = region_in(flags.catalog)
+    named, regions = region_in(flags.catalog), flags.regions
     if named is None:
-        return [_other(flags)]
+        return []
     # What is set for all commands must not stand in the way of what is asked for now.
     if flags.offline and flags.prices == "live" and not set_elsewhere("offline"):
         setter = set_elsewhere("prices")

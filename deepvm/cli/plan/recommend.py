@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from deepvm.planner.regions import Comparison
     from deepvm.planner.request import PlanRequest
 
-NOTHING_FEASIBLE = 3
-
 
 @takes_flags
 def recommend(
@@ -48,7 +46,7 @@ def recommend(
     why = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
     _print(found, why, placement_of(found, flags), output)
     if not found.ranked:
-        raise typer.Exit(NOTHING_FEASIBLE)
+        raise typer.Exit(3)  # nothing is feasible
 
 
 def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommendations]:

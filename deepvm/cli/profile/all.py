@@ -18,9 +18,6 @@ from deepvm.errors import MeasurementError, RequestError
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
 
-INCOMPLETE = 1
-"""Exit code when a part could not be measured; what could be is printed, and saved."""
-
 
 @takes_flags
 def everything(
@@ -55,7 +52,12 @@ def everything(
         there = Path(out) if out and Path(out).is_dir() else None
         say(f"this would measure {', '.join(Campaign(options, there).titles)}")
         return
-    folder = _folder(out)
+    folder = Path(out) if out else None
+    if folder:
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RequestError("out", out, f"a folder, or the name of a new one ({error.strerror or error})") from None
     with cleaning_up(), filling(folder, "profile all"):
         campaign = Campaign(options, folder)
         try:
@@ -69,7 +71,7 @@ def everything(
     for problem in failed:
         note(problem)
     if failed:
-        raise typer.Exit(INCOMPLETE)
+        raise typer.Exit(1)
 
 
 def _save(entries: list[Entry], force_spread: bool) -> list[str]:
@@ -83,14 +85,3 @@ def _save(entries: list[Entry], force_spread: bool) -> list[str]:
     except MeasurementError as error:
         return [str(error)]
     return []
-
-
-def _folder(out: str) -> Path | None:
-    if not out:
-        return None
-    folder = Path(out)
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise RequestError("out", out, f"a folder, or the name of a new one ({error.strerror or error})") from None
-    return folder

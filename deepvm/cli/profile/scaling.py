@@ -20,8 +20,6 @@ from deepvm.errors import DataError, RequestError
 if TYPE_CHECKING:
     from deepvm.profiling.hosts.host_list import Host
 
-INCOMPLETE = 1
-"""Exit code when sizes are missing from the curve that was printed."""
 _MOST_LOCAL = 64
 
 
@@ -94,7 +92,7 @@ def scaling(
         if out:
             advice = f"The same command tries only the failed runs again: {out} has the others."
         say(f"No time for n = {', '.join(map(str, curve.missing))}. {advice}")
-        raise typer.Exit(INCOMPLETE)
+        raise typer.Exit(1)
 
 
 def _hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:

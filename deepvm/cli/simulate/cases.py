@@ -26,13 +26,6 @@ from deepvm.simulator.traces.replay import MTTP_S
 from deepvm.simulator.traces.trace import pools_of, read_traces
 
 
-def traces_of(traces: list[Path], more: list[Path]) -> list[Path]:
-    """All files of ``--trace``: a shell writes ``--trace *.json`` as one of them and arguments."""
-    if more and not traces:
-        raise RequestError("job", "", f"--job {more[0]} for a job, or --trace {more[0]} for the lives of machines")
-    return [*traces, *more]
-
-
 def jobs_of(paths: list[Path], presets: list[str], market: str | None, *, replayed: bool) -> list[Job]:
     """The jobs; ``replayed``: on recorded lifetimes, of which policies need a prior before they have seen any."""
     found = [preset(name) for name in presets] + [read_job(path) for path in paths]

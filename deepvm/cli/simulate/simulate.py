@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from deepvm.cli.output import TableJsonCsv, check_plot
 from deepvm.cli.parameters import arg, opt
-from deepvm.errors import SimulationError
+from deepvm.errors import RequestError, SimulationError
 
 
 def simulate(
@@ -50,7 +50,10 @@ def simulate(
     check_plot(plot)
     from deepvm.cli.simulate import cases
 
-    traces = cases.traces_of(trace or [], more or [])
+    if more and not trace:  # arguments are more files of --trace, as a shell writes `--trace *.json`
+        named = f"--job {more[0]} for a job, or --trace {more[0]} for the lives of machines"
+        raise RequestError("job", "", named)
+    traces = [*(trace or []), *(more or [])]
     all_jobs = cases.jobs_of(job or [], preset or [], market, replayed=bool(traces))
     limit = cases.deadline_of(deadline, deadline_policy, all_jobs)
     asked = cases.cases_of(all_jobs, cases.policies_of(policy, compare), sweep or [], replayed=bool(traces))
