@@ -256,11 +256,12 @@ def _of_file(path: Path, text: str) -> Iterator[Setting]:
             raise DataError(f"{path}: {key!r}{_line(text, key)}: given twice, with - and with _; remove one")
         seen.add(name)
         forms = _forms_of(name)
-        taken = _taken(value, forms)
-        if taken is None:
+        try:
+            taken = _taken(value, forms)
+        except ValueError:
             allowed = next(text for form, text in _FORMS.items() if form in forms)
             place = f"{path}: {key}{_line(text, key)}"
-            raise DataError(f"{place}: {_shown(value)} cannot be used; allowed: {allowed}")
+            raise DataError(f"{place}: {_shown(value)} cannot be used; allowed: {allowed}") from None
         if name in _FILES and isinstance(taken, str) and taken.lower().endswith((".json", ".csv", ".yaml", ".yml")):
             # Relative to the settings file that names it, not to the working folder.
             taken = str(path.parent / os.path.expanduser(taken))
@@ -300,13 +301,13 @@ def _line(text: str, key: str) -> str:
     return "" if number is None else f" (line {number})"
 
 
-def _taken(value: Any, forms: Collection[type]) -> Value | None:
-    """The value in the form that the option takes; None if it has another one."""
+def _taken(value: Any, forms: Collection[type]) -> Value:
+    """The value in the form that the option takes; ValueError if it has another one, or is too long an integer."""
     if bool in forms and isinstance(value, bool):
         return value
     words = value if isinstance(value, list) and list in forms else [value]
     if bool in forms or not all(isinstance(w, str | int | float) and not isinstance(w, bool) for w in words):
-        return None
+        raise ValueError
     # A single word is a list of one, unless the option also takes single words.
     return str(value) if words is not value and str in forms else [str(w) for w in words]
 
