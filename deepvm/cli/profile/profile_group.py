@@ -8,9 +8,7 @@ from typing import Annotated
 from deepvm.cli.output import TableJson, check_plot, print_as
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.cli.profile.all import everything
-from deepvm.cli.profile.eflops import eflops
-from deepvm.cli.profile.saturation import saturation
-from deepvm.cli.profile.scaling import scaling
+from deepvm.cli.profile.measure import eflops, saturation, scaling
 
 app = group("Measure eFLOPS, speed-up curves and network saturation on your own machines.")
 
