@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import note, say
-from deepvm.cli.plan.user_data import measured
+from deepvm.cli.plan.options import PlanFlags, measured
 from deepvm.cli.settings import set_elsewhere
 from deepvm.errors import CloudError, MissingDataError, RequestError
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deepvm.catalog.market.live import Placement
-    from deepvm.cli.plan.options import PlanFlags
     from deepvm.core.cluster.instances import Catalog
     from deepvm.planner.regions import Comparison
 

@@ -1,17 +1,23 @@
-"""Options that several commands share, declared once, and how they become a request."""
+"""Options that several commands share, declared once, and what they stand for: a request, measurements, quotas."""
 
 # No `from __future__ import annotations` here: the types of the fields below are the declarations that typer reads, and
 # as texts they would have to be evaluated once more in every run.
 
-from dataclasses import dataclass, field, fields
+import json
+import os
+import re
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name, opt, switch
+from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from deepvm.catalog.market.live import MarketRequest
-    from deepvm.core.cluster.instances import Catalog
+    from deepvm.core.cluster.instances import Catalog, Quota
     from deepvm.core.preemption.job import Job
     from deepvm.planner.request import PlanOptions
 
@@ -19,6 +25,9 @@ DEFAULT_CATALOG = "aws"
 
 MOST_DAYS = 90
 """Days of spot prices that AWS keeps."""
+
+_VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)
+"""A number of vCPUs, or nothing, in place of a file."""
 
 A_CATALOG = "AWS's market, an embedded catalog, or a .json or .csv file."
 
@@ -52,7 +61,7 @@ def many() -> Any:
     return field(default_factory=list)
 
 
-Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, always live, or embedded snapshot.")]
+Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, only live, or the embedded snapshot.")]
 Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
 AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
 Tables = Annotated[str, opt("Your measurements: the saved ones, none, or an exported FILE.", "auto|paper|FILE")]
@@ -106,7 +115,7 @@ class PlanFlags:
         list[str],
         opt("Only this architecture, such as tiering; repeatable.", "NAME", autocompletion=_complete_architecture),
     ] = many()
-    speedup: Annotated[Literal["hybrid", "ring", "measured"] | None, opt("Speed-up model; default: catalog's.")] = None
+    speedup: Annotated[Literal["hybrid", "ring", "measured"] | None, opt("Speed-up; default: the catalog's.")] = None
     estimates: Annotated[bool, switch("Include types with estimated, not measured, eFLOPS; marked.")] = False
     gpu: Annotated[list[str], opt("Only these GPU models; repeatable.", "GLOB")] = many()
     gpus_min: Annotated[str | None, opt("Minimum GPUs per VM.", "N")] = None
@@ -119,7 +128,7 @@ class PlanFlags:
     exclude: Annotated[list[str], of_type("Never these types; repeatable.")] = many()
     cpu_arch: Annotated[Literal["x86_64", "arm64"] | None, opt("Only types with this processor architecture.")] = None
     generation: Annotated[
-        Literal["current", "any", "auto"], opt("Previous-generation types; auto: for training, not as memory nodes.")
+        Literal["current", "any", "auto"], opt("Type generations; auto: previous ones train, but hold no checkpoints.")
     ] = "auto"
     memory_node: Annotated[list[str], of_type("Only these types as memory nodes; repeatable.")] = many()
     burstable: Annotated[bool, switch("Allow burstable memory nodes (t3, ...): full speed only for minutes.")] = False
@@ -145,8 +154,6 @@ class PlanFlags:
     @property
     def regions(self) -> tuple[str, ...]:
         """The regions that were named, each once. Raises RequestError: ``all`` and another one."""
-        from deepvm.errors import RequestError
-
         regions = tuple(dict.fromkeys(r for r in self.region if r))
         if "all" in regions and len(regions) > 1:
             raise RequestError("region", "all", "all without other regions, or the regions without all")
@@ -161,7 +168,6 @@ class PlanFlags:
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
         """Keyword arguments for the planner; a file of quotas is compared with the catalog. Raises DataError."""
-        from deepvm.cli.plan.user_data import open_quotas
         from deepvm.planner.request import PlanOptions
 
         own = {f.name for f in fields(self)}
@@ -235,6 +241,61 @@ class ShowFlags(SourceFlags):
 
     def load(self, name: str) -> "Catalog":
         """As of :class:`SourceFlags`, with the user's measurements. Raises RequestError, too."""
-        from deepvm.cli.plan.user_data import measured
-
         return measured((super().load(name),), self.tables, self.workload)[0]
+
+
+def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tuple[Catalog, ...]":
+    """Catalogs with the user's measurements, and notes about those that cannot be used.
+
+    Raises:
+        DataError: the tables cannot be read. RequestError: nothing was measured with the workload.
+    """
+    if tables == "auto" and not workload:
+        from deepvm.catalog.measured.location import nothing_measured
+
+        if nothing_measured():  # the tables' modules are slow to load
+            return tuple(catalogs)
+    from deepvm.catalog.measured.tables import open_tables
+
+    found = open_tables(tables)
+    if found is None and workload:
+        note(f"--workload {workload} has no effect beside --tables paper")
+    if found is None or not (found or workload):
+        return tuple(catalogs)
+    applied = tuple(found.apply(c, workload, among=catalogs) for c in catalogs)
+    said = {text for catalog in catalogs for text in catalog.provenance.notes}
+    for text in dict.fromkeys(t for catalog in applied for t in catalog.provenance.notes):
+        if text not in said:
+            note(text)
+    if tables == "auto":
+        return applied
+    # Measurements that are not the user's own name their file.
+    named = (replace(c, provenance=replace(c.provenance, measured_file=found.path)) for c in applied)
+    return tuple(new if new.provenance.measured else old for new, old in zip(named, applied, strict=True))
+
+
+def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":
+    """The account limits that ``--quota`` names: None for the catalog's own, none at all for ``none``, else a file's.
+
+    Raises:
+        DataError: the file cannot be read. RequestError: a number of vCPUs, which says neither family nor market.
+    """
+    if name is None:
+        return None
+    if name.lower() == "none":
+        return ()
+    from deepvm.catalog.store import load_quotas
+
+    if _VCPUS.fullmatch(name.strip()) and not os.path.exists(name):
+        vcpus = int(name) if name.isascii() and name.isdigit() and len(name) < 9 else 64
+        family = next((i.quota_family for i in catalog if i.gpu is not None), "G and VT")
+        row = {"family": family, "market": "spot", "vcpus": vcpus}
+        example = json.dumps({"schema_version": "deepvm.quotas/1", "quotas": [row]})
+        allowed = f"none, or a JSON file of limits for each family and market, such as {example}"
+        raise RequestError("quota", name, allowed)
+    quotas = load_quotas(name)
+    families = sorted({i.quota_family for i in catalog})
+    for family in dict.fromkeys(q.family for q in quotas):
+        if family not in families:
+            note(f"{name}: no type of catalog {catalog.name} counts against {family!r}, only {', '.join(families)}")
+    return quotas

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def recommend(
     flags: o.RankFlags,
     output: EveryForm = "table",
-    explain: Annotated[str, o.of_type("Also say why this type is not in the best one.", "TYPE")] = "",
+    explain: Annotated[str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")] = "",
 ) -> None:
     """Rank the clusters that train fastest for a budget.
 

@@ -19,7 +19,7 @@ from support.published import FIGURE_5, SIZES
 
 import deepvm
 from deepvm.catalog.measured.tables import Tables, encode_tables, entry_of, load_tables, own_folder, save_entries
-from deepvm.cli.plan.user_data import measured
+from deepvm.cli.plan.options import measured
 from deepvm.cli.profile.save import check_save, entry_from, put
 from deepvm.core.cluster.instances import Gpu
 from deepvm.errors import DataError, RequestError
