@@ -39,7 +39,7 @@ COMMANDS = (
     Entry("ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt", "app"),
     Entry("traces", "Show spot traces, fit lifetimes, replay save policies.", "simulate.traces", "app"),
     Entry("config", "Show the settings from the environment and from files.", "config", "app"),
-    Entry("doctor", "Check what live prices need: credentials, permissions, quotas.", "catalog.doctor", "doctor", True),
+    Entry("doctor", "Check what live prices need: credentials, permissions, quotas.", "catalog.live", "doctor", True),
     Entry("help", "Show the help of a command.", "app", "help_of"),
 )
 """In the order of ``deepvm --help``; a new command is one line here."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepvm.cli.catalog.refresh import refresh, status
+from deepvm.cli.catalog.live import refresh, status
 from deepvm.cli.output import EveryForm, TableJsonCsv, TableJsonYamlCsv, print_as, print_document
 from deepvm.cli.parameters import arg, flag, group, takes_flags
 from deepvm.cli.plan.options import A_CATALOG, ShowFlags, SourceFlags

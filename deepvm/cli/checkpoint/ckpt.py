@@ -18,7 +18,6 @@ from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.recover_stripes import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
-from deepvm.cli.checkpoint.gc import collect_garbage
 from deepvm.cli.checkpoint.versions import PLACE, Job
 from deepvm.cli.long_runs import cleaning_up
 from deepvm.cli.output import TableJson, check_plot, print_as, say
@@ -184,7 +183,7 @@ def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
     return damaged, len(found)
 
 
-app.command("gc")(collect_garbage)
+app.command("gc")(versions.collect_garbage)
 
 
 @app.command("restore")

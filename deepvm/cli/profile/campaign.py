@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import opt, option_name
-from deepvm.cli.profile import hosts as o
+from deepvm.cli.profile import measure as o
 from deepvm.cli.profile.measure import Models, Seconds, models_of, sizes_of
 from deepvm.core.units import parse_bytes
 from deepvm.errors import CatalogFormatError, DataError, DeepVMError, RequestError

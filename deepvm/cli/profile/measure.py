@@ -12,8 +12,7 @@ import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
 from deepvm.cli.output import TableJson, check_plot, print_as, say
-from deepvm.cli.parameters import opt
-from deepvm.cli.profile import hosts as o
+from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
 from deepvm.errors import DataError, DeepVMError, RequestError
@@ -21,6 +20,30 @@ from deepvm.errors import DataError, DeepVMError, RequestError
 if TYPE_CHECKING:
     from deepvm.profiling.hosts.host_list import Host
 
+LauncherName = Annotated[
+    str,
+    opt(
+        "How commands reach a host: ssh, netns (network namespaces), local (all on this machine), or your own, such as "
+        "'ssh -p 2222 {host}' or 'docker exec -i {host}'; it must forward stdin.",
+        "NAME|TEMPLATE",
+    ),
+]
+PythonThere = Annotated[str, opt("Python on the hosts; default: python3, with netns and local this one.", "PATH")]
+Workdir = Annotated[str, opt("Working folder on the hosts.", "FOLDER")]
+StartTimeout = Annotated[float, opt("Time limit until all hosts have connected.", "SECONDS")]
+Verbose = Annotated[bool, flag("--verbose", "Show the output of the hosts.", "-v")]
+Resolution = Annotated[int, opt("Height and width of the images.", "PIXELS")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], opt("auto: all GPUs, else the CPU.")]
+Sizes = Annotated[str, opt("Numbers of VMs; default: 1, 2, 4, ... and all hosts.", "N,N,...")]
+WarmUp = Annotated[int, opt("Untimed steps at the start of each scaling run.", "N")]
+Steps = Annotated[int, opt("Steps per window of a scaling run.", "N")]
+Transport = Annotated[Literal["tcp", "mpi"], opt("Network transport; mpi needs the extra mpi on all hosts.")]
+CheckpointSize = Annotated[str, opt("Size that all senders push together: 300MB, 0.3GB, 512MiB.", "SIZE")]
+Save = Annotated[bool, flag("--save", "Save to your measured tables, which recommend uses.")]
+ForceSpread = Annotated[bool, flag("--force-spread", "Save even eFLOPS whose windows differ by more than half.")]
+ForceLocal = Annotated[bool, flag("--force-local", "Save even if processes of one machine stood for VMs.")]
+InstanceType = Annotated[str, opt("Instance type of these machines; needed with --save.", "TYPE")]
+START_TIMEOUT = 180.0
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"
 _MOST_LOCAL = 64
@@ -44,18 +67,18 @@ Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS
 def eflops(
     model: Models = ["resnet18"],  # noqa: B006  typer makes a copy
     batch: Annotated[int, opt("Images per step on each GPU, or in each process on the CPU.", "N")] = 128,
-    resolution: o.Resolution = 32,
+    resolution: Resolution = 32,
     windows: Annotated[int, opt("Timed windows, 3 or more; the result is their median.", "N")] = 5,
     seconds: Seconds = 2.0,
-    device: o.Device = "auto",
+    device: Device = "auto",
     processes: Annotated[int | None, opt("DDP processes; default: one per GPU, one on the CPU.", "N")] = None,
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], opt("float16 types: mixed precision.")] = "float32",
     optimizer: Annotated[Literal["adam", "sgd"], opt("Optimizer; the paper's is Adam.")] = "adam",
     data: Annotated[str, opt("Folder of CIFAR-10 or Fashion-MNIST; default: random images.", "DIR")] = "",
     timeout: Annotated[float, opt("Abort after so long without progress.", "SECONDS")] = 600,
-    save: o.Save = False,
-    instance_type: o.InstanceType = "",
-    force_spread: o.ForceSpread = False,
+    save: Save = False,
+    instance_type: InstanceType = "",
+    force_spread: ForceSpread = False,
     output: TableJson = "table",
 ) -> None:
     """Measure eFLOPS: train on this machine's GPUs, or its CPU, and count operations per second.
@@ -112,25 +135,25 @@ def scaling(
     hosts: Annotated[str, opt("Hosts, comma-separated.", "NAMES")] = "",
     hosts_file: Annotated[str, opt("Or a file: one host per line, optionally with slots= and address=.", "FILE")] = "",
     local: Annotated[int, opt("Or N processes on this machine: a dry run, no measurement of VMs.", "N")] = 0,
-    launcher: o.LauncherName = "ssh",
-    python: o.PythonThere = "",
-    workdir: o.Workdir = "",
+    launcher: LauncherName = "ssh",
+    python: PythonThere = "",
+    workdir: Workdir = "",
     model: Annotated[str, opt(f"{', '.join(MODELS)}, or module:function for your own.", "NAME")] = "resnet50",
     batch: Annotated[int, opt("Images per step and GPU, whatever the number of VMs.", "N")] = 128,
-    resolution: o.Resolution = 32,
-    device: o.Device = "auto",
-    sizes: o.Sizes = "",
+    resolution: Resolution = 32,
+    device: Device = "auto",
+    sizes: Sizes = "",
     repeats: Annotated[int, opt("Runs of each size.", "N")] = 3,
-    warmup: o.WarmUp = 10,
+    warmup: WarmUp = 10,
     windows: Annotated[int, opt("Timed windows per run.", "N")] = 5,
-    steps: o.Steps = 20,
-    start_timeout: o.StartTimeout = o.START_TIMEOUT,
+    steps: Steps = 20,
+    start_timeout: StartTimeout = START_TIMEOUT,
     timeout: Annotated[float, opt("Time limit of one run.", "SECONDS")] = 1800.0,
     out: Annotated[str, opt("Updated after each run; the same command resumes an interrupted one.", "FILE")] = "",
-    save: o.Save = False,
-    instance_type: o.InstanceType = "",
-    force_local: o.ForceLocal = False,
-    verbose: o.Verbose = False,
+    save: Save = False,
+    instance_type: InstanceType = "",
+    force_local: ForceLocal = False,
+    verbose: Verbose = False,
     output: TableJson = "table",
 ) -> None:
     """Train for some seconds on 1, 2, 4, ... VMs through torchrun and compare the speeds.
@@ -145,7 +168,7 @@ def scaling(
     from deepvm.profiling.scaling.scaling_coordinator import Limits
     from deepvm.reports.profiling.scaling import print_curve
 
-    o.check_timeouts(start_timeout, timeout)
+    check_timeouts(start_timeout, timeout)
     if model not in MODELS and not is_own(model):
         own = ", or module:function that the hosts can import"
         raise RequestError("model", model, one_of(model, MODELS, ", ", also=own))
@@ -184,14 +207,14 @@ def saturation(
     receiver: Annotated[str, opt("The memory node: the host that all push to.", "HOST")],
     senders: Annotated[str, opt("Hosts that push, comma-separated.", "NAMES")] = "",
     senders_file: Annotated[str, opt("Or a file: one host per line.", "FILE")] = "",
-    launcher: o.LauncherName = "ssh",
-    python: o.PythonThere = "",
-    workdir: o.Workdir = "",
-    transport: o.Transport = "tcp",
-    checkpoint_size: o.CheckpointSize = "300MB",
+    launcher: LauncherName = "ssh",
+    python: PythonThere = "",
+    workdir: Workdir = "",
+    transport: Transport = "tcp",
+    checkpoint_size: CheckpointSize = "300MB",
     repeats: Annotated[int, opt("Pushes for each number of senders.", "N")] = 5,
     seed: Annotated[int, opt("Seed of the order of the pushes and of the confidence interval.", "N")] = 0,
-    start_timeout: o.StartTimeout = o.START_TIMEOUT,
+    start_timeout: StartTimeout = START_TIMEOUT,
     timeout: Annotated[float, opt("Time limit of one push.", "SECONDS")] = 600.0,
     receiver_address: Annotated[str, opt("The receiver's address (TCP); default: detected.", "ADDRESS")] = "",
     interface: Annotated[str, opt("Only this interface or network (MPI): eth0 or 10.0.0.0/16.", "NAME|NETWORK")] = "",
@@ -200,9 +223,9 @@ def saturation(
     sender_gbps: Annotated[float | None, opt("Bandwidth of a sender; default: measured.", "GBIT/S")] = None,
     receiver_gbps: Annotated[float | None, opt("Bandwidth of the receiver; default: measured.", "GBIT/S")] = None,
     plot: Annotated[str, opt("Also draw t(n) and the saturation point, as .png or .svg.", "FILE")] = "",
-    save: o.Save = False,
-    force_local: o.ForceLocal = False,
-    verbose: o.Verbose = False,
+    save: Save = False,
+    force_local: ForceLocal = False,
+    verbose: Verbose = False,
     output: TableJson = "table",
 ) -> None:
     """Measure how many VMs may push to one memory node at once, before one more makes it no faster (n_sat).
@@ -220,7 +243,7 @@ def saturation(
     from deepvm.profiling.saturation.setup import Setup
     from deepvm.reports.profiling.saturation import draw_saturation, print_saturation
 
-    o.check_timeouts(start_timeout, timeout)
+    check_timeouts(start_timeout, timeout)
     there = Launcher.parse(launcher, python, workdir)
     if save:
         types = {"sender_type": sender_type, "receiver_type": receiver_type}
@@ -230,7 +253,7 @@ def saturation(
         raise RequestError("receiver", receiver, "one host")
     setup = Setup(
         receiver=replace(target, address=receiver_address),
-        senders=o.hosts_of("senders", senders, senders_file),
+        senders=hosts_of("senders", senders, senders_file),
         launcher=there,
         transport=transport,
         checkpoint_bytes=parse_bytes(checkpoint_size),
@@ -251,6 +274,23 @@ def saturation(
         put([entry_from(found.document())], force_local=force_local)
     if plot:
         draw_saturation(found, Path(plot))
+
+
+def check_timeouts(start_timeout: float, timeout: float) -> None:
+    """Refuse timeouts outside 1 to 1 000 000 seconds. Raises RequestError."""
+    for option, seconds in (("start_timeout", start_timeout), ("timeout", timeout)):
+        if not 1 <= seconds <= 1e6:
+            raise RequestError(option, seconds, "1 to 1000000 seconds")
+
+
+def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
+    """The hosts of ``--option NAMES`` or ``--option-file FILE``, one of them. Raises RequestError, DataError."""
+    from deepvm.profiling.hosts.host_list import parse_hosts, read_hosts
+
+    if bool(names) == bool(file):
+        both = f"{names} and {file}" if names else ""
+        raise RequestError(option, both, f"one of --{option} NAMES and --{option}-file FILE")
+    return parse_hosts(names, option) if names else read_hosts(Path(file), f"{option}_file")
 
 
 def is_own(model: str) -> bool:
@@ -274,7 +314,7 @@ def _hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
     if len(given) != 1:
         raise RequestError("hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N")
     if not local:
-        return o.hosts_of("hosts", hosts, hosts_file)
+        return hosts_of("hosts", hosts, hosts_file)
     if not 1 <= local <= _MOST_LOCAL:
         raise RequestError("local", local, f"1 to {_MOST_LOCAL} processes")
     return tuple(Host(f"local-{i}") for i in range(1, local + 1))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from deepvm.cli.output import TableJson, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
-from deepvm.cli.profile.hosts import ForceSpread
+from deepvm.cli.profile.measure import ForceSpread
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import counted
 from deepvm.errors import CatalogFormatError, Problem, RequestError

@@ -242,7 +242,7 @@ def test_help_and_one_command_load_nothing_of_the_others() -> None:
 
     assert loaded("--help") == {"main", "interrupts", "app"}
     catalog = loaded("catalog", "list")
-    assert "group" in catalog and not catalog & {"recommend", "sweep", "config", "doctor"}
+    assert "group" in catalog and not catalog & {"recommend", "sweep", "config"}
     assert "sweep" in (found := loaded("sweep", "--help")) and "recommend" not in found
 
 
