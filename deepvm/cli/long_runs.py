@@ -58,7 +58,7 @@ def filling(place: Path | None, command: str) -> Iterator[None]:
                 note(f"{place} cannot be locked ({error.strerror}): start no second command that writes there")
             with contextlib.suppress(OSError):  # unless the previous holder has just removed it
                 if os.path.samestat(os.fstat(stream.fileno()), lock.stat()):
-                    stack.callback(lock.unlink, missing_ok=True)
+                    stack.callback(_remove, lock)
                     break
         try:
             yield
@@ -66,6 +66,11 @@ def filling(place: Path | None, command: str) -> Iterator[None]:
             if place is not None and place.exists():
                 say(f"{place} keeps what was measured; the same command continues with the rest")
             raise
+
+
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink()
 
 
 class Progress:

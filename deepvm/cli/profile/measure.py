@@ -46,7 +46,6 @@ InstanceType = Annotated[str, opt("Instance type of these machines; needed with 
 START_TIMEOUT = 180.0
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"
-_MOST_LOCAL = 64
 
 
 def _complete_model(incomplete: str) -> list[str]:
@@ -134,7 +133,7 @@ def eflops(
 def scaling(
     hosts: Annotated[str, opt("Hosts, comma-separated.", "NAMES")] = "",
     hosts_file: Annotated[str, opt("Or a file: one host per line, optionally with slots= and address=.", "FILE")] = "",
-    local: Annotated[int, opt("Or N processes on this machine: a dry run, no measurement of VMs.", "N")] = 0,
+    local: Annotated[int, opt("Or N processes here: a dry run, no measurement of VMs.", "N", min=0, max=64)] = 0,
     launcher: LauncherName = "ssh",
     python: PythonThere = "",
     workdir: Workdir = "",
@@ -313,11 +312,7 @@ def _hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
     given = [str(where) for where in (hosts, hosts_file, local) if where]
     if len(given) != 1:
         raise RequestError("hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N")
-    if not local:
-        return hosts_of("hosts", hosts, hosts_file)
-    if not 1 <= local <= _MOST_LOCAL:
-        raise RequestError("local", local, f"1 to {_MOST_LOCAL} processes")
-    return tuple(Host(f"local-{i}") for i in range(1, local + 1))
+    return tuple(Host(f"local-{i}") for i in range(1, local + 1)) or hosts_of("hosts", hosts, hosts_file)
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
