@@ -96,6 +96,7 @@ def _run(words: list[str]) -> int:
 def _report(error: BaseException, words: list[str]) -> int:
     """Print an error and return its exit code."""
     from deepvm.cli.parameters import option_name
+    from deepvm.cli.usage import explain, single_dashes
     from deepvm.errors import DeepVMError, RequestError, missing_extra
 
     if isinstance(error, ModuleNotFoundError):
@@ -106,17 +107,15 @@ def _report(error: BaseException, words: list[str]) -> int:
             # A name in capitals is an argument, as in the usage line, or a variable of the environment.
             text = error.about(error.option if error.option.isupper() else f"--{option_name(error.option)}")
         # Notes are from deepvm.cli.settings: who set the value that was refused.
-        lines = [text, *getattr(error, "__notes__", ()), *_single_dash_hints(words)]
+        lines = [text, *getattr(error, "__notes__", ()), *single_dashes(words)]
         return _fail("\n".join(lines), error.exit_code)
     # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
     show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
     if show is not None and isinstance(exit_code, int):
-        from deepvm.cli.usage import explain
-
         explain(error, words)
         show(sys.stderr)
         if type(error).__name__ != "NoSuchOption":  # which has said so
-            sys.stderr.writelines(f"{line}\n" for line in _single_dash_hints(words))
+            sys.stderr.writelines(f"{line}\n" for line in single_dashes(words))
         return exit_code
     if isinstance(error, OSError):
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
@@ -125,18 +124,6 @@ def _report(error: BaseException, words: list[str]) -> int:
         "This is a bug. Run the command again with --debug and report what it prints.",
         1,
     )
-
-
-def _single_dash_hints(words: list[str]) -> list[str]:
-    """Hints for long options written with one dash."""
-    import typer
-
-    from deepvm.cli.app import app
-    from deepvm.cli.usage import single_dashes
-
-    if not any(len(w) > 2 and w[0] == "-" and w[1] != "-" for w in words):
-        return []
-    return single_dashes(typer.main.get_command(app), words)
 
 
 def _interrupted() -> int:

@@ -45,9 +45,15 @@ def _no_such_option(option: str, words: Sequence[str], known: Sequence[str]) -> 
     return f"No such option: {words[at]}{f'; did you mean {near[0]}{behind}?' if near else ''}"
 
 
-def single_dashes(group: Any, words: Sequence[str]) -> list[str]:
+def single_dashes(words: Sequence[str]) -> list[str]:
     """A line for each long option written with one dash, which the parser has read differently."""
-    command = group
+    if not any(len(w) > 2 and w[0] == "-" and w[1] != "-" for w in words):
+        return []
+    import typer
+
+    from deepvm.cli.app import app
+
+    command: Any = typer.main.get_command(app)
     for word in (w for w in words if not w.startswith("-")):
         found = command.get_command(None, word) if hasattr(command, "get_command") else None
         if found is None:
