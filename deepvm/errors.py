@@ -3,22 +3,22 @@
 ::
 
     DeepVMError                    exit code 1
-    ├── RequestError (ValueError)  2  a value that was asked for cannot be used: names it, and what is allowed
+    ├── RequestError (ValueError)  2  a requested value cannot be used: names it, and what is allowed
     │   └── MissingExtraError      2  the request needs an optional library: names the extra to install
-    ├── JobFormatError             2  a job file says what cannot be: names keys, lines and what may stand there
+    ├── JobFormatError             2  a job file is invalid: names keys, lines and what is allowed
     ├── DataError                  4  data is missing or unreadable
     │   ├── CatalogNotFoundError   4  no embedded catalog and no file has this name
-    │   ├── CatalogFormatError     4  a file that was read is not a valid catalog: lists every problem with its place
-    │   └── MissingDataError       4  the catalog is valid but lacks what the request needs
-    ├── CloudError                 5  the cloud or the network did not answer as needed: names the call and what to do
+    │   ├── CatalogFormatError     4  a file is not a valid catalog: lists every problem with its place
+    │   └── MissingDataError       4  the catalog is valid but lacks what the request needs; names the next step
+    ├── CloudError                 5  the cloud or the network failed: names the call and what to do
     ├── CheckpointError            1  a checkpoint could not be saved, sent or read: names the place and the cause
     │   ├── Refused (protocol)     1  a memory node refuses: ``code`` says why
-    │   ├── TierBusyError          1  a place for checkpoints has no room now: this version is skipped
-    │   └── DamagedError           1  a version is not what its commit record says: names what is damaged
+    │   ├── TierBusyError          1  a tier has no room now: this version is skipped
+    │   └── DamagedError           1  a version does not match its commit record: names what is damaged
     ├── MeasurementError           1  a machine could not be measured: says what failed there
-    ├── SimulationError            3  a simulated job does not get ahead: says how far it came and what would help
-    ├── WorkerLostError            1  a process that worked for this one was ended from outside: says what to do
-    └── SolverError                1  no integer-program solver can be run on this machine
+    ├── SimulationError            3  a simulated job makes no progress: says how far it came and what would help
+    ├── WorkerLostError            1  a worker process was ended from outside: says what to do
+    └── SolverError                1  no integer-program solver can run on this machine
 
 A budget for which nothing is feasible, or a solver that ran out of time, is a *result* (see
 :class:`deepvm.planner.recommend.Recommendations`), not an error. Only ``deepvm.cli.main`` prints errors.
@@ -27,10 +27,9 @@ A budget for which nothing is feasible, or a solver that ran out of time, is a *
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copyreg import __newobj__  # type: ignore[attr-defined]  # typeshed lacks it; pickle knows it by name
 from dataclasses import dataclass
 from pathlib import Path
-
-_SHOWN = 100
 
 
 class DeepVMError(Exception):
@@ -39,14 +38,8 @@ class DeepVMError(Exception):
     exit_code = 1
 
     def __reduce__(self) -> tuple[object, ...]:
-        """As it is, not made again from its message: errors come back from other processes and machines."""
-        return _as_it_was, (type(self), self.args, self.__dict__)
-
-
-def _as_it_was(kind: type[DeepVMError], args: tuple[object, ...], facts: dict[str, object]) -> DeepVMError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(facts)
-    return error
+        """Restore the attributes, without calling ``__init__``: errors come back from other processes and machines."""
+        return __newobj__, (type(self), *self.args), self.__dict__
 
 
 class RequestError(DeepVMError, ValueError):
@@ -67,23 +60,23 @@ class RequestError(DeepVMError, ValueError):
 
     def about(self, name: str) -> str:
         """The message for a person who knows the option as ``name``, such as ``--checkpoint-size``."""
+        found = f"{self.shown} cannot be used"
         if self.value is None or self.value is False or self.value == "":  # no value that could be shown
-            missing = "not given or empty" if self.value == "" else "not given"
-            return f"{name}: {missing}; allowed: {self.allowed}"
-        return f"{name}: {self.shown} cannot be used; allowed: {self.allowed}"
+            found = "not given or empty" if self.value == "" else "not given"
+        return f"{name}: {found}; allowed: {self.allowed}"
 
     @property
     def shown(self) -> str:
-        """The value as it would stand in Python, nothing longer than a line."""
+        """The value as in Python, at most a line."""
         text = repr(self.value)
-        return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
+        return text if len(text) <= 100 else f"{text[:96]} ..."
 
 
 class MissingExtraError(RequestError):
     """The request needs a library that the base install leaves out."""
 
     def __init__(self, option: str, library: str, extra: str) -> None:
-        """Name the library and the extra that brings it."""
+        """Name the library and the extra that brings it; no option if the command itself needs it."""
         self.library, self.extra = library, extra
         super().__init__(
             option, library, f"install it with: pip install 'deepvm[{extra}]' (in a checkout: pip install '.[{extra}]')"
@@ -94,7 +87,7 @@ class MissingExtraError(RequestError):
         return self.about(self.option)
 
     def about(self, name: str) -> str:
-        """As :meth:`RequestError.about`; without an option it is the command itself that needs the library."""
+        """As of :class:`RequestError`."""
         return f"{name if self.option else 'this'} needs {self.library}, which is not installed; {self.allowed}"
 
 
@@ -109,7 +102,7 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
 
 
 class JobFormatError(DeepVMError):
-    """A file that describes a job says something that cannot be; ``problems`` are for people, each with its place."""
+    """A job file is invalid; ``problems`` are for people, each with its place."""
 
     exit_code = 2
 
@@ -143,8 +136,7 @@ class Problem:
 
     Attributes:
         place: path inside a JSON document (``instances[3].spot_usd_per_hour``) or ``line 7, column spot_usd_per_hour``.
-        found: what stands there, shortened.
-        expected: what is allowed there.
+        found: what is there, shortened. expected: what is allowed there.
     """
 
     place: str
@@ -171,18 +163,17 @@ class CatalogFormatError(DataError):
 
 
 class MissingDataError(DataError):
-    """The catalog is valid but lacks something that the request needs; the message names the next step."""
+    """The catalog is valid but lacks something that the request needs."""
 
 
 class CloudError(DeepVMError):
-    """The cloud or the network did not answer as needed.
+    """The cloud or the network failed.
 
     Attributes:
         what: what was being done, such as ``ec2 DescribeInstanceTypes in us-east-1``.
         why: ``credentials``, ``expired``, ``permission``, ``region``, ``clock``, ``throttled``, ``timeout``,
-            ``network`` or ``reply``; a program can test it.
-        detail: the same for people, free of secrets.
-        advice: what to do about it.
+            ``network`` or ``reply``, for programs.
+        detail: the same for people, free of secrets. advice: what to do about it.
     """
 
     exit_code = 5
@@ -198,11 +189,11 @@ class CheckpointError(DeepVMError):
 
 
 class TierBusyError(CheckpointError):
-    """A place for checkpoints has no room for a version now."""
+    """A tier has no room for a version now."""
 
 
 class DamagedError(CheckpointError):
-    """A version is not what its commit record says."""
+    """A version does not match its commit record."""
 
 
 class MeasurementError(DeepVMError):
@@ -216,8 +207,8 @@ class SimulationError(DeepVMError):
 
 
 class WorkerLostError(DeepVMError):
-    """A process that worked for this one was ended from outside; the message says what to do."""
+    """A worker process was ended from outside; the message says what to do."""
 
 
 class SolverError(DeepVMError):
-    """No solver for integer programs can be run here."""
+    """No solver for integer programs can run here."""

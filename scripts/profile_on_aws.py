@@ -158,7 +158,7 @@ class Job:
         self.python = order.python or f"~/{HOME}/venv/bin/python"
 
     def _sizes(self, text: str) -> tuple[int, ...]:
-        from deepvm.cli.profile.scaling import sizes_of
+        from deepvm.cli.profile.measure import sizes_of
         from deepvm.profiling.scaling.measure_scaling import Task
 
         return Task("resnet50", sizes=sizes_of(text)).sizes_for(len(self.trainers))

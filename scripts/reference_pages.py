@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import deepvm
-from deepvm.cli.lazy_group import COMMANDS, load
+from deepvm.cli.app import COMMANDS, load
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = 110

@@ -296,7 +296,7 @@ def test_the_printed_lines_install_on_a_fresh_host_once(place: Place) -> None:
     pip = (place.homes / "pip").read_text().splitlines()
     assert [line.split()[-1] for line in pip] == ["torch", "./source[train]"]
     there = place.homes / "one" / "deepvm-profile"
-    assert (there / "source" / "deepvm" / "cli" / "profile" / "all.py").read_bytes()
+    assert (there / "source" / "deepvm" / "cli" / "profile" / "profile_group.py").read_bytes()
     # Another version of this clone is installed anew.
     (there / "installed").write_text("another")
     assert shell(place, install).returncode == 0

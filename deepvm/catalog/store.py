@@ -19,8 +19,8 @@ from deepvm.core.cluster.instances import Catalog, Quota
 from deepvm.core.spelling import did_you_mean
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, Problem, RequestError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.io.package_data import data_folder
 from deepvm.io.safe_read import read_text
+from deepvm.io.user_dirs import data_folder
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -1,12 +1,82 @@
-"""The commands of ``deepvm`` as the option parser sees them."""
+"""The commands of ``deepvm``, each loaded when it is used: ``--help`` and one command cost nothing of the others."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
-from deepvm.cli.lazy_group import LazyGroup
+
+class Entry(NamedTuple):
+    """A command, or a group of commands, without loading it.
+
+    Attributes:
+        name: what the user types. help: its line in ``deepvm --help``.
+        module: where it is, below ``deepvm.cli``. attribute: a function, or a :class:`typer.Typer` for a group.
+        configured: whether files and the environment may set its options, see :mod:`deepvm.cli.settings`.
+    """
+
+    name: str
+    help: str
+    module: str
+    attribute: str
+    configured: bool = False
+
+
+COMMANDS = (
+    Entry("recommend", "Rank the clusters that train fastest for a budget.", "plan.recommend", "recommend", True),
+    Entry("explain", "Say why a type is not in the best cluster.", "plan.recommend", "explain", True),
+    Entry("sweep", "Answer a whole range of budgets for four policies.", "plan.sweep", "sweep", True),
+    Entry("catalog", "Refresh, list, show, compare, validate and convert catalogs.", "catalog.group", "app"),
+    Entry("simulate", "Train under preemption, before you pay: time and bill.", "simulate.simulate", "simulate"),
+    Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "plan.export", "export"),
+    Entry("profile", "Measure your own machines: eFLOPS, speed-up, saturation.", "profile.profile_group", "app"),
+    Entry("tables", "List, show, compare, import and export what you measured.", "profile.tables", "app"),
+    Entry("memory-node", "Keep checkpoints in the memory of another machine.", "checkpoint.memory_node", "app"),
+    Entry("ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt", "app"),
+    Entry("traces", "Show spot traces, fit lifetimes, replay save policies.", "simulate.traces", "app"),
+    Entry("config", "Show the settings from the environment and from files.", "config", "app"),
+    Entry("doctor", "Check what live prices need: credentials, permissions, quotas.", "catalog.live", "doctor", True),
+    Entry("help", "Show the help of a command.", "app", "help_of"),
+)
+"""In the order of ``deepvm --help``; a new command is one line here."""
+
+
+def load(entry: Entry) -> Any:
+    """The command as the option parser knows it."""
+    found = getattr(import_module(f"deepvm.cli.{entry.module}"), entry.attribute)
+    holder = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=entry.name)
+    elif entry.configured:
+        from deepvm.cli.settings import ConfiguredCommand
+
+        holder.command(entry.name, cls=ConfiguredCommand)(found)
+    else:
+        holder.command(entry.name)(found)
+    return typer.main.get_group(holder).commands[entry.name]  # get_command() would take a holder of one command apart
+
+
+class LazyGroup(TyperGroup):
+    """The group ``deepvm``, which loads a command when it is asked for."""
+
+    def __init__(self, **attributes: Any) -> None:
+        """Know the names only; typer suggests them after a typing error."""
+        super().__init__(**attributes)
+        self.commands: dict[str, Any] = dict.fromkeys(e.name for e in COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Load one command; None when there is none of this name."""
+        return next((load(e) for e in COMMANDS if e.name == cmd_name), None)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(e.name, e.help) for e in COMMANDS])
+
 
 app = typer.Typer(
     name="deepvm",
@@ -17,8 +87,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Which cluster of spot and on-demand VMs trains my model fastest for this much money an hour?",
-    epilog="Exit codes: 0 done, 1 unforeseen, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, "
-    "5 cloud or network, 130 interrupted, 141 the reader of a pipe went away.",
+    epilog="Exit codes: 0 success, 1 other error, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, "
+    "5 cloud or network, 130 interrupted, 141 broken pipe.",
 )
 
 
@@ -35,8 +105,27 @@ def _globals(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show a traceback when something fails; works anywhere.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on errors; works anywhere.")] = False,
 ) -> None:
     """Options that stand before the command."""
+
+
+def help_of(
+    context: typer.Context,
+    topic: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command, such as: catalog show.")
+    ] = None,
+) -> None:
+    """Show the help of a command, as its --help does.
+
+    Example: deepvm help recommend
+    """
+    at: Any = context.find_root()
+    for name in topic or ():
+        if not hasattr(at.command, "get_command"):
+            at.fail(f"Got unexpected extra argument(s) ({name})")
+        found = at.command.get_command(at, name)
+        if found is None:
+            at.fail(f"No such command {name!r}.")
+        at = type(at)(found, info_name=name, parent=at)
+    sys.stdout.write(f"{at.command.get_help(at)}\n")

@@ -1,9 +1,8 @@
 """Ctrl-C ends the command with exit code 130 and at most one line, at any moment.
 
-Python's own answer, an exception, is right only while a command runs, which may have to tidy up. Where modules are
-loaded or taken down it is shown with a traceback, lost, or turned into another exception.
-
-This module is loaded before everything else, so it imports next to nothing.
+Python's own KeyboardInterrupt is right only while a command runs, which may have to tidy up. While modules are loaded
+or taken down it is shown with a traceback, lost, or turned into another exception. This is loaded first, so it imports
+next to nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ INTERRUPTED = 130
 
 
 class _Interrupt(KeyboardInterrupt):
-    """Not Python's own: where that one has passed through an ``exec()``, though caught, Python ends by the signal."""
+    """Not Python's own: if that one passes through an ``exec()``, even caught, Python ends by the signal."""
 
 
 class Interrupts:
-    """Who answers SIGINT; as a context, while a command runs, where it is a KeyboardInterrupt.
+    """The handler of SIGINT; in its context, while a command runs, it raises KeyboardInterrupt.
 
-    Attributes:
-        heard: whether that has happened; what catches the exception may make another one of it.
+    ``heard`` says whether it did: what catches the exception may turn it into another one.
     """
 
     def __init__(self) -> None:
@@ -36,9 +34,9 @@ class Interrupts:
         self.heard, self._ours = False, False
 
     def take(self) -> None:
-        """SIGINT ends this process at once, from here to its end, but for the time in the context."""
+        """End the process at SIGINT, from here to its end, except in the context."""
         try:
-            import signal  # this takes a while, of which nothing may be heard either
+            import signal  # takes a while, in which Ctrl-C must not show a traceback either
 
             # Behind `&` in a script, or from some supervisors, SIGINT is ignored and has to stay so.
             if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -47,8 +45,8 @@ class Interrupts:
         except KeyboardInterrupt:
             _end()
         self._ours = True
-        # The first one to be registered is called last. Soon after it the interpreter gives the signal back to the
-        # system, which would end the process without our exit code although all of its work is done.
+        # Registered first, called last: soon after it the interpreter restores the system's handler, which would end
+        # the process without our exit code although all of its work is done.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         sys.unraisablehook = _unraisable
 
@@ -79,7 +77,7 @@ def _end(_number: int = 0, _frame: FrameType | None = None) -> None:
 
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """A destructor or a callback cannot pass an exception on: Python would show this one and go on with the command."""
+    """Destructors and callbacks cannot raise: Python would show the interrupt and continue the command."""
     if isinstance(what.exc_value, KeyboardInterrupt):
         _end()
     sys.__unraisablehook__(what)

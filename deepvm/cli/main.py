@@ -1,9 +1,9 @@
 """The command ``deepvm``: its entry, its exit codes, and the only place that prints errors.
 
-Exit codes: 0 done; 1 something unforeseen; 2 wrong usage; 3 nothing feasible; 4 data missing or unreadable; 5 cloud or
-network; 130 interrupted; 141 the reader of a pipe went away.
+Exit codes: 0 success; 1 other error; 2 wrong usage; 3 nothing feasible; 4 data missing or unreadable; 5 cloud or
+network; 130 interrupted; 141 broken pipe.
 
-All that takes time to load is imported inside the functions: until :func:`main` runs, Ctrl-C is a traceback.
+Imports are inside the functions: until :func:`main` runs, Ctrl-C is a traceback.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deepvm.errors import DeepVMError
-
 PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code.
+    """Run the command line and exit with its exit code.
 
     Args:
-        arguments: the words behind ``deepvm``; None for those of this process, which then is the command's own: its
-            answer to SIGINT is set, too.
+        arguments: the words behind ``deepvm``; None for those of this process, whose SIGINT handler is set, too.
     """
     interrupts = Interrupts()
     if arguments is None:
@@ -37,9 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in words
     words = [w for w in words if w != "--debug"]
     if sys.stdout is None or sys.stderr is None:  # closed by whoever started this
-        if sys.stderr is not None:
-            sys.stderr.write("Error: standard output is closed; open it, or send it to a file or to /dev/null\n")
-        sys.exit(1)
+        closed = "Error: standard output is closed; open it, or redirect it to a file or /dev/null"
+        sys.exit(closed if sys.stderr else 1)
     if arguments is None:
         _write_anything()
     _leave(_run_reporting(words, debug, interrupts))
@@ -99,23 +95,27 @@ def _run(words: list[str]) -> int:
 
 def _report(error: BaseException, words: list[str]) -> int:
     """Print an error and return its exit code."""
-    from deepvm.errors import DeepVMError, missing_extra
+    from deepvm.cli.parameters import option_name
+    from deepvm.cli.usage import explain, single_dashes
+    from deepvm.errors import DeepVMError, RequestError, missing_extra
 
     if isinstance(error, ModuleNotFoundError):
         error = missing_extra(error) or error
     if isinstance(error, DeepVMError):
-        # Notes are from deepvm.cli.configured: who set the value that was refused.
-        lines = [_message(error), *getattr(error, "__notes__", ()), *_single_dash_hints(words)]
+        text = str(error)
+        if isinstance(error, RequestError):
+            # A name in capitals is an argument, as in the usage line, or a variable of the environment.
+            text = error.about(error.option if error.option.isupper() else f"--{option_name(error.option)}")
+        # Notes are from deepvm.cli.settings: who set the value that was refused.
+        lines = [text, *getattr(error, "__notes__", ()), *single_dashes(words)]
         return _fail("\n".join(lines), error.exit_code)
     # Usage errors of the option parser; its classes moved between releases of typer, their shape did not.
     show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
     if show is not None and isinstance(exit_code, int):
-        from deepvm.cli.usage import explain
-
         explain(error, words)
         show(sys.stderr)
         if type(error).__name__ != "NoSuchOption":  # which has said so
-            sys.stderr.writelines(f"{line}\n" for line in _single_dash_hints(words))
+            sys.stderr.writelines(f"{line}\n" for line in single_dashes(words))
         return exit_code
     if isinstance(error, OSError):
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
@@ -124,30 +124,6 @@ def _report(error: BaseException, words: list[str]) -> int:
         "This is a bug. Run the command again with --debug and report what it prints.",
         1,
     )
-
-
-def _single_dash_hints(words: list[str]) -> list[str]:
-    """Hints for long options written with one dash."""
-    import typer
-
-    from deepvm.cli.app import app
-    from deepvm.cli.usage import command_of, single_dashes
-
-    if not any(len(w) > 2 and w[0] == "-" and w[1] != "-" for w in words):
-        return []
-    return list(single_dashes(command_of(typer.main.get_command(app), words), words))
-
-
-def _message(error: DeepVMError) -> str:
-    """The text for a person; arguments are called by their option's name."""
-    from deepvm.cli.option_dataclass import option_name
-    from deepvm.errors import RequestError
-
-    if not isinstance(error, RequestError):
-        return str(error)
-    # A name in capitals is an argument, as it stands in the usage line, or a variable of the environment.
-    name = error.option if error.option.isupper() else f"--{option_name(error.option)}"
-    return error.about(name)
 
 
 def _interrupted() -> int:

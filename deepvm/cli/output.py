@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -39,6 +39,21 @@ def print_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     from deepvm.reports.documents import to_csv
 
     sys.stdout.write(to_csv(header, rows))
+
+
+def print_as(
+    output: str,
+    table: Callable[[], None],
+    document: Callable[[], Any],
+    csv: Callable[[], tuple[Sequence[str], Sequence[Sequence[Any]]]] | None = None,
+) -> None:
+    """Print an answer in the form that ``--output`` names; ``csv`` makes header and rows."""
+    if output == "table":
+        table()
+    elif output == "csv" and csv is not None:
+        print_csv(*csv())
+    else:
+        print_document(document(), output)
 
 
 def check_plot(path: str) -> None:

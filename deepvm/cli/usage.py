@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from deepvm.core.spelling import did_you_mean, nearest
@@ -13,12 +13,7 @@ _ONE_DASH = re.compile(r"-([A-Za-z][\w-]+)(=.*)?", re.DOTALL)
 
 
 def explain(error: Any, words: Sequence[str]) -> None:
-    """Add to an error of the option parser what was probably meant.
-
-    Args:
-        error: changed in place.
-        words: the command line.
-    """
+    """Add to an error of the option parser, in place, what was probably meant by the words."""
     context, option = getattr(error, "ctx", None), getattr(error, "option_name", "")
     command = getattr(context, "command", None)
     if command is None or not hasattr(error, "message"):
@@ -50,26 +45,27 @@ def _no_such_option(option: str, words: Sequence[str], known: Sequence[str]) -> 
     return f"No such option: {words[at]}{f'; did you mean {near[0]}{behind}?' if near else ''}"
 
 
-def single_dashes(command: Any, words: Sequence[str]) -> Iterator[str]:
+def single_dashes(words: Sequence[str]) -> list[str]:
     """A line for each long option written with one dash, which the parser has read differently."""
+    if not any(len(w) > 2 and w[0] == "-" and w[1] != "-" for w in words):
+        return []
+    import typer
+
+    from deepvm.cli.app import app
+
+    command: Any = typer.main.get_command(app)
+    for word in (w for w in words if not w.startswith("-")):
+        found = command.get_command(None, word) if hasattr(command, "get_command") else None
+        if found is None:
+            break
+        command = found
     known = set(_options(command))
+    lines = []
     for word in words[: words.index("--")] if "--" in words else words:
         match = _ONE_DASH.fullmatch(word)
         if match is not None and f"--{match[1]}" in known:
-            yield f"{word} is read as {word[:2]} {word[2:]}; did you mean -{word}?"
-
-
-def command_of(group: Any, words: Sequence[str]) -> Any:
-    """The command that the words call, or the last group they name."""
-    for word in words:
-        if not hasattr(group, "get_command"):
-            break
-        if not word.startswith("-"):
-            found = group.get_command(None, word)
-            if found is None:
-                break
-            group = found
-    return group
+            lines.append(f"{word} is read as {word[:2]} {word[2:]}; did you mean -{word}?")
+    return lines
 
 
 def _options(command: Any) -> list[str]:

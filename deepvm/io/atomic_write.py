@@ -22,7 +22,11 @@ def write_bytes(path: Path, data: bytes) -> None:
     """
     try:
         target = Path(os.path.realpath(path))
-        mode = _mode_of(path, target)
+        mode = None
+        with contextlib.suppress(FileNotFoundError):
+            mode = target.stat().st_mode
+        if mode is not None and not stat.S_ISREG(mode):
+            raise ValueError("a folder or device has this name")
         temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
         try:
             _write_synced(temporary, data, mode)
@@ -33,17 +37,10 @@ def write_bytes(path: Path, data: bytes) -> None:
             raise
         sync_folder(target.parent)
     except (OSError, ValueError) as error:
-        raise _not_written(path, os_reason(error)) from None
-
-
-def _mode_of(path: Path, target: Path) -> int | None:
-    try:
-        status = target.stat()
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        raise _not_written(path, "a folder or device has this name")
-    return stat.S_IMODE(status.st_mode)
+        why = os_reason(error)
+        raise DataError(
+            f"{path}: cannot be written: {why}; nothing was changed, name another place or make room"
+        ) from None
 
 
 def _write_synced(path: Path, data: bytes, mode: int | None) -> None:
@@ -51,7 +48,7 @@ def _write_synced(path: Path, data: bytes, mode: int | None) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     with open(descriptor, "wb") as stream:
         if mode is not None:
-            os.fchmod(descriptor, mode)
+            os.fchmod(descriptor, stat.S_IMODE(mode))
         stream.write(data)
         stream.flush()
         os.fsync(descriptor)
@@ -66,7 +63,3 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _not_written(path: Path, why: str) -> DataError:
-    return DataError(f"{path}: cannot be written: {why}; nothing was changed, name another place or make room")

@@ -15,11 +15,8 @@ def cores() -> int:
 
 def processor() -> str:
     """The processor's name, or its architecture where the system does not tell."""
-    try:
-        rows = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        rows = []
-    return next((r.partition(":")[2].strip() for r in rows if r.startswith("model name")), platform.machine())
+    names = (r.partition(":")[2].strip() for r in _lines(Path("/proc/cpuinfo")) if r.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def machine_memory(root: Path = Path("/")) -> int | None:

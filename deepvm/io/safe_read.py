@@ -15,22 +15,42 @@ MAX_BYTES = 64 * 2**20
 _A_CATALOG = "allowed: a catalog or quotas, as `deepvm catalog show paper -o json` prints a catalog"
 
 
-def read_text(path: Path, wanted: str = _A_CATALOG) -> str:
+def read_text(path: Path, wanted: str = _A_CATALOG, most: int = MAX_BYTES) -> str:
     """The text of a regular file in UTF-8, with or without a byte-order mark.
-
-    Never blocks: a named pipe or a device is opened without waiting and refused unread.
 
     Args:
         path: the file.
         wanted: what belongs there, for messages.
+        most: bytes.
 
     Raises:
         FileNotFoundError: no such file.
-        CatalogFormatError: not a regular file, not readable, above 64 MiB, empty, or not UTF-8.
+        CatalogFormatError: not a regular file, not readable, too large, empty, or not UTF-8.
     """
-    data = _read_bytes(path, wanted)
+    step = "opened"
+
+    def refused(place: str, found: str, expected: str = wanted) -> CatalogFormatError:
+        return CatalogFormatError(path, [Problem(place, found, expected)])
+
+    try:
+        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer, for ever if there is none.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+            step, status = "read", os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise refused("file", "is a pipe, socket or device")
+            # Files such as those in /proc have no size until they are read.
+            data = stream.read(most + 1) if status.st_size <= most else b""
+            size = max(status.st_size, len(data))
+    except FileNotFoundError:
+        raise
+    except IsADirectoryError:
+        raise refused("file", "is a folder") from None
+    except (OSError, ValueError) as error:
+        raise refused("file", f"cannot be {step}: {os_reason(error)}") from None
+    if size > most:
+        raise refused("file", f"has {size / 2**20:.0f} MiB", f"allowed: at most {most // 2**20} MiB")
     if not data.strip():
-        raise _refused(path, "file", "is empty", wanted)
+        raise refused("file", "is empty")
     mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
     try:
         return data[mark:].decode()
@@ -41,41 +61,7 @@ def read_text(path: Path, wanted: str = _A_CATALOG) -> str:
             found += " (the file is UTF-16)"
         elif data[:2] == b"\x1f\x8b":
             found += " (the file is compressed by gzip: unpack it first)"
-        raise _refused(path, f"byte {offset}", found, f"{wanted}; save the file again as UTF-8") from None
-
-
-def _read_bytes(path: Path, wanted: str) -> bytes:
-    try:
-        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer, for ever if there is none.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:
-        raise _refused(path, "file", f"cannot be opened: {os_reason(error)}", wanted) from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, socket or device"
-            raise _refused(path, "file", f"is {kind}", wanted)
-        if status.st_size > MAX_BYTES:
-            raise _too_large(path, status.st_size)
-        with open(descriptor, "rb", closefd=False) as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _refused(path, "file", f"cannot be read: {os_reason(error)}", wanted) from None
-    finally:
-        os.close(descriptor)
-    if len(data) > MAX_BYTES:  # files such as those in /proc have no size until they are read
-        raise _too_large(path, len(data))
-    return data
-
-
-def _refused(path: Path, place: str, found: str, expected: str) -> CatalogFormatError:
-    return CatalogFormatError(path, [Problem(place, found, expected)])
-
-
-def _too_large(path: Path, size: int) -> CatalogFormatError:
-    return _refused(path, "file", f"has {size / 2**20:.0f} MiB", f"allowed: at most {MAX_BYTES // 2**20} MiB")
+        raise refused(f"byte {offset}", found, f"{wanted}; save the file again as UTF-8") from None
 
 
 def os_reason(error: OSError | ValueError) -> str:

@@ -1,4 +1,4 @@
-"""Where a user's files of deepvm are, without the 10 ms that importing platformdirs takes on Linux."""
+"""Where a user's files of deepvm are, and the data files that come with it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ def user_folder(kind: Literal["cache", "config", "data"], environ: Mapping[str, 
 
     None without a home: the path would start in the current folder, which is not the user's own.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux":  # without the 10 ms that importing platformdirs takes
         variable, usual = _XDG[kind]
         folder = Path(environ.get(variable, "").strip() or os.path.expanduser(usual)) / "deepvm"
     else:
         import platformdirs
 
-        own = {
-            "cache": platformdirs.user_cache_path,
-            "config": platformdirs.user_config_path,
-            "data": platformdirs.user_data_path,
-        }
-        folder = own[kind]("deepvm")
+        folder = getattr(platformdirs, f"user_{kind}_path")("deepvm")
     return folder if folder.is_absolute() else None
+
+
+def data_folder() -> Path:
+    """``deepvm/_data`` in an installed wheel, ``data/`` at the top of the repository in an editable installation."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "_data"
+    return inside if inside.is_dir() else package.parent / "data"

@@ -20,11 +20,10 @@ from support.command import Run
 from support.effort import examples
 
 from deepvm.cli import settings as configuration
-from deepvm.cli.configured import ConfiguredCommand
 from deepvm.cli.main import main
-from deepvm.cli.option_dataclass import takes_flags
+from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan.options import PlanFlags, RankFlags, SweepFlags
-from deepvm.cli.settings import key_of, names, read_settings, variable_of
+from deepvm.cli.settings import NAMES, ConfiguredCommand, key_of, read_settings, variable_of
 from deepvm.errors import DataError, RequestError
 
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
@@ -135,7 +134,7 @@ def as_received(value: Any) -> Any:
 @st.composite
 def layers(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
     """Random values of random options in random layers."""
-    chosen = draw(st.lists(st.sampled_from(names()), unique=True, max_size=8))
+    chosen = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=8))
     found: dict[str, dict[str, Any]] = {layer: {} for layer in LAYERS}
     for name in chosen:
         for layer in draw(st.sets(st.sampled_from(LAYERS), min_size=1)):
@@ -160,7 +159,7 @@ def test_the_strongest_layer_wins(given_in: dict[str, dict[str, Any]], dashes: b
         assert getattr(flags, name) == expected, name
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("layer", LAYERS[1:])
 def test_every_option_can_be_set_everywhere(name: str, layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is set reaches all commands that have the option."""
@@ -256,7 +255,7 @@ BAD_FILES = {
     "table for a text": ("pw = {low = 1}", "a section cannot be used"),
     "date": ("pw = 2026-01-01", "'2026-01-01' cannot be used"),
     "twice": ("pw = 3\npw = 4", "is not valid TOML"),
-    "twice in two spellings": ("max-nodes = 3\nmax_nodes = 4", "stands there twice"),
+    "twice in two spellings": ("max-nodes = 3\nmax_nodes = 4", "given twice, with - and with _"),
     "no TOML": ("pw: 3", "(at line 1, column 3)"),
     "no quotes": ("prices = live", "with texts in quotes"),
     "not a date": ("pw = 2026-13-99", "is not valid TOML"),
@@ -266,10 +265,10 @@ BAD_FILES = {
     "long value": (f'offline = "{"x" * 5000}"', "xxx ...' cannot be used"),
     "long key": ("x" * 5000 + " = 1", "xxx ...' (line 1) is not a setting"),
     "zero byte": ("pw = '\0'", "is not valid TOML"),
-    "binary": (b"\x7fELF\x02\x01\xff\xfe", "byte 6: 0xff is not UTF-8"),
+    "binary": (b"\x7fELF\x02\x01\xff\xfe", "byte 6: byte 0xff is not UTF-8"),
     "binary behind a mark": (b"\xef\xbb\xbfpw = '\xff'", "0xff is not UTF-8"),
     "UTF-16": ("pw = 3".encode("utf-16"), "is not UTF-8"),
-    "too large": (b"#" * (2**20 + 1), "has more than 1 MiB"),
+    "too large": (b"#" * (2**20 + 1), "allowed: at most 1 MiB"),
 }
 
 
@@ -302,7 +301,7 @@ def test_bad_things_with_the_name_of_the_file(run: Run) -> None:
     assert "deepvm.toml: is a folder" in said()
     file.rmdir()
     os.mkfifo(file)
-    assert "is a folder, pipe or device" in said()  # and it does not wait for a writer
+    assert "is a pipe, socket or device" in said()  # and it does not wait for a writer
     file.unlink()
     file.symlink_to(file)
     assert "deepvm.toml: cannot be opened: Too many levels of symbolic links" in said()
@@ -311,7 +310,7 @@ def test_bad_things_with_the_name_of_the_file(run: Run) -> None:
     assert "is a link to a file that does not exist" in said()
     file.unlink()
     file.symlink_to("/dev/zero")
-    assert "is a folder, pipe or device" in said()
+    assert "is a pipe, socket or device" in said()
     file.unlink()
     file.symlink_to("/proc/self/mem")  # a regular file that cannot be read, even by root
     assert "deepvm.toml: cannot be read: Input/output error" in said()
@@ -464,8 +463,8 @@ def test_every_variable_of_the_package_is_known() -> None:
     package = Path(configuration.__file__).parents[1]
     named = {v for p in package.rglob("*.py") for v in re.findall(r"\"(DEEPVM_[A-Z_]+)\"", p.read_text())}
     assert len(named) >= 3
-    assert named <= configuration.OTHER_VARIABLES | {variable_of(n) for n in names()}
-    assert not configuration.OTHER_VARIABLES & {variable_of(n) for n in names()}
+    assert named <= configuration.OTHER_VARIABLES | {variable_of(n) for n in NAMES}
+    assert not configuration.OTHER_VARIABLES & {variable_of(n) for n in NAMES}
 
 
 def test_another_file_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -491,7 +490,7 @@ def test_the_users_folder_is_what_platformdirs_says(folder: str | None, monkeypa
     monkeypatch.delenv("XDG_CONFIG_HOME")
     if folder is not None:
         monkeypatch.setenv("XDG_CONFIG_HOME", folder)
-    assert read_settings(os.environ).places[1].path == str(user_config_path("deepvm") / "config.toml")
+    assert list(read_settings(os.environ).files)[1] == str(user_config_path("deepvm") / "config.toml")
 
 
 def test_without_files_no_toml_is_loaded() -> None:
@@ -517,7 +516,7 @@ def test_show_says_who_set_what(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     found = json.loads(out)
     assert found["schema_version"] == "deepvm.config/1"
     rows = {r["key"]: (r["value"], r["kind"], r["source"]) for r in found["settings"]}
-    assert list(rows) == [key_of(n) for n in names()]
+    assert list(rows) == [key_of(n) for n in NAMES]
     assert rows["pw"] == ("3", "file", "deepvm.toml")
     assert rows["region"] == (["us-east-1", "us-west-2"], "file", "deepvm.toml")
     assert rows["prices"] == ("snapshot", "environment", "DEEPVM_PRICES")
@@ -545,7 +544,7 @@ def test_show_without_anything_set(run: Run) -> None:
     assert [f["found"] for f in found["files"]] == [False, False]
     flags = received(RankFlags, "--pw", "3")
     shown = {r["key"]: r["value"] for r in found["settings"]}
-    assert shown == {key_of(n): None if n == "pw" else getattr(flags, n) for n in names()}
+    assert shown == {key_of(n): None if n == "pw" else getattr(flags, n) for n in NAMES}
     assert "deepvm.toml (not there)" in run("config", "show")[2]
 
 

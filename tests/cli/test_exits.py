@@ -139,7 +139,7 @@ def ended(setup: str, words: list[str] = QUICK, **how: object) -> subprocess.Com
             "typer",
             "typer.core",
             "deepvm.cli.app",
-            "deepvm.cli.lazy_group",
+            "deepvm.cli.app",
             "deepvm.cli.plan.recommend",
             "deepvm.errors",
         ),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.command import Run
 
-from deepvm.cli.lazy_group import COMMANDS
+from deepvm.cli.app import COMMANDS
 
 PAPER = ["--catalog", "paper"]
 

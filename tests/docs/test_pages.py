@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.pages import PAGES, ROOT, commands, pages_with, printed, text_of
 
-from deepvm.cli.lazy_group import COMMANDS, load
+from deepvm.cli.app import COMMANDS, load
 
 CONSOLE = re.compile(r"```console\n\$ (deepvm [^\n]*)\n(.*?)```", re.DOTALL)
 NOT_HERE = ("sh node", "sh aws", "sh traces")

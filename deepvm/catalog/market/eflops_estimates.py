@@ -20,7 +20,7 @@ from deepvm.catalog.documents.json_file import load_exact
 from deepvm.catalog.documents.serialization import build_instance
 from deepvm.core.cluster.instances import Gpu, InstanceType
 from deepvm.core.cluster.speedup import RingSpeedup, SpeedupCurve
-from deepvm.io.package_data import data_folder
+from deepvm.io.user_dirs import data_folder
 
 _FAR = 4
 """GPUs so many times as fast as any measured one are out of what the scaling can be trusted for."""

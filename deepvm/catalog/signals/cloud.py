@@ -14,8 +14,8 @@ from typing import ClassVar, NamedTuple
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.signal import Provider, Signal
 from deepvm.core.cluster.instances import Market
-from deepvm.io.package_data import data_folder
 from deepvm.io.times import parse_time
+from deepvm.io.user_dirs import data_folder
 
 
 class Region(NamedTuple):

@@ -2,61 +2,45 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import resource
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from deepvm.cli.output import TableJson
+from deepvm.cli.parameters import flag, group, opt
+from deepvm.core.units import format_bytes, parse_bytes
+from deepvm.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.checkpoint.network.endpoint import Endpoint
     from deepvm.checkpoint.node.server import Node
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Keep checkpoints in the memory of a machine that stays, and write them to disk behind it.",
-)
+app = group("Keep checkpoints in the memory of a machine that is not preempted, and write them to disk from there.")
 _LOOK_S = 0.25
 _OTHER_FILES = 64
+
+TokenFile = Annotated[str, opt("Token of the node; default: the file in DEEPVM_TOKEN_FILE.", "FILE")]
 
 
 @app.command("serve", short_help="Run a memory node until SIGTERM or SIGINT.")
 def serve(
-    token_file: Annotated[
-        str, typer.Option("--token-file", metavar="FILE", help="The secret that trainers must know, such as 64 digits.")
-    ],
-    memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="For all versions together, such as 512MiB or 6GiB.")
-    ] = "1GiB",
-    persist: Annotated[
-        str,
-        typer.Option("--persist", metavar="URL", help="For complete versions: file:///mnt/ckpt or s3://bucket/prefix."),
-    ] = "",
-    shared: Annotated[
-        bool,
-        typer.Option("--shared-folder", help="Other nodes, with other parts of the versions, write there as well."),
-    ] = False,
-    listen: Annotated[
-        str,
-        typer.Option("--listen", metavar="HOST:PORT|mpi", help="Where; port 0 picks one. mpi: one mpirun has all."),
-    ] = "127.0.0.1:7070",
-    keep: Annotated[int, typer.Option("--keep", help="Newest versions of each job that stay there.")] = 2,
-    keep_every: Annotated[
-        int, typer.Option("--keep-every", metavar="STEPS", help="Also keep one version for each so many steps.")
-    ] = 0,
-    connections: Annotated[int, typer.Option("--connections", help="The most at a time; a rank has 3.")] = 512,
-    drain_timeout: Annotated[
-        float, typer.Option("--drain-timeout", metavar="SECONDS", help="At the end, the longest wait for the disk.")
-    ] = 60.0,
-    weak_token: Annotated[
-        bool,
-        typer.Option("--allow-weak-token", help="Take a token of less than 16 bytes, or that others here may read."),
-    ] = False,
-    tls_cert: Annotated[str, typer.Option("--tls-cert", metavar="FILE", help="A certificate, to speak TLS.")] = "",
-    tls_key: Annotated[str, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = "",
+    token_file: Annotated[str, opt("Secret shared with the trainers, such as 64 hex digits.", "FILE")],
+    memory: Annotated[str, opt("Memory for all versions, such as 512MiB or 6GiB.", "SIZE")] = "1GiB",
+    persist: Annotated[str, opt("Write versions there: file:///mnt/ckpt or s3://bucket/prefix.", "URL")] = "",
+    shared: Annotated[bool, flag("--shared-folder", "Other nodes write their parts to --persist, too.")] = False,
+    listen: Annotated[str, opt("Port 0: any free one; mpi: all in one mpirun.", "HOST:PORT|mpi")] = "127.0.0.1:7070",
+    keep: Annotated[int, opt("Newest versions of each job to keep in --persist.", "N")] = 2,
+    keep_every: Annotated[int, opt("Also keep one version per so many steps.", "STEPS")] = 0,
+    connections: Annotated[int, opt("Connection limit; a rank has 3.", "N")] = 512,
+    drain_timeout: Annotated[float, opt("On shutdown, the longest wait for the disk.", "SECONDS")] = 60.0,
+    weak_token: Annotated[bool, flag("--allow-weak-token", "Accept short or world-readable tokens.")] = False,
+    tls_cert: Annotated[str, opt("Certificate for TLS.", "FILE")] = "",
+    tls_key: Annotated[str, opt("Key of the certificate.", "FILE")] = "",
 ) -> None:
     """Run a memory node until SIGTERM or SIGINT; prints one line, 'listening on HOST:PORT', when it is ready.
 
@@ -65,11 +49,8 @@ def serve(
 
     Example: deepvm memory-node serve --memory 6GiB --persist file:///mnt/ckpt --token-file token
     """
-    import logging
-
     from deepvm.checkpoint.network.client import Address
     from deepvm.checkpoint.node.server import Node, NodeSettings
-    from deepvm.errors import RequestError
 
     place: Endpoint
     if listen == "mpi":
@@ -103,18 +84,14 @@ def serve(
 
 @app.command("status")
 def status(
-    node: Annotated[str, typer.Option("--node", metavar="HOST:PORT", help="The node; tcps://HOST:PORT for TLS.")],
-    token_file: Annotated[
-        str, typer.Option("--token-file", metavar="FILE", help="The secret.  [default: the file in DEEPVM_TOKEN_FILE]")
-    ] = "",
+    node: Annotated[str, opt("The node; tcps://HOST:PORT for TLS.", "HOST:PORT")],
+    token_file: TokenFile = "",
     output: TableJson = "table",
 ) -> None:
-    """Show what a memory node holds, and how it has fared.
+    """Show what a memory node holds, and its counters.
 
     Example: deepvm memory-node status --node 10.0.0.5:7070 --token-file token
     """
-    import json
-
     from deepvm.checkpoint.network.client import Address, node_status
     from deepvm.checkpoint.network.token import read_token, token_from_environment
 
@@ -123,14 +100,11 @@ def status(
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if output == "json" else _table(found))
 
 
-@app.command("token", short_help="Print a token that is good for one job alone.")
+@app.command("token", short_help="Print a token that is valid for one job only.")
 def job_token(
-    job: Annotated[str, typer.Option("--job", metavar="NAME", help="The job whose versions it is good for.")],
-    token_file: Annotated[
-        str, typer.Option("--token-file", metavar="FILE", help="The node's.  [default: the file in DEEPVM_TOKEN_FILE]")
-    ] = "",
+    job: Annotated[str, opt("The job that the token is valid for.", "NAME")], token_file: TokenFile = ""
 ) -> None:
-    """Print a token that is good for the versions of one job alone, derived from the node's; its trainers get this one.
+    """Print a token, derived from the node's, that is valid for one job only; give it to that job's trainers.
 
     Example: (umask 077; deepvm memory-node token --job resnet-7 --token-file token > resnet-7.token)
     """
@@ -142,11 +116,6 @@ def job_token(
 
 def _serve(node: Node) -> None:
     """Run a node until it is told to end."""
-    import signal
-    import threading
-
-    from deepvm.errors import CheckpointError
-
     told: list[int] = []
     end = threading.Event()
 
@@ -172,10 +141,7 @@ def _serve(node: Node) -> None:
 
 def _token(file: str, weak: bool) -> bytes:
     """The node's token; a warning for a weak one."""
-    import logging
-
     from deepvm.checkpoint.network.token import read_token, weak_allowed
-    from deepvm.errors import RequestError
 
     try:
         found = read_token(file, weak=False, allowing="--allow-weak-token")
@@ -190,36 +156,28 @@ def _token(file: str, weak: bool) -> bytes:
 
 
 def _memory(text: str) -> int:
-    """Bytes for versions, which this machine must have: what it has not would be found out by killing the node."""
-    import logging
-
+    """Bytes for versions; more than this machine has is refused, as the system would kill the node later."""
     from deepvm.core.cluster.memory_nodes import room_of_system
-    from deepvm.core.units import format_bytes
-    from deepvm.errors import RequestError
     from deepvm.io.host_info import machine_memory
 
-    size, most = _bytes(text), machine_memory()
-    if most is not None and size > most:
-        raise RequestError(
-            "memory", text, f"at most {format_bytes(most)}, all that this machine or its control group has"
-        )
-    if most is not None and size > (room := room_of_system(most)):  # what plans count on
+    # A bare number is bytes here; the other options refuse small ones.
+    size = parse_bytes(int(text) if text.isascii() and text.isdigit() else text, "memory")
+    most = machine_memory()
+    if most is None:
+        return size
+    if size > most:
+        allowed = f"at most {format_bytes(most)}, all that this machine or its control group has"
+        raise RequestError("memory", text, allowed)
+    if size > (room := room_of_system(most)):  # what plans count on
         advice = f"some as well; leave it at most {format_bytes(room)}" if room else "all of it; take a larger one"
-        logging.getLogger(__name__).warning(
-            "--memory %s is %.0f %% of the %s that this machine or its control group has; the node and the system need "
-            "%s",
-            text,
-            100 * size / most,
-            format_bytes(most),
-            advice,
-        )
+        share, all_of_it = f"{100 * size / most:.0f} %", format_bytes(most)
+        has = f"--memory {text} is {share} of the {all_of_it} that this machine or its control group has"
+        logging.getLogger(__name__).warning("%s; the node and the system need %s", has, advice)
     return size
 
 
 def _allow_files(connections: int) -> None:
-    """Let this process have as many open files as its connections may need, where the system lets it."""
-    import resource
-
+    """Raise the limit of open files to what the connections may need, where the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = 2 * connections + _OTHER_FILES
     if hard != resource.RLIM_INFINITY:
@@ -228,23 +186,16 @@ def _allow_files(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
 
 
-def _bytes(text: str) -> int:
-    from deepvm.core.units import parse_bytes
-
-    # A bare number is bytes here; the other options refuse small ones.
-    return parse_bytes(int(text) if text.isascii() and text.isdigit() else text, "memory")
-
-
 def _table(found: Any) -> str:
     """The status for people."""
-    from deepvm.core.units import format_bytes
-
     memory, flush, counts = found["memory"], found["flush"], found["counts"]
     received = format_bytes(counts["received_bytes"])
+    words = {"unproven": "without the token", "full": "with all connections taken"}
+    refused = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in found["refused"].items()) or "0"
     rows = [
         ("uptime", f"{found['uptime_s']:.0f} s{', stopping' if found['stopping'] else ''}"),
         ("memory", f"{format_bytes(memory['allocated_bytes'])} in slots, of {format_bytes(memory['limit_bytes'])}"),
-        ("connections", f"{found['connections']} of {found['connections_limit']}, refused {_refused(found)}"),
+        ("connections", f"{found['connections']} of {found['connections_limit']}, refused {refused}"),
         ("received", f"{counts['complete']} versions, {received}; no room for {counts['busy']}"),
         ("store", found["persist"] or "none: versions live in memory only"),
     ]
@@ -259,9 +210,3 @@ def _table(found: Any) -> str:
         where = "on disk too" if version["durable"] else version["state"]
         lines.append(f"{version['job']:<12} version {version['version']}, {format_bytes(version['bytes'])}, {where}")
     return "\n".join(lines) + "\n"
-
-
-def _refused(found: Any) -> str:
-    """How many peers, and why."""
-    words = {"unproven": "without the token", "full": "with all connections taken"}
-    return ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in found["refused"].items()) or "0"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from deepvm.cli.output import note, say
+from deepvm.cli.parameters import arg, flag, opt
+from deepvm.core.units import format_usd, to_decimal
+from deepvm.errors import RequestError
 from deepvm.reports.exports.registry import REGISTRY
 
 if TYPE_CHECKING:
@@ -19,84 +21,46 @@ else:
 
 
 def export(
-    file: Annotated[
-        str, typer.Argument(metavar="PLAN", help="What `deepvm recommend -o json` wrote; - reads standard input.")
-    ],
-    to: Annotated[Engine, typer.Option("--to", help="The tool to write for.")],
-    rank: Annotated[str, typer.Option("--rank", metavar="N", help="Which configuration; 1 is the best.")] = "1",
-    output_dir: Annotated[
-        str,
-        typer.Option("--output-dir", metavar="DIR", help="Where to write; without it a single file goes to stdout."),
-    ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
-    zone: Annotated[
-        list[str], typer.Option("--zone", metavar="ZONE", help="Only in this zone of the plan; may be repeated.")
-    ] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
-    command: Annotated[
-        str,
-        typer.Option(
-            "--command",
-            metavar="TEXT",
-            help="Training script and its arguments, as behind torchrun.",
-        ),
-    ] = "",
-    image: Annotated[str, typer.Option("--image", metavar="AMI", help="Image of the VMs that train.")] = "",
-    memory_image: Annotated[
-        str, typer.Option("--memory-image", metavar="AMI", help="Image of the memory nodes, if another.")
-    ] = "",
-    launch_template: Annotated[
-        str, typer.Option("--launch-template", metavar="NAME", help="Your launch template (ec2-fleet).")
-    ] = "",
-    memory_launch_template: Annotated[
-        str, typer.Option("--memory-launch-template", metavar="NAME", help="That of the memory nodes, if another.")
-    ] = "",
-    key_name: Annotated[str, typer.Option("--key-name", metavar="NAME", help="Key pair for SSH.")] = "",
-    subnet: Annotated[
-        list[str],
-        typer.Option("--subnet", metavar="[ZONE=]ID", help="Start VMs in these subnets only; may be repeated."),
-    ] = [],  # noqa: B006
-    security_group: Annotated[
-        list[str], typer.Option("--security-group", metavar="ID", help="Security group of all VMs; may be repeated.")
-    ] = [],  # noqa: B006
+    file: Annotated[str, arg("PLAN", "Output of `deepvm recommend -o json`; - reads standard input.")],
+    to: Annotated[Engine, opt("The tool to write for.")],
+    rank: Annotated[str, opt("Which configuration; 1 is the best.", "N")] = "1",
+    output_dir: Annotated[str, opt("Output folder; without it a single file goes to stdout.", "DIR")] = "",
+    force: Annotated[bool, flag("--force", "Overwrite existing files.")] = False,
+    zone: Annotated[list[str], opt("Only this zone of the plan; repeatable.", "ZONE")] = [],  # noqa: B006  typer copies
+    command: Annotated[str, opt("Training script and its arguments, as after torchrun.", "TEXT")] = "",
+    image: Annotated[str, opt("Image of the training VMs.", "AMI")] = "",
+    memory_image: Annotated[str, opt("Image of the memory nodes; default: --image.", "AMI")] = "",
+    launch_template: Annotated[str, opt("Launch template of the training VMs (ec2-fleet).", "NAME")] = "",
+    memory_launch_template: Annotated[str, opt("As --launch-template, of memory nodes.", "NAME")] = "",
+    key_name: Annotated[str, opt("SSH key pair.", "NAME")] = "",
+    subnet: Annotated[list[str], opt("Only in these subnets; repeatable.", "[ZONE=]ID")] = [],  # noqa: B006
+    security_group: Annotated[list[str], opt("Security group of all VMs; repeatable.", "ID")] = [],  # noqa: B006
     max_price: Annotated[
-        str | None,
-        typer.Option(
-            "--max-price",
-            metavar="USD",
-            help="The most that all VMs together may cost, $/h (ec2-fleet, terraform); the plan's price + 20 % unless "
-            "given.",
-        ),
+        str | None, opt("Price limit of all VMs, $/h (ec2-fleet, terraform); default: the plan's price + 20 %.", "USD")
     ] = None,
 ) -> None:
     """Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.
 
     Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --to skypilot --output-dir job
     """
-    from pathlib import Path
-
-    from deepvm.core.units import to_decimal
-    from deepvm.errors import RequestError
     from deepvm.reports.exports.base import ExportOptions
     from deepvm.reports.exports.registry import render
     from deepvm.reports.exports.writing import write_export
 
     subnets = tuple(_subnet(text) for text in subnet)
-    plan = _placed(_read(file, rank), zone, subnets, limited=max_price is not None)
-    found = render(
-        plan,
-        to,
-        ExportOptions(
-            image=image,
-            memory_image=memory_image,
-            key_name=key_name,
-            subnets=subnets,
-            security_groups=tuple(security_group),
-            launch_template=launch_template,
-            memory_launch_template=memory_launch_template,
-            command=command,
-            max_price=None if max_price is None else to_decimal(max_price, "max_price", unit="$/h"),
-        ),
+    options = ExportOptions(
+        image=image,
+        memory_image=memory_image,
+        key_name=key_name,
+        subnets=subnets,
+        security_groups=tuple(security_group),
+        launch_template=launch_template,
+        memory_launch_template=memory_launch_template,
+        command=command,
+        max_price=None if max_price is None else to_decimal(max_price, "max_price", unit="$/h"),
     )
+    plan = _placed(_read(file, rank), zone, subnets, limited=max_price is not None)
+    found = render(plan, to, options)
     if output_dir:
         for path in write_export(found, Path(output_dir), force=force):
             say(f"{path}: written")
@@ -111,7 +75,6 @@ def export(
 
 def _read(file: str, rank: str) -> Plan:
     from deepvm.catalog.documents.plan_file import decode_plan, load_plan
-    from deepvm.errors import RequestError
     from deepvm.io.safe_read import MAX_BYTES
 
     if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:
@@ -122,16 +85,10 @@ def _read(file: str, rank: str) -> Plan:
 
 
 def _placed(plan: Plan, zones: list[str], subnets: tuple[Subnet, ...], *, limited: bool) -> Plan:
-    """The plan in the zones where it may start.
+    """The plan in the zones that the user names, or else in all within its budget.
 
-    Args:
-        plan: what to start.
-        zones: those that the user names, empty for all that are within what the plan was asked for.
-        subnets: where its VMs would be; one in a zone that is left out is refused.
-        limited: whether a price limit, and not what was asked for, says which zones are too dear.
+    A subnet in a zone that is left out is refused. ``limited``: a price limit replaces the budget.
     """
-    from deepvm.core.units import format_usd
-
     if zones:
         chosen = plan.in_zones(zones)
         _lost(plan, chosen, subnets, "--zone leaves {zones} out")
@@ -163,7 +120,6 @@ def _lost(before: Plan, after: Plan, subnets: tuple[Subnet, ...], why: str) -> s
 
 
 def _subnet(text: str) -> Subnet:
-    from deepvm.errors import RequestError
     from deepvm.reports.exports.base import Subnet
 
     zone, separator, name = text.rpartition("=")

@@ -7,47 +7,40 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from deepvm.cli.long_runs import Progress
 from deepvm.cli.output import note, say
-from deepvm.cli.progress import Progress
+from deepvm.core.cluster.cluster import Binding, Outlook, Recommendation, Spread
 from deepvm.core.units import format_seconds
+from deepvm.errors import RequestError, SimulationError
+from deepvm.planner.architectures.formulation import SolveStatus
+from deepvm.planner.infeasible import Infeasible
+from deepvm.planner.recommend import Recommendations, ranking
 
 if TYPE_CHECKING:
-    from deepvm.core.cluster.cluster import Binding, Outlook, Recommendation
     from deepvm.core.cluster.instances import InstanceType
     from deepvm.core.preemption.job import Job
-    from deepvm.errors import SimulationError
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
-    from deepvm.planner.recommend import Recommendations
     from deepvm.planner.sweep import SweepRow
     from deepvm.simulator.results import Results
 
-    Renew: TypeAlias = Callable[[Recommendation], Recommendation]
+Renew: TypeAlias = Callable[[Recommendation], Recommendation]
 
-RUNS = 400
-"""Runs where the closed form does not hold: the mean is then known to a few per mille."""
+RUNS = 400  # where the closed form does not hold: the mean is then known to a few per mille
+SEED = 0  # the same question has the same answer
+MOST_RUNS = 100_000  # of --simulate; more tell nothing more
 
-SEED = 0
-"""So that the same question has the same answer."""
+# Lifetimes and saves of one run:
+LONG = 1_000  # a second or more, so that something should be said
+MOST_EVENTS = 5_000  # more than some ten seconds
+MOST_IN_ALL = 20_000  # of all clusters that are looked at together
 
-MOST_RUNS = 100_000
-"""Of ``--simulate``; more tell nothing more."""
-
-LONG = 1_000
-"""Lives and saves of one run that take a second or more, so that something should be said."""
-
-MOST_EVENTS = 5_000
-"""Lives and saves of one run, beyond which a simulation takes more than some ten seconds."""
+LONGER = 100  # clusters to look at for the printed ones, where the closed form fails
+MARGIN = 1.1  # a cluster whose closed form is this much above another's is not expected to be better when simulated
 
 
 def runs_of(text: str | None, *, job: bool) -> int | None:
-    """``--simulate``, None when it was not given; ``job``: whether there is something to simulate.
-
-    Raises:
-        RequestError: no whole number from 1, or no job.
-    """
-    from deepvm.errors import RequestError
-
+    """``--simulate``, None when it was not given; ``job``: whether there is one to simulate. Raises RequestError."""
     if text is None:
         return None
     if not job:
@@ -62,33 +55,39 @@ def simulated(answer: Recommendations, runs: int | None, *, document: bool = Fal
 
     Where the closed form fails, the simulation has the last word: clusters that break the job's limits are left out for
     the next ones, and by ``makespan`` and ``total-cost`` the order is that of the simulated means. Where the closed
-    form holds, a cluster next to a limit would be left out, or not, by chance; it stays and carries a warning.
-
-    Args:
-        answer: of the planner.
-        runs: how many of each cluster; None: only where the closed form fails.
-        document: whether all of the answer will be shown; tables have no figures of what more money buys.
+    form holds, a cluster next to a limit would be left out, or not, by chance; it stays and carries a warning. What
+    more money buys is simulated for a ``document`` only: tables do not show its figures.
     """
     work, reference = answer.request.work, answer.reference
     if work is None or reference is None:
         return answer
     renew, renew_doubtful = _renewer(work, reference, runs), _renewer(work, reference, None)
-    doubtful = sum(_doubtful(r) for r in answer.configurations)
+    doubtful, ordered = sum(map(_doubtful, answer.configurations)), _ordered(answer)
     if doubtful and runs is None:
         note(
             f"{doubtful} of the ranked clusters are outside of the range of the closed form: their expected time and "
             f"cost are means of {RUNS} simulated runs"
-            + (", and so is their order; which clusters were simulated is by the closed form" * _ordered(answer))
+            + (", and so is their order; which clusters were simulated is by the closed form" if ordered else "")
         )
     kept, left_out = _walk(answer, renew) if doubtful else ([renew(r) for r in answer.configurations], [])
-    if _ordered(answer):
+    if ordered:
         kept.sort(key=lambda r: _figure(answer, r))
     kept = [_limited(replace(r, rank=i), left_out) for i, r in enumerate(kept[: answer.request.top], start=1)]
     if left_out:
+        why = left_out[0][1]
         more = f", and {len(left_out) - 1} more that break a limit" if len(left_out) > 1 else ""
-        note(f"left out: {left_out[0][1].reason}{more}")
-    if left_out and not kept:
-        return _nothing(answer, left_out[0][1])
+        note(f"left out: {why.reason}{more}")
+        if not kept:
+            advice = "allow more time" if why.constraint == "deadline" else "raise the total budget"
+            reason = f"no cluster keeps to the job's limits: {why.reason}"
+            return replace(
+                answer,
+                configurations=(),
+                alternatives=(),
+                nearly=None,
+                status=SolveStatus.INFEASIBLE,
+                infeasible=Infeasible(why.constraint, reason, advice),
+            )
     others = (replace(a, recommendation=renew(a.recommendation)) for a in answer.alternatives)
     nearly = answer.nearly and renew(answer.nearly)
     answer = replace(
@@ -107,22 +106,12 @@ def simulated(answer: Recommendations, runs: int | None, *, document: bool = Fal
     )
 
 
-LONGER = 100
-"""Clusters that are looked at for the printed ones, where the closed form fails."""
-
-MARGIN = 1.1
-"""Over the closed form's figure of a cluster, beyond which no other is expected to be better when simulated."""
-
-MOST_IN_ALL = 20_000
-"""Lives and saves of one run of all these clusters together."""
-
-
 def _doubtful(r: Recommendation) -> bool:
     return r.outlook is not None and not r.outlook.sound
 
 
 def _ordered(answer: Recommendations) -> bool:
-    """Whether clusters are ranked by what becomes of the job."""
+    """Whether clusters are ranked by the job's time or cost."""
     return answer.request.needs_work and answer.request.policy.value == "deepvm"
 
 
@@ -133,18 +122,16 @@ def _figure(answer: Recommendations, r: Recommendation) -> float:
 
 def _walk(answer: Recommendations, renew: Renew) -> tuple[list[Recommendation], list[tuple[Recommendation, Binding]]]:
     """Down the closed form's ranking until enough clusters keep to the limits and no better one is to be expected."""
-    from deepvm.planner.recommend import ranking
-
-    work, top = answer.request.work, answer.request.top
+    work, top, ordered = answer.request.work, answer.request.top, _ordered(answer)
     assert work is not None
     kept: list[Recommendation] = []
     left_out: list[tuple[Recommendation, Binding]] = []
-    longer = work.constrained or _ordered(answer)
     spent, seen = 0.0, set()
+    longer = work.constrained or ordered
     for r in ranking(answer.catalog, answer.request, LONGER) if longer else answer.configurations:
         assert r.outlook is not None
         if len(kept) >= top:
-            last = sorted(_figure(answer, k) for k in kept)[top - 1] if _ordered(answer) else -1.0
+            last = sorted(_figure(answer, k) for k in kept)[top - 1] if ordered else -1.0
             if not _figure(answer, r) <= last * MARGIN:
                 break
         training = (r.cluster.gpu.name, r.cluster.spot_count, r.cluster.on_demand_count)
@@ -176,27 +163,10 @@ def _limited(r: Recommendation, left_out: Sequence[tuple[Recommendation, Binding
     return r
 
 
-def _nothing(answer: Recommendations, why: Binding) -> Recommendations:
-    """No cluster keeps to the job's limits when it is simulated."""
-    from deepvm.planner.architectures.formulation import SolveStatus
-    from deepvm.planner.infeasible import Infeasible
-
-    advice = "allow more time" if why.constraint == "deadline" else "raise the total budget"
-    reason = f"no cluster keeps to the job's limits: {why.reason}"
-    return replace(
-        answer,
-        configurations=(),
-        alternatives=(),
-        nearly=None,
-        status=SolveStatus.INFEASIBLE,
-        infeasible=Infeasible(why.constraint, reason, advice),
-    )
-
-
-def simulated_why(why: WhyNot, work: Work | None) -> WhyNot:
+def simulated_why(why: WhyNot, work: Work) -> WhyNot:
     """An answer to "why not?" whose cluster is simulated where the closed form fails."""
     best = why.best
-    if work is None or why.reference is None or best is None or best.outlook is None or best.outlook.sound:
+    if why.reference is None or best is None or best.outlook is None or best.outlook.sound:
         return why
     note(
         f"{best.cluster} is outside of the range of the closed form: its expected time and cost are means of {RUNS} "
@@ -206,21 +176,20 @@ def simulated_why(why: WhyNot, work: Work | None) -> WhyNot:
 
 
 def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[SweepRow]:
-    """Rows of a sweep with simulated outlooks; which cluster is the best of a budget stays the closed form's word."""
+    """Rows of a sweep with simulated outlooks; the closed form still decides which cluster is best for a budget."""
     renewers: dict[str, Renew] = {}
-
-    def renewed(row: SweepRow) -> SweepRow:
-        if row.recommendation is None or row.reference is None:
-            return row
-        renew = renewers.setdefault(row.reference.name, _renewer(work, row.reference, runs))
-        return replace(row, recommendation=renew(row.recommendation))
-
-    found = []
+    found: list[SweepRow] = []
+    broken: list[Binding] = []
     with Progress(len(rows), "rows") as progress:
         for row in rows:
-            found.append(renewed(row))
+            best, reference = row.recommendation, row.reference
+            if best is not None and reference is not None:
+                renew = renewers.setdefault(reference.name, _renewer(work, reference, runs))
+                best = renew(best)
+                broken += _broken(work, best)[:1]
+                row = replace(row, recommendation=best)
+            found.append(row)
             progress.advance(1)
-    broken = [b for row in found if row.recommendation is not None for b in _broken(work, row.recommendation)[:1]]
     if broken:
         more = f", and so in {len(broken) - 1} more rows" if len(broken) > 1 else ""
         note(f"{broken[0].reason}{more}")
@@ -229,8 +198,6 @@ def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[Swee
 
 def _renewer(work: Work, reference: InstanceType, runs: int | None) -> Renew:
     """Simulates clusters; those that differ in their memory nodes only are the same training, at another price."""
-    from deepvm.errors import SimulationError
-
     seen: dict[object, Results | SimulationError | None] = {}
 
     def renew(r: Recommendation) -> Recommendation:
@@ -246,16 +213,14 @@ def _renewer(work: Work, reference: InstanceType, runs: int | None) -> Renew:
         if isinstance(found, SimulationError):
             never = replace(r.outlook, total_s=math.inf, cost_usd=math.inf)
             return replace(r, outlook=never)
-        outlook = _outlook(found, r.outlook.sound, float(r.usd_per_hour), work.deadline_s)
-        new = replace(r, outlook=outlook)
+        new = replace(r, outlook=_outlook(found, r.outlook.sound, float(r.usd_per_hour), work.deadline_s))
         return replace(new, warnings=(*r.warnings, *(b.reason for b in _broken(work, new))))
 
     return renew
 
 
 def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | SimulationError | None:
-    """None, and a note, where that takes too long; the error, and a note, where the job does not get ahead."""
-    from deepvm.errors import SimulationError
+    """None, and a note, where that takes too long; the error, and a note, where the job makes no progress."""
     from deepvm.simulator.monte_carlo import simulate
 
     assert r.outlook is not None
@@ -276,7 +241,6 @@ def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | S
 
 def _outlook(found: Results, sound: bool, usd_per_hour: float, deadline_s: float | None) -> Outlook:
     """The means and the spread of runs on a cluster of 1 $/h, at its own price."""
-    from deepvm.core.cluster.cluster import Outlook, Spread
     from deepvm.simulator.results import Spread as Quantiles
 
     late = None if deadline_s is None else float((found.total_s > deadline_s).mean())
@@ -292,8 +256,6 @@ def _outlook(found: Results, sound: bool, usd_per_hour: float, deadline_s: float
 
 def _broken(work: Work, r: Recommendation) -> list[Binding]:
     """Which of the job's limits the simulated means break."""
-    from deepvm.core.cluster.cluster import Binding
-
     outlook, found = r.outlook, []
     assert outlook is not None
     if work.deadline_s is not None and outlook.total_s > work.deadline_s:

@@ -1,19 +1,23 @@
-"""Options that several commands share, declared once, and how they become a request."""
+"""Options that several commands share, declared once, and what they stand for: a request, measurements, quotas."""
 
 # No `from __future__ import annotations` here: the types of the fields below are the declarations that typer reads, and
 # as texts they would have to be evaluated once more in every run.
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+import json
+import os
+import re
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-import typer
-
-from deepvm.cli.option_dataclass import field_name
 from deepvm.cli.output import note
+from deepvm.cli.parameters import field_name, opt, switch
+from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from deepvm.catalog.market.build_catalog import MarketRequest
-    from deepvm.core.cluster.instances import Catalog
+    from deepvm.core.cluster.instances import Catalog, Quota
     from deepvm.core.preemption.job import Job
     from deepvm.planner.request import PlanOptions
 
@@ -22,11 +26,16 @@ DEFAULT_CATALOG = "aws"
 MOST_DAYS = 90
 """Days of spot prices that AWS keeps."""
 
+_VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)
+"""A number of vCPUs, or nothing, in place of a file."""
+
+A_CATALOG = "AWS's market, an embedded catalog, or a .json or .csv file."
+
 
 def _complete_catalog(incomplete: str) -> list[str]:
     from deepvm.catalog.store import catalog_names
 
-    return [n for n in ("aws", *catalog_names()) if n.startswith(incomplete)]
+    return [n for n in (DEFAULT_CATALOG, *catalog_names()) if n.startswith(incomplete)]
 
 
 def complete_type(incomplete: str) -> list[str]:
@@ -42,52 +51,21 @@ def _complete_architecture(incomplete: str) -> list[str]:
     return [n for n in REGISTRY if n.startswith(incomplete)]
 
 
-ObjectiveName = Annotated[
-    Literal["throughput", "flopp", "cost-per-work", "makespan", "total-cost"] | None,
-    typer.Option(help="What the best cluster is best at; throughput unless given, with --job or --work makespan."),
-]
-Policy = Annotated[
-    Literal["deepvm", "noscale", "cost-first", "performance-first"],
-    typer.Option(help="DeepVM, or a baseline of the paper (section V-C1); the last two have no objective."),
-]
-Speedup = Annotated[
-    Literal["hybrid", "ring", "measured"] | None,
-    typer.Option(help="Speed-up curve to use in place of the catalog's default."),
-]
-CpuArch = Annotated[
-    Literal["x86_64", "arm64"] | None, typer.Option(help="Only types with these processors. All unless given.")
-]
-Generation = Annotated[
-    Literal["current", "any", "auto"],
-    typer.Option(
-        help="Whether types that AWS calls previous generation may be used; auto: to train, not to hold checkpoints."
-    ),
-]
-Solver = Annotated[
-    Literal["ilp", "frontier"],
-    typer.Option(help="Integer program (HiGHS), or exact enumeration: the same answer."),
-]
-Prices = Annotated[
-    Literal["auto", "live", "snapshot"],
-    typer.Option(help="From AWS where that is possible, only from AWS, or those that came with deepvm."),
-]
-Offline = Annotated[
-    bool, typer.Option(show_default=False, help="Never ask the network: use what is kept on this machine.")
-]
-AwsProfile = Annotated[str, typer.Option(help="AWS profile; has no effect on embedded catalogs and files.")]
-PriceBasis = Literal["current", "p50", "p95", "max"]
-Network = Literal["peak", "baseline"]
-Tables = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|paper|FILE",
-        help="Figures measured on your own machines: those that you saved, none, or an exported FILE.",
-    ),
-]
-Workload = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="Of the measured figures, those of this workload; see 'deepvm tables list'."),
-]
+def of_type(help: str, metavar: str = "GLOB") -> Any:
+    """An option that names instance types."""
+    return opt(help, metavar, autocompletion=complete_type)
+
+
+def many() -> Any:
+    """The default of an option that may be repeated: none."""
+    return field(default_factory=list)
+
+
+Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, only live, or the embedded snapshot.")]
+Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
+AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
+Tables = Annotated[str, opt("Your measurements: the saved ones, none, or an exported FILE.", "auto|paper|FILE")]
+Workload = Annotated[str, opt("Use measurements of this workload; see 'deepvm tables list'.", "NAME")]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -99,255 +77,225 @@ class PlanFlags:
     its errors name the option.
     """
 
-    pw: Annotated[str, typer.Option(metavar="USD/H", help="Pricing willingness: the most to pay for the cluster, $/h.")]
+    pw: Annotated[str, opt("Pricing willingness: the most to pay for the cluster, $/h.", "USD/H")]
     catalog: Annotated[
         str,
-        typer.Option(
-            metavar="NAME|FILE",
+        opt(
+            "AWS's market (aws), an embedded catalog, or your own .json or .csv; see 'deepvm catalog list'.",
+            "NAME|FILE",
             autocompletion=_complete_catalog,
-            help="AWS's market; paper or simulated; or a .json or .csv file of your own. See 'deepvm catalog list'.",
         ),
     ] = DEFAULT_CATALOG
     prices: Prices = "auto"
     offline: Offline = False
-    region: Annotated[
-        list[str],
-        typer.Option(
-            "--region", "-r", metavar="NAME", help="The region whose prices to use, or all; may be repeated to compare."
-        ),
-    ] = field(default_factory=list)
-    zone: Annotated[
-        str, typer.Option(metavar="ZONE", help="Only this zone, by its id (use1-az1) or its name (us-east-1a).")
-    ] = ""
+    region: Annotated[list[str], opt("AWS region, or all; repeat to compare.", "NAME", "--region", "-r")] = many()
+    zone: Annotated[str, opt("Only this zone, by id (use1-az1) or name (us-east-1a).", "ZONE")] = ""
     price_basis: Annotated[
-        PriceBasis, typer.Option(help="Spot prices: those of now, or a quantile of the last --days.")
+        Literal["current", "p50", "p95", "max"], opt("Spot prices: current, or a quantile of the last --days.")
     ] = "current"
-    days: Annotated[
-        str, typer.Option(metavar="N", help=f"Days of price history behind --price-basis, 1 to {MOST_DAYS}.")
-    ] = "30"
+    days: Annotated[str, opt(f"Days of price history for --price-basis, 1 to {MOST_DAYS}.", "N")] = "30"
     network: Annotated[
-        Network | None,
-        typer.Option(help="Bandwidth at its peak, or what can be sustained. The catalog's unless given."),
+        Literal["peak", "baseline"] | None, opt("Peak or sustained bandwidth; default: the catalog's.")
     ] = None
     profile: AwsProfile = ""
     tables: Tables = "auto"
     workload: Workload = ""
-    placement_scores: Annotated[
-        bool,
-        typer.Option(
-            show_default=False, help="Ask AWS how likely it has room for the cluster; it limits such questions a day."
-        ),
-    ] = False
-    checkpoint_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Size of one checkpoint: 300MB, 0.3GB, 512MiB.")
-    ] = "300MB"
-    buffers: Annotated[str, typer.Option(metavar="N", help="Checkpoints that a memory node must hold.")] = "2"
-    objective: ObjectiveName = None
-    policy: Policy = "deepvm"
+    placement_scores: Annotated[bool, switch("Ask AWS for spot placement scores (rate-limited).")] = False
+    checkpoint_size: Annotated[str, opt("Size of one checkpoint: 300MB, 0.3GB, 512MiB.", "SIZE")] = "300MB"
+    buffers: Annotated[str, opt("Checkpoints that a memory node must hold.", "N")] = "2"
+    objective: Annotated[
+        Literal["throughput", "flopp", "cost-per-work", "makespan", "total-cost"] | None,
+        opt("What to optimize; default: throughput, with --job or --work makespan."),
+    ] = None
+    policy: Annotated[
+        Literal["deepvm", "noscale", "cost-first", "performance-first"],
+        opt("DeepVM, or a baseline of the paper (section V-C1); the last two take no --objective."),
+    ] = "deepvm"
     architecture: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAME",
-            autocompletion=_complete_architecture,
-            help="Only this one, such as tiering; may be repeated. All unless given.",
-        ),
-    ] = field(default_factory=list)
-    speedup: Speedup = None
-    estimates: Annotated[
-        bool,
-        typer.Option(show_default=False, help="Also use types whose eFLOPS are estimated, not measured; marked."),
-    ] = False
-    gpu: Annotated[list[str], typer.Option(metavar="GLOB", help="Only these GPU models; may be repeated.")] = field(
-        default_factory=list
-    )
-    gpus_min: Annotated[str | None, typer.Option(metavar="N", help="The fewest GPUs of a VM that trains.")] = None
-    gpus_max: Annotated[str | None, typer.Option(metavar="N", help="The most GPUs of a VM that trains.")] = None
-    gpu_memory_min: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The least memory of each GPU, such as 16GiB.")
-    ] = None
-    gpu_memory_max: Annotated[str | None, typer.Option(metavar="SIZE", help="The most memory of each GPU.")] = None
-    gpu_total_memory_min: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The least memory of all GPUs of a VM together.")
-    ] = None
-    gpu_total_memory_max: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The most memory of all GPUs of a VM together.")
-    ] = None
-    instance_type: Annotated[
-        list[str],
-        typer.Option(
-            metavar="GLOB",
-            autocompletion=complete_type,
-            help="Only these types train, such as 'g4dn.*'; may be repeated.",
-        ),
-    ] = field(default_factory=list)
-    exclude: Annotated[
-        list[str],
-        typer.Option(metavar="GLOB", autocompletion=complete_type, help="Never use these types; may be repeated."),
-    ] = field(default_factory=list)
-    cpu_arch: CpuArch = None
-    generation: Generation = "auto"
-    memory_node: Annotated[
-        list[str],
-        typer.Option(
-            metavar="GLOB",
-            autocompletion=complete_type,
-            help="Only these types hold checkpoints; may be repeated.",
-        ),
-    ] = field(default_factory=list)
-    burstable: Annotated[
-        bool,
-        typer.Option(
-            show_default=False, help="Burstable types, such as t3, may hold checkpoints; their speed lasts for minutes."
-        ),
-    ] = False
-    max_nodes: Annotated[str, typer.Option(metavar="N", help="The most VMs that train in one cluster.")] = "255"
-    quota: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|none", help="Account limits in vCPUs, or none; the catalog's unless given."),
-    ] = None
+        opt("Only this architecture, such as tiering; repeatable.", "NAME", autocompletion=_complete_architecture),
+    ] = many()
+    speedup: Annotated[Literal["hybrid", "ring", "measured"] | None, opt("Speed-up; default: the catalog's.")] = None
+    estimates: Annotated[bool, switch("Include types with estimated, not measured, eFLOPS; marked.")] = False
+    gpu: Annotated[list[str], opt("Only these GPU models; repeatable.", "GLOB")] = many()
+    gpus_min: Annotated[str | None, opt("Minimum GPUs per VM.", "N")] = None
+    gpus_max: Annotated[str | None, opt("Maximum GPUs per VM.", "N")] = None
+    gpu_memory_min: Annotated[str | None, opt("Minimum memory per GPU, such as 16GiB.", "SIZE")] = None
+    gpu_memory_max: Annotated[str | None, opt("Maximum memory per GPU.", "SIZE")] = None
+    gpu_total_memory_min: Annotated[str | None, opt("Minimum memory of all GPUs of a VM.", "SIZE")] = None
+    gpu_total_memory_max: Annotated[str | None, opt("Maximum memory of all GPUs of a VM.", "SIZE")] = None
+    instance_type: Annotated[list[str], of_type("Only these types train, such as 'g4dn.*'; repeatable.")] = many()
+    exclude: Annotated[list[str], of_type("Never these types; repeatable.")] = many()
+    cpu_arch: Annotated[Literal["x86_64", "arm64"] | None, opt("Only types with this processor architecture.")] = None
+    generation: Annotated[
+        Literal["current", "any", "auto"], opt("Type generations; auto: previous ones train, but hold no checkpoints.")
+    ] = "auto"
+    memory_node: Annotated[list[str], of_type("Only these types as memory nodes; repeatable.")] = many()
+    burstable: Annotated[bool, switch("Allow burstable memory nodes (t3, ...): full speed only for minutes.")] = False
+    max_nodes: Annotated[str, opt("Maximum number of training VMs.", "N")] = "255"
+    quota: Annotated[str | None, opt("Account limits in vCPUs, or none; default: the catalog's.", "FILE|none")] = None
 
     # Not called "job": DEEPVM_JOB is what a training job calls itself.
     job_file: Annotated[
-        str,
-        typer.Option(
-            "--job",
-            metavar="FILE",
-            help="What to train, as for 'deepvm simulate': adds its expected time and cost under preemption.",
-        ),
+        str, opt("Job file as for 'deepvm simulate': adds expected time and cost under preemption.", "FILE", "--job")
     ] = ""
-    work: Annotated[
-        str | None,
-        typer.Option(metavar="HOURS", help="In place of --job: hours on one VM, or a time: 90min."),
-    ] = None
+    work: Annotated[str | None, opt("Instead of --job: hours on one VM, or a time such as 90min.", "HOURS")] = None
     measured_on: Annotated[
-        str,
-        typer.Option(
-            metavar="TYPE",
-            autocompletion=complete_type,
-            help="The type of that VM, and of the job's step_s; the cheapest that may train unless given.",
-        ),
+        str, of_type("Type of the VM of --work or the job's step_s; default: the cheapest usable.", "TYPE")
     ] = ""
-    mttp: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Mean time to preemption of a spot VM, such as 3h; see --interruption-rate."),
-    ] = None
+    mttp: Annotated[str | None, opt("Mean time to preemption of a spot VM, such as 3h.", "TIME")] = None
     interruption_rate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of spot VMs taken away in a month, such as 10%; the job's mttp_s or AWS's bands unless given.",
-        ),
+        str | None, opt("Spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's.", "SHARE")
     ] = None
-    save_policy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="When the job saves, as for 'deepvm simulate': adaptive.")
-    ] = None
-    deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The longest expected time of the job, such as 12h.")
-    ] = None
-    total_budget: Annotated[
-        str | None, typer.Option(metavar="USD", help="The most that the job is expected to cost in all, $.")
-    ] = None
+    save_policy: Annotated[str | None, opt("Save policy, as in 'deepvm simulate'; default: adaptive.", "NAME")] = None
+    deadline: Annotated[str | None, opt("Maximum expected time of the job, such as 12h.", "TIME")] = None
+    total_budget: Annotated[str | None, opt("Maximum expected cost of the job, $.", "USD")] = None
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """The regions that were named, each once; empty when none was.
-
-        Raises:
-            RequestError: all regions and one of them.
-        """
-        from deepvm.errors import RequestError
-
+        """The regions that were named, each once. Raises RequestError: ``all`` and another one."""
         regions = tuple(dict.fromkeys(r for r in self.region if r))
         if "all" in regions and len(regions) > 1:
             raise RequestError("region", "all", "all without other regions, or the regions without all")
         return regions
 
     def market(self) -> "MarketRequest":
-        """How to get prices.
-
-        Raises:
-            RequestError: --days is no whole number from 1 to 90, or --prices live together with --offline.
-        """
+        """How to get prices. Raises RequestError: --days is not 1 to 90, or --prices live with --offline."""
         from deepvm.catalog.market.build_catalog import MarketRequest
 
-        return MarketRequest(
-            prices=self.prices,
-            offline=self.offline,
-            profile=self.profile,
-            zone=self.zone,
-            price_basis=self.price_basis,
-            days=self.days,
-            network=self.network,
-        )
+        names = ("prices", "offline", "profile", "zone", "price_basis", "days", "network")
+        return MarketRequest(**{name: getattr(self, name) for name in names})
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
-        """Keyword arguments for the planner.
-
-        Args:
-            catalog: what was opened; a file of quotas is compared with it.
-
-        Raises:
-            DataError: the file of quotas cannot be read.
-        """
-        from deepvm.cli.plan.quotas import open_quotas
+        """Keyword arguments for the planner; a file of quotas is compared with the catalog. Raises DataError."""
         from deepvm.planner.request import PlanOptions
 
         own = {f.name for f in fields(self)}
         options = {a: getattr(self, name) for a in PlanOptions.__annotations__ if (name := field_name(a)) in own}
-        options |= {"quotas": open_quotas(self.quota, catalog), "job": open_job(self.job_file)}
+        options |= {"quotas": open_quotas(self.quota, catalog), "job": self._job()}
         return cast("PlanOptions", options)
+
+    def _job(self) -> "Job | None":
+        if not self.job_file:
+            return None
+        from pathlib import Path
+
+        from deepvm.simulator.jobfile import read_job
+
+        job = read_job(Path(self.job_file))
+        if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
+            note(f"{self.job_file}: its prices are not used, the catalog's are")
+        return job
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RankFlags(PlanFlags):
     """The options of ``recommend``, which ranks."""
 
-    top: Annotated[str, typer.Option(metavar="N", help="How many configurations to rank.")] = "3"
-    solver: Solver = "ilp"
-    time_limit: Annotated[str, typer.Option(metavar="SECONDS", help="Stop the integer program after this time.")] = "60"
-    simulate: Annotated[
-        str | None,
-        typer.Option(metavar="RUNS", help="Also simulate the job on the ranked clusters: median and 95 %."),
-    ] = None
+    top: Annotated[str, opt("Configurations to rank.", "N")] = "3"
+    solver: Annotated[Literal["ilp", "frontier"], opt("Integer program (HiGHS), or enumeration: same answer.")] = "ilp"
+    time_limit: Annotated[str, opt("Time limit of the integer program.", "SECONDS")] = "60"
+    simulate: Annotated[str | None, opt("Also simulate the job on the ranked clusters: median, 95 %.", "RUNS")] = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SweepFlags(PlanFlags):
     """The options of ``sweep``, which takes several budgets and several policies."""
 
-    pw: Annotated[
-        str, typer.Option(metavar="LOW:HIGH:STEP", help="Budgets in $/h: 0:10:0.1, or a comma-separated list.")
-    ]
+    pw: Annotated[str, opt("Budgets in $/h: 0:10:0.1, or a comma-separated list.", "LOW:HIGH:STEP")]
     # The same option, but here it may be repeated.
-    policy: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            help="Only deepvm, noscale, cost-first or performance-first; may be repeated. All unless given.",
-        ),
-    ] = field(default_factory=list)  # type: ignore[assignment]
-
-    simulate: Annotated[
-        str | None,
-        typer.Option(metavar="RUNS", help="Also simulate the job on the best clusters: 5, 50 and 95 % of the runs."),
-    ] = None
+    policy: Annotated[list[str], opt("Only this policy of 'recommend'; repeatable; default: all.", "NAME")] = many()  # type: ignore[assignment]
+    simulate: Annotated[str | None, opt("Also simulate the best clusters: 5, 50 and 95 %.", "RUNS")] = None
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
-        """As of :class:`PlanFlags`, without a policy: the sweep is told all of them apart."""
+        """As of :class:`PlanFlags`, without a policy: the sweep takes several."""
         options = super().planner_options(catalog)
         del options["policy"]
         return options
 
 
-def open_job(path: str) -> "Job | None":
-    """What is to be trained, None when no file says."""
-    if not path:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SourceFlags:
+    """How a command that only reads catalogs gets AWS's prices."""
+
+    prices: Prices = "auto"
+    offline: Offline = False
+    profile: AwsProfile = ""
+
+    def load(self, name: str) -> "Catalog":
+        """A catalog, with notes about where AWS's prices come from. Raises DataError, CloudError."""
+        from deepvm.catalog.store import load_catalog
+
+        catalog = load_catalog(name, prices=self.prices, offline=self.offline, profile=self.profile)
+        for text in catalog.provenance.notes:
+            note(text)
+        return catalog
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ShowFlags(SourceFlags):
+    """As :class:`SourceFlags`, for a command that shows what the planner uses."""
+
+    tables: Tables = "auto"
+    workload: Workload = ""
+
+    def load(self, name: str) -> "Catalog":
+        """As of :class:`SourceFlags`, with the user's measurements. Raises RequestError, too."""
+        return measured((super().load(name),), self.tables, self.workload)[0]
+
+
+def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tuple[Catalog, ...]":
+    """Catalogs with the user's measurements, and notes about those that cannot be used.
+
+    Raises:
+        DataError: the tables cannot be read. RequestError: nothing was measured with the workload.
+    """
+    if tables == "auto" and not workload:
+        from deepvm.catalog.measured.location import nothing_measured
+
+        if nothing_measured():  # the tables' modules are slow to load
+            return tuple(catalogs)
+    from deepvm.catalog.measured.tables import open_tables
+
+    found = open_tables(tables)
+    if found is None and workload:
+        note(f"--workload {workload} has no effect beside --tables paper")
+    if found is None or not (found or workload):
+        return tuple(catalogs)
+    applied = tuple(found.apply(c, workload, among=catalogs) for c in catalogs)
+    said = {text for catalog in catalogs for text in catalog.provenance.notes}
+    for text in dict.fromkeys(t for catalog in applied for t in catalog.provenance.notes):
+        if text not in said:
+            note(text)
+    if tables == "auto":
+        return applied
+    # Measurements that are not the user's own name their file.
+    named = (replace(c, provenance=replace(c.provenance, measured_file=found.path)) for c in applied)
+    return tuple(new if new.provenance.measured else old for new, old in zip(named, applied, strict=True))
+
+
+def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":
+    """The account limits that ``--quota`` names: None for the catalog's own, none at all for ``none``, else a file's.
+
+    Raises:
+        DataError: the file cannot be read. RequestError: a number of vCPUs, which says neither family nor market.
+    """
+    if name is None:
         return None
-    from pathlib import Path
+    if name.lower() == "none":
+        return ()
+    from deepvm.catalog.store import load_quotas
 
-    from deepvm.simulator.jobfile import read_job
-
-    job = read_job(Path(path))
-    if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
-        note(f"{path}: its prices are not used, the catalog's are")
-    return job
+    if _VCPUS.fullmatch(name.strip()) and not os.path.exists(name):
+        vcpus = int(name) if name.isascii() and name.isdigit() and len(name) < 9 else 64
+        family = next((i.quota_family for i in catalog if i.gpu is not None), "G and VT")
+        row = {"family": family, "market": "spot", "vcpus": vcpus}
+        example = json.dumps({"schema_version": "deepvm.quotas/1", "quotas": [row]})
+        allowed = f"none, or a JSON file of limits for each family and market, such as {example}"
+        raise RequestError("quota", name, allowed)
+    quotas = load_quotas(name)
+    families = sorted({i.quota_family for i in catalog})
+    for family in dict.fromkeys(q.family for q in quotas):
+        if family not in families:
+            note(f"{name}: no type of catalog {catalog.name} counts against {family!r}, only {', '.join(families)}")
+    return quotas

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.option_dataclass import takes_flags
-from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_csv, print_document, say
+from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_as, print_csv, print_document, say
+from deepvm.cli.parameters import arg, takes_flags
 from deepvm.cli.plan import options as o
+from deepvm.errors import MissingDataError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.live import Placement
@@ -17,23 +19,14 @@ if TYPE_CHECKING:
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.recommend import Recommendations
     from deepvm.planner.regions import Comparison
-
-NOTHING_FEASIBLE = 3
+    from deepvm.planner.request import PlanRequest
 
 
 @takes_flags
 def recommend(
     flags: o.RankFlags,
     output: EveryForm = "table",
-    explain: Annotated[
-        str,
-        typer.Option(
-            "--explain",
-            metavar="TYPE",
-            autocompletion=o.complete_type,
-            help="Also answer: why is this type not in the best cluster?",
-        ),
-    ] = "",
+    explain: Annotated[str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")] = "",
 ) -> None:
     """Rank the clusters that train fastest for a budget.
 
@@ -50,24 +43,14 @@ def recommend(
         runs = runs_of(flags.simulate, job=job)
         answers = [simulated(answer, runs, document=output in ("json", "yaml")) for answer in answers]
     found = compare(answers)
-    why = None
-    if explain:
-        from deepvm.planner.explain import why_not
-
-        request = found.answers[0].request
-        why = why_not(found.answers[0].catalog, request, explain)
-        if request.work is not None:
-            from deepvm.cli.plan.job_simulation import simulated_why
-
-            why = simulated_why(why, request.work)
+    why = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
     _print(found, why, placement_of(found, flags), output)
     if not found.ranked:
-        raise typer.Exit(NOTHING_FEASIBLE)
+        raise typer.Exit(3)  # nothing is feasible
 
 
 def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommendations]:
     """One for each region that can answer; what the others lack is noted, unless all of them lack it."""
-    from deepvm.errors import MissingDataError, RequestError
     from deepvm.planner.recommend import recommend as rank
 
     options = flags.planner_options(catalogs[0])
@@ -85,14 +68,22 @@ def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommenda
     return answers
 
 
-def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, output: str) -> None:
-    from datetime import datetime, timezone
+def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
+    from deepvm.planner.explain import why_not
 
+    why = why_not(catalog, request, name)
+    if request.work is None:
+        return why
+    from deepvm.cli.plan.job_simulation import simulated_why
+
+    return simulated_why(why, request.work)
+
+
+def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, output: str) -> None:
     from deepvm.reports.plans import recommendations as report
     from deepvm.reports.plans.sources import source_lines
 
-    now, best = datetime.now(timezone.utc), found.answers[0]
-    several = len(found.answers) > 1
+    now, several = datetime.now(timezone.utc), len(found.answers) > 1
     if output in ("table", "wide"):
         if found.ranked:
             report.print_report(found, why, placement, now, wide=output == "wide")
@@ -103,7 +94,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
         if output == "csv":
             print_csv(*data.csv_rows(found))
         else:
-            document = data.comparison(found, why) if several else data.document(best, why)
+            document = data.comparison(found, why) if several else data.document(found.answers[0], why)
             if placement is not None:
                 document["placement"] = data.placement(placement)
             print_document(document, output)
@@ -119,7 +110,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 
 @takes_flags
 def explain(
-    name: Annotated[str, typer.Argument(metavar="TYPE", autocompletion=o.complete_type, help="A type of the catalog.")],
+    name: Annotated[str, arg("TYPE", "A type of the catalog.", autocompletion=o.complete_type)],
     flags: o.PlanFlags,
     output: TableJsonYaml = "table",
 ) -> None:
@@ -127,32 +118,19 @@ def explain(
 
     Example: deepvm explain g5.xlarge --pw 3
     """
-    from datetime import datetime, timezone
-
     from deepvm.cli.plan.open_catalogs import one_catalog
-    from deepvm.errors import RequestError
-    from deepvm.planner.explain import why_not
     from deepvm.planner.request import PlanRequest
     from deepvm.reports.plans import recommendation_documents as data
     from deepvm.reports.plans import recommendations as report
 
     found = one_catalog(flags)
-    request = PlanRequest.parse(flags.pw, **flags.planner_options(found))
     try:
-        why = why_not(found, request, name)
+        why = _why_not(found, PlanRequest.parse(flags.pw, **flags.planner_options(found)), name)
     except RequestError as error:
         # Here the name is an argument of its own; under `recommend` it is the value of --explain.
         raise RequestError("TYPE", error.value, error.allowed) if error.option == "explain" else error from None
-    if request.work is not None:
-        from deepvm.cli.plan.job_simulation import simulated_why
-
-        why = simulated_why(why, request.work)
-    if output == "table":
-        report.print_why(why, found, datetime.now(timezone.utc))
-    else:
-        document = {
-            "schema_version": data.EXPLAIN_VERSION,
-            **data.explanation(why, found),
-            "source": data.source(found),
-        }
-        print_document(document, output)
+    print_as(
+        output,
+        lambda: report.print_why(why, found, datetime.now(timezone.utc)),
+        lambda: {"schema_version": data.EXPLAIN_VERSION, **data.explanation(why, found), "source": data.source(found)},
+    )

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
-from deepvm.cli.option_dataclass import takes_flags
-from deepvm.cli.output import TableJsonYamlCsv, check_plot, note, print_csv, print_document
+from deepvm.cli.output import TableJsonYamlCsv, check_plot, note, print_as
+from deepvm.cli.parameters import opt, takes_flags
 from deepvm.cli.plan import options as o
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from deepvm.core.cluster.instances import Catalog
-    from deepvm.planner.job_forecast import Work
-    from deepvm.planner.sweep import SweepRow
 
 
 @takes_flags
 def sweep(
     flags: o.SweepFlags,
     output: TableJsonYamlCsv = "table",
-    plot: Annotated[
-        str,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Also draw Figure 7, or with a job its time and bill, as .png or .svg (needs the plot extra).",
-        ),
-    ] = "",
+    plot: Annotated[str, opt("Also draw Figure 7, or time and cost, as .png or .svg.", "FILE")] = "",
 ) -> None:
     """Answer a whole range of budgets for the four policies of the paper (Figure 7).
 
@@ -54,23 +37,29 @@ def sweep(
         runs = runs_of(flags.simulate, job=bool(flags.job_file) or flags.work is not None)
     check_plot(plot)
     found = one_catalog(flags)
-    policies = tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES
     options = flags.planner_options(found)
-    rows = run(found, budgets, policies, **options)
-    work = PlanRequest.parse(0, **options).work
-    if work is not None and runs is not None:
+    rows = run(found, budgets, tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES, **options)
+    request = PlanRequest.parse(0, **options)
+    if request.work is not None and runs is not None:
         from deepvm.cli.plan.job_simulation import simulated_rows
 
-        rows = simulated_rows(rows, work, runs)
+        rows = simulated_rows(rows, request.work, runs)
     if plot:
-        _draw(rows, work, found, Path(plot))
-    if output == "csv":
-        print_csv(report.header(rows), report.csv_rows(rows))
-    elif output == "table":
-        report.print_rows(rows)
-    else:
-        document = report.document(rows, found, PlanRequest.parse(0, **options).objective.value)
-        print_document(document, output)
+        if request.work is None:
+            from deepvm.reports.pictures import draw_sweep
+
+            draw_sweep(rows, Path(plot), catalog_name=found.name, eflops_unit=found.eflops_unit)
+        else:
+            from deepvm.reports.plans.sweep_pictures import draw_outlooks
+
+            draw_outlooks(rows, request.work, Path(plot), catalog_name=found.name)
+        note(f"drew {plot}")
+    print_as(
+        output,
+        lambda: report.print_rows(rows),
+        lambda: report.document(rows, found, request.objective.value),
+        lambda: (report.header(rows), report.csv_rows(rows)),
+    )
     if outside := report.outside(rows):
         note(
             f"in {outside} of {len(rows)} rows the expected time and cost are outside of the range of the closed form, "
@@ -79,20 +68,5 @@ def sweep(
     for name in dict.fromkeys(r.policy.value for r in rows):
         if not any(r.recommendation for r in rows if r.policy.value == name):
             note(f"nothing is feasible for policy {name} at any of these budgets; 'deepvm recommend' says why")
-    for line in source_lines(found, datetime.now(timezone.utc)):
+    for line in (*source_lines(found, datetime.now(timezone.utc)), *found.provenance.doubts):
         note(line)
-    for doubt in found.provenance.doubts:
-        note(doubt)
-
-
-def _draw(rows: Sequence[SweepRow], work: Work | None, catalog: Catalog, path: Path) -> None:
-    """Time and bill where there is a job, else Figure 7."""
-    if work is None:
-        from deepvm.reports.pictures import draw_sweep
-
-        draw_sweep(rows, path, catalog_name=catalog.name, eflops_unit=catalog.eflops_unit)
-    else:
-        from deepvm.reports.plans.sweep_pictures import draw_outlooks
-
-        draw_outlooks(rows, work, path, catalog_name=catalog.name)
-    note(f"drew {path}")

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from deepvm.cli.option_dataclass import option_name
 from deepvm.cli.output import note, say
-from deepvm.cli.profile.save import entry_from
-from deepvm.errors import DataError, DeepVMError, RequestError
+from deepvm.cli.parameters import opt, option_name
+from deepvm.cli.profile import measure as o
+from deepvm.cli.profile.measure import Models, Seconds, models_of, sizes_of
+from deepvm.core.units import parse_bytes
+from deepvm.errors import CatalogFormatError, DataError, DeepVMError, RequestError
+from deepvm.io.atomic_write import write_bytes
+from deepvm.io.safe_read import read_text
+from deepvm.io.times import format_time, parse_time
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
     from deepvm.profiling.hosts.host_list import Host
     from deepvm.profiling.hosts.launcher import Launcher
-    from deepvm.profiling.saturation.setup import Setup
-    from deepvm.profiling.scaling.measure_scaling import Task
 
 SETTINGS, SETTINGS_VERSION = "settings.json", "deepvm.profile/1"
 _START_S, _RUN_S = 180.0, 1800.0
@@ -26,82 +31,40 @@ _START_S, _RUN_S = 180.0, 1800.0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is measured, where and how.
+    """What is measured, where and how: the options of ``deepvm profile all``."""
 
-    Attributes:
-        hosts: those that train; none for this machine. launcher: how commands get there.
-        receiver: what all push to, "" for none. types: of the VMs that train, and of the receiver.
-        models: that are trained. batch, resolution, device: of a step.
-        sizes: numbers of VMs. repeats: runs of each size, and pushes of each number of senders.
-        windows: times that are taken. seconds: a window of eFLOPS lasts at least. warmup, steps: of scaling.
-        checkpoint_bytes: that are pushed. transport: what carries them.
-    """
+    hosts: Annotated[str, opt("Training VMs, comma-separated.", "NAMES")] = ""
+    hosts_file: Annotated[str, opt("Or a file: one host per line.", "FILE")] = ""
+    receiver: Annotated[str, opt("Memory node, to measure its saturation.", "HOST")] = ""
+    instance_type: Annotated[str, opt("Type of the training VMs; default: this machine's (EC2 Nitro).", "TYPE")] = ""
+    receiver_type: Annotated[str, opt("Type of the memory node.", "TYPE")] = ""
+    launcher: o.LauncherName = "ssh"
+    python: o.PythonThere = ""
+    workdir: o.Workdir = ""
+    model: Models = field(default_factory=lambda: ["resnet50"])
+    batch: Annotated[int, opt("Images per step and GPU.", "N")] = 128
+    resolution: o.Resolution = 32
+    device: o.Device = "auto"
+    sizes: o.Sizes = ""
+    repeats: Annotated[int, opt("Runs of each size, and pushes for each number of senders.", "N")] = 3
+    windows: Annotated[int, opt("Timed windows, of eFLOPS and of each scaling run.", "N")] = 5
+    seconds: Seconds = 2.0
+    warmup: o.WarmUp = 10
+    steps: o.Steps = 20
+    checkpoint_size: o.CheckpointSize = "300MB"
+    transport: o.Transport = "tcp"
 
-    hosts: tuple[Host, ...]
-    launcher: Launcher
-    receiver: str
-    types: tuple[str, str]
-    models: tuple[str, ...]
-    batch: int
-    resolution: int
-    device: str
-    sizes: tuple[int, ...]
-    repeats: int
-    windows: int
-    seconds: float
-    warmup: int
-    steps: int
-    checkpoint_bytes: int
-    transport: Literal["tcp", "mpi"]
+    @cached_property
+    def where(self) -> tuple[Host, ...]:
+        """The training VMs; none for this machine."""
+        return o.hosts_of("hosts", self.hosts, self.hosts_file) if self.hosts or self.hosts_file else ()
 
-    def eflops(self, model: str) -> dict[str, Any]:
-        """Arguments of :func:`~deepvm.profiling.eflops.measure_eflops.measure_eflops`; refuses impossible numbers."""
-        from deepvm.profiling.eflops.measure_eflops import check_numbers
+    @cached_property
+    def there(self) -> Launcher:
+        """How commands get to hosts."""
+        from deepvm.profiling.hosts.launcher import Launcher
 
-        check_numbers(self.batch, self.resolution, self.windows, self.seconds)
-        return {
-            "model": model,
-            "batch": self.batch,
-            "resolution": self.resolution,
-            "device": self.device,
-            "windows": self.windows,
-            "seconds": self.seconds,
-        }
-
-    def task(self, model: str) -> Task:
-        """What to train on all hosts; refuses sizes that there are not."""
-        from deepvm.profiling.scaling.measure_scaling import Task
-
-        task = Task(
-            model,
-            self.batch,
-            self.resolution,
-            self.device,
-            self.sizes,
-            self.repeats,
-            self.warmup,
-            self.windows,
-            self.steps,
-        )
-        task.sizes_for(len(self.hosts))
-        return task
-
-    def setup(self) -> Setup:
-        """What to push; refuses what cannot be."""
-        from deepvm.profiling.hosts.host_list import parse_hosts
-        from deepvm.profiling.saturation.setup import Setup
-
-        (receiver,) = parse_hosts(self.receiver, "receiver")
-        return Setup(
-            receiver=receiver,
-            senders=self.hosts,
-            launcher=self.launcher,
-            transport=self.transport,
-            checkpoint_bytes=self.checkpoint_bytes,
-            repeats=self.repeats,
-            sender_type=self.types[0],
-            receiver_type=self.types[1],
-        )
+        return Launcher.parse(self.launcher, self.python, self.workdir)
 
 
 @dataclass(frozen=True)
@@ -109,9 +72,8 @@ class Part:
     """One document.
 
     Attributes:
-        title: names it, and its file. settings: that must be the same for a file to count. hosts: where.
-        work: measures it.
-        whole: whether a document that is there is all of it.
+        title: names it, and its file. settings: a file that was measured with others does not count. hosts: where.
+        work: measures it. whole: whether a document has all of it.
     """
 
     title: str
@@ -125,11 +87,7 @@ class Folder:
     """Where documents are kept, with a record of the settings that each was measured with."""
 
     def __init__(self, path: Path) -> None:
-        """Read the record.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """Read the record. Raises DataError."""
         self.path = path
         record = path / SETTINGS
         found = _read(record) if record.exists() else {"schema_version": SETTINGS_VERSION, "parts": {}}
@@ -143,11 +101,7 @@ class Folder:
         return self.path / f"{title}.json"
 
     def check(self, part: Part) -> None:
-        """Refuse a document measured with other settings; note when hosts were replaced.
-
-        Raises:
-            RequestError: says what differs.
-        """
+        """Refuse a document measured with other settings, naming them; note when hosts were replaced."""
         file = self.file(part.title)
         if not file.exists():
             return
@@ -157,11 +111,10 @@ class Folder:
         except (TypeError, KeyError, ValueError):
             why = f"nothing says how {file} was measured; remove it to measure anew"
             raise RequestError("out", str(self.path), why) from None
-        now = dict(part.settings)
         other = [
-            f"{key} {was.get(key)!r} there, {now.get(key)!r} here"
-            for key in sorted(was.keys() | now.keys())
-            if was.get(key) != now.get(key)
+            f"{key} {was.get(key)!r} there, {part.settings.get(key)!r} here"
+            for key in sorted(was.keys() | part.settings.keys())
+            if was.get(key) != part.settings.get(key)
         ]
         if other:
             why = f"a folder that was measured in the same way, or a new one ({file.name}: {'; '.join(other)})"
@@ -171,8 +124,6 @@ class Folder:
 
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
         """A document that is whole, and when it was measured."""
-        from deepvm.io.times import parse_time
-
         file = self.file(part.title)
         if not file.exists() or not part.whole(document := _read(file)):
             return None
@@ -181,47 +132,30 @@ class Folder:
         except (KeyError, TypeError, ValueError, AttributeError):  # it was ended before it could say so
             return document, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
 
-    def begin(self, part: Part) -> None:
-        """Record the settings before measuring."""
-        self._note(part, None)
+    def record(self, part: Part, moment: datetime | None = None) -> None:
+        """Record the settings before measuring, and the moment after it."""
+        facts = {"settings": dict(part.settings), "hosts": list(part.hosts)}
+        self._parts[part.title] = facts | {"measured_at": moment and format_time(moment)}
+        _write(self.path / SETTINGS, {"schema_version": SETTINGS_VERSION, "parts": self._parts})
 
     def finish(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
         """Keep a document, unless it has been growing here."""
-        from deepvm.io.times import format_time
-
         if not self.file(part.title).exists():
             _write(self.file(part.title), document)
-        self._note(part, format_time(moment.replace(microsecond=0)))
-
-    def _note(self, part: Part, moment: str | None) -> None:
-        self._parts[part.title] = {
-            "settings": dict(part.settings),
-            "hosts": list(part.hosts),
-            "measured_at": moment,
-        }
-        _write(self.path / SETTINGS, {"schema_version": SETTINGS_VERSION, "parts": self._parts})
+        self.record(part, moment)
 
 
 class Campaign:
-    """All parts.
-
-    Attributes:
-        entries: what was measured. failed: why parts are missing.
-    """
+    """All parts: ``entries`` were measured, ``failed`` says why others are missing."""
 
     def __init__(self, options: Options, folder: Path | None) -> None:
-        """Check the options before minutes of measuring.
-
-        Raises:
-            RequestError: an option cannot be used, or the folder was measured with others. DataError: it cannot be
-                read.
-        """
+        """Check the options and the folder before minutes of measuring. Raises RequestError, DataError."""
         self.entries: list[Entry] = []
         self.failed: list[str] = []
         self._options = options
         self._folder = Folder(folder) if folder is not None else None
         self._parts = list(self._all())
-        if self._folder is not None:
+        if self._folder:
             for part in self._parts:
                 self._folder.check(part)
 
@@ -231,120 +165,126 @@ class Campaign:
         return tuple(part.title for part in self._parts)
 
     def measure(self) -> None:
-        """Measure what can be; the rest is in ``failed``.
-
-        Raises:
-            DataError: nothing can be written into the folder, so that nothing could be kept.
-        """
+        """Measure what can be; the rest is in ``failed``. Raises DataError: the folder cannot be written."""
         for part in self._parts:
-            kept = None
-            if self._folder is not None:
-                kept = self._folder.kept(part)
-                if kept is None:
-                    self._folder.begin(part)
+            kept = self._folder.kept(part) if self._folder else None
+            if self._folder and kept is None:
+                self._folder.record(part)
             try:
                 self._measure(part, kept)
             except DeepVMError as error:
-                self.failed.append(f"{part.title} is missing: {_reason(error)}")
-                say(f"{part.title} failed: {_reason(error)}")
-        if len(self._options.hosts) < 2:
+                why = str(error)
+                if isinstance(error, RequestError):
+                    why = error.about(f"--{option_name(error.option)}")
+                self.failed.append(f"{part.title} is missing: {why}")
+                say(f"{part.title} failed: {why}")
+        if len(self._options.where) < 2:
             say("no speed-up and no saturation: they need two hosts or more (--hosts, --hosts-file)")
         elif not self._options.receiver:
             say("no saturation: it needs a host that all push to (--receiver)")
 
     def _measure(self, part: Part, kept: tuple[Mapping[str, Any], datetime] | None) -> None:
+        from deepvm.cli.profile.save import entry_from
+
+        file = str(self._folder.file(part.title)) if self._folder else part.title
         if kept is not None:
-            assert self._folder is not None
-            say(f"{part.title}: measured before, see {self._folder.file(part.title)}; remove it to measure anew")
+            say(f"{part.title}: measured before, see {file}; remove it to measure anew")
             document, moment = kept
         else:
             say(f"{part.title}:")
             document, moment = part.work(), datetime.now(timezone.utc)
-        file = str(self._folder.file(part.title)) if self._folder is not None else part.title
-        self.entries.append(entry_from(document, instance_type=self._options.types[0], measured_at=moment, name=file))
-        if kept is None and self._folder is not None:
+        kind = self._options.instance_type
+        self.entries.append(entry_from(document, instance_type=kind, measured_at=moment, name=file))
+        if kept is None and self._folder:
             try:
                 self._folder.finish(part, document, moment)
             except DataError as error:
                 self.failed.append(f"{part.title} is measured, but not kept: {error}")
 
-    def _all(self) -> list[Part]:
-        o = self._options
-        about = {"instance_type": o.types[0], "local": o.launcher.local}
-        names = tuple(host.name for host in o.hosts)
-        found = []
-        for model in o.models:
-            settings = o.eflops(model)
-            work = lambda settings=settings: self._eflops(settings)  # noqa: E731
-            found.append(Part(f"eflops-{model}", settings | about, names[:1], work))
-        if len(o.hosts) < 2:
-            return found
-        for model in o.models:
-            task = o.task(model)
-            plan = {"sizes": list(task.sizes_for(len(o.hosts))), "repeats": o.repeats}
-            shared = {name: getattr(task, name) for name in _OF_SCALING}
-            whole = lambda document, plan=plan: _finished(document, plan)  # noqa: E731
-            work = lambda task=task: self._scaling(task)  # noqa: E731
-            found.append(Part(f"scaling-{model}", shared | plan | about, names, work, whole))
-        if o.receiver:
-            setup = o.setup()
-            pushed = {name: getattr(setup, name) for name in _OF_SATURATION} | {"senders": len(o.hosts)}
-            work = lambda setup=setup: self._saturation(setup)  # noqa: E731
-            found.append(Part("saturation", pushed | {"local": o.launcher.local}, (o.receiver, *names), work))
-        return found
+    def _all(self) -> Iterator[Part]:
+        options = self._options
+        models, several = models_of(options.model), len(options.where) > 1
+        if options.receiver and not several:
+            allowed = "two hosts or more that push to it, with --hosts or --hosts-file"
+            raise RequestError("receiver", options.receiver, allowed)
+        if options.receiver and not options.receiver_type:
+            raise RequestError("receiver_type", "", "what the provider calls the receiver, such as c4.xlarge")
+        yield from map(self._eflops, models)
+        if several:
+            yield from map(self._scaling, models)
+        if options.receiver:
+            yield self._saturation()
 
-    def _eflops(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._options.hosts:
-            from deepvm.profiling.eflops.measure_eflops import measure_eflops_on
+    def _eflops(self, model: str) -> Part:
+        from deepvm.profiling.eflops.measure_eflops import check_numbers, measure_eflops, measure_eflops_on
 
-            return measure_eflops_on(self._options.hosts[0], self._options.launcher, settings, say=say)
-        from deepvm.profiling.eflops.measure_eflops import measure_eflops
+        options = self._options
+        settings: dict[str, Any] = {"model": model}
+        settings |= self._chosen("batch", "resolution", "device", "windows", "seconds")
+        check_numbers(options.batch, options.resolution, options.windows, options.seconds)
 
-        return measure_eflops(**settings, say=say).document()
+        def work() -> Mapping[str, Any]:
+            if options.where:
+                return measure_eflops_on(options.where[0], options.there, settings, say=say)
+            return measure_eflops(**settings, say=say).document()
 
-    def _scaling(self, task: Task) -> Mapping[str, Any]:
-        from deepvm.profiling.scaling.measure_scaling import measure_scaling
+        return Part(f"eflops-{model}", settings | self._about, self._names[:1], work)
+
+    def _scaling(self, model: str) -> Part:
+        from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
         from deepvm.profiling.scaling.scaling_coordinator import Limits
 
-        title, o = f"scaling-{task.model}", self._options
-        file = self._folder.file(title) if self._folder is not None else None
-        curve = measure_scaling(task, o.hosts, o.launcher, limits=Limits(_START_S, _RUN_S), out=file, say=say)
-        if curve.missing:
-            self.failed.append(f"{title}: no time for n = {', '.join(map(str, curve.missing))}")
-        if curve.unwritten:
-            self.failed.append(f"{title}: {curve.unwritten}")
-        return curve.document()
+        options, title = self._options, f"scaling-{model}"
+        chosen = self._chosen("batch", "resolution", "device", "warmup", "windows", "steps", "repeats")
+        task = Task(model, sizes=sizes_of(options.sizes), **chosen)
+        sizes, repeats = task.sizes_for(len(options.where)), range(1, options.repeats + 1)
 
-    def _saturation(self, setup: Setup) -> Mapping[str, Any]:
+        def work() -> Mapping[str, Any]:
+            file, limits = self._folder.file(title) if self._folder else None, Limits(_START_S, _RUN_S)
+            curve = measure_scaling(task, options.where, options.there, limits=limits, out=file, say=say)
+            if curve.missing:
+                self.failed.append(f"{title}: no time for n = {', '.join(map(str, curve.missing))}")
+            if curve.unwritten:
+                self.failed.append(f"{title}: {curve.unwritten}")
+            return curve.document()
+
+        def whole(document: Mapping[str, Any]) -> bool:
+            try:
+                done = {(r["n"], r["repeat"]) for r in document["runs"] if r["failed"] is None}
+                said = document["fit"] is not None or bool(document["warnings"])
+            except (KeyError, TypeError):
+                return False  # scaling says what is wrong with it
+            return said and done >= {(n, r) for n in sizes for r in repeats}
+
+        return Part(title, chosen | {"sizes": list(sizes)} | self._about, self._names, work, whole)
+
+    def _saturation(self) -> Part:
+        from deepvm.profiling.hosts.host_list import parse_hosts
         from deepvm.profiling.saturation.measure_saturation import measure
+        from deepvm.profiling.saturation.setup import Setup
 
-        return measure(setup, say).document()
+        options = self._options
+        (receiver,) = parse_hosts(options.receiver, "receiver")
+        settings = self._chosen("transport", "repeats", "receiver_type")
+        settings |= {"checkpoint_bytes": parse_bytes(options.checkpoint_size), "sender_type": options.instance_type}
+        setup = Setup(receiver=receiver, senders=options.where, launcher=options.there, **settings)
+        settings |= {"senders": len(options.where), "local": options.there.local}
+        hosts = (options.receiver, *self._names)
+        return Part("saturation", settings, hosts, lambda: measure(setup, say).document())
 
+    def _chosen(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self._options, name) for name in names}
 
-_OF_SCALING = ("batch", "resolution", "device", "warmup", "windows", "steps")
-_OF_SATURATION = ("transport", "checkpoint_bytes", "repeats", "sender_type", "receiver_type")
+    @property
+    def _about(self) -> dict[str, Any]:
+        return {"instance_type": self._options.instance_type, "local": self._options.there.local}
 
-
-def _finished(document: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-    """Whether a curve has all its runs, and what is said when they are over."""
-    try:
-        done = {(r["n"], r["repeat"]) for r in document["runs"] if r["failed"] is None}
-        said = document["fit"] is not None or bool(document["warnings"])
-    except (KeyError, TypeError):
-        return False  # scaling says what is wrong with it
-    return said and done >= {(n, r) for n in plan["sizes"] for r in range(1, plan["repeats"] + 1)}
-
-
-def _reason(error: DeepVMError) -> str:
-    return error.about(f"--{option_name(error.option)}") if isinstance(error, RequestError) else str(error)
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(host.name for host in self._options.where)
 
 
 def _read(file: Path) -> Mapping[str, Any]:
-    import json
-
-    from deepvm.errors import CatalogFormatError
-    from deepvm.io.safe_read import read_text
-
     try:
         found = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
@@ -357,7 +297,6 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> None:
-    from deepvm.io.atomic_write import write_bytes
     from deepvm.reports.documents import to_json
 
     write_bytes(file, to_json(dict(document)).encode())

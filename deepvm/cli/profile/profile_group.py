@@ -1,24 +1,121 @@
-"""``deepvm profile``: measure machines, and fit what was measured."""
+"""``deepvm profile``: measure machines one way or all ways, and fit what was measured."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from deepvm.cli.profile.all import everything
-from deepvm.cli.profile.eflops import eflops
-from deepvm.cli.profile.fit import fit
-from deepvm.cli.profile.saturation import saturation
-from deepvm.cli.profile.scaling import scaling
+from deepvm.cli.long_runs import cleaning_up, filling
+from deepvm.cli.output import TableJson, check_plot, note, print_as, say
+from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
+from deepvm.cli.profile.campaign import Campaign, Options
+from deepvm.cli.profile.measure import ForceSpread, Save, eflops, saturation, scaling
+from deepvm.errors import MeasurementError, RequestError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Measure eFLOPS, speed-up curves and network saturation on your own machines.",
-)
+if TYPE_CHECKING:
+    from deepvm.catalog.measured.entries import Entry
+
+app = group("Measure eFLOPS, speed-up curves and network saturation on your own machines.")
 
 # Lines of their own for the list of commands: the first sentences of the docstrings do not fit and would be cut.
-app.command("eflops", short_help="Measure what this machine does in training.")(eflops)
+app.command("eflops", short_help="Measure the training speed of this machine.")(eflops)
 app.command("scaling", short_help="Measure how much faster n VMs train than one.")(scaling)
 app.command("saturation", short_help="Measure how many VMs may push to one memory node.")(saturation)
-app.command("fit", short_help="Fit laws to measured speed-ups, with a band.")(fit)
-app.command("all", short_help="Measure all of it, into one file to bring home.")(everything)
+
+
+@app.command(short_help="Fit speed-up models to measurements, with a band.")
+def fit(
+    points: Annotated[str, arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'.")],
+    up_to: Annotated[int | None, opt("Largest n to extrapolate to; default: the largest measured.", "N")] = None,
+    plot: Annotated[str, opt("Also draw points, fits and band, as .png or .svg.", "FILE")] = "",
+    output: TableJson = "table",
+) -> None:
+    """Fit speed-ups: logistic, Amdahl, USL and alpha-beta (ring), which is best, with a band and what to measure next.
+
+    An n may be measured several times; seconds are those of the same work on n VMs.
+
+    Example: deepvm profile fit points.csv --up-to 32 --plot fit.png
+    """
+    check_plot(plot)
+    from deepvm.profiling.fit.speedup_fit import fit_curve
+    from deepvm.profiling.fit.speedup_points import read_points
+    from deepvm.reports.profiling.fits import print_fit
+
+    found, name = fit_curve(read_points(points), up_to=up_to), Path(points).name
+    print_as(output, lambda: print_fit(found, name), found.document)
+    if plot:
+        from deepvm.reports.profiling.profile_pictures import draw_fit
+
+        draw_fit(found, Path(plot), name=name)
+
+
+@app.command("all", short_help="Measure all of it, into one file to bring home.")
+@takes_flags
+def everything(
+    options: Options,
+    out: Annotated[str, opt("Keeps each result; the same command resumes an interrupted one.", "DIR")] = "",
+    save: Save = False,
+    force_spread: ForceSpread = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Check the options and show what would be measured.")] = False,
+    output: TableJson = "table",
+) -> None:
+    """Measure eFLOPS on the first host, the speed-up of all hosts, and the saturation of the receiver.
+
+    Without hosts, only eFLOPS of this machine. JSON is one document for 'deepvm tables import' on another machine. A
+    failing part does not stop the others: exit code 1 when one is missing. When interrupted, prints what it has.
+
+    Example: deepvm profile all --hosts-file hosts --instance-type g4dn.xlarge --receiver 10.0.0.9 --receiver-type
+    c4.xlarge --out here --save
+    """
+    from deepvm.catalog.measured.tables import Tables
+    from deepvm.cli.profile.save import check_save
+    from deepvm.profiling.hosts.machine import describe
+    from deepvm.reports.profiling.measured import print_list
+
+    remote = bool(options.hosts or options.hosts_file)
+    kind = options.instance_type or ("" if remote else describe()["instance_type"])
+    if not kind:
+        raise RequestError("instance_type", "", "what the provider calls the machines, such as g4dn.xlarge")
+    options = replace(options, instance_type=kind)
+    if save:
+        check_save("eflops", instance_type=kind)
+    if dry_run:
+        there = Path(out) if out and Path(out).is_dir() else None
+        say(f"this would measure {', '.join(Campaign(options, there).titles)}")
+        return
+    folder = Path(out) if out else None
+    if folder:
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RequestError("out", out, f"a folder, or the name of a new one ({error.strerror or error})") from None
+    with cleaning_up(), filling(folder, "profile all"):
+        campaign = Campaign(options, folder)
+        try:
+            campaign.measure()
+        finally:  # whatever ends it, what was measured before is printed and saved
+            tables = Tables().merged(campaign.entries)
+            if campaign.entries or output == "json":
+                print_as(output, lambda: print_list(tables), tables.as_document)
+            unsaved = _save(campaign.entries, force_spread) if save else []
+    failed = [*campaign.failed, *unsaved]
+    for problem in failed:
+        note(problem)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _save(entries: list[Entry], force_spread: bool) -> list[str]:
+    """Save what can be; returns why the rest was not."""
+    from deepvm.cli.profile.save import put
+
+    for entry in (e for e in entries if e.local):
+        note(f"{entry.name} is not saved: processes of one machine say nothing about VMs")
+    try:
+        put([entry for entry in entries if not entry.local], force_spread=force_spread)
+    except MeasurementError as error:
+        return [str(error)]
+    return []

@@ -4,114 +4,87 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from deepvm.cli.output import TableJson, note, print_document, say
-from deepvm.cli.profile.save import ForceSpread
+from deepvm.cli.output import TableJson, note, print_as, say
+from deepvm.cli.parameters import arg, flag, group, opt
+from deepvm.cli.profile.measure import ForceSpread
 from deepvm.core.spelling import did_you_mean
+from deepvm.core.units import counted
+from deepvm.errors import CatalogFormatError, Problem, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-    from pathlib import Path
-
     from deepvm.catalog.measured.entries import Entry
-    from deepvm.catalog.measured.tables import Tables
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
-        help="An instance type, a kind, a name as 'list -o json' shows it, the beginning of one, or a glob.",
-    ),
-]
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List, show, compare, import and export what was measured on your own machines.",
-)
+app = group("List, show, compare, import and export what was measured on your own machines.")
 
 
-@app.command("list", short_help="List what was measured, and what recommend uses.")
+@app.command("list", short_help="List measurements, and what recommend uses.")
 def list_tables(
-    catalog: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Say of each whether it is used with this catalog.  [default: all that come with deepvm]",
-        ),
-    ] = "",
+    catalog: Annotated[str, opt("What is used with this catalog; default: any embedded one.", "NAME|FILE")] = "",
     output: TableJson = "table",
 ) -> None:
-    """List what was measured: kind, type, workload, day, whether recommend uses it, and the result."""
-    from deepvm.catalog.measured.location import CURRENT
-    from deepvm.catalog.measured.tables import load_tables, own_folder
+    """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
+    from deepvm.catalog.measured import tables as store
+    from deepvm.catalog.measured.apply import reasons
+    from deepvm.catalog.store import load_catalog
+    from deepvm.cli.profile.save import every_type
     from deepvm.reports.profiling import measured as report
 
-    tables = load_tables(own_folder())
-    why = _reasons(tables, catalog)
-    if output == "json":
-        print_document(report.list_document(tables, why))
-        return
-    report.print_list(tables, why)
-    if not tables:
-        note(f"nothing was measured yet ({own_folder() / CURRENT} is empty or not there); 'deepvm profile' measures")
+    tables = store.load_tables(store.own_folder())
+    why: dict[str, str] = {}
+    if tables:
+        why = reasons(tables, load_catalog(catalog, prices="snapshot") if catalog else every_type())
+    print_as(output, lambda: report.print_list(tables, why), lambda: report.list_document(tables, why))
+    if not tables and output == "table":
+        note(f"nothing was measured yet (no entries in {store.own_folder()}); 'deepvm profile' measures")
 
 
 @app.command(short_help="Show measurements with their raw figures.")
-def show(name: Name, output: TableJson = "table") -> None:
+def show(
+    name: Annotated[str, arg("NAME", "Instance type, kind, name as in 'list -o json', its beginning, or a glob.")],
+    output: TableJson = "table",
+) -> None:
     """Show measurements with their raw figures; json prints the documents whole."""
     from deepvm.reports.profiling import measured as report
 
     found = _called([name])
-    if output == "json":
-        print_document({"schema_version": "deepvm.tables/1", "entries": [e.as_document() for e in found]})
-    else:
+
+    def table() -> None:
         for entry in found:
             report.print_entry(entry)
+
+    print_as(output, table, lambda: {"schema_version": "deepvm.tables/1", "entries": [e.as_document() for e in found]})
 
 
 @app.command(short_help="Show what the last change did, or what yours change.")
 def diff(
-    catalog: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Show what the measurements change in this catalog, not what the last change did.",
-        ),
-    ] = "",
+    catalog: Annotated[str, opt("Show instead what the measurements change in this catalog.", "NAME|FILE")] = "",
     output: TableJson = "table",
 ) -> None:
     """Show what the last change did to the measured tables, or what they change in a catalog.
 
     Example: deepvm tables diff --catalog paper
     """
-    from deepvm.catalog.measured.tables import load_tables, own_folder, previous_tables
-    from deepvm.reports.profiling import measured as report
-
-    folder = own_folder()
-    tables = load_tables(folder)
-    if not catalog:
-        old = previous_tables(folder)
-        if output == "json":
-            print_document(report.diff_document(old, tables))
-        else:
-            report.print_diff(old, tables)
-        return
     from deepvm.catalog.diff import diff_catalogs
+    from deepvm.catalog.measured import tables as store
     from deepvm.catalog.store import load_catalog
     from deepvm.reports.prices import diffs
+    from deepvm.reports.profiling import measured as report
 
+    tables = store.load_tables(store.own_folder())
+    if not catalog:
+        old = store.previous_tables(store.own_folder())
+        print_as(output, lambda: report.print_diff(old, tables), lambda: report.diff_document(old, tables))
+        return
     published = load_catalog(catalog)
     own = tables.apply(published)
     found = diff_catalogs(published, own)
-    if output == "json":
-        print_document(diffs.document(found))
-    else:
-        diffs.print_report(found, catalog, f"{catalog} with your measurements")
+    changed = f"{catalog} with your measurements"
+    print_as(output, lambda: diffs.print_report(found, catalog, changed), lambda: diffs.document(found))
     for text in own.provenance.notes[len(published.provenance.notes) :]:
         note(text)
     for text in own.provenance.doubts[len(published.provenance.doubts) :]:
@@ -120,34 +93,21 @@ def diff(
 
 @app.command("import", short_help="Add measurements of a file to yours.")
 def import_tables(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="What 'tables export' or 'profile ... -o json' wrote, or a CSV with n,speedup or n,seconds.",
-        ),
-    ],
-    instance_type: Annotated[str, typer.Option(metavar="TYPE", help="The type that was measured.")] = "",
-    sender_type: Annotated[str, typer.Option(metavar="TYPE", help="For saturation: the type that sends.")] = "",
-    receiver_type: Annotated[str, typer.Option(metavar="TYPE", help="For saturation: the type that receives.")] = "",
-    kind: Annotated[str, typer.Option(metavar="scaling", help="For a CSV: what its columns are.")] = "",
-    workload: Annotated[str, typer.Option(metavar="NAME", help="For a CSV: what was trained, such as resnet50.")] = "",
-    measured_at: Annotated[
-        str, typer.Option(metavar="TIME", help="When, such as 2026-01-31; that of the file unless given.")
-    ] = "",
-    force_local: Annotated[
-        bool, typer.Option("--force-local", help="Also a run in which one machine stood for all VMs.")
-    ] = False,
+    file: Annotated[str, arg("FILE", "JSON of 'tables export' or 'profile', or a CSV: n,speedup or n,seconds.")],
+    instance_type: Annotated[str, opt("The type that was measured.", "TYPE")] = "",
+    sender_type: Annotated[str, opt("For saturation: the type that sends.", "TYPE")] = "",
+    receiver_type: Annotated[str, opt("For saturation: the type that receives.", "TYPE")] = "",
+    kind: Annotated[str, opt("For a CSV: what its columns are.", "scaling")] = "",
+    workload: Annotated[str, opt("For a CSV: what was trained, such as resnet50.", "NAME")] = "",
+    measured_at: Annotated[str, opt("When, such as 2026-01-31; default: the file's own time.", "TIME")] = "",
+    force_local: Annotated[bool, flag("--force-local", "Import even if one machine stood for all VMs.")] = False,
     force_spread: ForceSpread = False,
 ) -> None:
     """Add measurements to yours; of two of the same thing the later one stays.
 
     Example: deepvm tables import scaling.json --instance-type g4dn.xlarge
     """
-    from pathlib import Path
-
     from deepvm.cli.profile.save import put
-    from deepvm.errors import RequestError
 
     if kind not in ("", "scaling"):
         other = "; eFLOPS and saturation come as JSON, from 'deepvm profile ... -o json', which says so itself"
@@ -157,12 +117,13 @@ def import_tables(
         for option, value in (("kind", kind), ("instance_type", instance_type), ("workload", workload)):
             if not value:
                 raise RequestError(option, value, "with a CSV: --kind scaling --instance-type TYPE --workload NAME")
-        entries: Sequence[Entry] = [_of_csv(path, measured_at, instance_type, workload)]
+        entries = [_of_csv(path, measured_at, instance_type, workload)]
     else:
         for option, value in (("kind", kind), ("workload", workload)):
             if value:
                 raise RequestError(option, value, "nothing with JSON, which says so itself")
-        entries = _of_json(path, measured_at, instance_type, sender_type, receiver_type)
+        types = {"instance_type": instance_type, "sender_type": sender_type, "receiver_type": receiver_type}
+        entries = list(_of_json(path, measured_at, types))
     if not entries:
         say(f"{file} holds no measurement")
     put(entries, force_local=force_local, force_spread=force_spread)
@@ -170,15 +131,11 @@ def import_tables(
 
 @app.command(short_help="Write all measurements to one file.")
 def export(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write, or - for standard output.")],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it exists.")] = False,
+    file: Annotated[str, arg("FILE", "Output file, or - for stdout.")],
+    force: Annotated[bool, flag("--force", "Overwrite FILE if it exists.")] = False,
 ) -> None:
     """Write all measurements to one file, to bring home and import there."""
-    from pathlib import Path
-
     from deepvm.catalog.measured.tables import encode_tables, load_tables, own_folder
-    from deepvm.core.units import counted
-    from deepvm.errors import RequestError
     from deepvm.io.atomic_write import write_bytes
 
     tables = load_tables(own_folder())
@@ -194,17 +151,9 @@ def export(
 
 
 @app.command()
-def remove(
-    name: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...", help="Types, kinds, names as 'list -o json' shows them, beginnings or globs."
-        ),
-    ],
-) -> None:
+def remove(name: Annotated[list[str], arg("NAME...", "Names as for 'tables show'.")]) -> None:
     """Remove measurements; 'deepvm tables restore' brings them back."""
     from deepvm.catalog.measured.tables import own_folder, remove_entries
-    from deepvm.core.units import counted
 
     found = _called(name)
     change = remove_entries(own_folder(), (e.name for e in found))
@@ -217,7 +166,6 @@ def remove(
 def restore() -> None:
     """Undo the last change: swap the measured tables with what they were before it."""
     from deepvm.catalog.measured.tables import load_tables, own_folder, restore_previous
-    from deepvm.core.units import counted
 
     path = restore_previous(own_folder())
     kept = len(load_tables(path.parent))
@@ -226,60 +174,37 @@ def restore() -> None:
 
 def _called(names: Sequence[str]) -> tuple[Entry, ...]:
     from deepvm.catalog.measured.tables import load_tables, own_folder
-    from deepvm.errors import RequestError
 
     tables = load_tables(own_folder())
     found: dict[str, Entry] = {}
     for name in names:
         called = tables.called(name)
         if not called:
-            raise RequestError("NAME", name, _known(name, tables))
+            allowed = "a measurement: none, because nothing was measured yet"
+            if tables:
+                words = {w for e in tables for w in (e.name, e.instance_type, e.sender_type, e.receiver_type) if w}
+                meant = did_you_mean(name, sorted(words))
+                some = ", ".join([e.name for e in tables][:8])
+                allowed = f"a measurement, the beginning of its name or a glob: {some}{f'; {meant}' if meant else ''}"
+            raise RequestError("NAME", name, allowed)
         found |= {e.name: e for e in called}
     return tuple(found.values())
 
 
-def _known(name: str, tables: Tables) -> str:
-    if not tables:
-        return "a measurement: none, because nothing was measured yet"
-    words = {word for e in tables for word in (e.name, e.instance_type, e.sender_type, e.receiver_type) if word}
-    meant = did_you_mean(name, sorted(words))
-    some = ", ".join([e.name for e in tables][:8])
-    return f"a measurement, the beginning of its name or a glob: {some}{f'; {meant}' if meant else ''}"
-
-
-def _reasons(tables: Tables, catalog: str) -> dict[str, str]:
-    from deepvm.catalog.measured.apply import reasons
-    from deepvm.catalog.store import load_catalog
-    from deepvm.cli.profile.save import every_type
-
-    return reasons(tables, load_catalog(catalog, prices="snapshot") if catalog else every_type()) if tables else {}
-
-
-def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str, receiver_type: str) -> Sequence[Entry]:
+def _of_json(path: Path, measured_at: str, types: dict[str, str]) -> Sequence[Entry]:
     from deepvm.catalog.measured.entry_schema import EXPECTED, parse_document
     from deepvm.catalog.measured.tables import read_measured, read_tables
     from deepvm.cli.profile.save import entry_from
-    from deepvm.errors import CatalogFormatError, Problem, RequestError
 
     document = parse_document(read_measured(path), path)
     if not isinstance(document, dict):
         raise CatalogFormatError(path, [Problem("top level", f"a {type(document).__name__}", EXPECTED)])
-    if str(document.get("schema_version")).startswith("deepvm.tables/"):
-        given = {"instance_type": instance_type, "sender_type": sender_type, "receiver_type": receiver_type}
-        for option, value in {**given, "measured_at": measured_at}.items():
-            if value:
-                raise RequestError(option, value, "nothing with exported tables, which say so themselves")
-        return read_tables(path).entries
-    return [
-        entry_from(
-            document,
-            instance_type=instance_type,
-            sender_type=sender_type,
-            receiver_type=receiver_type,
-            measured_at=_moment(measured_at, path),
-            name=str(path),
-        )
-    ]
+    if not str(document.get("schema_version")).startswith("deepvm.tables/"):
+        return [entry_from(document, **types, measured_at=_moment(measured_at, path), name=str(path))]
+    for option, value in {**types, "measured_at": measured_at}.items():
+        if value:
+            raise RequestError(option, value, "nothing with exported tables, which say so themselves")
+    return read_tables(path).entries
 
 
 def _of_csv(path: Path, measured_at: str, instance_type: str, workload: str) -> Entry:
@@ -297,17 +222,13 @@ def _of_csv(path: Path, measured_at: str, instance_type: str, workload: str) -> 
         "points": [{"n": int(n), "seconds": None, "speedup": s} for n, s in read_medians(path)],
         "warnings": [],
     }
-    return entry_of(
-        "scaling", document, measured_at=_moment(measured_at, path), instance_type=instance_type, name=str(path)
-    )
+    moment = _moment(measured_at, path)
+    return entry_of("scaling", document, measured_at=moment, instance_type=instance_type, name=str(path))
 
 
 def _moment(text: str, path: Path) -> datetime:
     """When something was measured: as given, else when its file was written."""
-    from datetime import datetime, timezone
-
     from deepvm.catalog.measured.entries import FUTURE
-    from deepvm.errors import RequestError
     from deepvm.io.times import parse_time
 
     now = datetime.now(timezone.utc)

@@ -1,47 +1,117 @@
-"""``deepvm traces``: histories of spot machines, the laws of their lives, and what saves would have cost on them."""
+"""``deepvm traces``: recorded spot VMs, their lifetimes, and what saves and deadlines would have cost on them."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from deepvm.cli.long_runs import Progress
+from deepvm.cli.output import TableJsonCsv, check_plot, note, print_as, say
+from deepvm.cli.parameters import arg, flag, group, opt
+from deepvm.core.units import parse_hours, parse_seconds
+from deepvm.errors import DataError, RequestError
 
-from deepvm.cli.output import TableJsonCsv, check_plot, note, print_csv, print_document
-from deepvm.cli.simulate.traces_deadline import deadline
-from deepvm.errors import DataError
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Show histories of spot machines, fit laws to their lives, replay save policies on them.",
-)
-app.command("deadline", short_help="Replay jobs that must be done by a certain time.")(deadline)
+app = group("Show spot traces, fit lifetime distributions, replay save policies and deadlines on them.")
 
 Files = Annotated[
     list[str],
-    typer.Argument(
-        metavar="FILE...",
-        help='Traces, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}, or folders of such .json files.',
+    arg(
+        "FILE...",
+        'Traces, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}, or folders of such .json files.',
         show_default=False,
     ),
 ]
-Nodes = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Machines that a job needs at once.  [default: the largest count in each file]"),
-]
+Nodes = Annotated[int | None, opt("VMs that a job needs at once; default: the largest count in each file.", "N")]
 
 
-@app.command(short_help="Show how long the lives of each trace are.")
+@app.command(short_help="Replay jobs with a deadline.")
+def deadline(
+    files: Files,
+    work: Annotated[str, opt("Work on one VM in hours, or a time: 90min.", "HOURS")] = "48h",
+    slack: Annotated[str, opt("Deadlines: (1 + slack) x work.", "NUMBERS")] = "0.05,0.1,0.2,0.5,1",
+    policies: Annotated[str, opt("greedy, uniform-progress, on-demand.", "NAMES")] = "greedy,uniform-progress",
+    price_ratio: Annotated[float, opt("Spot price over on-demand price.", "NUMBER")] = 0.33,
+    restart: Annotated[str, opt("From the request for a VM until training continues.", "TIME")] = "300s",
+    save_every: Annotated[str, opt("Work between two saves; 0: continuous and free of cost.", "TIME")] = "0",
+    save: Annotated[str, opt("How long a save blocks training.", "TIME")] = "0",
+    backup: Annotated[str, opt("From the end of the save until the version is durable.", "TIME")] = "0",
+    nodes: Nodes = None,
+    starts: Annotated[int, opt("Job starts, spread over each trace.", "N")] = 50,
+    foresight: Annotated[
+        bool,
+        flag(
+            "--foresight",
+            "Also the least possible cost of any policy. Half a minute per start where the trace's gap and --restart "
+            "have a small common divisor, such as 32 s and 300 s: use fewer --starts.",
+        ),
+    ] = False,
+    plot: Annotated[str, opt("Also draw the costs, as .png or .svg.", "FILE")] = "",
+    output: TableJsonCsv = "table",
+) -> None:
+    """Replay jobs with a deadline: spot while it is available, on-demand in time where it is not.
+
+    greedy waits for spot until the last moment; uniform-progress buys on-demand whenever the job falls behind.
+
+    Example: deepvm traces deadline traces/ --work 48h --slack 0.05,0.1,0.2,0.5,1 --price-ratio 0.33 --restart 300
+    """
+    check_plot(plot)
+    from deepvm.reports.simulation import deadlines as report
+    from deepvm.simulator.sweeps import seconds
+    from deepvm.simulator.traces.deadline_replay import DeadlineJob, replay_traces
+    from deepvm.simulator.traces.trace import read_traces
+
+    job = DeadlineJob(
+        work_s=parse_hours(work, "work"),
+        restart_s=seconds(restart, "restart"),
+        save_every_s=seconds(save_every, "save_every"),
+        save_s=seconds(save, "save"),
+        backup_s=seconds(backup, "backup"),
+        price_ratio=price_ratio,
+    )
+    try:
+        slacks = sorted({float(part) for part in slack.split(",")})
+    except ValueError:
+        raise RequestError("slack", slack, "numbers from 0, separated by commas, such as 0.1,0.5") from None
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    with ExitStack() as stack:
+        shown: list[Progress] = []
+
+        def advance(count: int, total: int) -> None:
+            if not shown:  # the size of the bound is known when it begins
+                shown.append(stack.enter_context(Progress(total, "starts of the bound")))
+            shown[0].advance(count)
+
+        found = replay_traces(
+            read_traces(files, note),
+            job,
+            slacks,
+            names,
+            nodes=nodes,
+            starts=starts,
+            foresight=foresight,
+            note=note,
+            say=say,
+            progress=advance,
+        )
+    print_as(
+        output,
+        lambda: report.print_deadlines(found, job),
+        lambda: report.document(found, job),
+        lambda: (report.HEADER, report.rows_of(found)),
+    )
+    if plot:
+        report.draw_deadlines(found, job, Path(plot))
+
+
+@app.command(short_help="Show availability and lifetimes of each trace.")
 def show(
     files: Files,
     nodes: Nodes = None,
-    plot: Annotated[
-        str, typer.Option(metavar="FILE", help="Draw availability, survival and fits as well: a .png or .svg.")
-    ] = "",
+    plot: Annotated[str, opt("Also draw availability, survival and fits, as .png or .svg.", "FILE")] = "",
     output: TableJsonCsv = "table",
 ) -> None:
-    """Show how long each trace is, how often the machines were there, and how long they lived.
+    """Show how long each trace is, how often the VMs were there, and how long they lived.
 
     Example: deepvm traces show us-west-2a_v100_1.json --plot trace.png
     """
@@ -52,12 +122,9 @@ def show(
     traces = read_traces(files, note)
     check_nodes(nodes)
     rows = report.show_rows(traces, nodes)
-    if output == "json":
-        print_document(report.show_document(rows))
-    elif output == "csv":
-        print_csv(report.SHOW_HEADER, rows)
-    else:
-        report.print_show(rows)
+    print_as(
+        output, lambda: report.print_show(rows), lambda: report.show_document(rows), lambda: (report.SHOW_HEADER, rows)
+    )
     if plot:
         from deepvm.reports.simulation.trace_pictures import draw_traces
         from deepvm.simulator.traces.lifetime_fit import fit_lives
@@ -71,16 +138,16 @@ def show(
         draw_traces(traces, pools, fits, Path(plot))
 
 
-@app.command(short_help="Fit laws to all lives together.")
+@app.command(short_help="Fit distributions to all lifetimes together.")
 def fit(
     files: Files,
     nodes: Nodes = None,
-    each: Annotated[bool, typer.Option("--each", help="Also fit each trace by itself.")] = False,
+    each: Annotated[bool, flag("--each", "Also fit each trace by itself.")] = False,
     output: TableJsonCsv = "table",
 ) -> None:
-    """Fit exponential, Weibull, Lomax and lognormal lives to all traces together, and say which describes them best.
+    """Fit exponential, Weibull, Lomax and lognormal lifetimes to all traces together, and show which fits best.
 
-    Lives are known up to half a gap, and the last of a trace only up to its end; the likelihood takes that in.
+    A lifetime is known up to half a gap, and the last of a trace is censored; the likelihood accounts for both.
 
     Example: deepvm traces fit traces/ --each
     """
@@ -92,12 +159,13 @@ def fit(
     pools = pools_of(traces, nodes=nodes, say=note)
     fits = fit_lives(pools)
     own = [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools] if each else []
-    if output == "json":
-        print_document(report.fit_document(pools, fits, own))
-    elif output == "csv":
-        print_csv(report.FIT_HEADER, report.fit_rows(pools, fits, own))
-    else:
-        report.print_fit(pools, fits, own, alone=all((nodes or trace.nodes) == 1 for trace in traces))
+    alone = all((nodes or trace.nodes) == 1 for trace in traces)
+    print_as(
+        output,
+        lambda: report.print_fit(pools, fits, own, alone=alone),
+        lambda: report.fit_document(pools, fits, own),
+        lambda: (report.FIT_HEADER, report.fit_rows(pools, fits, own)),
+    )
 
 
 @app.command(short_help="Replay save policies: what saves and losses cost.")
@@ -106,27 +174,21 @@ def replay(
     nodes: Nodes = None,
     policies: Annotated[
         str,
-        typer.Option(
-            metavar="NAMES",
-            help="Separated by commas: thesis, hazard, adaptive, young, daly, exact, auto, none, static:STEPS, "
-            "every:TIME; best-fixed: the best interval of each trace in hindsight; emergency: a save at each "
-            "preemption, and no other.",
+        opt(
+            "Save policies, comma-separated: thesis, hazard, adaptive, young, daly, exact, auto, none, static:STEPS, "
+            "every:TIME; best-fixed: the best interval in hindsight; emergency: only a save at each preemption.",
+            "NAMES",
         ),
     ] = "thesis,best-fixed,hazard,emergency",
-    save: Annotated[
-        str, typer.Option(metavar="TIMES", help="How long training stands still for a save, s; more with commas.")
-    ] = "2.55,19.5,120",
-    step: Annotated[str, typer.Option(metavar="TIME", help="One training step.")] = "4.6s",
-    mttp: Annotated[
-        str, typer.Option(metavar="TIME", help="Mean time to preemption before a trace has shown its own.")
-    ] = "3h",
+    save: Annotated[str, opt("How long a save blocks training, s; comma-separated.", "TIMES")] = "2.55,19.5,120",
+    step: Annotated[str, opt("One training step.", "TIME")] = "4.6s",
+    mttp: Annotated[str, opt("Mean time to preemption before a trace has shown its own.", "TIME")] = "3h",
     output: TableJsonCsv = "table",
 ) -> None:
     """Replay save policies: what saves and lost work would have cost, each policy knowing only the past of the trace.
 
     Example: deepvm traces replay traces/ --policies thesis,hazard --save 2.55,19.5,120
     """
-    from deepvm.core.units import parse_seconds
     from deepvm.reports.simulation import traces as report
     from deepvm.simulator.traces.replay import replay_all
     from deepvm.simulator.traces.trace import lives_of
@@ -134,17 +196,12 @@ def replay(
     names = tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
     pools = lives_of(files, nodes=nodes, say=note)
     step_s, mttp_s = parse_seconds(step, "step", bare=True), parse_seconds(mttp, "mttp", bare=True)
-    found = replay_all(pools, names, _seconds(save), step_s=step_s, mttp_s=mttp_s)
-    if output == "json":
-        print_document(report.replay_document(pools, found, step_s=step_s, mttp_s=mttp_s))
-    elif output == "csv":
-        print_csv(report.REPLAY_HEADER, report.replay_rows(pools, found))
-    else:
-        report.print_replay(pools, found)
-
-
-def _seconds(text: str) -> tuple[float, ...]:
-    from deepvm.core.units import parse_seconds
-
     allowed = "times above 0 s, separated by commas, such as 2.55,19.5"
-    return tuple(dict.fromkeys(parse_seconds(part, "save", bare=True, allowed=allowed) for part in text.split(",")))
+    saves = dict.fromkeys(parse_seconds(part, "save", bare=True, allowed=allowed) for part in save.split(","))
+    found = replay_all(pools, names, tuple(saves), step_s=step_s, mttp_s=mttp_s)
+    print_as(
+        output,
+        lambda: report.print_replay(pools, found),
+        lambda: report.replay_document(pools, found, step_s=step_s, mttp_s=mttp_s),
+        lambda: (report.REPLAY_HEADER, report.replay_rows(pools, found)),
+    )

@@ -19,7 +19,7 @@ from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.errors import MissingDataError, RequestError
-from deepvm.io.package_data import data_folder
+from deepvm.io.user_dirs import data_folder
 from deepvm.planner.recommend import recommend
 
 SHARED = ROOT.parent / "shared" / "data" / "aws" / "curated_us-east-1.csv"

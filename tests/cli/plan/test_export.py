@@ -16,7 +16,7 @@ from support.plans import document, text
 from typer.testing import CliRunner
 
 from deepvm.catalog.store import format_catalog, load_catalog
-from deepvm.cli.catalog.diff import diff
+from deepvm.cli.catalog.group import diff
 from deepvm.cli.plan.export import export
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, RequestError
 
@@ -332,7 +332,7 @@ def test_diff_exit_codes(tmp_path: Path) -> None:
 
 def test_importing_the_commands_loads_nothing_heavy() -> None:
     code = (
-        "import sys, deepvm.cli.plan.export, deepvm.cli.catalog.diff;"
+        "import sys, deepvm.cli.plan.export, deepvm.cli.catalog.group;"
         "print([m for m in ('numpy', 'pydantic.main', 'deepvm.core.cluster.instances', 'yaml') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,12 +19,11 @@ from support.places import GOLDEN_FOLDER
 
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.store import load_catalog
-from deepvm.cli import lazy_group
-from deepvm.cli.option_dataclass import option_name, takes_flags
-from deepvm.cli.plan import options
+from deepvm.cli import app as commands
+from deepvm.cli.parameters import option_name, takes_flags
 from deepvm.cli.plan.options import PlanFlags, RankFlags, SweepFlags
 from deepvm.errors import RequestError
-from deepvm.planner.request import CpuArchitecture, Generation, PlanOptions, PlanRequest
+from deepvm.planner.request import PlanOptions, PlanRequest
 
 GOLDEN = GOLDEN_FOLDER
 PLANNING = {"recommend": RankFlags, "explain": PlanFlags, "sweep": SweepFlags}
@@ -59,7 +58,7 @@ def test_help_is_what_it_was(name: str, run: Run, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("name", "record"), PLANNING.items())
 def test_every_field_is_an_option_with_its_name(name: str, record: type[PlanFlags]) -> None:
-    command = lazy_group.load(next(e for e in lazy_group.COMMANDS if e.name == name))
+    command = commands.load(next(e for e in commands.COMMANDS if e.name == name))
     offered = {p.name: p.opts for p in command.params if p.param_type_name == "option"}
     for field in dataclasses.fields(record):
         assert option_of(field.name) in offered[field.name]
@@ -119,17 +118,8 @@ def other_words(field: dataclasses.Field[Any]) -> list[str]:
     return [w for a in literals for w in get_args(a) if w != field.default]
 
 
-def test_choices_are_the_planners() -> None:
-    def offered(annotation: Any) -> set[str]:
-        kind = get_args(annotation)[0]
-        return {w for part in get_args(kind) for w in (get_args(part) or [part]) if isinstance(w, str)}
-
-    assert offered(options.CpuArch) == {c.value for c in CpuArchitecture}
-    assert offered(options.Generation) == {g.value for g in Generation}
-
-
 def test_names_of_arguments_and_options() -> None:
-    options = {o for e in lazy_group.COMMANDS if e.configured for p in lazy_group.load(e).params for o in p.opts}
+    options = {o for e in commands.COMMANDS if e.configured for p in commands.load(e).params for o in p.opts}
     known = {o.lstrip("-").replace("-", "_") for o in options}
     for argument in (*PlanOptions.__annotations__, "budget"):
         assert option_name(argument).replace("-", "_") in known
@@ -220,9 +210,9 @@ def test_a_function_without_a_record_of_options_is_refused() -> None:
 # --- the table of commands ---
 
 
-@pytest.mark.parametrize("entry", lazy_group.COMMANDS, ids=lambda e: e.name)
-def test_every_command_of_the_table_can_be_loaded(entry: lazy_group.Entry, run: Run) -> None:
-    assert lazy_group.load(entry).name == entry.name
+@pytest.mark.parametrize("entry", commands.COMMANDS, ids=lambda e: e.name)
+def test_every_command_of_the_table_can_be_loaded(entry: commands.Entry, run: Run) -> None:
+    assert commands.load(entry).name == entry.name
     code, out, _ = run(entry.name, "--help")
     assert code == 0
     assert out.startswith(f"Usage: deepvm {entry.name}")
@@ -233,8 +223,8 @@ def test_every_command_of_the_table_can_be_loaded(entry: lazy_group.Entry, run: 
 def test_help_lists_every_command_in_a_line_of_80(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = run("--help")[1].splitlines()
-    shown = lines[lines.index("Commands:") + 1 :][: len(lazy_group.COMMANDS)]
-    assert [line.split(maxsplit=1) for line in shown] == [[e.name, e.help] for e in lazy_group.COMMANDS]
+    shown = lines[lines.index("Commands:") + 1 :][: len(commands.COMMANDS)]
+    assert [line.split(maxsplit=1) for line in shown] == [[e.name, e.help] for e in commands.COMMANDS]
 
 
 def test_a_command_that_is_typed_wrongly(run: Run) -> None:
@@ -250,9 +240,9 @@ def test_help_and_one_command_load_nothing_of_the_others() -> None:
         found = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
         return {m.rpartition(".")[2] for m in found.stdout.splitlines()[-1].split()}
 
-    assert loaded("--help") == {"main", "interrupts", "app", "lazy_group"}
+    assert loaded("--help") == {"main", "interrupts", "app"}
     catalog = loaded("catalog", "list")
-    assert "group" in catalog and not catalog & {"recommend", "sweep", "config", "doctor"}
+    assert "group" in catalog and not catalog & {"recommend", "sweep", "config"}
     assert "sweep" in (found := loaded("sweep", "--help")) and "recommend" not in found
 
 

@@ -10,6 +10,7 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,7 +20,7 @@ from support.command import Run
 from support.places import GOLDEN_FOLDER
 
 from deepvm.cli.plan import options
-from deepvm.planner.request import Objective, PolicyName, SolverName, SpeedupKind
+from deepvm.planner.request import CpuArchitecture, Generation, Objective, PolicyName, SolverName, SpeedupKind
 
 GOLDEN = GOLDEN_FOLDER
 COMMAND = [sys.executable, "-m", "deepvm.cli.main"]
@@ -260,15 +261,17 @@ def test_a_picture_that_cannot_be_written(tmp_path: Path, run: Run) -> None:
 def test_options_offer_what_the_planner_has() -> None:
     """The lists are typed twice so that --help loads nothing; they must not drift apart."""
 
-    def offered(annotation: Any) -> set[str]:
-        literal = get_args(annotation)[0]
-        words = get_args(literal)
+    def offered(name: str) -> set[str]:
+        (annotation,) = (f.type for f in fields(options.RankFlags) if f.name == name)
+        words = get_args(get_args(annotation)[0])
         return {w for part in words for w in (get_args(part) or [part]) if isinstance(w, str)}
 
-    assert offered(options.ObjectiveName) == {o.value for o in Objective}
-    assert offered(options.Policy) == {p.value for p in PolicyName}
-    assert offered(options.Speedup) == {s.value for s in SpeedupKind}
-    assert offered(options.Solver) == {s.value for s in SolverName}
+    assert offered("objective") == {o.value for o in Objective}
+    assert offered("policy") == {p.value for p in PolicyName}
+    assert offered("speedup") == {s.value for s in SpeedupKind}
+    assert offered("solver") == {s.value for s in SolverName}
+    assert offered("cpu_arch") == {c.value for c in CpuArchitecture}
+    assert offered("generation") == {g.value for g in Generation}
 
 
 def test_the_default_catalog_is_the_stores() -> None:

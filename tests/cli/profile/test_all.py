@@ -18,10 +18,8 @@ from support.processes import marked, until
 from support.profiling.measurements import eflops_document, saturation_document, scaling_document  # noqa: E402
 from support.profiling.namespaces import namespaces, why_not  # noqa: E402
 
-from deepvm.cli.lock import alone_in  # noqa: E402
+from deepvm.cli.long_runs import filling  # noqa: E402
 from deepvm.cli.profile.campaign import Campaign, Folder, Options  # noqa: E402
-from deepvm.profiling.hosts.host_list import Host  # noqa: E402
-from deepvm.profiling.hosts.launcher import Launcher  # noqa: E402
 
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOSTS = tuple(f"h{i}" for i in range(1, 9))
@@ -53,28 +51,17 @@ def documents() -> dict[str, dict[str, Any]]:
 def keep(*titles: str) -> None:
     """Make the folder ``here`` as a run with WORDS leaves it that has measured these parts."""
     options = Options(
-        hosts=tuple(map(Host, HOSTS)),
-        launcher=Launcher.parse("false {host}"),
+        hosts=",".join(HOSTS),
+        launcher="false {host}",
         receiver="mem",
-        types=("g4dn.xlarge", "c5.xlarge"),
-        models=("resnet50",),
-        batch=128,
-        resolution=32,
-        device="auto",
-        sizes=(),
-        repeats=3,
-        windows=5,
-        seconds=2.0,
-        warmup=10,
-        steps=20,
-        checkpoint_bytes=300_000_000,
-        transport="tcp",
+        instance_type="g4dn.xlarge",
+        receiver_type="c5.xlarge",
     )
     Path("here").mkdir()
     folder = Folder(Path("here"))
     for part in Campaign(options, None)._parts:
         if part.title in titles:
-            folder.begin(part)
+            folder.record(part)
             folder.finish(part, documents()[part.title], MOMENT)
 
 
@@ -137,7 +124,7 @@ def test_other_hosts_are_said_and_a_file_without_a_record_is_refused(run: Run) -
 
 def test_two_at_once_do_not_share_a_folder(run: Run) -> None:
     keep(*documents())
-    with alone_in(Path("here")):
+    with filling(Path("here"), "profile all"):
         code, out, err = run("profile", "all", *WORDS)
         assert (code, out) == (2, "") and "--out: 'here'" in err and "no other 'profile all'" in err
     assert run("profile", "all", *WORDS)[0] == 0

@@ -17,7 +17,7 @@ from support.processes import children, gone, until
 
 pytest.importorskip("torch")
 
-from deepvm.cli.profile.eflops import MODELS  # noqa: E402
+from deepvm.cli.profile.measure import MODELS  # noqa: E402
 from deepvm.reports.profiling.eflops import scaled  # noqa: E402
 
 SHORT = ["--batch", "2", "--windows", "3", "--seconds", "0.01", "--device", "cpu"]
@@ -85,7 +85,7 @@ def test_images_that_are_not_there(one_core: None, run: Run, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_the_table_also_when_a_later_model_fails(run: Run, monkeypatch: pytest.MonkeyPatch, one_core: None) -> None:
     """The second model's name is known to the command only, so that its process refuses it."""
-    monkeypatch.setattr("deepvm.cli.profile.eflops.MODELS", ("resnet18", "unheard_of"))
+    monkeypatch.setattr("deepvm.cli.profile.measure.MODELS", ("resnet18", "unheard_of"))
     code, out, err = run("--model", "resnet18", "--model", "unheard_of", "--model", "resnet18", *SHORT)
     assert code == 2
     assert "--model: 'unheard_of' cannot be used; allowed: resnet18, resnet50" in err

@@ -13,8 +13,7 @@ import pytest
 from support.command import Run
 from support.places import TESTS
 
-from deepvm.cli.lock import alone_at
-from deepvm.cli.signal_handling import growing
+from deepvm.cli.long_runs import filling
 
 PROFILING = TESTS / "support" / "profiling"
 ONE_MACHINE = ["--launcher", "env HOST={host}", "--python", sys.executable]
@@ -100,10 +99,10 @@ def test_what_an_interrupted_command_keeps(
     error: type[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for place, said in ((tmp_path, f"{tmp_path} keeps what was measured"), (tmp_path / "no", ""), (None, "")):
-        with pytest.raises(error), growing(place):
+        with pytest.raises(error), filling(place, "profile all"):
             raise error
         assert capsys.readouterr().err.startswith(said)
-    with pytest.raises(ValueError, match="x"), growing(tmp_path):
+    with pytest.raises(ValueError, match="x"), filling(tmp_path, "profile all"):
         raise ValueError("x")
     assert capsys.readouterr().err == ""
 
@@ -123,13 +122,13 @@ def test_interrupted_it_says_that_the_same_command_goes_on(tmp_path: Path) -> No
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
         assert process.wait(60) == 130
-    assert f"{tmp_path / 'curve.json'} keeps what was measured; the same command goes on with the rest\n" in rest
+    assert f"{tmp_path / 'curve.json'} keeps what was measured; the same command continues with the rest\n" in rest
     assert rest.endswith("Error: interrupted\n")
 
 
 def test_two_curves_do_not_share_a_file(run: Run) -> None:
     words = ["profile", "scaling", "--hosts", "a", "--launcher", "false {host}", "--out", "curve.json"]
-    with alone_at(Path("curve.json")):
+    with filling(Path("curve.json"), "profile scaling"):
         code, out, err = run(*words)
         assert (code, out) == (2, "") and "--out: 'curve.json'" in err and "no other 'profile scaling'" in err
     assert list(Path().iterdir()) == []
@@ -139,7 +138,7 @@ def test_two_curves_do_not_share_a_file(run: Run) -> None:
 
 def test_a_lock_of_a_command_that_was_killed_is_no_lock(run: Run) -> None:
     Path(".curve.json.lock").touch()
-    with alone_at(Path("curve.json")):
+    with filling(Path("curve.json"), "profile scaling"):
         assert Path(".curve.json.lock").exists()
     assert list(Path().iterdir()) == []
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from support.processes import until
 
-from deepvm.cli.profile.saturation import saturation
-from deepvm.cli.profile.scaling import scaling
+from deepvm.cli.profile.measure import saturation, scaling
 
 COMMAND = [sys.executable, "-m", "deepvm.cli.main", "profile", "saturation"]
 LOCAL = ["--launcher", "local", "--receiver", "m", "--senders", "a,b,c", "--checkpoint-size", "2MB"]

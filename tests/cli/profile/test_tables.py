@@ -19,7 +19,7 @@ from support.published import FIGURE_5, SIZES
 
 import deepvm
 from deepvm.catalog.measured.tables import Tables, encode_tables, entry_of, load_tables, own_folder, save_entries
-from deepvm.cli.plan.open_catalogs import measured
+from deepvm.cli.plan.options import measured
 from deepvm.cli.profile.save import check_save, entry_from, put
 from deepvm.core.cluster.instances import Gpu
 from deepvm.errors import DataError, RequestError
@@ -474,7 +474,7 @@ def test_an_import_that_changes_nothing_advises_no_undo(run: Run, good: Good) ->
     assert run("tables", "import", "none.json")[::2] == (0, "none.json holds no measurement\n")
     own = eflops(machine={"instance_type": "p2.xlarge", "gpus": ["K80"]})
     err = run("tables", "import", written("e.json", own), "--instance-type", "g4dn.xlarge", *day)[2]
-    assert "measured on p2.xlarge by its own words, and saved as g4dn.xlarge" in err
+    assert "the document says that it was measured on p2.xlarge; saved as g4dn.xlarge" in err
 
 
 def test_what_is_saved_and_not_used_is_said_at_once(capsys: pytest.CaptureFixture[str], good: Good) -> None:

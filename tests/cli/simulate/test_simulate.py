@@ -22,7 +22,7 @@ from support.command import Run
 from support.places import GOLDEN_FOLDER
 from support.processes import descendants, gone, until
 
-from deepvm.cli import progress
+from deepvm.cli import long_runs
 
 GOLDEN = GOLDEN_FOLDER
 DEEPVM = [sys.executable, "-m", "deepvm.cli.main"]
@@ -313,8 +313,8 @@ def test_what_was_not_given_and_is_billed_is_named(files: Path, run: Run) -> Non
 
 
 def test_progress_is_shown_where_nothing_gets_done(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    monkeypatch.setattr(progress, "_LINE_S", 0.05)
-    with progress.Progress(20, "runs") as shown:
+    monkeypatch.setattr(long_runs, "_LINE_S", 0.05)
+    with long_runs.Progress(20, "runs") as shown:
         assert until(lambda: "none of 20 runs after 0 s" in capsys.readouterr().err, 5)
         shown.advance(10)
         assert until(lambda: "10 of 20 runs, about 0 s left" in capsys.readouterr().err, 5)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from deepvm.cli.main import main
-from deepvm.errors import CheckpointError, MissingExtraError, RequestError
+from deepvm.errors import CheckpointError, RequestError
 from deepvm.profiling.checkpoint import bench as run
 from deepvm.profiling.checkpoint import methods
 from deepvm.profiling.checkpoint.bench import Bench, run_bench
@@ -223,14 +223,13 @@ def test_the_command_refuses_a_picture_of_no_format_at_once(capsys: pytest.Captu
     assert "warm-up" not in capsys.readouterr().err
 
 
-def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deepvm.cli.checkpoint.bench import _run
-
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in [n for n in sys.modules if n.startswith("deepvm.profiling.checkpoint.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtraError, match=r"deepvm\[train\]"):
-        _run("resnet18", 1, [], Path("."), 1)
+    with pytest.raises(SystemExit) as end:
+        main(["ckpt", "bench"])
+    assert end.value.code == 2 and "this needs torch, which is not installed; install it" in capsys.readouterr().err
 
 
 def test_table_and_bars(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

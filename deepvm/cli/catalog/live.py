@@ -1,57 +1,51 @@
-"""``deepvm catalog refresh`` and ``deepvm catalog status``: fill the cache of live signals, and see what is in it."""
+"""``deepvm catalog refresh``, ``catalog status`` and ``doctor``: live prices, their cache, and what they need."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import TableJson, note, print_document, say
-from deepvm.cli.plan.options import MOST_DAYS
+from deepvm.cli.output import TableJson, note, print_as, say
+from deepvm.cli.parameters import flag, opt
+from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
+from deepvm.core.spelling import one_of
+from deepvm.errors import CloudError, DataError, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from deepvm.catalog.signals.cloud import Check
     from deepvm.catalog.signals.fetching import Outcome
-    from deepvm.errors import CloudError
 
 ALL = "all"
-
-Profile = Annotated[str, typer.Option("--profile", metavar="NAME", help="AWS profile; the usual one unless given.")]
+PATIENCE_S = 30  # for each request: every one is small, and somebody waits for the table
+_STATUS = {True: "ok", None: "warning", False: "failed"}
 
 
 def refresh(
-    region: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--region", "-r", metavar="NAME", help="What to fetch for, or all; may be repeated. Yours unless given."
-        ),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="SIGNAL", help="Only this one, such as spot; may be repeated."),
-    ] = None,
-    days: Annotated[
-        str, typer.Option("--days", metavar="N", help=f"Also past spot prices, of so many days, 1 to {MOST_DAYS}.")
-    ] = "",
-    profile: Profile = "",
-    offline: Annotated[bool, typer.Option("--offline", hidden=True)] = False,
+    region: Annotated[list[str] | None, opt("AWS region, or all; repeatable.", "NAME", "--region", "-r")] = None,
+    only: Annotated[list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")] = None,
+    days: Annotated[str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")] = "",
+    profile: AwsProfile = "",
+    offline: Annotated[bool, opt("", None, "--offline", hidden=True)] = False,
 ) -> None:
-    """Fetch prices, types and quotas from AWS now, however fresh the cache is, and keep them for the next commands.
+    """Fetch prices, types and quotas from AWS into the cache now, however fresh it is.
 
-    Leaves with exit code 0 when something came from AWS for every region, and 5 otherwise; with 4 when it could not be
-    kept. One signal that fails costs that signal only.
+    Exit code 0 when something came from AWS for every region, else 5; 4 when the cache could not be written. Signals
+    fail independently.
 
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """
-    from datetime import datetime, timezone
-    from functools import partial
-
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.signals.fetching import Wish, fetch
-    from deepvm.errors import DataError, RequestError
+    from deepvm.catalog.signals.signal import title
     from deepvm.reports.prices.signals import print_outcomes
 
     if offline:
@@ -63,8 +57,12 @@ def refresh(
     now = datetime.now(timezone.utc)
     wishes = [Wish(r, k, anew=True) for r in regions for k in kinds]
     providers = partial(CLOUD.providers, kinds, profile) if may_ask else CLOUD.public_providers
-    outcomes = fetch(wishes, providers, cache=cache, now=now, progress=say)
-    outcomes = tuple(_explained(o) for o in outcomes)
+    outcomes = tuple(
+        o
+        if o.signal is not None or o.error is not None
+        else replace(o, error=_no_credentials(f"{title(o.wish.kind)} of {o.wish.region}"))
+        for o in fetch(wishes, providers, cache=cache, now=now, progress=say)
+    )
     print_outcomes(outcomes, now)
     notes = cache.take_notes()
     for text in notes if cache.keeps else notes[1:]:
@@ -78,21 +76,14 @@ def refresh(
 
 
 def status(
-    region: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--region", "-r", metavar="NAME", help="Only this one; may be repeated. All that are kept unless given."
-        ),
-    ] = None,
-    profile: Profile = "",
+    region: Annotated[list[str] | None, opt("Only this region; repeatable.", "NAME", "--region", "-r")] = None,
+    profile: AwsProfile = "",
     output: TableJson = "table",
 ) -> None:
-    """Show what is kept of AWS's prices and types: how much, how old, whether it is fresh, and what renews it.
+    """Show the cache of AWS's prices and types: how much, how old, whether it is fresh, and what renews it.
 
-    Asks nobody and changes nothing.
+    Sends no requests and changes nothing.
     """
-    from datetime import datetime, timezone
-
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.market.live import KINDS
     from deepvm.reports.prices.signals import print_status, status_document, status_of
@@ -104,10 +95,9 @@ def status(
     regions = named or list(dict.fromkeys(e.region for e in entries))
     snapshots = {r: CLOUD.snapshot(r) for r in CLOUD.snapshot_regions() if not named or r in named}
     statuses = status_of(entries, regions, KINDS, snapshots)
+    print_as(output, lambda: print_status(statuses, now), lambda: status_document(statuses, cache, now))
     if output == "json":
-        print_document(status_document(statuses, cache, now))
         return
-    print_status(statuses, now)
     if cache.folder is None:
         note("there is no home folder to keep anything in; DEEPVM_CACHE_DIR names a place")
     elif not entries:
@@ -117,8 +107,6 @@ def status(
 def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
     from deepvm.catalog.market.live import KINDS
     from deepvm.catalog.signals.signal import HISTORY
-    from deepvm.core.spelling import one_of
-    from deepvm.errors import RequestError
 
     if days and not (re.fullmatch(r"[0-9]{1,3}", days, re.ASCII) and 1 <= int(days) <= MOST_DAYS):
         raise RequestError("days", days, f"a whole number from 1 to {MOST_DAYS}")
@@ -149,20 +137,7 @@ def _regions(named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ..
     return tuple(dict.fromkeys(found))
 
 
-def _explained(outcome: Outcome) -> Outcome:
-    """A signal that was not asked for lacks credentials."""
-    from dataclasses import replace
-
-    from deepvm.catalog.signals.signal import title
-
-    if outcome.signal is not None or outcome.error is not None:
-        return outcome
-    return replace(outcome, error=_no_credentials(f"{title(outcome.wish.kind)} of {outcome.wish.region}"))
-
-
 def _no_credentials(what: str) -> CloudError:
-    from deepvm.errors import CloudError
-
     advice = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     return CloudError(what, "credentials", "no AWS credentials were found", advice)
 
@@ -176,7 +151,6 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
     from deepvm.catalog.signals.fetching import PUBLIC
     from deepvm.catalog.signals.resolve import advice_of, describe_failure, grouped
     from deepvm.catalog.signals.signal import listed
-    from deepvm.errors import CloudError
 
     without = []
     for region in regions:
@@ -193,3 +167,69 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
         raise CloudError(
             f"nothing came from AWS for {listed(without)}", error.why, describe_failure(fatal), error.advice
         )
+
+
+def doctor(
+    region: Annotated[list[str], opt("AWS region; repeatable; default: yours.", "NAME", "--region", "-r")] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
+    profile: AwsProfile = "",
+    iam: Annotated[bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")] = False,
+    output: TableJson = "table",
+) -> None:
+    """Check what live prices need: the cache, credentials, the clock, each permission, quotas, the price feed.
+
+    Every check is a small read-only request; nothing is started or changed. Exit code 0 when nothing failed, else 5.
+    """
+    from deepvm.catalog.clouds import DEFAULT_CLOUD
+    from deepvm.catalog.signals.cloud import Region
+
+    if iam:
+        sys.stdout.write(DEFAULT_CLOUD.policy())
+        return
+    from deepvm.reports.tables import Column, print_table
+
+    # "all" is meant for prices; one look at the usual region says the same about credentials and permissions.
+    named = dict.fromkeys(r for r in region if r not in ("", "all"))
+    regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]
+    regions = regions or [DEFAULT_CLOUD.own_region(profile, os.environ)]
+    found = [_check_cache()]
+    for asked in regions:
+        note(f"asking AWS about {asked.name}" + ("" if named else f" ({asked.where})"))
+        for check in DEFAULT_CLOUD.check(profile, asked.name, datetime.now(timezone.utc), PATIENCE_S):
+            found.append(check if len(regions) == 1 else replace(check, name=f"{asked.name}: {check.name}"))
+    failed = any(c.ok is False for c in found)
+    columns = [Column("check"), Column("status"), Column("found", drop=2), Column("what to do", drop=1)]
+    print_as(
+        output,
+        lambda: print_table(
+            columns, [[c.name, _STATUS[c.ok], c.detail, c.advice or "-"] for c in found], also="-o json"
+        ),
+        lambda: {
+            "schema_version": "deepvm.doctor/1",
+            "ok": not failed,
+            "regions": [r.name for r in regions],
+            "checks": [
+                {"name": c.name, "status": _STATUS[c.ok], "detail": c.detail, "advice": c.advice} for c in found
+            ],
+        },
+    )
+    if failed:
+        raise typer.Exit(5)
+
+
+def _check_cache() -> Check:
+    """Whether answers of AWS can be kept; without that, deepvm works and is slow."""
+    from deepvm.catalog.signals.cache import default_folder
+    from deepvm.catalog.signals.cloud import Check
+
+    folder = default_folder(os.environ)
+    advice = "name a writable folder with DEEPVM_CACHE_DIR; without it every run asks AWS anew"
+    if folder is None:
+        return Check("cache", None, "there is no home folder to keep it in", advice)
+    there = next((p for p in (folder, *folder.parents) if os.path.lexists(p)), folder)
+    try:
+        # Only a real file shows a full disk or a read-only file system; os.access() does not.
+        with tempfile.TemporaryFile(dir=there) as stream:
+            stream.write(b"deepvm")
+    except OSError as error:
+        return Check("cache", None, f"{folder} cannot be written: {error.strerror or error}", advice)
+    return Check("cache", True, str(folder) if folder.exists() else f"{folder}, not made yet")

@@ -1,0 +1,218 @@
+"""The versions at a place (folder, memory node, bucket): find and check them, and ``deepvm ckpt gc``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from deepvm.checkpoint.files import version_dir
+from deepvm.checkpoint.files.commit_record import record_of
+from deepvm.checkpoint.files.file_names import whole_job
+from deepvm.checkpoint.files.retention import kept, kept_of, outdated
+from deepvm.checkpoint.files.stripe import belong_together, read_part_file
+from deepvm.checkpoint.files.version_dir import YOUNG_S, Found, VersionFolder
+from deepvm.checkpoint.format.manifest import UNRECORDED, Manifest
+from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.registry import find_tier, open_tier
+from deepvm.cli.output import say
+from deepvm.cli.parameters import arg, flag, opt
+from deepvm.errors import DamagedError, DataError, RequestError
+
+PLACE = "a folder, file:///folder, tcp://host:port[,host:port...] or s3://bucket/prefix"
+
+Job = Annotated[str, opt("Only versions of this job.", "NAME")]
+
+_MOST_SHOWN = 10
+_REMOVAL_S = 1.0
+"""Seconds that the disk may take between the removal of a record and that of its file."""
+
+
+def where_is(place: str) -> Path | str:
+    """A local path, or the URL of something else. Raises RequestError."""
+    if "://" not in place:
+        return Path(place)
+    if not place.startswith("file://"):
+        return place
+    from deepvm.checkpoint.tiers.file import folder_of
+
+    return folder_of(place, "PLACE")
+
+
+def there(path: Path) -> Path:
+    """The path, if anything is there. Raises DataError."""
+    if not os.path.lexists(path):
+        raise DataError(f"{path}: there is no such file or folder")
+    return path
+
+
+def open_folder(place: str | Path) -> VersionFolder:
+    """A folder of versions on this machine. Raises DataError, RequestError."""
+    folder = where_is(place) if isinstance(place, str) else place
+    if not isinstance(folder, Path):
+        raise RequestError("PLACE", place, "a file or a folder on this machine, or file:///folder")
+    if not there(folder).is_dir():
+        raise RequestError("PLACE", str(folder), "a folder of versions")
+    return VersionFolder(folder)
+
+
+def wanted_job(job: str) -> str:
+    """The job that the option or the environment names, empty for none."""
+    return job or os.environ.get("DEEPVM_JOB", "")
+
+
+def open_place(place: str) -> Tier:
+    """A memory node, or several, or a bucket. Raises RequestError, CheckpointError."""
+    kind = find_tier(place)
+    if kind is None or not kind.listed:
+        raise RequestError("PLACE", place, PLACE)
+    return open_tier(place, secrets.token_hex(8), option="PLACE")
+
+
+class Unit(NamedTuple):
+    """The files that are a version together: one, or its parts in order."""
+
+    version: int
+    rows: list[Found]
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of its first file; what the policy asks for is the same in all."""
+        return next(row.manifest for row in self.rows if row.manifest is not None)
+
+
+def units_of(rows: list[Found]) -> list[tuple[list[Unit], list[Found]]]:
+    """For each job its versions, and the parts of those that are not here as a whole."""
+    jobs: dict[tuple[str, int], dict[int, dict[int, list[Found]]]] = {}
+    for row in rows:
+        job, number, of = whole_job(row.job) or (row.job, 1, 0)
+        numbers = jobs.setdefault((job, of), {}).setdefault(row.version, {})
+        numbers.setdefault(number, []).append(row)
+    found = []
+    for (_, of), versions in sorted(jobs.items()):
+        units: list[Unit] = []
+        halves: list[Found] = []
+        for version, numbers in versions.items():
+            files = [row for number in sorted(numbers) for row in numbers[number]]
+            if len(numbers) < of:
+                halves += files
+            else:
+                units.append(Unit(version, files))
+        found.append((units, halves))
+    return found
+
+
+def torn(rows: Sequence[Found]) -> str:
+    """Why these undamaged files, in order of their parts, are no version together; empty when they are."""
+    if whole_job(rows[0].job) is None:
+        return ""
+    try:
+        problem = belong_together([read_part_file(row.path) for row in rows])
+    except (DamagedError, OSError) as error:
+        return str(error)
+    return f"{', '.join(str(row.path) for row in rows)}: {problem}" if problem else ""
+
+
+def removed(row: Found) -> bool:
+    """Whether a version is gone by now, its record and its file: that takes a moment, in which it looks damaged."""
+    deadline = time.monotonic() + _REMOVAL_S
+    while any(present := [os.path.lexists(row.path), os.path.lexists(record_of(row.path))]):
+        if all(present) or time.monotonic() > deadline:
+            return False
+        time.sleep(_REMOVAL_S / 20)
+    return True
+
+
+def damage(row: Found) -> str:
+    """What is the matter with a file, empty when nothing is. Every byte is read."""
+    if row.problem:
+        return f"{row.path}: {row.problem}"
+    try:
+        version_dir.verify(row.path, row.manifest)
+    except DamagedError as error:
+        return str(error)
+    return ""
+
+
+def collect_garbage(
+    folder: Annotated[str, arg("DIR", "A folder of versions.")],
+    keep: Annotated[int, opt("Newest good versions of each job to keep.", "N")] = 2,
+    every: Annotated[int, opt("Also keep one version per so many steps.", "STEPS")] = 0,
+    best: Annotated[list[int], opt("Also keep this version; repeatable.", "VERSION")] = [],  # noqa: B006  typer copies
+    job: Job = "",
+    parts: Annotated[list[str], opt("Folder of another node, to prune its parts too; repeatable.", "DIR")] = [],  # noqa: B006
+    trust: Annotated[bool, flag("--trust", "Do not verify the kept versions before removing others.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Show what would be removed.")] = False,
+) -> None:
+    """Remove old versions. Also what killed writers left more than an hour ago.
+
+    The newest version that the training called its best stays. Damaged versions do not count as kept, and stay for
+    inspection; one without a commit record goes when it would be outdated anyway. The parts of a version stay or go
+    together; where each node has a folder of its own, name the others with --parts.
+
+    Example: deepvm ckpt gc /mnt/ckpt --keep 2 --every 1000
+    """
+    kept((), keep, every)  # refuse what cannot be used before anything is read
+
+    def wanted(row: Found) -> bool:
+        return job in ("", row.job, (whole_job(row.job) or ("",))[0])
+
+    versions = open_folder(folder)
+    named = {f.path.resolve(): f for f in map(open_folder, parts)}
+    others = [f for path, f in named.items() if path != versions.path.resolve()]
+    rows = [f for f in versions.found() if wanted(f)]
+    away = [f for other in others for f in other.found() if whole_job(f.job) and wanted(f)]
+    there = sorted({f.version for f in (*rows, *away) if f.problem != UNRECORDED}, reverse=True)
+    for number in best:
+        if number not in there:
+            shown = ", ".join(map(str, there[:_MOST_SHOWN])) + (", ..." if len(there) > _MOST_SHOWN else "")
+            raise RequestError("best", number, f"a version that is there: {shown or 'there is none'}")
+    good: dict[str, set[int]] = {}
+    done = "would remove" if dry_run else "removed"
+
+    def remove(row: Found) -> None:
+        if not dry_run:
+            next(f for f in (versions, *others) if f.path == row.path.parent).delete(row.job, row.version)
+        sys.stdout.write(f"{done} {row.path}\n")
+
+    for units, halves in units_of([f for f in (*rows, *away) if not f.problem]):
+        if not units:
+            here = ", ".join(sorted({row.job for row in halves}))
+            say(f"{here}: all stay: the other parts are elsewhere; name the other nodes' folders with --parts")
+        stay, old = _choose(units, keep, every, best, trust=trust)
+        for row in (row for unit in units if unit.version in stay for row in unit.rows):
+            good.setdefault(row.job, set()).add(row.version)
+        # Parts whose counterpart is not here: it may still come, but not behind versions that are here as a whole.
+        old += [row for row in halves if stay and row.version < min(stay) and row.version not in best]
+        for row in old:
+            remove(row)
+    for row in (f for f in rows if f.problem):
+        if row.problem == UNRECORDED and outdated(good.get(row.job, ()), [row.version], keep, every):
+            remove(row)
+        else:
+            say(f"{row.path}: stays: {row.problem}")
+    for path in versions.leftovers(YOUNG_S):
+        if not dry_run:
+            versions.clear(path)
+        sys.stdout.write(f"{done} {path}\n")
+
+
+def _choose(units: list[Unit], keep: int, every: int, best: list[int], *, trust: bool) -> tuple[set[int], list[Found]]:
+    """The good versions that stay, and the files that go; damaged ones that would have stayed are neither."""
+    left, good = {unit.version: unit for unit in units}, set[int]()
+    while True:
+        stay = kept_of([unit.manifest for unit in left.values()], keep, every) | (left.keys() & set(best))
+        if stay <= good:
+            return stay, [row for version, unit in sorted(left.items()) if version not in stay for row in unit.rows]
+        version = max(stay - good)
+        rows = left[version].rows
+        problem = torn(rows) or ("" if trust else next(filter(None, map(damage, rows)), ""))
+        if problem:
+            say(f"{problem}; it stays, and does not count")
+            del left[version]
+        else:
+            good.add(version)

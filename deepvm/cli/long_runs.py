@@ -1,0 +1,122 @@
+"""What long commands share: they tidy up when terminated, keep an output folder to themselves, show progress."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from deepvm.cli.output import note, say
+from deepvm.errors import RequestError
+
+_QUICK_S, _LINE_S = 0.7, 15.0
+
+
+@contextlib.contextmanager
+def cleaning_up() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that temporary files and processes are cleaned up."""
+
+    def on_signal(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def filling(place: Path | None, command: str) -> Iterator[None]:
+    """Lock the file or folder that a command fills, so that two do not overwrite each other's results.
+
+    On an interrupt, say that it keeps the results so far. None is no place.
+
+    Raises:
+        RequestError: another process holds the lock.
+    """
+    with contextlib.ExitStack() as stack:
+        while place is not None:
+            # A file is replaced after each measurement, so the lock is on a hidden one, removed at the end.
+            lock = place / ".lock" if place.is_dir() else place.with_name(f".{place.name}.lock")
+            try:
+                stream = stack.enter_context(open(lock, "ab"))
+            except OSError:  # writing the result will say why
+                break
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RequestError("out", str(place), f"a place that no other '{command}' is writing to now") from None
+            except OSError as error:  # some network file systems have no locks
+                note(f"{place} cannot be locked ({error.strerror}): start no second command that writes there")
+            with contextlib.suppress(OSError):  # unless the previous holder has just removed it
+                if os.path.samestat(os.fstat(stream.fileno()), lock.stat()):
+                    stack.callback(_remove, lock)
+                    break
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            if place is not None and place.exists():
+                say(f"{place} keeps what was measured; the same command continues with the rest")
+            raise
+
+
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink()
+
+
+class Progress:
+    """A context that shows on stderr how much of a total is done, and also reports when nothing advances.
+
+    A bar on a terminal, else a line now and then; nothing for short work.
+    """
+
+    def __init__(self, total: int, unit: str) -> None:
+        """Args: how many of what, such as ``runs``."""
+        self._total, self._unit, self._done = total, unit, 0
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._speaker = threading.Thread(target=self._speak, name="progress", daemon=True)
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        """Start reporting."""
+        self._speaker.start()
+        return self
+
+    def advance(self, count: int) -> None:
+        """Count so many more as done."""
+        self._done += count
+
+    def _speak(self) -> None:
+        terminal = sys.stderr.isatty()
+        while not self._over.wait((0.1 if self._bar else _QUICK_S) if terminal else _LINE_S):
+            done, took_s = self._done, time.monotonic() - self._began
+            if self._bar is not None:
+                self._bar.update(0, completed=done)
+            elif terminal:
+                from rich.console import Console
+                from rich.progress import Progress as Bar
+
+                self._bar = Bar(console=Console(stderr=True), transient=True)
+                self._bar.add_task(self._unit, total=self._total, completed=done)
+                self._bar.start()
+            elif done:
+                say(f"{done} of {self._total} {self._unit}, about {took_s * (self._total / done - 1):.0f} s left")
+            else:
+                say(f"none of {self._total} {self._unit} after {took_s:.0f} s")
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the bar."""
+        self._over.set()
+        self._speaker.join()
+        if self._bar is not None:
+            self._bar.stop()

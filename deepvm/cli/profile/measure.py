@@ -1,0 +1,324 @@
+"""``deepvm profile eflops``, ``scaling`` and ``saturation``: one measurement each."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from deepvm.cli.long_runs import cleaning_up, filling
+from deepvm.cli.output import TableJson, check_plot, print_as, say
+from deepvm.cli.parameters import flag, opt
+from deepvm.core.spelling import one_of
+from deepvm.core.units import parse_bytes
+from deepvm.errors import DataError, DeepVMError, RequestError
+
+if TYPE_CHECKING:
+    from deepvm.profiling.hosts.host_list import Host
+
+LauncherName = Annotated[
+    str,
+    opt(
+        "How commands reach a host: ssh, netns (network namespaces), local (all on this machine), or your own, such as "
+        "'ssh -p 2222 {host}' or 'docker exec -i {host}'; it must forward stdin.",
+        "NAME|TEMPLATE",
+    ),
+]
+PythonThere = Annotated[str, opt("Python on the hosts; default: python3, with netns and local this one.", "PATH")]
+Workdir = Annotated[str, opt("Working folder on the hosts.", "FOLDER")]
+StartTimeout = Annotated[float, opt("Time limit until all hosts have connected.", "SECONDS")]
+Verbose = Annotated[bool, flag("--verbose", "Show the output of the hosts.", "-v")]
+Resolution = Annotated[int, opt("Height and width of the images.", "PIXELS")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], opt("auto: all GPUs, else the CPU.")]
+Sizes = Annotated[str, opt("Numbers of VMs; default: 1, 2, 4, ... and all hosts.", "N,N,...")]
+WarmUp = Annotated[int, opt("Untimed steps at the start of each scaling run.", "N")]
+Steps = Annotated[int, opt("Steps per window of a scaling run.", "N")]
+Transport = Annotated[Literal["tcp", "mpi"], opt("Network transport; mpi needs the extra mpi on all hosts.")]
+CheckpointSize = Annotated[str, opt("Size that all senders push together: 300MB, 0.3GB, 512MiB.", "SIZE")]
+Save = Annotated[bool, flag("--save", "Save to your measured tables, which recommend uses.")]
+ForceSpread = Annotated[bool, flag("--force-spread", "Save even eFLOPS whose windows differ by more than half.")]
+ForceLocal = Annotated[bool, flag("--force-local", "Save even if processes of one machine stood for VMs.")]
+InstanceType = Annotated[str, opt("Instance type of these machines; needed with --save.", "TYPE")]
+START_TIMEOUT = 180.0
+MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
+ALL = "all"
+
+
+def _complete_model(incomplete: str) -> list[str]:
+    return [n for n in (*MODELS, ALL) if n.startswith(incomplete)]
+
+
+Models = Annotated[
+    list[str],
+    opt(
+        f"Model: {', '.join(MODELS)}, {ALL} of them, or module:function for your own; repeatable.",
+        "NAME",
+        autocompletion=_complete_model,
+    ),
+]
+Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS")]
+
+
+def eflops(
+    model: Models = ["resnet18"],  # noqa: B006  typer makes a copy
+    batch: Annotated[int, opt("Images per step on each GPU, or in each process on the CPU.", "N")] = 128,
+    resolution: Resolution = 32,
+    windows: Annotated[int, opt("Timed windows, 3 or more; the result is their median.", "N")] = 5,
+    seconds: Seconds = 2.0,
+    device: Device = "auto",
+    processes: Annotated[int | None, opt("DDP processes; default: one per GPU, one on the CPU.", "N")] = None,
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], opt("float16 types: mixed precision.")] = "float32",
+    optimizer: Annotated[Literal["adam", "sgd"], opt("Optimizer; the paper's is Adam.")] = "adam",
+    data: Annotated[str, opt("Folder of CIFAR-10 or Fashion-MNIST; default: random images.", "DIR")] = "",
+    timeout: Annotated[float, opt("Abort after so long without progress.", "SECONDS")] = 600,
+    save: Save = False,
+    instance_type: InstanceType = "",
+    force_spread: ForceSpread = False,
+    output: TableJson = "table",
+) -> None:
+    """Measure eFLOPS: train on this machine's GPUs, or its CPU, and count operations per second.
+
+    After a warm-up, the median of timed windows, and their spread. For several models, JSON is a list.
+
+    Example: deepvm profile eflops --model resnet18 --batch 128 -o json
+    """
+    from deepvm.cli.profile.save import check_save, entry_from, put
+    from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops
+    from deepvm.profiling.hosts.machine import describe
+    from deepvm.reports.profiling.eflops import print_eflops
+
+    names = models_of(model)
+    if save:
+        instance_type = instance_type or describe()["instance_type"]
+        check_save("eflops", instance_type=instance_type)  # before minutes of measuring
+    found: list[Eflops] = []
+    failure: DeepVMError | None = None
+    with cleaning_up():
+        for name in names:
+            try:
+                one = measure_eflops(
+                    name,
+                    batch,
+                    resolution,
+                    windows,
+                    device,
+                    dtype,
+                    optimizer,
+                    processes=processes,
+                    data=Path(data) if data else None,
+                    seconds=seconds,
+                    timeout_s=timeout,
+                    say=say,
+                )
+            except DeepVMError as error:
+                failure = error
+                break  # what was measured before is printed all the same
+            found.append(one)
+            for warning in one.warnings:
+                say(f"Warning: {name}: {warning}")
+    if found:
+        documents = [one.document() for one in found]
+        several = len(model) > 1 or ALL in model
+        print_as(output, lambda: print_eflops(found), lambda: documents if several else documents[0])
+        if save:
+            put([entry_from(d, instance_type=instance_type) for d in documents], force_spread=force_spread)
+    if failure is not None:
+        raise failure
+
+
+def scaling(
+    hosts: Annotated[str, opt("Hosts, comma-separated.", "NAMES")] = "",
+    hosts_file: Annotated[str, opt("Or a file: one host per line, optionally with slots= and address=.", "FILE")] = "",
+    local: Annotated[int, opt("Or N processes here: a dry run, no measurement of VMs.", "N", min=0, max=64)] = 0,
+    launcher: LauncherName = "ssh",
+    python: PythonThere = "",
+    workdir: Workdir = "",
+    model: Annotated[str, opt(f"{', '.join(MODELS)}, or module:function for your own.", "NAME")] = "resnet50",
+    batch: Annotated[int, opt("Images per step and GPU, whatever the number of VMs.", "N")] = 128,
+    resolution: Resolution = 32,
+    device: Device = "auto",
+    sizes: Sizes = "",
+    repeats: Annotated[int, opt("Runs of each size.", "N")] = 3,
+    warmup: WarmUp = 10,
+    windows: Annotated[int, opt("Timed windows per run.", "N")] = 5,
+    steps: Steps = 20,
+    start_timeout: StartTimeout = START_TIMEOUT,
+    timeout: Annotated[float, opt("Time limit of one run.", "SECONDS")] = 1800.0,
+    out: Annotated[str, opt("Updated after each run; the same command resumes an interrupted one.", "FILE")] = "",
+    save: Save = False,
+    instance_type: InstanceType = "",
+    force_local: ForceLocal = False,
+    verbose: Verbose = False,
+    output: TableJson = "table",
+) -> None:
+    """Train for some seconds on 1, 2, 4, ... VMs through torchrun and compare the speeds.
+
+    The largest cluster comes first; a host that fails is left out of the rest. Exit code 1 when sizes are missing.
+
+    Example: deepvm profile scaling --hosts-file hosts --python '~/venv/bin/python' --out curve.json
+    """
+    from deepvm.cli.profile.save import check_save, entry_from, put
+    from deepvm.profiling.hosts.launcher import Launcher
+    from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
+    from deepvm.profiling.scaling.scaling_coordinator import Limits
+    from deepvm.reports.profiling.scaling import print_curve
+
+    check_timeouts(start_timeout, timeout)
+    if model not in MODELS and not is_own(model):
+        own = ", or module:function that the hosts can import"
+        raise RequestError("model", model, one_of(model, MODELS, ", ", also=own))
+    where = _hosts(hosts, hosts_file, local)
+    there = Launcher.parse("local" if local else launcher, python, workdir)
+    if save:
+        check_save("scaling", instance_type=instance_type, local=there.local, force_local=force_local)
+    task = Task(model, batch, resolution, device, sizes_of(sizes), repeats, warmup, windows, steps)
+    file = Path(out) if out else None
+    with cleaning_up(), filling(file, "profile scaling"):
+        curve = measure_scaling(
+            task,
+            where,
+            there,
+            limits=Limits(start_timeout, timeout),
+            out=file,
+            say=say,
+            hear=say if verbose else None,
+            one_machine_too=force_local or not save,
+        )
+    print_as(output, lambda: print_curve(curve), curve.document)
+    if save:
+        put([entry_from(curve.document(), instance_type=instance_type)], force_local=force_local)
+    if curve.unwritten:
+        sys.stdout.flush()
+        raise DataError(f"{curve.unwritten}; the curve is printed above")
+    if curve.missing:
+        advice = "With --out FILE the same command would resume with what is missing."
+        if out:
+            advice = f"The same command tries only the failed runs again: {out} has the others."
+        say(f"No time for n = {', '.join(map(str, curve.missing))}. {advice}")
+        raise typer.Exit(1)
+
+
+def saturation(
+    receiver: Annotated[str, opt("The memory node: the host that all push to.", "HOST")],
+    senders: Annotated[str, opt("Hosts that push, comma-separated.", "NAMES")] = "",
+    senders_file: Annotated[str, opt("Or a file: one host per line.", "FILE")] = "",
+    launcher: LauncherName = "ssh",
+    python: PythonThere = "",
+    workdir: Workdir = "",
+    transport: Transport = "tcp",
+    checkpoint_size: CheckpointSize = "300MB",
+    repeats: Annotated[int, opt("Pushes for each number of senders.", "N")] = 5,
+    seed: Annotated[int, opt("Seed of the order of the pushes and of the confidence interval.", "N")] = 0,
+    start_timeout: StartTimeout = START_TIMEOUT,
+    timeout: Annotated[float, opt("Time limit of one push.", "SECONDS")] = 600.0,
+    receiver_address: Annotated[str, opt("The receiver's address (TCP); default: detected.", "ADDRESS")] = "",
+    interface: Annotated[str, opt("Only this interface or network (MPI): eth0 or 10.0.0.0/16.", "NAME|NETWORK")] = "",
+    sender_type: Annotated[str, opt("Instance type of the senders.", "TYPE")] = "",
+    receiver_type: Annotated[str, opt("Instance type of the receiver.", "TYPE")] = "",
+    sender_gbps: Annotated[float | None, opt("Bandwidth of a sender; default: measured.", "GBIT/S")] = None,
+    receiver_gbps: Annotated[float | None, opt("Bandwidth of the receiver; default: measured.", "GBIT/S")] = None,
+    plot: Annotated[str, opt("Also draw t(n) and the saturation point, as .png or .svg.", "FILE")] = "",
+    save: Save = False,
+    force_local: ForceLocal = False,
+    verbose: Verbose = False,
+    output: TableJson = "table",
+) -> None:
+    """Measure how many VMs may push to one memory node at once, before one more makes it no faster (n_sat).
+
+    n senders push 1/n of a checkpoint each, for n = 1 to all of them; each n is measured once in each repeat, in random
+    order. Start it where all hosts can be reached, for MPI from a host in their network.
+
+    Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type g4dn.xlarge
+    """
+    check_plot(plot)
+    from deepvm.cli.profile.save import check_save, entry_from, put
+    from deepvm.profiling.hosts.host_list import parse_hosts
+    from deepvm.profiling.hosts.launcher import Launcher
+    from deepvm.profiling.saturation.measure_saturation import measure
+    from deepvm.profiling.saturation.setup import Setup
+    from deepvm.reports.profiling.saturation import draw_saturation, print_saturation
+
+    check_timeouts(start_timeout, timeout)
+    there = Launcher.parse(launcher, python, workdir)
+    if save:
+        types = {"sender_type": sender_type, "receiver_type": receiver_type}
+        check_save("saturation", **types, local=there.local, force_local=force_local)
+    target, *others = parse_hosts(receiver, "receiver")
+    if others:
+        raise RequestError("receiver", receiver, "one host")
+    setup = Setup(
+        receiver=replace(target, address=receiver_address),
+        senders=hosts_of("senders", senders, senders_file),
+        launcher=there,
+        transport=transport,
+        checkpoint_bytes=parse_bytes(checkpoint_size),
+        repeats=repeats,
+        seed=seed,
+        start_s=start_timeout,
+        limit_s=timeout,
+        interface=interface,
+        sender_type=sender_type,
+        receiver_type=receiver_type,
+        sender_gbps=sender_gbps,
+        receiver_gbps=receiver_gbps,
+    )
+    with cleaning_up():
+        found = measure(setup, say, say if verbose else None, one_machine_too=force_local or not save)
+    print_as(output, lambda: print_saturation(found), found.document)
+    if save:
+        put([entry_from(found.document())], force_local=force_local)
+    if plot:
+        draw_saturation(found, Path(plot))
+
+
+def check_timeouts(start_timeout: float, timeout: float) -> None:
+    """Refuse timeouts outside 1 to 1 000 000 seconds. Raises RequestError."""
+    for option, seconds in (("start_timeout", start_timeout), ("timeout", timeout)):
+        if not 1 <= seconds <= 1e6:
+            raise RequestError(option, seconds, "1 to 1000000 seconds")
+
+
+def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
+    """The hosts of ``--option NAMES`` or ``--option-file FILE``, one of them. Raises RequestError, DataError."""
+    from deepvm.profiling.hosts.host_list import parse_hosts, read_hosts
+
+    if bool(names) == bool(file):
+        both = f"{names} and {file}" if names else ""
+        raise RequestError(option, both, f"one of --{option} NAMES and --{option}-file FILE")
+    return parse_hosts(names, option) if names else read_hosts(Path(file), f"{option}_file")
+
+
+def is_own(model: str) -> bool:
+    """Whether a model is named as ``module:function``."""
+    return re.fullmatch(r"[\w.]+:\w+", model) is not None
+
+
+def models_of(names: list[str]) -> tuple[str, ...]:
+    """Each model that is named, once; deepvm's own for ``all``. Raises RequestError."""
+    for name in names:
+        if name not in (*MODELS, ALL) and not is_own(name):
+            own = ", or module:function for a model of your own"
+            raise RequestError("model", name, one_of(name, (*MODELS, ALL), ", ", also=own))
+    return tuple(dict.fromkeys(m for name in names for m in (MODELS if name == ALL else (name,))))
+
+
+def _hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
+    from deepvm.profiling.hosts.host_list import Host
+
+    given = [str(where) for where in (hosts, hosts_file, local) if where]
+    if len(given) != 1:
+        raise RequestError("hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N")
+    return tuple(Host(f"local-{i}") for i in range(1, local + 1)) or hosts_of("hosts", hosts, hosts_file)
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """Numbers separated by commas. Raises RequestError."""
+    if not text:
+        return ()
+    if not re.fullmatch(r"[0-9]{1,4}( *, *[0-9]{1,4})*", text.strip(), re.ASCII):
+        raise RequestError("sizes", text, "whole numbers separated by commas, such as 1,2,4,8")
+    return tuple(int(n) for n in text.split(","))

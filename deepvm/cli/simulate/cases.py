@@ -1,0 +1,135 @@
+"""What ``deepvm simulate`` is asked to simulate, and its answers."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from deepvm.cli.long_runs import Progress, cleaning_up
+from deepvm.cli.output import note, print_as
+from deepvm.core.cluster.instances import Market
+from deepvm.core.preemption.deadlines import parse_deadline_policy
+from deepvm.core.preemption.job import Job
+from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy, policy_name
+from deepvm.core.units import format_seconds, parse_seconds
+from deepvm.errors import DataError, RequestError, SimulationError
+from deepvm.reports.simulation import simulations
+from deepvm.simulator.engine.lifetimes import LifeSource, Seen, whole_lives
+from deepvm.simulator.engine.markets import Deadline
+from deepvm.simulator.jobfile import PRESETS, preset, read_job
+from deepvm.simulator.monte_carlo import simulate_each
+from deepvm.simulator.sweeps import Answer, Case, swept
+from deepvm.simulator.traces.replay import MTTP_S
+from deepvm.simulator.traces.trace import pools_of, read_traces
+
+
+def jobs_of(paths: list[Path], presets: list[str], market: str | None, *, replayed: bool) -> list[Job]:
+    """The jobs; ``replayed``: on recorded lifetimes, of which policies need a prior before they have seen any."""
+    found = [preset(name) for name in presets] + [read_job(path) for path in paths]
+    if not found:
+        raise RequestError("job", "", f"a job file, or --preset {' or '.join(PRESETS)}")
+    names = [job.name for job in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise RequestError("job", twice[0], "jobs whose names differ; the key 'name' of a job file")
+    jobs = [replace(job, market=Market(market)) for job in found] if market else found
+    for i, job in enumerate(jobs):
+        if replayed and job.mttp_s[0] == math.inf:
+            note(f"{job.name}: no mttp_s is given; until lives are seen, policies believe {format_seconds(MTTP_S)}")
+            jobs[i] = replace(job, mttp_s=(MTTP_S,))
+    return jobs
+
+
+def policies_of(policy: str | None, compare: str | None) -> list[SavePolicy]:
+    """The save policies, each once."""
+    if compare is None:
+        return [parse_policy("adaptive" if policy is None else policy)]
+    if policy is not None:
+        raise RequestError("policy", policy, "no --policy beside --compare, which names all of them")
+    names = [name.strip() for name in compare.split(",") if name.strip()]
+    if not names:
+        raise RequestError("compare", compare, "policies, separated by commas")
+    return list(dict.fromkeys(parse_policy(name, "compare") for name in names))
+
+
+def cases_of(jobs: list[Job], policies: list[SavePolicy], sweep: list[str], *, replayed: bool) -> list[Case]:
+    """Every job with every value of the sweep under every policy."""
+    if replayed and any(text.startswith("mttp=") for text in sweep):
+        raise RequestError("sweep", " ".join(sweep), "a key other than mttp: the lives are those of --trace")
+    return [Case(varied, p, values) for job in jobs for varied, values in swept(job, sweep) for p in policies]
+
+
+def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | None:
+    """The deadline, if any; a job with a spot price alone is refused where it may need VMs on demand."""
+    if policy is not None and not time:
+        raise RequestError("deadline_policy", policy, "no --deadline-policy without --deadline")
+    decides = parse_deadline_policy("uniform-progress" if policy is None else policy, "deadline_policy")
+    deadline = Deadline(parse_seconds(time, "deadline"), decides) if time else None
+    for job in jobs:
+        if not job.spot_usd_per_hour or job.on_demand_usd_per_hour:
+            continue
+        missing = f"a job with a price on demand: {job.name} has spot_usd_per_hour, and no on_demand_usd_per_hour"
+        if job.market is Market.ON_DEMAND:
+            raise RequestError("market", job.market.value, missing)
+        if deadline:
+            raise RequestError("deadline", time, missing)
+    return deadline
+
+
+def simulated(
+    cases: list[Case], runs: int, seed: int, traces: list[Path], jobs: int, executor: str, deadline: Deadline | None
+) -> tuple[list[Answer], list[SimulationError]]:
+    """The answers, and why there is none for the other cases."""
+    lives = _lives(traces) if traces else None
+    with cleaning_up(), Progress(len(cases) * runs, "runs") as progress:
+        found = simulate_each(
+            [(case.job, case.policy) for case in cases],
+            runs=runs,
+            seed=seed,
+            lives=lives,
+            jobs=jobs,
+            executor=executor,
+            deadline=deadline,
+            progress=progress.advance,
+        )
+    answers: list[Answer] = []
+    hopeless: list[SimulationError] = []
+    for case, came in zip(cases, found, strict=True):
+        if isinstance(came, SimulationError):
+            where = [f"{key}={value:g}" for key, value in case.values] + [policy_name(case.policy)]
+            hopeless.append(SimulationError(f"{', '.join(where)}: {came}"))
+        else:
+            answers.append(Answer(came, case.values))
+    return answers, hopeless
+
+
+def _lives(files: list[Path]) -> LifeSource:
+    traces = read_traces(files, note)
+    whole = [whole_lives(pool.pairs) for pool in pools_of(traces, say=note)]
+    if not any(whole):
+        raise DataError(f"{', '.join(map(str, files))}: no machine is lost there; name another trace, or leave it away")
+    time_s = sum(trace.gap_s * trace.counts.size for trace in traces)
+    short_s = sum(trace.gap_s * float((trace.counts < trace.nodes).sum()) for trace in traces)
+    note(
+        f"--trace replays how long machines lived, not the {short_s / time_s:.0%} of the time in which they were not "
+        "to be had: a replacement comes after allocation_s; 'deepvm traces deadline' counts those hours, too"
+    )
+    return Seen(whole)
+
+
+def show(answers: Sequence[Answer], output: str, plot: str, *, many: bool) -> None:
+    """Print and draw the answers; ``many``: as a comparison, even if it is one."""
+    if output == "csv":
+        sys.stdout.write(simulations.csv_text(answers))
+    else:
+        print_as(
+            output,
+            lambda: simulations.print_answers(answers),
+            lambda: simulations.comparison(answers) if many else answers[0].results.document(),
+        )
+    if plot:
+        from deepvm.reports.simulation.simulation_pictures import draw_answers
+
+        draw_answers(answers, Path(plot))
