@@ -1,4 +1,4 @@
-"""From candidates to blocks that solver and frontier work on, and from a choice back to a recommendation."""
+"""From candidates to blocks that solver and enumeration work on, and from a choice back to a recommendation."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from deepvm.core.cluster.cluster import Binding, Cluster, Recommendation
-from deepvm.core.cluster.instances import InstanceType
-from deepvm.core.cluster.performance import flopp
+from deepvm.core.cluster.cluster import Binding, Outlook, Recommendation
+from deepvm.core.cluster.instances import InstanceType, flopp
 from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
 from deepvm.planner.request import PlanRequest, PolicyName
-from deepvm.planner.scoring import architectures_of, scoring
+from deepvm.planner.scoring import scoring
 from deepvm.planner.search.frontier import Block, Choice
 from deepvm.planner.zones import next_zone
 
 
-def blocks_of(candidates: Candidates, request: PlanRequest) -> tuple[Block, ...]:
+def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
     """One block for each architecture that the request considers."""
-    return tuple(block_of(architecture, candidates, request) for architecture in architectures_of(request))
+    return tuple(block_of(architecture, candidates) for architecture in candidates.architectures)
 
 
-def block_of(architecture: Architecture, candidates: Candidates, request: PlanRequest) -> Block:
+def block_of(architecture: Architecture, candidates: Candidates) -> Block:
     """The sizes of one architecture that may be asked for, with their scores."""
-    sizes = candidates.sizes(architecture)
+    sizes, request = candidates.sizes(architecture), candidates.request
     # Most of them keep to a deadline at any price, or at none; the rest is a matter of the whole plan's price.
     if request.needs_work:
         sizes = sizes.take(np.isfinite(sizes.total_s))
@@ -37,11 +36,13 @@ def block_of(architecture: Architecture, candidates: Candidates, request: PlanRe
     return Block(architecture, sizes, candidates.tier, scoring(request, sizes))
 
 
-def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[Binding, ...] = ()) -> Recommendation:
+def describe(
+    choice: Choice, candidates: Candidates, rank: int = 1, binding: tuple[Binding, ...] = ()
+) -> Recommendation:
     """Everything that is claimed of a choice."""
-    sizes, row, cluster = choice.block.sizes, choice.size, choice.cluster
+    sizes, row, cluster, work = choice.block.sizes, choice.size, choice.cluster, candidates.request.work
     count, k = cluster.gpu_count, float(sizes.k[row])
-    work = float(sizes.ideal_throughput[row]) * k
+    throughput = float(sizes.ideal_throughput[row]) * k
     gpu = cluster.gpu
     assert gpu.eflops is not None and gpu.spot_usd_per_hour is not None  # or it would not be a candidate
     curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
@@ -54,21 +55,25 @@ def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[B
         )
     if sizes.extrapolated[row]:
         warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
-    warnings += _where(cluster)
+    both = cluster.common_zones
+    if cluster.memory is not None and not gpu.spot_zones and both and both != gpu.zones:
+        offer, types = "offer" if len(both) > 1 else "offers", f"{gpu.name} and {cluster.memory.instance.name}"
+        warnings.append(f"only {', '.join(both)} {offer} both {types}: start the cluster there")
     outlook = None
-    if candidates.work is not None:
-        outlook = candidates.work.outlook(sizes, row, choice.price)
-        if candidates.work.mttp_s is None and gpu.interruption_band is None:
+    if work is not None:
+        cost_usd = float(sizes.billed_s[row]) * choice.price / MICRO_USD / 3600
+        outlook = Outlook(float(sizes.total_s[row]), cost_usd, float(sizes.preemptions[row]), bool(sizes.sound[row]))
+        if work.mttp_s is None and gpu.interruption_band is None:
             warnings.append(f"nobody says how often {gpu.name} is taken away: counted as 25 % a month; give --mttp")
     return Recommendation(
         rank=rank,
         cluster=cluster,
         speedup=k * count,
         scaling_factor=k,
-        throughput=work,
+        throughput=throughput,
         flopp_spot=flopp(gpu.eflops, float(gpu.spot_usd_per_hour)),
         z=float(sizes.ideal_z[row]) * k,
-        usd_per_work=choice.price / MICRO_USD / work if work else None,
+        usd_per_work=choice.price / MICRO_USD / throughput if throughput else None,
         speedup_kind=kind,
         binding=binding,
         warnings=tuple(warnings),
@@ -96,21 +101,11 @@ def _about(gpu: InstanceType) -> Iterator[str]:
         )
 
 
-def _where(cluster: Cluster) -> Iterator[str]:
-    """Where to start a cluster whose types are not offered in the same zones, if no spot price says it."""
-    both = cluster.common_zones
-    if cluster.memory is not None and not cluster.gpu.spot_zones and both and both != cluster.gpu.zones:
-        offer = "offer" if len(both) > 1 else "offers"
-        types = f"{cluster.gpu.name} and {cluster.memory.instance.name}"
-        yield f"only {', '.join(both)} {offer} both {types}: start the cluster there"
-
-
 def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
-    """By how much one plan is better than another, as a share of the other.
+    """By how much one plan is better than another, as a share of the other; None when that one's throughput is 0.
 
     Under DeepVM's own policy in terms of the objective. The other policies do not look at what a cluster is worth (the
     value of a plan is then a place in an order, or knows no scaling), so for them it is the throughput that counts.
-    None when the other plan's throughput is 0.
     """
     if request.policy is PolicyName.DEEPVM:
         return (new.value - old.value) / abs(old.value)

@@ -14,12 +14,12 @@ from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.binding_constraints import binding
-from deepvm.planner.candidates import Candidates, gather
+from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of, describe, improvement, with_next_zone
 from deepvm.planner.infeasible import infeasible
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
-from deepvm.planner.scoring import Scoring, architectures_of, tie_floor
+from deepvm.planner.scoring import tie_floor
 from deepvm.planner.search.frontier import Block, Choice, Frontier
 
 if TYPE_CHECKING:
@@ -67,15 +67,14 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         absence = why_absent(catalog, name)
         allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}{examples(name, known)}"
         raise RequestError("explain", name, allowed)
-    budget, architectures = request.budget_micro_usd, architectures_of(request)
-    candidates = gather(catalog, request, architectures)
+    budget, candidates = request.budget_micro_usd, gather(catalog, request)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)
-    if rejection is None and known[name].gpu is None and not any(a.tiered for a in architectures):
-        names = " and ".join(a.name for a in architectures) or request.policy.value
+    if rejection is None and known[name].gpu is None and not any(a.tiered for a in candidates.architectures):
+        names = " and ".join(a.name for a in candidates.architectures) or request.policy.value
         rejection = Rejection(name, "excluded", f"{names} clusters have no memory nodes")
     if rejection is not None:
         return WhyNot(name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
-    blocks = blocks_of(candidates, request)
+    blocks = blocks_of(candidates)
     winner = Frontier.build(blocks).best(budget)
     # The same blocks with fewer rows: so values stay comparable, also those that are places in an order.
     frontier = Frontier.build([_having(b, name) for b in blocks])
@@ -83,21 +82,21 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if best is None:
         cheapest = frontier.cheapest()
         if cheapest is None:
-            why = infeasible(catalog, request, _only(candidates, name), None)
+            why = infeasible(candidates.only(name), None)
             rejection = Rejection(name, why.constraint, why.reason)
             return WhyNot(name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
-        kept = " that keeps to the job's limits" if request.work is not None and request.work.constrained else ""
-        detail = f"its cheapest cluster{kept}, {cheapest.cluster}, costs {format_usd(cheapest.price)} $/h"
+        cost = f"costs {format_usd(cheapest.price)} $/h"
+        detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, {cost}"
         return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
-    found = with_next_zone(describe(best, 1, candidates, binding(best, candidates, request)), best)
+    found = with_next_zone(describe(best, candidates, binding=binding(best, candidates)), best)
     assert winner is not None  # the plans that have this type are some of all plans
     if best.cluster == winner.cluster:
         verdict = f"{name} is in the best cluster"
         return WhyNot(name, verdict, found, 0.0, Decimal(best.price) / MICRO_USD, reference=candidates.reference)
     better = improvement(winner, best, request)
     gap = None if better is None else -better
-    row = int(np.searchsorted(frontier.best_so_far, tie_floor(winner.value)))
-    matches_at = Decimal(int(frontier.price[row])) / MICRO_USD if row < len(frontier) else None
+    equal = frontier.reaching(tie_floor(winner.value))
+    matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
     verdict = _verdict(name, best, winner, gap, matches_at, request)
     return WhyNot(name, verdict, found, gap, matches_at, reference=candidates.reference)
 
@@ -105,21 +104,11 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
 def _having(block: Block, name: str) -> Block:
     """The plans of a block that have a type."""
     sizes, tier = block.sizes, block.tier
-    gpus = np.array([t.name == name for t in sizes.types], dtype=np.bool_)
     nodes = np.array([t.name == name for t in tier.types], dtype=np.bool_)
     if block.architecture.tiered and nodes.any():
         return replace(block, tier=tier.take(nodes))
-    rows = gpus[sizes.type_index]
-    scores = Scoring(block.scoring.scores[rows], block.scoring.per_dollar)
-    return replace(block, sizes=sizes.take(rows), scoring=scores)
-
-
-def _only(candidates: Candidates, name: str) -> Candidates:
-    """The candidates with one type of GPU or of memory node."""
-    gpus = tuple(g for g in candidates.gpus if g.instance.name == name)
-    if gpus:
-        return replace(candidates, gpus=gpus)
-    return replace(candidates, tier=candidates.tier.take(np.array([t.name == name for t in candidates.tier.types])))
+    rows = np.array([t.name == name for t in sizes.types], dtype=np.bool_)[sizes.type_index]
+    return replace(block, sizes=sizes.take(rows), scoring=block.scoring.take(rows))
 
 
 def _verdict(

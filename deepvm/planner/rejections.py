@@ -11,7 +11,7 @@ from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.spelling import examples
 from deepvm.core.units import GIB, format_bytes
 from deepvm.errors import RequestError
-from deepvm.planner.request import Generation, PlanRequest, Range
+from deepvm.planner.request import ANY_NUMBER, Generation, PlanRequest, Range
 
 UNLIMITED = 2**31
 """Stands for "no quota" in a column of counts."""
@@ -24,14 +24,9 @@ def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market)
 
 
 def quota_too_small(quotas: Iterable[Quota], instance: InstanceType, market: Market, count: int = 1) -> str:
-    """What a quota allows, what some VMs need and, where the provider's quota is known, the value to ask for.
-
-    Raises:
-        ValueError: there is no such quota.
-    """
+    """What a quota allows, what some VMs need and, where the provider's quota is known, the value to ask for."""
     quota = find_quota(quotas, instance.quota_family, market)
-    if quota is None:
-        raise ValueError(f"no {market.value} quota of {instance.quota_family}")
+    assert quota is not None
     needed = count * instance.vcpus
     has = f"the quota is {quota.vcpus}" + (f", of which {quota.in_use} are in use" if quota.in_use else "")
     text = f"{count} x {instance.name} would need {needed} {market.value} vCPUs of {instance.quota_family}; {has}"
@@ -125,7 +120,7 @@ def _filtered(instance: InstanceType, request: PlanRequest) -> str:
         ("each GPU has", each, request.gpu_memory_bytes),
         ("its GPUs together have", None if each is None else each * gpu.count, request.gpu_total_memory_bytes),
     ):
-        if allowed.bounded and (size is None or size not in allowed):
+        if allowed != ANY_NUMBER and (size is None or size not in allowed):
             has = "an unknown amount" if size is None else f"{size / GIB:.4g} GiB"
             return f"{what} {has}, wanted {_shown(allowed, lambda b: f'{b / GIB:.4g} GiB')}"
     return ""

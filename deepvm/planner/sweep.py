@@ -14,7 +14,6 @@ from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of, describe
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
-from deepvm.planner.scoring import architectures_of
 from deepvm.planner.search.frontier import Frontier
 
 if TYPE_CHECKING:
@@ -93,12 +92,12 @@ def sweep(
     columns: list[list[SweepRow]] = []
     for name in policies:
         asked = replace(request, policy=PlanRequest.parse(0, policy=name).policy)
-        candidates = gather(catalog, asked, architectures_of(asked))
-        frontier = Frontier.build(blocks_of(candidates, asked))
+        candidates = gather(catalog, asked)
+        frontier = Frontier.build(blocks_of(candidates))
         rows = []
         for amount in amounts:
             choice = frontier.best(budget_micro_usd(amount))
-            found = None if choice is None else describe(choice, 1, candidates)
+            found = None if choice is None else describe(choice, candidates)
             rows.append(SweepRow(amount, asked.policy, found, candidates.reference))
         columns.append(rows)
     return [row for rows in zip(*columns, strict=True) for row in rows]

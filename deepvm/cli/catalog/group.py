@@ -214,7 +214,7 @@ def _columns(*, wide: bool) -> list[Column]:
 
 
 def _cells(instance: InstanceType, *, wide: bool) -> list[str]:
-    from deepvm.core.cluster.performance import flopp
+    from deepvm.core.cluster.instances import flopp
 
     gpu, spot = instance.gpu, instance.spot_usd_per_hour
     per_dollar = None if instance.eflops is None or spot is None else flopp(instance.eflops, float(spot))

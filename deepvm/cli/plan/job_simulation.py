@@ -178,8 +178,8 @@ def _limited(r: Recommendation, left_out: Sequence[tuple[Recommendation, Binding
 
 def _nothing(answer: Recommendations, why: Binding) -> Recommendations:
     """No cluster keeps to the job's limits when it is simulated."""
-    from deepvm.planner.architectures.formulation import SolveStatus
     from deepvm.planner.infeasible import Infeasible
+    from deepvm.planner.search.formulation import SolveStatus
 
     advice = "allow more time" if why.constraint == "deadline" else "raise the total budget"
     reason = f"no cluster keeps to the job's limits: {why.reason}"

@@ -355,3 +355,8 @@ def quota_limit(quotas: Iterable[Quota], family: str, market: Market) -> int | N
     """VCPUs that may still be started in a family and market, None without a limit."""
     quota = find_quota(quotas, family, market)
     return None if quota is None else quota.left
+
+
+def flopp(eflops: float, usd_per_hour: float) -> float:
+    """FLOPP, operations per dollar (DeepVM eq. 1): eFLOPS in the catalog's unit x 3600 / price in $/h."""
+    return eflops * 3600 / usd_per_hour

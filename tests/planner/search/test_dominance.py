@@ -84,11 +84,10 @@ def test_the_best_plan_survives_both_prunings(case: Case) -> None:
     for block in blocks_for(case.catalog, case.request):
         request = replace(case.request, architectures=(block.architecture.name,), top=1)
         for plan in oracle.answer(case.catalog, request):
-            nodes = ilp._useful_nodes(block)
-            sizes = block.sizes.take(ilp._useful_sizes(block, nodes, request.budget_micro_usd))
-            kept = zip(sizes.type_index.tolist(), sizes.count.tolist(), strict=True)
-            assert (plan.gpu, plan.count) in {(sizes.types[t].name, n) for t, n in kept}
-            assert not plan.memory or plan.memory in [block.tier.types[w].name for w in nodes.tolist()]
+            useful = ilp.useful(block, request.budget_micro_usd)
+            kept = zip(useful.sizes.type_index.tolist(), useful.sizes.count.tolist(), strict=True)
+            assert (plan.gpu, plan.count) in {(useful.sizes.types[t].name, n) for t, n in kept}
+            assert not plan.memory or plan.memory in [t.name for t in useful.tier.types]
 
 
 def test_nothing_in_nothing_out() -> None:
