@@ -197,18 +197,15 @@ class PlanRequest:
             if value is not None or option not in _NONE_IS_DEFAULT:
                 found[attribute] = read(value, option)
         request = cls(**found)
-        if any(value not in (None, "") for value in work_options.values()):
-            from deepvm.planner.job_forecast import Work  # loads what only jobs need
+        trained = any(value not in (None, "") for value in work_options.values())
+        if not trained and not request.needs_work:
+            return request
+        from deepvm.planner.job_forecast import NEEDS_JOB, Work  # loads what only jobs need
 
-            work = Work.parse(**work_options, checkpoint_bytes=request.checkpoint_bytes)
-            objective = request.objective if "objective" in found else Objective.MAKESPAN
-            return replace(request, work=work, objective=objective)
-        if request.needs_work:
+        if not trained:
             raise RequestError("objective", request.objective.value, NEEDS_JOB)
-        return request
-
-
-NEEDS_JOB = "this beside --job or --work, which say what is to be trained"
+        work = Work.parse(**work_options, checkpoint_bytes=request.checkpoint_bytes)
+        return replace(request, work=work, objective=found.get("objective", Objective.MAKESPAN))
 
 
 class MeasuredTables(Protocol):
