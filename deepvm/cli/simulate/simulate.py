@@ -241,7 +241,6 @@ def _simulated(
     deadline: Deadline | None,
 ) -> tuple[list[Answer], list[SimulationError]]:
     """The answers, and why there is none for the other cases."""
-    from deepvm.core.preemption.savepolicy import policy_name
     from deepvm.errors import SimulationError
     from deepvm.simulator.monte_carlo import simulate_each
     from deepvm.simulator.sweeps import Answer
@@ -261,7 +260,7 @@ def _simulated(
     hopeless: list[SimulationError] = []
     for case, came in zip(cases, found, strict=True):
         if isinstance(came, SimulationError):
-            where = [f"{key}={value:g}" for key, value in case.values] + [policy_name(case.policy)]
+            where = [f"{key}={value:g}" for key, value in case.values] + [case.policy.name]
             hopeless.append(SimulationError(f"{', '.join(where)}: {came}"))
         else:
             answers.append(Answer(came, case.values))
