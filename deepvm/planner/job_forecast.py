@@ -177,7 +177,7 @@ class Work:
         """The sizes with what the job is expected to take on them; infinite where nothing is trained."""
         if reference is None or not len(sizes):
             return sizes
-        from deepvm.core.preemption.makespan import beyond_model, forecast
+        from deepvm.core.preemption.makespan import forecast
 
         lives = np.array([self.life_s(t) for t in sizes.types])[sizes.type_index]
         work = sizes.throughput
@@ -193,7 +193,7 @@ class Work:
             total_s=total_s,
             billed_s=billed_s,
             preemptions=np.where(trains, found.preemptions, 0.0),
-            sound=found.sound & (not beyond_model(self.job)) & ~(self.job.elastic & (sizes.spot > 1)),
+            sound=found.sound,
             most_usd=self._allowed_micro_usd(total_s, billed_s),
         )
 
