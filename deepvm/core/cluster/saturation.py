@@ -27,11 +27,7 @@ class SaturationTable:
     n_sat: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Keep Python's own numbers and refuse a table that the planner's algebra does not hold for.
-
-        Raises:
-            RequestError: empty, unequal lengths, bandwidths not increasing, n_sat not whole, below 1, or decreasing.
-        """
+        """Keep Python's own numbers; raise a RequestError for a table that the planner's algebra does not hold for."""
         gbps, n_sat = self.network_gbps, self.n_sat
         if not gbps or len(gbps) != len(n_sat):
             raise RequestError("n_sat", (gbps, n_sat), "one n_sat for each bandwidth, at least one row")
@@ -47,7 +43,7 @@ class SaturationTable:
     def from_rows(cls, rows: Sequence[tuple[float, int]]) -> SaturationTable:
         """Build from ``(network_gbps, n_sat)`` rows in any order."""
         ordered = sorted(rows)
-        return cls(tuple(float(g) for g, _ in ordered), tuple(n for _, n in ordered))
+        return cls(tuple(g for g, _ in ordered), tuple(n for _, n in ordered))
 
     def lookup(self, network_gbps: float | npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """n_sat of a bandwidth in Gbit/s; same shape as the argument.

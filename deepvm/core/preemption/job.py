@@ -23,11 +23,7 @@ class Span:
     high: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no span.
-
-        Raises:
-            RequestError: below 0, not finite, or reversed.
-        """
+        """Raise a RequestError for what is below 0, not finite, or reversed."""
         if not (0 <= self.low <= self.high < math.inf):
             raise RequestError("latency", (self.low, self.high), "a time from 0 s, or [low, high] with low <= high")
 
@@ -61,8 +57,8 @@ class Job:
     """What is trained, what each thing takes, and what the machines cost.
 
     Attributes:
-        name: for people. steps: optimizer steps in all.
-        step_s: one step. save_s: writing a version. backup_s: from then until it is durable, behind the training.
+        steps: optimizer steps in all. step_s: one of them. name: for people.
+        save_s: writing a version. backup_s: from then until it is durable, behind the training.
         allocation_s: from the request for a VM until it is there. preparation_s: from then until training goes on.
         grace_s: from the notice to the preemption; a span for notices that come late.
         mttp_s: mean time to preemption of one VM; with several values the first is that of the VMs that begin, the

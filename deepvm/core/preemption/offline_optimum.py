@@ -34,10 +34,9 @@ def least_cost(
 ) -> Costs:
     """Dynamic programming over ticks, for several starts at once.
 
-    A second until the deadline is work, restart or waiting, so a job is in time if and only if restarts and waiting
-    take ``deadline - work`` or less. That time, in units of the greatest common divisor of gap and restart, and what
-    the job runs on, are the state; a start takes as many ticks as the restart needs, because to stop before that would
-    be waiting at a price.
+    The state is what the job runs on and the time that restarts and waiting have taken, in units of the greatest common
+    divisor of gap and restart: the job is in time if and only if that stays within ``deadline - work``. A start takes
+    as many ticks as the restart needs, because to stop before that would be waiting at a price.
 
     Args:
         up: (starts, ticks) whether there is a spot VM, from the start of the job to its deadline or beyond.
@@ -62,10 +61,10 @@ def least_cost(
         return np.full(len(up), np.inf)
     rows = max(CELLS_AT_ONCE // cells, 1)
     costs = []
-    for part in (up[i : i + rows] for i in range(0, len(up), rows)):
-        costs.append(_least(part, gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price))
+    for i in range(0, len(up), rows):
+        costs.append(_least(up[i : i + rows], gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price))
         if progress is not None:
-            progress(len(part))
+            progress(len(costs[-1]))
     return np.concatenate(costs)
 
 

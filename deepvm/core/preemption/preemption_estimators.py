@@ -25,8 +25,7 @@ Array = npt.NDArray[np.float64]
 class Lifetimes:
     """Mean time to preemption of lives seen so far, some of them only to a point (censored).
 
-    Lives are taken as exponential with a Gamma prior on their rate: the prior weighs as much as ``strength`` lives of
-    the mean ``prior_s``. The estimate is (strength prior + time seen) / (strength + preemptions seen).
+    Lives are taken as exponential with a Gamma prior on their rate.
 
     Attributes:
         prior_s: mean lifetime before anything is seen, seconds. strength: number of lives it counts as; above 0.
@@ -40,7 +39,7 @@ class Lifetimes:
 
     @property
     def mean_s(self) -> Number:
-        """Mean time to preemption, seconds."""
+        """(strength prior + time seen) / (strength + preemptions seen), seconds."""
         return (self.strength * self.prior_s + self.seen_s) / (self.strength + self.preemptions)
 
     def after(self, life_s: Number, preempted: Truth) -> Lifetimes:
@@ -126,17 +125,13 @@ class LomaxHistory:
 
     def shape(self) -> Array:
         """(..., K) mean of alpha for each scale."""
-        return self._shape(np.asarray(self.ended)[..., None], self._sums())
+        ended = np.asarray(self.ended)[..., None]
+        return np.asarray((self.strength + ended) / (self.strength / self.shape0 + self._sums()))
 
     def law(self) -> tuple[Array, Array]:
         """Shape and scale (seconds) of the most probable scale; the shape of the attributes without K."""
         best = self.log_weights().argmax(axis=-1)
-        sums = np.broadcast_to(self._sums(), (*best.shape, len(self.scale_s)))
-        seen = np.take_along_axis(sums, best[..., None], -1)[..., 0]
-        return self._shape(np.asarray(self.ended), seen), self.scale_s[best]
-
-    def _shape(self, ended: Array, logs: Array) -> Array:
-        return np.asarray((self.strength + ended) / (self.strength / self.shape0 + logs))
+        return np.take_along_axis(self.shape(), best[..., None], -1)[..., 0], self.scale_s[best]
 
     def _sums(self) -> Array:
         """(..., K) ``logs``, which are a plain 0 before anything is seen."""
