@@ -22,7 +22,7 @@ from deepvm.planner.rejections import (
     refuse_idle_globs,
     training_rejection,
 )
-from deepvm.planner.request import PlanRequest, PolicyName
+from deepvm.planner.request import PlanRequest
 from deepvm.planner.zones import places, sold_in, zone_ids
 
 
@@ -65,7 +65,7 @@ class Candidates:
     @property
     def quotas(self) -> tuple[Quota, ...]:
         """The account limits that count."""
-        return quotas_of(self.catalog, self.request)
+        return self.request.quotas_of(self.catalog)
 
     def only(self, name: str) -> Candidates:
         """With one type of GPU or of memory node."""
@@ -119,7 +119,7 @@ class Candidates:
             sound=np.ones(len(count), dtype=np.bool_),
             most_usd=np.full(len(count), UNLIMITED_USD),
         )
-        trains = (sizes.k > 0) | ignores_scaling(self.request)
+        trains = (sizes.k > 0) | self.request.ignores_scaling
         sizes = sizes.take(trains & (spot <= limits(Market.SPOT)) & (on_demand <= limits(Market.ON_DEMAND)))
         work = self.request.work
         return sizes if work is None else work.forecast(sizes, self.reference)
@@ -148,7 +148,13 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     architectures = architectures_of(request)
     refuse_idle_globs(request, catalog)
     gpu_types = [i for i in catalog if i.gpu is not None]
-    _refuse_idle_kind(catalog, request, gpu_types)
+    if any(i.speedups for i in gpu_types) and not any(_curve(i, catalog, request) for i in gpu_types):
+        kinds = sorted({c.kind for i in gpu_types for c in i.speedups if c.workload is None})
+        cure = f"ask for a speedup that it has, or make it default_speedup: {', '.join(kinds)}"
+        raise MissingDataError(
+            f"no type of catalog {catalog.name} has a general {request.curves_of(catalog)} speed-up curve; "
+            + (cure if kinds else "its curves are all tied to a workload")
+        )
     rejections: list[Rejection] = []
     trains: list[GpuCandidate] = []
     for instance in sorted(gpu_types, key=lambda i: i.name):
@@ -157,7 +163,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
             rejections.append(found)
         else:
             trains.append(found)
-    quotas, rule = quotas_of(catalog, request), catalog.memory_nodes
+    quotas, rule = request.quotas_of(catalog), catalog.memory_nodes
     memory: list[InstanceType] = []
     if any(a.tiered for a in architectures):
         for instance in sorted((i for i in catalog if i.gpu is None), key=lambda i: i.name):
@@ -182,32 +188,6 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     work = request.work
     reference = None if work is None else work.reference([g.instance for g in gpus], gpu_types)
     return Candidates(catalog, request, architectures, gpus, tier, tuple(rejections), reference)
-
-
-def quotas_of(catalog: Catalog, request: PlanRequest) -> tuple[Quota, ...]:
-    """The account limits that count: the request's, else the catalog's."""
-    return catalog.quotas if request.quotas is None else request.quotas
-
-
-def speedup_kind(catalog: Catalog, request: PlanRequest) -> str:
-    """The kind of curve that counts for types without one of their own: the request's, else the catalog's."""
-    return request.speedup.value if request.speedup else catalog.default_speedup
-
-
-def ignores_scaling(request: PlanRequest) -> bool:
-    """Whether the policy chooses without K(n), as all but DeepVM's own do (V-C1), and so also takes n without gain."""
-    return request.policy is not PolicyName.DEEPVM
-
-
-def _refuse_idle_kind(catalog: Catalog, request: PlanRequest, gpu_types: Sequence[InstanceType]) -> None:
-    if not any(i.speedups for i in gpu_types) or any(_curve(i, catalog, request) for i in gpu_types):
-        return
-    kinds = sorted({c.kind for i in gpu_types for c in i.speedups if c.workload is None})
-    cure = f"ask for a speedup that it has, or make it default_speedup: {', '.join(kinds)}"
-    raise MissingDataError(
-        f"no type of catalog {catalog.name} has a general {speedup_kind(catalog, request)} speed-up curve; "
-        + (cure if kinds else "its curves are all tied to a workload")
-    )
 
 
 def _in_zones(
@@ -238,17 +218,16 @@ def _gpu_candidate(
         return left_out
     curve = _curve(instance, catalog, request)
     if curve is None:
-        kind = speedup_kind(catalog, request)
-        return Rejection(instance.name, "no-curve", f"it has no {kind} speed-up curve")
+        return Rejection(instance.name, "no-curve", f"it has no {request.curves_of(catalog)} speed-up curve")
     missing = {a.name: a.lacks(instance) for a in architectures}
     if missing and all(missing.values()):
         detail = "; ".join(f"{why.replace('-', ' ')}, which {name} needs" for name, why in missing.items())
         return Rejection(instance.name, next(iter(missing.values())), detail)
     most = request.max_nodes
     scaling = scaling_factor(curve, np.arange(1, most + 1, dtype=np.float64))
-    if not (scaling.k > 0).any() and not ignores_scaling(request):
+    if not (scaling.k > 0).any() and not request.ignores_scaling:
         return Rejection(instance.name, "not-scaling", f"its {curve.kind} curve is never above 0 up to {most} VMs")
-    quotas = quotas_of(catalog, request)
+    quotas = request.quotas_of(catalog)
     for market in (Market.SPOT, Market.ON_DEMAND):
         if all(market in a.markets for a in architectures) and quota_count(quotas, instance, market) == 0:
             return Rejection(instance.name, "quota", quota_too_small(quotas, instance, market))
@@ -259,4 +238,4 @@ def _gpu_candidate(
 def _curve(instance: InstanceType, catalog: Catalog, request: PlanRequest) -> SpeedupCurve | None:
     """The general curve to use: of the kind that was asked for, else of the type's own kind, else the catalog's."""
     own = instance.default_speedup if request.speedup is None else ""
-    return (instance.curve(own) if own else None) or instance.curve(speedup_kind(catalog, request))
+    return (instance.curve(own) if own else None) or instance.curve(request.curves_of(catalog))

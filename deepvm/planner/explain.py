@@ -35,8 +35,8 @@ class WhyNot:
     Attributes:
         verdict: one sentence.
         best: the best cluster with this type within the budget, None when there is none.
-        gap: how far it lies below the winner, as a share (see :func:`deepvm.planner.describe.improvement`); None
-            without ``best``, or where the winner's throughput is 0.
+        gap: how far it lies below the winner, as a share (:func:`deepvm.planner.describe.improvement`); None without
+            ``best``, or where the winner's throughput is 0.
         matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
         rejection: why the type is in no feasible cluster at all, None when it is.
         reference: the type that the job's step is measured on, None without a job or without ``best``.
@@ -52,16 +52,7 @@ class WhyNot:
 
 
 def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
-    """Explain why a type is not in the best cluster, with the best cluster that has it.
-
-    Args:
-        catalog: the types and prices.
-        request: what was asked for.
-        name: an instance type of the catalog.
-
-    Raises:
-        RequestError: the catalog has no such type.
-    """
+    """Answer a validated request; see :func:`explain`."""
     known = catalog.by_name
     if name not in known:
         absence = why_absent(catalog, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -238,13 +238,10 @@ def _smallest(architecture: Architecture, candidates: Candidates) -> str:
     if architecture.tiered:
         counts: Sequence[int] = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0].tolist()
         nodes = [NodeGroup(t, Market.ON_DEMAND, n) for n, t in zip(counts, tier.types, strict=True)]
-        groups.append(min(nodes, key=_vcpus))
-    parts = [f"{_vcpus(g)} {g.market.value} vCPUs of {g.instance.quota_family}" for g in groups if g.count]
+        groups.append(min(nodes, key=lambda g: g.count * g.instance.vcpus))
+    needed = [(g.count * g.instance.vcpus, g.market.value, g.instance.quota_family) for g in groups if g.count]
+    parts = [f"{vcpus} {market} vCPUs of {family}" for vcpus, market, family in needed]
     return f"{' and '.join(parts)} for {architecture.name}"
-
-
-def _vcpus(group: NodeGroup) -> int:
-    return group.count * group.instance.vcpus
 
 
 def _grouped(candidates: Candidates, *, gpu: bool) -> str:
@@ -259,17 +256,12 @@ def _grouped(candidates: Candidates, *, gpu: bool) -> str:
             if not group or (r.reason == "quota" and instance.vcpus < min(i.vcpus for i in group)):
                 details[key] = r.detail if r.reason == "quota" else key
             group.append(instance)
-    return "; ".join(
-        f"{details[key]}{_models(group) if key == _PHRASES['unprofiled'] else ''}: {_first(i.name for i in group)}"
-        for key, group in groups.items()
-    )
+    unprofiled = groups.get(_PHRASES["unprofiled"], [])
+    models = sorted({i.gpu.name for i in unprofiled if i.gpu})  # it is these that are to be measured
+    if models:
+        details[_PHRASES["unprofiled"]] += f" ({_first_five(models)})"
+    return "; ".join(f"{details[key]}: {_first_five([i.name for i in group])}" for key, group in groups.items())
 
 
-def _models(instances: Sequence[InstanceType]) -> str:
-    """The GPUs of types that nobody has measured: it is these that are to be measured."""
-    return f" ({_first(sorted({i.gpu.name for i in instances if i.gpu}))})"
-
-
-def _first(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:5]) + " ..." * (len(found) > 5)
+def _first_five(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + " ..." * (len(names) > 5)

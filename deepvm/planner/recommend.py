@@ -14,7 +14,7 @@ from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.planner.architectures import OnDemand
 from deepvm.planner.binding_constraints import binding
-from deepvm.planner.candidates import Candidates, gather, speedup_kind
+from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import block_of, blocks_of, describe, improvement, with_next_zone
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from deepvm.planner.request import MeasuredTables, PlanOptions
-    from deepvm.planner.search.ilp import Proof
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,8 @@ class NextChange:
     """What more money buys.
 
     Attributes:
-        budget: the next budget, $/h, at which the best cluster is a better one.
-        recommendation: that cluster.
-        gain: by how much it is better, as a share (see :func:`deepvm.planner.describe.improvement`); None if nothing is
+        budget: the next budget, $/h, at which the best cluster is a better one. recommendation: that cluster.
+        gain: by how much it is better, as a share (:func:`deepvm.planner.describe.improvement`); None if nothing is
             feasible now.
     """
 
@@ -98,10 +96,6 @@ class Recommendations(Sequence[Recommendation]):
     def __len__(self) -> int:
         """How many clusters are ranked."""
         return len(self.configurations)
-
-    def __iter__(self) -> Iterator[Recommendation]:
-        """Best first."""
-        return iter(self.configurations)
 
     @overload
     def __getitem__(self, index: int) -> Recommendation: ...
@@ -167,8 +161,9 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
 
         proof = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s)
         status, solver = proof.status, proof.solver
-        doubt = _doubt(proof, choices)
-        if doubt and status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
+        proven, best = ((c.cluster, c.price) if c else None for c in (proof.choice, next(iter(choices), None)))
+        doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
+        if doubt == _DISAGREES:
             status = SolveStatus.NUMERICAL
     cheapest = frontier.cheapest()
     why = None if choices else infeasible(candidates, cheapest)
@@ -186,7 +181,7 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
         on_demand=_on_demand(candidates),
         status=status,
         solver=solver,
-        speedup_kind=speedup_kind(catalog, request),
+        speedup_kind=request.curves_of(catalog),
         doubt=doubt,
         infeasible=why,
         cheapest=None if cheapest is None else describe(cheapest, candidates),
@@ -206,17 +201,12 @@ def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Reco
         yield describe(choice, candidates, place, binding(choice, candidates))
 
 
-def _doubt(proof: Proof, ranked: Sequence[Choice]) -> str:
-    """Why the integer program does not prove the best cluster; empty when it does."""
-    instead = "; these clusters come from the exact enumeration"
-    if proof.status is SolveStatus.TIME_LIMIT:
-        return f"the time limit ended the integer program{instead}"
-    if proof.status is SolveStatus.NUMERICAL:
-        return f"the integer-program solver ran into numerical trouble{instead}"
-    proven, best = ((c.cluster, c.price) if c else None for c in (proof.choice, next(iter(ranked), None)))
-    if proven != best:
-        return f"the integer program disagreed with the exact enumeration{instead}: please report this"
-    return ""
+_INSTEAD = "these clusters come from the exact enumeration"
+_DOUBTS = {
+    SolveStatus.TIME_LIMIT: f"the time limit ended the integer program; {_INSTEAD}",
+    SolveStatus.NUMERICAL: f"the integer-program solver ran into numerical trouble; {_INSTEAD}",
+}
+_DISAGREES = f"the integer program disagreed with the exact enumeration; {_INSTEAD}: please report this"
 
 
 def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice) -> Iterator[Alternative]:

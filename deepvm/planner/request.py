@@ -24,16 +24,11 @@ if TYPE_CHECKING:
 class Objective(str, Enum):
     """What the best cluster is best at."""
 
-    THROUGHPUT = "throughput"
-    """Maximise eFLOPS x n x K(n): the fastest training that the budget buys (DeepVM V-A)."""
-    FLOPP = "flopp"
-    """Maximise the printed objective Z, operations per dollar (DeepVM eq. 4, 8); kept for reproduction."""
-    COST_PER_WORK = "cost-per-work"
-    """Minimise price / throughput: the cheapest training, however long it takes."""
-    MAKESPAN = "makespan"
-    """Minimise the expected time of a job, preemptions included; needs the job."""
-    TOTAL_COST = "total-cost"
-    """Minimise its expected bill, preemptions included; needs the job."""
+    THROUGHPUT = "throughput"  # maximise eFLOPS x n x K(n), the fastest training that the budget buys (DeepVM V-A)
+    FLOPP = "flopp"  # maximise the printed Z, operations per dollar (DeepVM eq. 4, 8); kept for reproduction
+    COST_PER_WORK = "cost-per-work"  # minimise price / throughput: the cheapest training, however long it takes
+    MAKESPAN = "makespan"  # minimise the expected time of a job, preemptions included
+    TOTAL_COST = "total-cost"  # minimise its expected bill
 
 
 WORK_OBJECTIVES = (Objective.MAKESPAN, Objective.TOTAL_COST)
@@ -64,14 +59,11 @@ class CpuArchitecture(str, Enum):
 
 
 class Generation(str, Enum):
-    """Which generations of types to consider."""
+    """Which generations of types to consider, by what the provider calls current."""
 
     CURRENT = "current"
-    """Those that the provider calls current."""
     ANY = "any"
-    """All."""
-    AUTO = "auto"
-    """All to train; to hold checkpoints the current ones, unless the catalog's rule is the paper's."""
+    AUTO = "auto"  # any to train; to hold checkpoints current ones, unless the catalog's rule is the paper's
 
 
 class SolverName(str, Enum):
@@ -81,10 +73,8 @@ class SolverName(str, Enum):
     FRONTIER = "frontier"
 
 
-MOST_NODES = 4096
-"""The largest --max-nodes: keeps every intermediate price far below 2**63 micro-dollars."""
-
-MOST_GPUS = 1024  # the largest bound on the GPUs of one VM
+MOST_NODES = 4096  # keeps every intermediate price far below 2**63 micro-dollars
+MOST_GPUS = 1024
 
 
 @dataclass(frozen=True)
@@ -157,6 +147,19 @@ class PlanRequest:
     def has_objective(self) -> bool:
         """Whether the policy looks at the objective, as the baselines do not."""
         return self.policy in (PolicyName.DEEPVM, PolicyName.NOSCALE)
+
+    @property
+    def ignores_scaling(self) -> bool:
+        """Whether the policy chooses without K(n), as all but DeepVM's own do (V-C1), and so also takes n without gain."""
+        return self.policy is not PolicyName.DEEPVM
+
+    def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
+        """The account limits that count: the request's, else the catalog's."""
+        return catalog.quotas if self.quotas is None else self.quotas
+
+    def curves_of(self, catalog: Catalog) -> str:
+        """The kind of curve that counts for types without one of their own: the request's, else the catalog's."""
+        return self.speedup.value if self.speedup else catalog.default_speedup
 
     @property
     def budget_micro_usd(self) -> int:

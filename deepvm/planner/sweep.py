@@ -89,15 +89,13 @@ def sweep(
     amounts = [to_decimal(b, "pw", zero=True, unit="$/h") for b in budgets]
     request = PlanRequest.parse(0, **options)
     catalog = with_tables(catalog, tables)
-    columns: list[list[SweepRow]] = []
-    for name in policies:
-        asked = replace(request, policy=PlanRequest.parse(0, policy=name).policy)
-        candidates = gather(catalog, asked)
-        frontier = Frontier.build(blocks_of(candidates))
-        rows = []
-        for amount in amounts:
+    asked = [replace(request, policy=PlanRequest.parse(0, policy=name).policy) for name in policies]
+    gathered = [gather(catalog, one) for one in asked]
+    frontiers = [Frontier.build(blocks_of(candidates)) for candidates in gathered]
+    rows = []
+    for amount in amounts:
+        for one, candidates, frontier in zip(asked, gathered, frontiers, strict=True):
             choice = frontier.best(budget_micro_usd(amount))
             found = None if choice is None else describe(choice, candidates)
-            rows.append(SweepRow(amount, asked.policy, found, candidates.reference))
-        columns.append(rows)
-    return [row for rows in zip(*columns, strict=True) for row in rows]
+            rows.append(SweepRow(amount, one.policy, found, candidates.reference))
+    return rows
