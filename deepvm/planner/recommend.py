@@ -192,8 +192,7 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
     """The best ``count`` clusters, best first, each made when it is asked for.
 
-    For whoever looks further than :func:`plan` answers: of one training with several memory nodes at most
-    ``request.top`` clusters stand in it.
+    Of one training with several memory nodes at most ``request.top`` clusters stand in it.
     """
     candidates = gather(catalog, request)
     choices = Frontier.build(blocks_of(candidates), request.top).top(request.budget_micro_usd, count)

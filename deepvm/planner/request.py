@@ -150,7 +150,7 @@ class PlanRequest:
 
     @property
     def ignores_scaling(self) -> bool:
-        """Whether the policy chooses without K(n), as all but DeepVM's own do (V-C1), and so also takes n without gain."""
+        """Whether the policy chooses without K(n), as all but DeepVM's own do (V-C1)."""
         return self.policy is not PolicyName.DEEPVM
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:

@@ -27,10 +27,10 @@ ALL_POLICIES = tuple(p.value for p in PolicyName)
 
 @dataclass(frozen=True)
 class SweepRow:
-    """The best cluster of one policy at one budget.
+    """The best cluster of one policy at one budget, $/h.
 
     Attributes:
-        budget: $/h. recommendation: None when nothing is feasible; a row is never left out.
+        recommendation: None when nothing is feasible; a row is never left out.
         reference: the type that the job's step is measured on, None without a job.
     """
 
@@ -94,8 +94,8 @@ def sweep(
     frontiers = [Frontier.build(blocks_of(candidates)) for candidates in gathered]
     rows = []
     for amount in amounts:
-        for one, candidates, frontier in zip(asked, gathered, frontiers, strict=True):
+        for candidates, frontier in zip(gathered, frontiers, strict=True):
             choice = frontier.best(budget_micro_usd(amount))
             found = None if choice is None else describe(choice, candidates)
-            rows.append(SweepRow(amount, one.policy, found, candidates.reference))
+            rows.append(SweepRow(amount, candidates.request.policy, found, candidates.reference))
     return rows

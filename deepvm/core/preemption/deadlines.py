@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = npt.NDArray[Any]
 
+# What a job runs on. Plain numbers: arrays are compared with them millions of times, an enum makes that slow.
 WAIT: Final = 0
 SPOT: Final = 1
 ON_DEMAND: Final = 2
-"""What a job runs on. Plain numbers: arrays are compared with them millions of times, an enum makes that slow."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Standing:
 
     @property
     def safety_net(self) -> Array:
-        """Whether it must be on on-demand from now on, see the module."""
+        """Whether it must be on on-demand from now on; see the module."""
         start = np.where(self.on == SPOT, 0.0, self.restart_s + self.version_s)
         return np.asarray(self.spare_s <= self.horizon_s + start)
 
@@ -91,10 +91,7 @@ class Standing:
 
     @property
     def ahead_s(self) -> Number:
-        """How far the job is before the line of uniform progress, in seconds of that line; below 0: behind.
-
-        The line goes from nothing at the start to all of the work at the deadline.
-        """
+        """Seconds before the line from nothing at the start to all of the work at the deadline; below 0: behind it."""
         done = self.total_s - self.work_s
         return done * self.deadline_s / self.total_s - (self.deadline_s - self.left_s)
 
@@ -136,10 +133,7 @@ class OnDemandOnly(DeadlinePolicy):
 
 @dataclass(frozen=True)
 class Greedy(DeadlinePolicy):
-    """Spot whenever there is some, else wait; when the safety net pulls, on-demand to the end.
-
-    It never goes back to spot: what the net left to spare has been used up.
-    """
+    """Spot whenever there is some, else wait; when the safety net pulls, on-demand to the end, as nothing is to spare."""
 
     def choose(self, standing: Standing) -> Array:
         """See the class."""
@@ -154,13 +148,9 @@ class Greedy(DeadlinePolicy):
 class UniformProgress(DeadlinePolicy):
     """Keep to the line that ends at the deadline: without spot, on-demand behind it and waiting before it.
 
-    A spot VM is used whenever there is one. A job on on-demand stays there until there is spot *and* it is so far
-    before the line that the restart does not put it behind (the paper's hysteresis). It does not stop to wait: every
-    start costs a restart, and on real traces to stop and start again cost up to a tenth of the bill. It is safe by the
-    same net as :class:`Greedy`.
-
-    Attributes:
-        restarts: how many restarts it must be before the line to leave on-demand.
+    A spot VM is used whenever there is one. A job on on-demand stays there until there is spot *and* it is ``restarts``
+    restarts before the line (the paper's hysteresis). It does not stop to wait: on real traces to stop and start again
+    cost up to a tenth of the bill. It is safe by the same net as :class:`Greedy`.
     """
 
     restarts: float = 1.0
@@ -190,11 +180,7 @@ DEADLINE_POLICIES: dict[str, Callable[[], DeadlinePolicy]] = {
 
 
 def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy:
-    """A policy by its name.
-
-    Raises:
-        RequestError: there is none, naming ``option``.
-    """
+    """A policy by its name; raises a RequestError that names ``option`` where there is none."""
     if text not in DEADLINE_POLICIES:
         raise RequestError(option, text, f"one of {one_of(text, DEADLINE_POLICIES, ', ')}")
     return DEADLINE_POLICIES[text]()

@@ -74,9 +74,8 @@ class SaveContext:
 
     Attributes:
         step: optimizer steps done. now_s: the time.
-        last_step: steps in the newest version, or in the restored one.
-        last_s: when that was taken or restored, or training began.
-        facts: what is known of costs and preemptions.
+        last_step: steps in the newest version, or in the restored one. last_s: when that was taken or restored, or
+            training began.
     """
 
     step: int
@@ -208,14 +207,11 @@ class _Weighing(SavePolicy):
 
 @dataclass(frozen=True)
 class Auto(_Weighing):
-    """As often as pays: Young's interval, but within a budget of overhead and never while a version is under way.
-
-    Young (1974) and Daly (2006): with ``save_s`` lost for each version and a failure every ``mtbf_s`` on average, the
-    loss is least at an interval of sqrt(2 save_s mtbf_s). CheckFreq's budget: save_s / interval <= overhead.
+    """As often as pays: Young's interval, but within CheckFreq's budget and never while a version is under way.
 
     Attributes:
         mtbf_s: mean time between failures of the cluster, seconds; None: as the facts say.
-        overhead: share of the time that may be lost.
+        overhead: share of the time that may be lost, save_s / interval.
     """
 
     mtbf_s: float | None = None

@@ -13,19 +13,11 @@ _BLOCK = 256
 
 
 def skyband(costs: npt.NDArray[np.int64], depth: int) -> npt.NDArray[np.bool_]:
-    """The k-skyband: rows that fewer than ``depth`` other rows dominate.
+    """The k-skyband (Papadias et al., TODS 2005): rows that fewer than ``depth`` >= 1 other rows dominate, as a mask.
 
     A row dominates another when it is less or equal in every column and, if equal in all of them, stands earlier.
-    Whoever asks for the best ``depth`` plans loses none by keeping only these rows: each dominator of a dropped row
-    gives a plan that ranks before every plan of that row. (Balke, Güntzer, Zheng: "Efficient distributed skylining",
-    EDBT 2004, and Papadias et al., TODS 2005, name the notion.)
-
-    Args:
-        costs: (rows, resources), smaller is better; every resource that a constraint or the ranking looks at.
-        depth: k >= 1.
-
-    Returns:
-        Boolean mask over the rows.
+    The best ``depth`` plans are among these rows: each dominator of a dropped row gives a plan that ranks before every
+    plan of that row. ``costs``: (rows, resources), smaller is better; every resource that counts.
     """
     rows = len(costs)
     kept = np.zeros(rows, dtype=np.bool_)
@@ -47,13 +39,8 @@ def skyband(costs: npt.NDArray[np.int64], depth: int) -> npt.NDArray[np.bool_]:
 
 
 def price_order(prices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The place of each row in the order of prices, equal prices in the order of the rows.
-
-    As a column of :func:`skyband` it says "costs less, or the same and is named first", which is how plans are ranked.
-    """
-    place = np.empty(len(prices), dtype=np.int64)
-    place[np.argsort(prices, kind="stable")] = np.arange(len(prices), dtype=np.int64)
-    return place
+    """The place of each row in the order of prices, equal prices in the order of the rows, as plans are ranked."""
+    return np.argsort(np.argsort(prices, kind="stable")).astype(np.int64)
 
 
 def _dominated_by(rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
