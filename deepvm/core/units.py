@@ -172,7 +172,7 @@ def parse_hours(value: str | float, option: str) -> float:
 
 
 def format_seconds(seconds: float, *, up: bool = False) -> str:
-    """A time for people, rounded (or rounded up) to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
+    """A time for people, rounded (up) to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
     if seconds == math.inf:
         return "never"
     units = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0))

@@ -133,7 +133,7 @@ class OnDemandOnly(DeadlinePolicy):
 
 @dataclass(frozen=True)
 class Greedy(DeadlinePolicy):
-    """Spot whenever there is some, else wait; when the safety net pulls, on-demand to the end, as nothing is to spare."""
+    """Spot whenever there is some, else wait; when the safety net pulls, on-demand to the end."""
 
     def choose(self, standing: Standing) -> Array:
         """See the class."""

@@ -66,17 +66,13 @@ class Frontier:
     """All plans of several blocks: cheapest first, then fewest memory nodes, then by name.
 
     Attributes:
-        block: index into ``blocks``. size: row of its sizes. memory: row of its tier, -1 without memory nodes.
-        memory_count: memory nodes. price: micro-dollars an hour. value: what the policy maximises.
+        block: index into ``blocks``. plans: (4, plans), see :func:`_plans`. value: what the policy maximises.
         best_so_far: the running maximum of ``value``.
     """
 
     blocks: tuple[Block, ...]
     block: IntArray
-    size: IntArray
-    memory: IntArray
-    memory_count: IntArray
-    price: IntArray
+    plans: IntArray
     value: FloatArray
     best_so_far: FloatArray
 
@@ -89,23 +85,21 @@ class Frontier:
             top: how many plans will be asked for at once; each size keeps its ``top`` cheapest memory tiers.
         """
         parts = [_plans(block, top) for block in blocks]
-        size, memory, memory_count, price = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)
+        plans = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)
         block = np.repeat(np.arange(len(blocks)), [part.shape[1] for part in parts])
         pairs = list(zip(blocks, parts, strict=True))
         value = np.concatenate([np.zeros(0), *(b.scoring.values(p[0], p[3]) for b, p in pairs)])
         # Blocks and tiers stand in the order of their names: indices sort like names.
         named = np.concatenate([np.zeros(0, dtype=np.int64), *(b.sizes.order[p[0]] for b, p in pairs)])
+        _, memory, memory_count, price = plans
         order = np.lexsort((memory, named, block, memory_count, price))
-        return cls(
-            blocks=tuple(blocks),
-            block=block[order],
-            size=size[order],
-            memory=memory[order],
-            memory_count=memory_count[order],
-            price=price[order],
-            value=value[order],
-            best_so_far=np.maximum.accumulate(value[order]),
-        )
+        value = value[order]
+        return cls(tuple(blocks), block[order], plans[:, order], value, np.maximum.accumulate(value))
+
+    @property
+    def price(self) -> IntArray:
+        """Micro-dollars an hour, never falling."""
+        return np.asarray(self.plans[3])
 
     def __len__(self) -> int:
         """Number of plans."""
@@ -113,15 +107,9 @@ class Frontier:
 
     def choice(self, row: int) -> Choice:
         """One plan."""
-        memory = int(self.memory[row])
-        return Choice(
-            self.blocks[int(self.block[row])],
-            int(self.size[row]),
-            None if memory < 0 else memory,
-            int(self.memory_count[row]),
-            int(self.price[row]),
-            float(self.value[row]),
-        )
+        size, memory, memory_count, price = self.plans[:, row].tolist()
+        block, value = self.blocks[int(self.block[row])], float(self.value[row])
+        return Choice(block, size, None if memory < 0 else memory, memory_count, price, value)
 
     def affordable(self, budget: int) -> int:
         """How many plans cost at most ``budget`` micro-dollars an hour; they are the first ones."""
@@ -158,7 +146,7 @@ class Frontier:
         prices: dict[str, int] = {}
         for index, block in enumerate(self.blocks):
             rows = np.flatnonzero(self.block == index)
-            types, first = np.unique(block.sizes.type_index[self.size[rows]], return_index=True)
+            types, first = np.unique(block.sizes.type_index[self.plans[0, rows]], return_index=True)
             for t, price in zip(types.tolist(), self.price[rows[first]].tolist(), strict=True):
                 name = block.sizes.types[t].name
                 prices[name] = min(price, prices.get(name, price))
@@ -173,7 +161,10 @@ class Frontier:
 
 
 def _plans(block: Block, top: int) -> IntArray:
-    """Each size with each of the memory tiers that are worth knowing: rows size, memory, memory_count, price."""
+    """Each size with each of the memory tiers that are worth knowing: (4, plans).
+
+    The rows are the size's row, the memory tier's or -1, how many memory nodes, and micro-dollars an hour.
+    """
     sizes, none = block.sizes, np.zeros((4, 0), dtype=np.int64)
     if not block.architecture.tiered:
         rows = np.arange(len(sizes), dtype=np.int64)
