@@ -9,12 +9,12 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
-from deepvm.core.cluster.speedup import ScalingFactor, SpeedupCurve, scaling_factor
+from deepvm.core.cluster.speedup import SpeedupCurve, scaling_factor
 from deepvm.core.spelling import one_of
 from deepvm.core.units import MICRO_USD
 from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.columns import UNLIMITED_USD, BoolArray, IntArray, MemoryTier, Sizes
+from deepvm.planner.columns import UNLIMITED_USD, BoolArray, FloatArray, IntArray, MemoryTier, Sizes
 from deepvm.planner.rejections import (
     memory_rejection,
     quota_count,
@@ -28,10 +28,10 @@ from deepvm.planner.zones import places, sold_in, zone_ids
 
 @dataclass(frozen=True)
 class GpuCandidate:
-    """A type that can train, in one zone, with its scaling factor for n = 1 ... max_nodes.
+    """A type that can train, in one zone.
 
     Attributes:
-        instance: the type at the spot price of its zone.
+        instance: the type at the spot price of its zone. k: K(n) for n = 1 ... max_nodes.
         n_sat: senders of this type that saturate their own network; 0 when its bandwidth is unknown.
         offers: the memory nodes that it is planned with, a column of :attr:`MemoryTier.offered`.
         cheapest: whether no zone has a lower spot price.
@@ -39,7 +39,7 @@ class GpuCandidate:
 
     instance: InstanceType
     curve: SpeedupCurve
-    scaling: ScalingFactor
+    k: FloatArray
     n_sat: int
     offers: int = 0
     cheapest: bool = True
@@ -89,10 +89,6 @@ class Candidates:
         def prices(market: Market) -> IntArray:
             return _ints(t.micro_usd_per_hour(market) or 0 for t in types)[type_index]
 
-        def scaled(name: str, dtype: type) -> np.ndarray:
-            rows = [getattr(g.scaling, name)[counts - 1] for g in allowed]
-            return np.concatenate([np.zeros(0, dtype=dtype), *rows])
-
         spot_price, on_demand_price = prices(Market.SPOT), prices(Market.ON_DEMAND)
         eflops = np.array([t.eflops or 0.0 for t in types])[type_index]
         nothing = np.zeros(len(count))
@@ -103,14 +99,12 @@ class Candidates:
             spot=spot,
             on_demand=on_demand,
             price=spot * spot_price + on_demand * on_demand_price,
-            k=scaled("k", np.float64),
+            k=np.concatenate([np.zeros(0), *(g.k[counts - 1] for g in allowed)]),
             ideal_throughput=eflops * count,
             # FLOPP of a market that the architecture does not use is multiplied by 0 VMs; its price may be missing.
             ideal_z=spot * (eflops / np.where(spot_price > 0, spot_price, 1) * MICRO_USD)
             + on_demand * (eflops / np.where(on_demand_price > 0, on_demand_price, 1) * MICRO_USD),
             n_sat=_ints(g.n_sat for g in allowed)[type_index],
-            clamped=scaled("clamped", np.bool_),
-            extrapolated=scaled("extrapolated", np.bool_),
             offers=_ints(g.offers for g in allowed)[type_index],
             quotas=self.quotas,
             total_s=nothing,
@@ -224,15 +218,15 @@ def _gpu_candidate(
         detail = "; ".join(f"{why.replace('-', ' ')}, which {name} needs" for name, why in missing.items())
         return Rejection(instance.name, next(iter(missing.values())), detail)
     most = request.max_nodes
-    scaling = scaling_factor(curve, np.arange(1, most + 1, dtype=np.float64))
-    if not (scaling.k > 0).any() and not request.ignores_scaling:
+    k = scaling_factor(curve, np.arange(1, most + 1, dtype=np.float64)).k
+    if not (k > 0).any() and not request.ignores_scaling:
         return Rejection(instance.name, "not-scaling", f"its {curve.kind} curve is never above 0 up to {most} VMs")
     quotas = request.quotas_of(catalog)
     for market in (Market.SPOT, Market.ON_DEMAND):
         if all(market in a.markets for a in architectures) and quota_count(quotas, instance, market) == 0:
             return Rejection(instance.name, "quota", quota_too_small(quotas, instance, market))
     n_sat = 0 if instance.network_gbps is None else int(catalog.n_sat.lookup(instance.network_gbps))
-    return GpuCandidate(instance, curve, scaling, n_sat)
+    return GpuCandidate(instance, curve, k, n_sat)
 
 
 def _curve(instance: InstanceType, catalog: Catalog, request: PlanRequest) -> SpeedupCurve | None:

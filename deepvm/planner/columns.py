@@ -26,9 +26,8 @@ class Sizes:
         types: the GPU types, by name, each once for each zone. type_index: index into ``types``.
         count: VMs that train, n. spot, on_demand: how many of them are bought in each market.
         price: micro-dollars an hour of the GPU VMs.
-        k: scaling factor K(n). clamped, extrapolated: see :class:`deepvm.core.cluster.speedup.ScalingFactor`.
+        k: scaling factor K(n). n_sat: of the type's own network.
         ideal_throughput, ideal_z: eFLOPS x n and the printed objective (eq. 4, 8) with K = 1.
-        n_sat: n_sat of the type's own network.
         offers: the memory nodes that are sold where it stands, a column of :attr:`MemoryTier.offered`.
         quotas: the account limits that the planner counts with.
         total_s, preemptions, sound: what the job is expected to take, see :mod:`deepvm.planner.job_forecast`; 0 without
@@ -47,8 +46,6 @@ class Sizes:
     ideal_throughput: FloatArray
     ideal_z: FloatArray
     n_sat: IntArray
-    clamped: BoolArray
-    extrapolated: BoolArray
     offers: IntArray
     quotas: tuple[Quota, ...]
     total_s: FloatArray

@@ -13,9 +13,8 @@ from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
-from deepvm.planner.binding_constraints import binding
 from deepvm.planner.candidates import gather
-from deepvm.planner.describe import blocks_of, describe, improvement, with_next_zone
+from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
@@ -79,7 +78,7 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         cost = f"costs {format_usd(cheapest.price)} $/h"
         detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, {cost}"
         return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
-    found = with_next_zone(describe(best, candidates, binding=binding(best, candidates)), best)
+    found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
     assert winner is not None  # the plans that have this type are some of all plans
     if best.cluster == winner.cluster:
         verdict = f"{name} is in the best cluster"

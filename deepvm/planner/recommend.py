@@ -13,9 +13,8 @@ from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.planner.architectures import OnDemand
-from deepvm.planner.binding_constraints import binding
 from deepvm.planner.candidates import Candidates, gather
-from deepvm.planner.describe import block_of, blocks_of, describe, improvement, with_next_zone
+from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import scoring
@@ -169,11 +168,12 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
     why = None if choices else infeasible(candidates, cheapest)
     if why is not None and not doubt:
         status = SolveStatus.INFEASIBLE
-    ranked = enumerate(choices, start=1)
     return Recommendations(
         catalog=catalog,
         request=request,
-        configurations=tuple(with_next_zone(describe(c, candidates, i, binding(c, candidates)), c) for i, c in ranked),
+        configurations=tuple(
+            describe(c, candidates, i, binding(c, candidates), elsewhere=True) for i, c in enumerate(choices, start=1)
+        ),
         alternatives=tuple(_alternatives(blocks, candidates, choices[0])) if choices else (),
         rejections=tuple(_rejections(candidates, frontier)),
         next_change=_next_change(frontier, candidates),

@@ -17,7 +17,8 @@ from deepvm.core.cluster.instances import Market
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray, MemoryTier, Sizes
 from deepvm.planner.scoring import TIE, Scoring, tie_floor
-from deepvm.planner.search.dominance import price_order, skyband
+
+_ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -202,3 +203,43 @@ def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> IntArray:
     size = np.broadcast_to(np.arange(len(sizes), dtype=np.int64)[:, None], feasible.shape)[feasible]
     count = np.take_along_axis(needed, order, axis=1)[pair][feasible]
     return np.stack([size, kept[order][pair][feasible], count, best_cost[feasible] + sizes.price[size]])
+
+
+def skyband(costs: IntArray, depth: int) -> BoolArray:
+    """The k-skyband (Papadias et al., TODS 2005): rows that fewer than ``depth`` >= 1 other rows dominate, as a mask.
+
+    A row dominates another when it is less or equal in every column and, if equal in all of them, stands earlier.
+    The best ``depth`` plans are among these rows: each dominator of a dropped row gives a plan that ranks before every
+    plan of that row. ``costs``: (rows, resources), smaller is better; every resource that counts. Price and size alone
+    are not enough: on real spot prices a bigger machine is often the cheaper one.
+    """
+    rows = len(costs)
+    kept = np.zeros(rows, dtype=np.bool_)
+    # In lexicographic order a dominator always stands before what it dominates, and a stable sort keeps equal rows in
+    # their order; so one pass over blocks, each compared with the survivors before it and with itself, is enough.
+    order = np.lexsort(costs.T[::-1])
+    survivors = np.empty((0, costs.shape[1]), dtype=costs.dtype)
+    for start in range(0, rows, _ROWS_AT_ONCE):
+        index = order[start : start + _ROWS_AT_ONCE]
+        block = costs[index]
+        before = np.tri(len(block), k=-1, dtype=np.bool_)  # [i, j]: j stands before i
+        dominators = _dominated_by(block, survivors).sum(axis=1)
+        # Dropped rows may be counted as dominators inside the block: what dominates them dominates the row as well.
+        dominators += (_dominated_by(block, block) & before).sum(axis=1)
+        keep = dominators < depth
+        kept[index[keep]] = True
+        survivors = np.concatenate([survivors, block[keep]])
+    return kept
+
+
+def price_order(prices: IntArray) -> IntArray:
+    """The place of each row in the order of prices, equal prices in the order of the rows, as plans are ranked."""
+    return np.argsort(np.argsort(prices, kind="stable")).astype(np.int64)
+
+
+def _dominated_by(rows: IntArray, others: IntArray) -> BoolArray:
+    """[i, j]: others[j] is less or equal to rows[i] in every column."""
+    result = np.ones((len(rows), len(others)), dtype=np.bool_)
+    for column in range(rows.shape[1]):
+        result &= others[None, :, column] <= rows[:, None, column]
+    return result

@@ -17,9 +17,8 @@ import numpy as np
 
 from deepvm.planner.columns import UNLIMITED_USD, IntArray
 from deepvm.planner.scoring import tie_floor
-from deepvm.planner.search.dominance import price_order, skyband
-from deepvm.planner.search.formulation import Constraint, SolveStatus, formulate
-from deepvm.planner.search.frontier import Block, Choice, useful_tier
+from deepvm.planner.search.formulation import SolveStatus, formulate
+from deepvm.planner.search.frontier import Block, Choice, price_order, skyband, useful_tier
 from deepvm.planner.search.solver import SOLVER, IntegerProgram, Unproven
 
 _MOST_TRIES = 50
@@ -117,7 +116,7 @@ class _Search:
         self._block, self._formulation = block, formulate(block.sizes, tier, budget)
         self._program = IntegerProgram(self._formulation, deadline=deadline)
         self._prices = {v: float(p) for v, p in enumerate(self._formulation.prices) if p}
-        self._worst_value, self._highest_price = -np.inf, np.inf
+        self._worst_value, self._highest_price = -np.inf, UNLIMITED_USD
         self._any_found = False
 
     def best(self) -> Choice:
@@ -129,8 +128,7 @@ class _Search:
         found = self._best_per_dollar() if self._block.scoring.per_dollar else self._best_score()
         self._keep_value(tie_floor(found.value))
         self._highest_price = self._find(self._prices).price
-        prices = tuple(enumerate(self._formulation.prices))
-        self._program.add(Constraint("budget", prices, "<=", self._highest_price))
+        self._program.add(enumerate(self._formulation.prices), self._highest_price)
         return self._find(self._name_order())
 
     def _best_score(self) -> Choice:
@@ -166,7 +164,7 @@ class _Search:
         # Looser than the tie, which HiGHS takes for rounding and calls infeasible; `_find` keeps to the tie.
         loose = floor * (1 + _LOOSE)
         terms = [(v, max(self._prices.get(v, 0.0) + loose * s, -most)) for v, s in enumerate(scores.tolist())]
-        self._program.add_real([*terms, *memory], 0.0)
+        self._program.add([*terms, *memory], 0.0)
 
     def _name_order(self) -> Mapping[int, float]:
         """Fewer memory nodes, then the size by name and n, then the row of the memory type, as one whole number."""
@@ -203,5 +201,4 @@ class _Search:
         if found.memory is None:
             self._program.close([found.size])
         else:
-            both = ((found.size, 1), (len(self._block.sizes) + found.memory, 1))
-            self._program.add(Constraint("choose", both, "<=", 1))
+            self._program.add([(found.size, 1), (len(self._block.sizes) + found.memory, 1)], 1)

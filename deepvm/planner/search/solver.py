@@ -12,9 +12,10 @@ import numpy as np
 import pulp
 
 from deepvm.errors import SolverError
-from deepvm.planner.search.formulation import Constraint, Formulation, SolveStatus
+from deepvm.planner.search.formulation import Formulation, SolveStatus
 
 SOLVER = "highs"
+_Terms = tuple[tuple[int, float], ...]
 
 
 class Unproven(Exception):
@@ -66,15 +67,11 @@ class IntegerProgram:
             raise SolverError("HiGHS cannot be run here: pip install highspy, or plan with --solver frontier")
         self._deadline = deadline
         self._upper = list(formulation.upper.items())
-        self._rows = [_reduced(c) for c in formulation.constraints]
+        self._rows = [_reduced(c.terms, c.bound, c.sense) for c in formulation.constraints]
 
-    def add(self, constraint: Constraint) -> None:
-        """Add a row of whole numbers."""
-        self._rows.append(_reduced(constraint))
-
-    def add_real(self, terms: Iterable[tuple[int, float]], bound: float) -> None:
-        """Add a ``<=`` row with real coefficients."""
-        self._rows.append((tuple(terms), bound, "<="))
+    def add(self, terms: Iterable[tuple[int, float]], bound: float) -> None:
+        """Add a ``<=`` row with whole or real coefficients."""
+        self._rows.append(_reduced(tuple(terms), bound, "<="))
 
     def close(self, variables: Iterable[int]) -> None:
         """Hold variables at 0."""
@@ -135,12 +132,14 @@ class IntegerProgram:
         return problem, variables
 
 
-def _reduced(constraint: Constraint) -> tuple[tuple[tuple[int, float], ...], float, str]:
-    """Terms, bound and sense of a row of whole numbers, divided by their greatest common divisor.
+def _reduced(terms: _Terms, bound: float, sense: str) -> tuple[_Terms, float, str]:
+    """A row, divided by the greatest common divisor of its coefficients if they are whole numbers.
 
     A bound of ``<=`` is rounded down: no whole-number solution is lost, and micro-dollars become small numbers.
     """
-    divisor = math.gcd(*(c for _, c in constraint.terms)) or 1
-    terms = tuple((v, c // divisor) for v, c in constraint.terms)
-    bound = constraint.bound // divisor if constraint.sense == "<=" else constraint.bound / divisor
-    return terms, bound, constraint.sense
+    whole = [c for _, c in terms if isinstance(c, int)]
+    divisor = math.gcd(*whole) if len(whole) == len(terms) else 0
+    if not divisor:
+        return terms, bound, sense
+    reduced = tuple((v, int(c) // divisor) for v, c in terms)
+    return reduced, bound // divisor if sense == "<=" else bound / divisor, sense

@@ -78,9 +78,9 @@ class TestProgram:
         p = program(row({0: 1, 1: 1}, "<=", 7))
         best = {0: -2.0, 1: -1.0}
         assert p.minimise(best) == (5, 2)
-        p.add(row({0: 1}, "<=", 1))
+        p.add([(0, 1)], 1)
         assert p.minimise(best) == (1, 5)
-        p.add_real([(1, 1.0)], 2.5)
+        p.add([(1, 1.0)], 2.5)
         assert p.minimise(best) == (1, 2)
         p.close([0])
         assert p.minimise(best) == (0, 2)
