@@ -38,11 +38,10 @@ class MemoryNodeRule:
 
     Attributes:
         name: what catalog files call it.
-        reserved_bytes: memory of any VM that no checkpoint can have. reserved_percent: and this share of its memory.
+        reserved_bytes, reserved_percent: memory of any VM, and share of it, that no checkpoint can have.
         least_vcpus: it receives, verifies and writes at the same time.
-        sustained: whether its network counts with what it sustains, where that is known: checkpoints come again and
-            again, and a peak lasts for minutes. Below the first row of a table n_sat then falls in proportion; eq. 6's
-            own reading takes the first row.
+        sustained: whether its network counts with what it sustains, where known, not with a peak of some minutes. Below
+            the first row of a table n_sat then falls in proportion; eq. 6's own reading takes the first row.
         current: whether a previous generation must be asked for.
     """
 
@@ -67,8 +66,7 @@ class MemoryNodeRule:
         return int(table.lookup(network_gbps))
 
 
-PAPER_NODES = MemoryNodeRule("paper")
-"""DeepVM's own: MEM(w) >= f s and nothing else."""
+PAPER_NODES = MemoryNodeRule("paper")  # DeepVM's own: MEM(w) >= f s and nothing else
 
 REAL_NODES = MemoryNodeRule(
     "real",
@@ -81,4 +79,3 @@ REAL_NODES = MemoryNodeRule(
 """For VMs that are rented: checkpoints may have 2.75 GB of 4 GiB, 6.4 GB of 8, 13.7 GB of 16, 57.5 GB of 64."""
 
 RULES: Mapping[str, MemoryNodeRule] = {rule.name: rule for rule in (REAL_NODES, PAPER_NODES)}
-"""By the name in catalog files."""

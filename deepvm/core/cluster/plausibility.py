@@ -14,26 +14,17 @@ from decimal import Decimal
 
 from deepvm.core.units import format_usd
 
-LEAST_USD_PER_HOUR = Decimal("0.0005")
-"""No VM costs less, $/h. The cheapest real price is 0.0011 (t3.nano, spot); AWS takes no bid up to 0.001."""
+LEAST_USD_PER_HOUR = Decimal("0.0005")  # the cheapest real price is 0.0011 (t3.nano, spot)
+MOST_USD_PER_HOUR = Decimal(10_000)  # the dearest real price is 361 (u7in-32tb.224xlarge)
 
-MOST_USD_PER_HOUR = Decimal(10_000)
-"""No VM costs more, $/h. The dearest real price is 361 (u7in-32tb.224xlarge)."""
+# Spot prices as a share of the type's on-demand price. Real ones are a tenth or more; above 1 they are rare, up to 1.2.
+LEAST_SPOT_SHARE, MOST_SPOT_SHARE = Decimal("0.02"), Decimal(10)
 
-LEAST_SPOT_SHARE = Decimal("0.02")
-"""Spot prices are at least this share of the type's on-demand price. Real ones are at least a tenth."""
+# On-demand prices for each vCPU, as a factor from their family's median (real ones: 8 below, 2.9 above), and of types
+# of small families from the median of all types (3.3 below, 12.6 above).
+FAMILY_SPREAD, CATALOG_SPREAD = Decimal(25), Decimal(50)
 
-MOST_SPOT_SHARE = Decimal(10)
-"""Spot prices are at most this share of the type's on-demand price. Above 1 they are rare but real, up to 1.2."""
-
-FAMILY_SPREAD = Decimal(25)
-"""On-demand prices for each vCPU are at most this factor from their family's median. Real ones: 8 below, 2.9 above."""
-
-CATALOG_SPREAD = Decimal(50)
-"""The same for types of small families, from the median of all types. Real ones: 3.3 below, 12.6 above."""
-
-FEWEST_PEERS = 3
-"""A median of fewer prices may be the wrong price itself."""
+FEWEST_PEERS = 3  # a median of fewer prices may be the wrong price itself
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from deepvm.core.preemption.job import Job, Span
 
 Array = npt.NDArray[np.float64]
 
-_PARTS = 12
-
-_MOST_OVERLAP = 200
+_PARTS, _MOST_OVERLAP = 12, 200
 
 
 def effective(mean: Array, width: Array, rate: Array) -> Array:
@@ -127,10 +125,9 @@ def lost_age(rate: Array, delay: Array, segment: Array) -> Array:
 def overtaken(width: float, segment: Array) -> Array:
     """How much sooner than its own mean delay a version or a newer one is durable, seconds.
 
-    Delays are uniform with a width, a new version comes each segment s, and the newest durable one counts. Where t is
-    the age of a version less the least delay, it is not durable with the probability 1 - t/width. So of all up to the
-    one of the age v + k s none is, with the product of these; v is uniform on a segment, of which the middles of equal
-    parts are taken. Delays that differ by less than a segment overtake none.
+    Delays are uniform with a width, and a new version comes each segment s. Where t is the age of a version less the
+    least delay, it is not durable with the probability 1 - t/width. So of all up to the one of the age v + k s none is,
+    with the product of these; v is uniform on a segment, of which the middles of equal parts are taken.
     """
     found = np.zeros(segment.shape)
     over = segment < width
@@ -151,11 +148,8 @@ def overtaken(width: float, segment: Array) -> Array:
 def segments(steps: int, every: Array, period: int, fixed: int | None) -> tuple[list[tuple[Array, Array]], Array]:
     """Steps between saves with how many there are of each, the commonest first, and the steps after the last save.
 
-    Args:
-        steps: of the job.
-        every: steps between two saves of the policy.
-        period: steps between two of the user's own; more than ``steps``: none.
-        fixed: the policy's saves stand at multiples of this number, wherever the user's are.
+    ``every``: steps between two saves of the policy. ``period``: between two of the user's own; more than ``steps``:
+    none. ``fixed``: the policy's saves stand at multiples of this number, wherever the user's are.
     """
     users = period <= steps
     if fixed is not None and users:
@@ -164,8 +158,5 @@ def segments(steps: int, every: Array, period: int, fixed: int | None) -> tuple[
     every = np.minimum(every, period)
     whole, left = divmod(steps, period) if users else (0, steps)
     odd = np.mod(period, every) if users else np.zeros_like(every)
-    counted = [
-        (every, whole * np.floor(period / every) + np.floor(left / every)),
-        (odd, np.where(odd > 0, whole, 0.0)),
-    ]
-    return counted, np.mod(left, every)
+    usual = whole * np.floor(period / every) + np.floor(left / every)
+    return [(every, usual), (odd, np.where(odd > 0, whole, 0.0))], np.mod(left, every)

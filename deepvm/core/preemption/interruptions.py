@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from deepvm.errors import RequestError
 
 MONTH_S = 365.25 / 12 * 86400
+# Share of the VMs of a type that is taken away in a month, from and to, by AWS's band; and where one figure is needed.
 BANDS: tuple[tuple[float, float | None], ...] = ((0.0, 0.05), (0.05, 0.1), (0.1, 0.15), (0.15, 0.2), (0.2, None))
-"""Share of the VMs of a type that is taken away in a month, from and to, by AWS's band; None: no upper end."""
-BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)
-"""What is counted with where one figure is needed: the middle of each band; of the open one, a guess."""
+BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)  # of the open band a guess
 
 
 def mean_life_s(share: float) -> float:

@@ -45,14 +45,9 @@ counted as a life without work, which loses at most one step.
 What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean course; ``hazard``
 as ``adaptive``, since on exponential lives its hazard settles at 1/mttp.
 
-**Range.** :attr:`Forecast.sound` says where T is within 2 % of simulation (tests/core/preemption/test_makespan.py), and
-preemptions within 8 %: exponential lives of one mean, all VMs needed; allocation, preparation, backup and twice the
-grace period together at most half of the mean lifetime of the first VM to go, a step at most a tenth of it, an expected
-time of at most 20 times the undisturbed. With emergency saves, the work that a missed notice loses, times the share of
-the job that this is, costs at most 1 %, and lost work at most 10 % where luck decides whether an emergency save is in
-time. ``hazard`` only on one VM. Policies that learn: where T would change by at most 1 % on average, had the job learnt
-a lifetime that is off by its usual noise; not so with long saves of a short job, which a few short lives let it make
-more often than is foreseen.
+**Range.** Where :attr:`Forecast.sound` is true, T is within 2 % of simulation and preemptions are within 8 %
+(tests/core/preemption/test_makespan.py). That asks for exponential lives of one mean, all VMs needed, and for the
+limits below; ``hazard`` only on one VM.
 """
 
 from __future__ import annotations
@@ -69,26 +64,15 @@ from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-MOST_OF_A_LIFE = 0.5
-"""Share of the mean lifetime that a restart, a backup and twice the grace period may take together."""
-
-MOST_PREEMPTIONS_PER_STEP = 0.1
-"""Preemptions a step, above which whole steps are too coarse for the formulas."""
-
-MOST_COARSE = 0.01
-"""Share of the time that unsaved work may cost, times the share of the job that goes in one such loss."""
-
-MOST_BY_LUCK = 0.1
-"""Time lost to preemptions over training time, where it is a matter of luck whether an emergency save is in time."""
-
-MOST_OF_A_HAZARD = 0.1
-"""Share of the mean lifetime that a save may take with ``hazard``."""
-
+MOST_OF_A_LIFE = 0.5  # of the mean lifetime: restart, backup and twice the grace period together
+MOST_OF_A_HAZARD = 0.1  # of the mean lifetime: a save with ``hazard``
+MOST_PREEMPTIONS_PER_STEP = 0.1  # above that, whole steps are too coarse for the formulas
+MOST_COARSE = 0.01  # of the time: work that a missed notice loses, times the share of the job that this is
+MOST_BY_LUCK = 0.1  # of the training time: lost work, where luck decides whether an emergency save is in time
+# Of the time: what a belief in the mean lifetime that is off by its usual noise may change on average. Long saves of a
+# short job are beyond it: a few short lives let it make more of them than is foreseen.
 MOST_DOUBT = 0.01
-"""Share of the time by which another belief in the mean lifetime may change it on average: its noise is left out."""
-
-MOST_STRETCH = 20.0
-"""Expected time over undisturbed time, above which nobody should be told a figure but that the job does not end."""
+MOST_STRETCH = 20.0  # times the undisturbed time; above that nobody should be told a figure but that it does not end
 
 
 @dataclass(frozen=True)
@@ -96,8 +80,7 @@ class Forecast:
     """Expectations, one for each of the clusters that were asked about; arrays of one shape.
 
     Attributes:
-        total_s: time from the request to the end, seconds; infinite where the job does not come to an end, or takes
-            more than ``MOST_STRETCH`` times what it would take undisturbed.
+        total_s: time from the request to the end, seconds; infinite where the job does not come to an end.
         preemptions: how many. overlap_s: time with a machine too many (proactive replacement).
         sound: whether the closed form holds there within 2 %; elsewhere simulate.
     """
@@ -109,15 +92,7 @@ class Forecast:
 
 
 def forecast(job: Job, policy: SavePolicy, *, per_second: Array, step_s: Array, vms: Array) -> Forecast:
-    """Expectations for a job on many clusters.
-
-    Args:
-        job: what is trained.
-        policy: when it saves.
-        per_second: preemptions a second of each cluster.
-        step_s: one step on each cluster, seconds.
-        vms: spot VMs of each cluster.
-    """
+    """Expectations for a job on many clusters: their preemptions a second, seconds a step, and spot VMs."""
     rate, step_s = np.asarray(per_second, dtype=float), np.asarray(step_s, dtype=float)
     rate, step_s, vms = np.broadcast_arrays(rate, step_s, np.maximum(vms, 1.0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -254,10 +229,7 @@ class _ClosedForm:
         return ~(never | (step + job.save_s.high + job.durable_s.high <= grace.low))
 
     def _with_emergency(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, Array, Array, Mask]:
-        """As :meth:`_without_emergency`, and where the formulas are too coarse.
-
-        ``unlucky``: see :meth:`_unheeded_share`.
-        """
+        """As :meth:`_without_emergency`, and where it is too coarse; ``unlucky``: see :meth:`_unheeded_share`."""
         job, rate, step = self.job, self.rate, self.step
         grace, urgent = job.grace_s.mean, self.urgent_s
         working, lost, finished = self._worked_and_lost(unlucky, facts)
@@ -289,10 +261,7 @@ class _ClosedForm:
         return total, stops * (1 + more) + fails, stops * good * lead, coarse
 
     def _attempt(self, unlucky: Array, needed: Array) -> tuple[Array, Array]:
-        """Probability that a life does not come to training, and the time until it does, or until its end.
-
-        ``needed``: allocation and preparation, R.
-        """
+        """See :func:`deepvm.core.preemption.exponential_life.attempt`."""
         grace = self.job.grace_s.mean
         late = None if self.job.proactive_replacement else np.minimum(self.mean_step + self.urgent_s, grace)
         return lives.attempt(self.rate, grace, 1 / self.vms, needed, unlucky, late)

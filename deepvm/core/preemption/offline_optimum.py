@@ -1,4 +1,4 @@
-"""The least that a job with a deadline can cost on a history of spot machines, known beforehand: a bound for policies.
+"""The least that a job with a deadline can cost on a known history of spot machines: a bound for policies.
 
 Exact on the grid of ticks: at each tick the job may run on spot (if there is some), on on-demand, or wait; each start
 of a machine costs the restart, in time and money; nothing is lost by a preemption, because it is foreseen.
@@ -16,10 +16,8 @@ from deepvm.errors import RequestError
 
 Costs = npt.NDArray[np.float64]
 
-MOST_CELLS = 1_000_000
-"""Of the table of one start; more would take hours."""
-CELLS_AT_ONCE = 50_000
-"""Starts are worked on together as long as their tables stay in the processor's cache."""
+MOST_CELLS = 1_000_000  # of the table of one start; more would take hours
+CELLS_AT_ONCE = 50_000  # of several starts, so that their tables stay in the processor's cache
 
 
 def least_cost(
@@ -40,8 +38,8 @@ def least_cost(
 
     Args:
         up: (starts, ticks) whether there is a spot VM, from the start of the job to its deadline or beyond.
-        gap_s: seconds between ticks.
-        work_s: time that the work takes on a machine.
+        gap_s: between ticks.
+        work_s: on a machine.
         deadline_s: from the start.
         restart_s: from the request for a machine until it works, paid for.
         spot_price: over the on-demand price.

@@ -1,10 +1,8 @@
 """What a job learns about preemptions while it runs: mean lifetime, missed notices, hazard; each with a prior.
 
-A history is a frozen dataclass; ``after`` gives the history that is one life longer. All attributes are numbers or
-arrays over many runs of one shape (K more at the end for :class:`LomaxHistory`), so the simulator learns for all of its
-runs at once with the code that a single job uses.
-
-All history of the pool counts: on real traces short moving windows estimate worse (simulator.md, Traces).
+``after`` gives the history that is one life longer. All attributes are numbers or arrays over many runs of one shape (K
+more at the end for :class:`LomaxHistory`), so the simulator learns for all of its runs at once. All history of the pool
+counts: on real traces short moving windows estimate worse (simulator.md, Traces).
 """
 
 from __future__ import annotations
@@ -72,10 +70,9 @@ class Notices:
 class LomaxHistory:
     """The Lomax law of lifetimes: hazard alpha/(beta + a) at the age a, falling with age.
 
-    A Lomax life is exponential with a rate that differs from machine to machine by a Gamma law. For a fixed scale beta,
-    log(1 + life/beta) is exponential with the rate alpha, so a Gamma prior on alpha stays a Gamma: with the strength s
-    and the mean alpha0, alpha ~ Gamma(s + preemptions, s/alpha0 + sum of log(1 + life/beta)). Beta is one of a grid of
-    K scales; each has the likelihood of all lives with alpha integrated out.
+    For a fixed scale beta, log(1 + life/beta) is exponential with the rate alpha, so a Gamma prior on alpha stays a
+    Gamma: with the strength s and the mean alpha0, alpha ~ Gamma(s + preemptions, s/alpha0 + sum of log(1 +
+    life/beta)). Beta is one of a grid of K scales; each has the likelihood of all lives with alpha integrated out.
 
     Attributes:
         scale_s: (K,) the scales, seconds. prior: (K,) log of their prior weights. shape0, strength: the prior of alpha.

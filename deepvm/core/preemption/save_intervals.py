@@ -103,8 +103,7 @@ def over(interval_s: Number, step_s: Number) -> Number:
     return interval_s / step_s
 
 
-HAIR = 1e-9
-"""Of a step: 0.3 s are 2.9999999999999996 steps of 0.1 s, and 3."""
+HAIR = 1e-9  # of a step: 0.3 s are 2.9999999999999996 steps of 0.1 s, and 3
 
 
 def rounded_down(steps: Number) -> Number:

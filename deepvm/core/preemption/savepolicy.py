@@ -24,8 +24,7 @@ from deepvm.errors import RequestError
 if TYPE_CHECKING:
     from deepvm.core.preemption.save_intervals import Number, Truth
 
-OVERHEAD = 0.03
-"""Share of the training time that checkpoints may cost unless the user says otherwise (CheckFreq's budget is 0.035)."""
+OVERHEAD = 0.03  # of the training time that checkpoints may cost by default; CheckFreq's budget is 0.035
 
 
 @dataclass(frozen=True)
@@ -316,8 +315,7 @@ POLICIES: dict[str, Callable[[], SavePolicy]] = {
     "hazard": Hazard,
 }
 """The policies without parameters, by name."""
-_DIGITS = 18
-"""Of a number of steps; more is a slip, and Python reads no more than some thousands."""
+_DIGITS = 18  # of a number of steps; more is a slip, and Python reads no more than some thousands
 
 
 def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
