@@ -25,10 +25,14 @@ def of_one(job: Job, policy: SavePolicy) -> Forecast:
     )
 
 
+def usd_per_vm_hour(job: Job) -> float:
+    return job.spot_usd_per_hour if job.market is Market.SPOT else job.on_demand_usd_per_hour
+
+
 def expected(job: Job, policy: SavePolicy) -> Expected:
     """Trust it only where it :func:`holds`."""
     found = of_one(job, policy)
-    cost = (float(found.total_s) * job.vms + float(found.overlap_s)) / 3600 * job.usd_per_vm_hour
+    cost = (float(found.total_s) * job.vms + float(found.overlap_s)) / 3600 * usd_per_vm_hour(job)
     return Expected(float(found.total_s), cost, float(found.preemptions))
 
 

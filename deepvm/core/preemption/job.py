@@ -105,8 +105,3 @@ class Job:
     def blocked_s(self) -> Span:
         """How long training stands still for a version that is not urgent."""
         return self.save_s if self.stall_s is None else self.stall_s
-
-    @property
-    def usd_per_vm_hour(self) -> float:
-        """Price of one VM in the market it runs on."""
-        return self.spot_usd_per_hour if self.market is Market.SPOT else self.on_demand_usd_per_hour

@@ -21,11 +21,8 @@ from deepvm.planner.search.formulation import SolveStatus, formulate
 from deepvm.planner.search.frontier import Block, Choice, price_order, skyband, useful_tier
 from deepvm.planner.search.solver import SOLVER, IntegerProgram, Unproven
 
-_MOST_TRIES = 50
-"""Plans that may pass a row only by the solver's tolerance before it is no longer believed."""
-
-_LOOSE = 1e-6
-"""By how much, relative, a plan may miss a value before the solver is told to leave it out."""
+_MOST_TRIES = 50  # plans that may pass a row only by the solver's tolerance before it is no longer believed
+_LOOSE = 1e-6  # by how much, relative, a plan may miss a value before the solver is told to leave it out
 
 
 @dataclass(frozen=True)
@@ -125,16 +122,14 @@ class _Search:
         Raises:
             Unproven: there is none, or the solver did not prove it.
         """
-        found = self._best_per_dollar() if self._block.scoring.per_dollar else self._best_score()
+        # Dense ranks in place of the scores: differences of 1 instead of differences that drown in a tolerance.
+        order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
+        ranks = {row: -float(o) for row, o in enumerate(order.tolist())}
+        found = self._best_per_dollar() if self._block.scoring.per_dollar else self._find(ranks)
         self._keep_value(tie_floor(found.value))
         self._highest_price = self._find(self._prices).price
         self._program.add(enumerate(self._formulation.prices), self._highest_price)
         return self._find(self._name_order())
-
-    def _best_score(self) -> Choice:
-        # Dense ranks in place of the scores: differences of 1 instead of differences that drown in a tolerance.
-        order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
-        return self._find({row: -float(o) for row, o in enumerate(order.tolist())})
 
     def _best_per_dollar(self) -> Choice:
         """Lowest price / score by Dinkelbach's method (Management Science 13, 1967).
@@ -193,12 +188,9 @@ class _Search:
             if found.value >= self._worst_value and found.price <= self._highest_price:
                 self._any_found = True
                 return found
-            self._exclude(found)
+            # Do not return this type, size and memory-node type again.
+            if found.memory is None:
+                self._program.close([found.size])
+            else:
+                self._program.add([(found.size, 1), (len(self._block.sizes) + found.memory, 1)], 1)
         raise Unproven(SolveStatus.NUMERICAL)
-
-    def _exclude(self, found: Choice) -> None:
-        """Do not return this type, size and memory-node type again."""
-        if found.memory is None:
-            self._program.close([found.size])
-        else:
-            self._program.add([(found.size, 1), (len(self._block.sizes) + found.memory, 1)], 1)
