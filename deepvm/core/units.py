@@ -122,12 +122,8 @@ def parse_seconds(
 ) -> float:
     """Read a time: ``12h``, ``90min``, ``2d``, ``300s``, or a number of seconds.
 
-    Args:
-        value: what somebody wrote.
-        option: the name to use in the error.
-        bare: whether text without a unit is seconds: ``--deadline 12`` does not mean 12 seconds.
-        zero: whether 0 is allowed.
-        allowed: what the error says in place of the usual.
+    ``bare``: whether text without a unit is seconds; ``--deadline 12`` does not mean 12 seconds. ``zero``: whether 0 is
+    allowed. ``allowed``: what the error says in place of the usual.
 
     Raises:
         RequestError: not a time, no unit or an unknown one, not above 0, or above ``MOST_SECONDS``.

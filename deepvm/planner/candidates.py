@@ -120,11 +120,7 @@ class Candidates:
 
 
 def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
-    """The architectures that a request considers; Cost-First and Performance-First know only some of them.
-
-    Raises:
-        RequestError: there is no architecture of a name that was asked for.
-    """
+    """The architectures that a request considers; raises a RequestError for an unknown name."""
     for name in request.architectures:
         if name not in REGISTRY:
             raise RequestError("architecture", name, one_of(name, REGISTRY))

@@ -118,14 +118,9 @@ class MemoryTier:
         return not bool(self.sold.all())
 
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
-        """The fewest memory nodes that keep n/m < n_sat (eq. 7): floor(n / n_sat) + 1.
+        """The fewest memory nodes that keep n/m < n_sat (eq. 7), floor(n / n_sat) + 1, of shape (rows, types).
 
-        Args:
-            count: training VMs, n; shape (rows,).
-            sender_n_sat: n_sat of the training VMs' own network, shape (rows,).
-
-        Returns:
-            Shape (rows, types).
+        ``count``: training VMs, n, and ``sender_n_sat``: n_sat of their own network; both of shape (rows,).
         """
         pair = np.minimum(sender_n_sat[:, None], self.n_sat[None, :])
         return np.asarray(count[:, None] // pair + 1)

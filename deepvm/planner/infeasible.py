@@ -23,14 +23,13 @@ _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Why a request has no answer.
+    """Why a request has no answer, and what to change.
 
     Attributes:
         constraint: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, ``zone``, ``deadline``,
             ``total-budget``, ``preemptions`` when they let no job get done, or ``types`` when no type that was allowed
             can be used.
         reason: what is in the way, with the figures.
-        advice: what to change.
     """
 
     constraint: str
@@ -39,12 +38,7 @@ class Infeasible:
 
 
 def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
-    """Find the first constraint that rules out everything.
-
-    Args:
-        candidates: the types that are left.
-        cheapest: the cheapest cluster at any budget, None when there is none.
-    """
+    """Find the first constraint that rules out everything; ``cheapest``: the cheapest cluster at any budget, if any."""
     limited = _job_limits(candidates, cheapest)
     if limited is not None:
         return limited

@@ -134,11 +134,7 @@ class Work:
         )
 
     def reference(self, gpus: Sequence[InstanceType], known: Sequence[InstanceType]) -> InstanceType | None:
-        """The type that ``step_s`` is of; None when no type can train.
-
-        Args:
-            gpus: the types that may train.
-            known: all GPU types of the catalog.
+        """The type that ``step_s`` is of; None when none may train. ``gpus``: those that may, ``known``: all GPU types.
 
         Raises:
             RequestError: ``measured_on`` is no type of the catalog, or its eFLOPS are unknown.

@@ -28,10 +28,9 @@ class Comparison:
 
 
 def compare(answers: Sequence[Recommendations]) -> Comparison:
-    """Rank the clusters of several regions together, by the rules within one, then by the region's name.
+    """Rank clusters of several regions together, by the rules within one, then by the region's name.
 
-    Args:
-        answers: at least one; all to the same request.
+    ``answers``: at least one; all to the same request.
     """
     left = [Placed(a, r) for a in answers for r in a]
     ranked: list[Placed] = []

@@ -34,12 +34,7 @@ def places(instance: InstanceType, zones: Sequence[str], sold: BoolArray) -> Ite
     """A training type in each zone that can be in a best cluster, cheapest first, and the memory nodes of that zone.
 
     Where spot prices are not told by zone, the type has one price in all zones that offer it, and every memory node
-    that is offered in one of them belongs there.
-
-    Args:
-        instance: the type.
-        zones: what the columns of ``sold`` stand for.
-        sold: see :func:`sold_in`.
+    that is offered in one of them belongs there. ``zones``: the columns of ``sold``, see :func:`sold_in`.
     """
     left = np.ones(len(sold), dtype=np.bool_)
     if not instance.spot_zones:
@@ -56,10 +51,7 @@ def places(instance: InstanceType, zones: Sequence[str], sold: BoolArray) -> Ite
 def next_zone(cluster: Cluster, tier: MemoryTier, sender_n_sat: int) -> Cluster | None:
     """The cheapest cluster of as many of the same VMs in another zone, with whatever memory nodes are best there.
 
-    Args:
-        cluster: in one of the zones where its spot VMs are sold.
-        tier: the types that can be memory nodes.
-        sender_n_sat: n_sat of the training VMs' own network, as for :meth:`MemoryTier.needed`.
+    ``sender_n_sat``: n_sat of the training VMs' own network, as for :meth:`MemoryTier.needed`.
     """
     if cluster.zone is None:
         return None

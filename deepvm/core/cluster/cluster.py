@@ -176,7 +176,6 @@ class Rejection:
     """A type that is in no feasible cluster of this request.
 
     Attributes:
-        instance_type: its name.
         reason: one word that a program can test: ``unprofiled``, ``excluded``, ``unusable``, ``memory``, ``burstable``,
             ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``,
             ``no-curve``, ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``.

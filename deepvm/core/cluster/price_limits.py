@@ -58,11 +58,7 @@ class PriceLimits:
 
 
 def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
-    """Split what a cluster may cost among its groups.
-
-    Args:
-        plan: the cluster.
-        most: $/h of the whole cluster; the plan's price and :data:`HEADROOM` unless given.
+    """Split what a cluster may cost among its groups: ``most`` $/h, or the plan's price and :data:`HEADROOM`.
 
     Returns:
         The limits, None when the plan tells too few prices to split it.

@@ -40,13 +40,9 @@ class PricePoint:
 
 
 def price_over_time(changes: Sequence[PricePoint], start_s: int, end_s: int, basis: PriceBasis) -> Decimal | None:
-    """The price by a basis over a window, each price weighted by the time it held.
+    """The price by a basis over a window from ``start_s`` to ``end_s``, each price weighted by the time it held.
 
-    Args:
-        changes: in any order; a change before the window says what held at its beginning.
-        start_s: where the window begins, seconds since 1970.
-        end_s: where it ends, after ``start_s``.
-        basis: ``current`` gives the last price that holds at the end.
+    A change before the window says what held at its beginning. ``current`` gives the last price that holds at the end.
 
     Returns:
         The lowest price p of those that held such that they were at most p for at least the basis' share of the time

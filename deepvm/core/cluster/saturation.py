@@ -48,8 +48,7 @@ class SaturationTable:
     def lookup(self, network_gbps: float | npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """n_sat of a bandwidth in Gbit/s; same shape as the argument.
 
-        The n_sat of a pair is that of ``min(network(v), network(w))``, which equals the smaller of the two lookups
-        because the table never decreases.
+        That of a pair is the smaller of the two, because the table never decreases.
         """
         row = np.searchsorted(np.asarray(self.network_gbps), network_gbps, side="right") - 1
         return np.asarray(self.n_sat, dtype=np.int64)[np.maximum(row, 0)]

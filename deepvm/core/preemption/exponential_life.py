@@ -92,13 +92,9 @@ def attempt(
     A notice counts from when it is there. That is g before the end of the newest VM's life, which began with the
     request; the others, n-1 of n, are older than g, and their notices come at the same rate at any time.
 
-    Args:
-        rate: preemptions a second.
-        grace: g, seconds.
-        newest: share of the newest VM in the preemptions.
-        needed: allocation and preparation, seconds.
-        bad: share of the preemptions that no emergency save covers.
-        step: a step and an emergency save, at most g; None: the next request comes with the notice.
+    ``rate``: preemptions a second. ``grace``: g. ``newest``: share of the newest VM in the preemptions. ``needed``:
+    allocation and preparation. ``bad``: share of the preemptions that no emergency save covers. ``step``: a step and an
+    emergency save, at most g; None: the next request comes with the notice.
     """
     reached, waited = np.exp(-rate * needed), truncated_mean(rate, needed, needed)
     if step is None:

@@ -72,12 +72,9 @@ class Formulation:
 
 
 def formulate(sizes: Sizes, tier: MemoryTier | None, budget: int) -> Formulation:
-    """The integer program for these candidates.
+    """The integer program for candidate (type, n) pairs, a budget in micro-dollars an hour, and candidate memory nodes.
 
-    Args:
-        sizes: candidate (type, n) pairs, which the first variables stand for.
-        tier: candidate memory nodes; None in an architecture without.
-        budget: micro-dollars an hour.
+    ``tier``: None in an architecture without memory nodes.
     """
     upper = {f"x_{row}": 1 for row in range(len(sizes))}
     prices, counts = tuple(sizes.price.tolist()), range(0)

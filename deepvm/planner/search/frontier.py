@@ -79,11 +79,9 @@ class Frontier:
 
     @classmethod
     def build(cls, blocks: Sequence[Block], top: int = 1) -> Frontier:
-        """Enumerate.
+        """Enumerate blocks, which come in the order of their architectures' names.
 
-        Args:
-            blocks: one for each architecture, in the order of their names.
-            top: how many plans will be asked for at once; each size keeps its ``top`` cheapest memory tiers.
+        ``top``: how many plans will be asked for at once; each size keeps its ``top`` cheapest memory tiers.
         """
         parts = [_plans(block, top) for block in blocks]
         plans = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)

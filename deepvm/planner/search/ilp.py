@@ -43,10 +43,7 @@ class Proof:
 def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> Proof:
     """Solve each architecture (DeepVM step 3), then compare them (step 4).
 
-    Args:
-        blocks: the candidates of each architecture, in the order of their names.
-        budget: micro-dollars an hour.
-        time_limit_s: seconds for all solves together.
+    The blocks come in the order of their names; ``budget``: micro-dollars an hour; the time is for all solves together.
     """
     deadline = time.monotonic() + time_limit_s
     small = [b for b in (useful(block, budget) for block in blocks) if len(b.sizes)]

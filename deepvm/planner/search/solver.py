@@ -54,11 +54,7 @@ class IntegerProgram:
     """A formulation that is narrowed and solved for one objective after the other; not thread-safe."""
 
     def __init__(self, formulation: Formulation, *, deadline: float) -> None:
-        """Load the formulation.
-
-        Args:
-            formulation: the variables and rows.
-            deadline: ``time.monotonic()`` at which the solver must stop.
+        """Load a formulation; ``deadline``: ``time.monotonic()`` at which the solver must stop.
 
         Raises:
             SolverError: HiGHS cannot be run here.
@@ -79,10 +75,7 @@ class IntegerProgram:
             self._upper[variable] = (self._upper[variable][0], 0)
 
     def minimise(self, objective: Mapping[int, float]) -> tuple[int, ...]:
-        """Solve for one objective, a coefficient for each variable that has one.
-
-        Returns:
-            The values of the variables, rounded to whole numbers: check them against the formulation.
+        """Solve for one objective: the values of the variables, rounded to whole numbers and not checked.
 
         Raises:
             Unproven: no solution, not in time, or numerical trouble.
