@@ -21,8 +21,7 @@ class Architecture(ABC):
     """How a cluster is put together.
 
     Class attributes:
-        name: as on the command line.
-        smallest_count: the fewest VMs that train.
+        name: as on the command line. smallest_count: the fewest VMs that train.
         known_to_baselines: whether the policies Cost-First and Performance-First consider it.
         tiered: whether on-demand memory nodes stand beside the VMs that train. An architecture that is tiered *and*
             buys GPU VMs on demand must keep the two in different quota families: the enumeration checks their quotas

@@ -49,9 +49,7 @@ class GpuCandidate:
 class Candidates:
     """Everything that may stand in a plan for a request, and why the rest may not.
 
-    Attributes:
-        architectures: those that the request considers.
-        reference: the type that the job's step is measured on, None without a job.
+    ``reference``: the type that the job's step is measured on, None without a job.
     """
 
     catalog: Catalog

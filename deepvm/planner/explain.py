@@ -32,7 +32,6 @@ class WhyNot:
     """The answer to "why not this type?".
 
     Attributes:
-        verdict: one sentence.
         best: the best cluster with this type within the budget, None when there is none.
         gap: how far it lies below the winner, as a share (:func:`deepvm.planner.describe.improvement`); None without
             ``best``, or where the winner's throughput is 0.

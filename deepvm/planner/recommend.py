@@ -37,12 +37,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class NextChange:
-    """What more money buys.
+    """The next budget, $/h, at which the best cluster is a better one, and that cluster.
 
-    Attributes:
-        budget: the next budget, $/h, at which the best cluster is a better one. recommendation: that cluster.
-        gain: by how much it is better, as a share (:func:`deepvm.planner.describe.improvement`); None if nothing is
-            feasible now.
+    ``gain``: by how much, as a share (:func:`deepvm.planner.describe.improvement`); None if nothing is feasible now.
     """
 
     budget: Decimal

@@ -60,10 +60,7 @@ def refuse_idle_globs(request: PlanRequest, catalog: Catalog) -> None:
 
 
 def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
-    """Why a catalog has no such type to train on or at all, in words; empty when nobody knows.
-
-    ``training``: whether types that are there but cannot train are meant as well.
-    """
+    """Why a catalog has no such type at all (or, for ``training``, none that trains), in words; empty when unknown."""
     for pattern, why in catalog.absent.items():
         if fnmatchcase(glob, pattern) or matches(pattern.partition("*")[0].rstrip("."), (glob.partition(".")[0],)):
             return why

@@ -219,11 +219,7 @@ class MeasuredTables(Protocol):
 
 
 def with_tables(catalog: Catalog, tables: MeasuredTables | None) -> Catalog:
-    """A catalog with measured figures in it, where there are any.
-
-    Raises:
-        RequestError: one of them is something else, such as the name of a file.
-    """
+    """A catalog with measured figures in it, where there are any; raises a RequestError for anything else."""
     if not isinstance(catalog, Catalog):
         raise RequestError("catalog", catalog, "a Catalog, such as deepvm.load_catalog('paper')")
     if tables is None:

@@ -19,12 +19,9 @@ TIE = 1e-9
 
 @dataclass(frozen=True)
 class Scoring:
-    """What to maximise.
+    """What to maximise: one positive score for each row of the sizes.
 
-    Attributes:
-        scores: one positive number for each row of the sizes.
-        per_dollar: False: the value of a plan is its size's score. True: it is minus price / score, so that the best
-            plan has the lowest price for the score (``cost-per-work``); the price includes memory nodes.
+    ``per_dollar``: the value of a plan is not its size's score but minus price / score, memory nodes included.
     """
 
     scores: FloatArray

@@ -27,11 +27,9 @@ ALL_POLICIES = tuple(p.value for p in PolicyName)
 
 @dataclass(frozen=True)
 class SweepRow:
-    """The best cluster of one policy at one budget, $/h.
+    """The best cluster of one policy at one budget, $/h; None when nothing is feasible.
 
-    Attributes:
-        recommendation: None when nothing is feasible; a row is never left out.
-        reference: the type that the job's step is measured on, None without a job.
+    ``reference``: the type that the job's step is measured on, None without a job.
     """
 
     budget: Decimal
@@ -41,11 +39,7 @@ class SweepRow:
 
 
 def parse_budgets(text: str) -> tuple[Decimal, ...]:
-    """Read ``low:high:step`` (both ends included), or budgets separated by commas; $/h.
-
-    Raises:
-        RequestError: not such a list, a step that is not above 0, an end below the start, more than 100 000 budgets.
-    """
+    """Read ``low:high:step`` (both ends included), or budgets separated by commas, $/h; else raise a RequestError."""
     allowed = "low:high:step or a comma-separated list of budgets in $/h, such as 0:10:0.1"
     if ":" not in text:
         if "," in text and not all(part.strip() for part in text.split(",")):

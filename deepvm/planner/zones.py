@@ -49,10 +49,7 @@ def places(instance: InstanceType, zones: Sequence[str], sold: BoolArray) -> Ite
 
 
 def next_zone(cluster: Cluster, tier: MemoryTier, sender_n_sat: int) -> Cluster | None:
-    """The cheapest cluster of as many of the same VMs in another zone, with whatever memory nodes are best there.
-
-    ``sender_n_sat``: n_sat of the training VMs' own network, as for :meth:`MemoryTier.needed`.
-    """
+    """The cheapest cluster of as many of the same VMs in another zone, with whatever memory nodes are best there."""
     if cluster.zone is None:
         return None
     zones = cluster.gpu.spot_zones[1:]

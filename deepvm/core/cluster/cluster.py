@@ -19,11 +19,7 @@ class NodeGroup:
 
     @property
     def micro_usd_per_hour(self) -> int:
-        """Price of the whole group in whole micro-dollars an hour.
-
-        Raises:
-            ValueError: the type is not sold in this market.
-        """
+        """Whole micro-dollars an hour of the group; raises a ValueError if the type is not sold in this market."""
         price = self.instance.micro_usd_per_hour(self.market)
         if price is None:
             raise ValueError(f"{self.instance.name} has no {self.market.value} price")
@@ -95,10 +91,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Spread:
-    """5th, 50th and 95th percentile of simulated runs: of the time, seconds, and of the bill, dollars.
-
-    ``late``: the share of them that misses the deadline; None without one.
-    """
+    """Percentiles of the time and the bill of simulated runs; ``late``: the share that misses a deadline."""
 
     runs: int
     p5_s: float

@@ -28,11 +28,7 @@ class Market(str, Enum):
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPUs of one VM.
-
-    Attributes:
-        name: model, such as ``T4``. count: whole GPUs in the VM. memory_gib: GiB of each GPU, None if unknown.
-    """
+    """The GPUs of one VM: model, such as ``T4``, how many, and GiB of each, None if unknown."""
 
     name: str
     count: int = 1
@@ -190,9 +186,8 @@ class Quota:
     """The most vCPUs that an account may run in one family and market, inclusive.
 
     Attributes:
-        family: as in ``InstanceType.quota_family``.
         market: a :class:`Market`, or its value, ``"spot"`` or ``"on-demand"``.
-        vcpus: the limit. in_use: vCPUs of VMs that run already and count against it.
+        in_use: vCPUs of VMs that run already and count against it.
         code: by which the provider knows the quota. title: the provider's name of it.
     """
 
@@ -260,11 +255,7 @@ class Catalog:
         _keep(self, instances=tuple(i if zone is None else i.in_zone(zone) for i, zone in sold))
 
     def sustained(self) -> Catalog:
-        """The same catalog counting with what networks sustain; unknown where only the peak is known.
-
-        Raises:
-            MissingDataError: no type says what its network sustains.
-        """
+        """The same catalog counting with what networks sustain; raises a MissingDataError where no type says that."""
         if all(i.network_baseline_gbps is None for i in self):
             raise MissingDataError(
                 f"catalog {self.name} does not say what networks sustain (network_baseline_gbps); use --network peak"

@@ -46,11 +46,7 @@ class PlannedVms:
 
 @dataclass(frozen=True)
 class PlannedGroup:
-    """Equal VMs of a plan that are bought in one market for one purpose.
-
-    Attributes:
-        role: :data:`TRAINING`, :data:`ANCHOR` or :data:`MEMORY`. vms: their type. count: how many.
-    """
+    """Equal VMs of a plan, bought in one market for one purpose (:data:`TRAINING`, :data:`ANCHOR`, :data:`MEMORY`)."""
 
     role: str
     vms: PlannedVms
@@ -182,10 +178,7 @@ class Plan:
         return self if len(kept) == len(self.training.zones) else self._only(kept)
 
     def within_budget(self) -> Plan:
-        """The same plan in those zones only where it costs no more than was asked for.
-
-        The zone to start in is one of them whatever it costs: the plan was made for it.
-        """
+        """The same plan in the zones that cost no more than was asked for, and in the one to start in anyway."""
         most, zones = self.budget, self.training.zones
         kept = [z for z in zones if most is None or z.zone == self.zone or self.usd_per_hour_in(z) <= most]
         return self._only(kept) if kept else self

@@ -23,11 +23,7 @@ _MICRO = Decimal("0.000001")
 
 @dataclass(frozen=True)
 class GroupLimit:
-    """What the VMs of one group may cost.
-
-    Attributes:
-        usd_per_hour: all of them together, $/h. vm_usd_per_hour: each of them, $/h.
-    """
+    """What the VMs of one group may cost, $/h, together and each."""
 
     usd_per_hour: Decimal
     vm_usd_per_hour: Decimal

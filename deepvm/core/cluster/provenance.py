@@ -26,10 +26,8 @@ class Origin:
 class Measurement:
     """A figure of a catalog that was measured on the user's own machines.
 
-    Attributes:
-        kind: ``eflops``, ``scaling`` (a speed-up curve) or ``saturation`` (n_sat of a bandwidth).
-        subject: the type, or ``sender to receiver``. workload: empty for ``saturation``.
-        measured_at: UTC. value: in words.
+    ``kind``: ``eflops``, ``scaling`` (a speed-up curve) or ``saturation`` (n_sat of a bandwidth, without a workload).
+    ``subject``: the type, or ``sender to receiver``. ``measured_at``: UTC. ``value``: in words.
     """
 
     kind: str

@@ -15,8 +15,7 @@ from deepvm.errors import RequestError
 class SaturationTable:
     """n_sat by bandwidth: the number of senders at which one more sender stops helping (eq. 14).
 
-    A bandwidth between two rows counts as the lower row, below the first row as the first, above the last as the last:
-    the table is a set of measurements, and the lower row is the one that was measured to hold.
+    A bandwidth between two rows counts as the lower one, which was measured to hold; below the first row as the first.
 
     Attributes:
         network_gbps: bandwidths in Gbit/s, strictly increasing.
@@ -46,10 +45,7 @@ class SaturationTable:
         return cls(tuple(g for g, _ in ordered), tuple(n for _, n in ordered))
 
     def lookup(self, network_gbps: float | npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """n_sat of a bandwidth in Gbit/s; same shape as the argument.
-
-        That of a pair is the smaller of the two, because the table never decreases.
-        """
+        """n_sat of a bandwidth in Gbit/s, same shape; that of a pair is the smaller of the two, for it never falls."""
         row = np.searchsorted(np.asarray(self.network_gbps), network_gbps, side="right") - 1
         return np.asarray(self.n_sat, dtype=np.int64)[np.maximum(row, 0)]
 

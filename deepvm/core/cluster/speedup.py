@@ -51,11 +51,7 @@ class SpeedupCurve(ABC):
 
 @dataclass(frozen=True)
 class LogisticSpeedup(SpeedupCurve):
-    """S(n) = c / (1 + exp(-a (n - b))) (DeepVM eq. 10).
-
-    Attributes:
-        a: steepness, 1/VM. b: inflection point, VMs. c: the speed-up approached for large n.
-    """
+    """S(n) = c / (1 + exp(-a (n - b))) (DeepVM eq. 10): steepness a, 1/VM, inflection point b, VMs, and limit c."""
 
     kind: ClassVar[str] = "logistic"
     a: float
@@ -197,11 +193,7 @@ class MeasuredSpeedup(SpeedupCurve):
 
 @dataclass(frozen=True)
 class ScalingFactor:
-    """K(n) in [0, 1], dimensionless (DeepVM eq. 13); all arrays have the shape of n.
-
-    Attributes:
-        clamped: where the curve lay below 0 or above n. extrapolated: where it was used beyond its measurements.
-    """
+    """K(n) in [0, 1] (DeepVM eq. 13), where the curve lay outside, and where it was used beyond its measurements."""
 
     k: FloatArray
     clamped: BoolArray

@@ -187,8 +187,7 @@ def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy
 def on_demand_next(policy: DeadlinePolicy, standing: Standing) -> npt.NDArray[np.bool_]:
     """Whether the next machine is on-demand, at the start of a job and after each preemption.
 
-    For a world in which a spot VM may be asked for at any time but is not there at once, such as the simulator's drawn
-    lives: between a preemption and the next machine there is no spot, and to wait is to ask for the next spot VM.
+    For a world, such as the simulator's drawn lives, in which a spot VM may be asked for at any time and comes later.
     """
     return np.asarray(policy.choose(replace(standing, on=WAIT, spot_up=False)) == ON_DEMAND)
 

@@ -23,11 +23,8 @@ Array = npt.NDArray[np.float64]
 class Lifetimes:
     """Mean time to preemption of lives seen so far, some of them only to a point (censored).
 
-    Lives are taken as exponential with a Gamma prior on their rate.
-
-    Attributes:
-        prior_s: mean lifetime before anything is seen, seconds. strength: number of lives it counts as; above 0.
-        seen_s: machine time seen. preemptions: how many of the lives seen ended.
+    Lives are taken as exponential with a Gamma prior on their rate, which counts as ``strength`` lives of ``prior_s``.
+    ``seen_s``: machine time seen. ``preemptions``: how many of the lives seen ended.
     """
 
     prior_s: Number
@@ -47,11 +44,7 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class Notices:
-    """How often the notice of a preemption does not come in time: Beta(1, 9) before anything is seen.
-
-    Attributes:
-        missed, seen: pseudo-counts of missed notices, and of all preemptions; 1 of 10 before anything is seen.
-    """
+    """How often the notice of a preemption does not come in time: Beta(1, 9) before anything is seen."""
 
     missed: Number = 1.0
     seen: Number = 10.0

@@ -69,12 +69,10 @@ class SaveFacts:
 
 @dataclass(frozen=True)
 class SaveContext:
-    """Where a training job stands.
+    """Where a training job stands: optimizer steps done, the time, and what is known of costs and preemptions.
 
-    Attributes:
-        step: optimizer steps done. now_s: the time.
-        last_step: steps in the newest version, or in the restored one. last_s: when that was taken or restored, or
-            training began.
+    ``last_step``: steps in the newest version, or in the restored one. ``last_s``: when that was taken or restored, or
+    training began.
     """
 
     step: int
@@ -208,9 +206,8 @@ class _Weighing(SavePolicy):
 class Auto(_Weighing):
     """As often as pays: Young's interval, but within CheckFreq's budget and never while a version is under way.
 
-    Attributes:
-        mtbf_s: mean time between failures of the cluster, seconds; None: as the facts say.
-        overhead: share of the time that may be lost, save_s / interval.
+    ``mtbf_s``: mean time between failures of the cluster, seconds; None: as the facts say. ``overhead``: share of the
+    time that may be lost, save_s / interval.
     """
 
     mtbf_s: float | None = None
@@ -275,9 +272,8 @@ class Thesis(_Weighing):
 class Adaptive(_Weighing):
     """An emergency save when it fits, and insurance saves as often as missed notices make worth while.
 
-    The rate of missed notices is learnt (deepvm.core.preemption.preemption_estimators.Notices) and never quite 0, so
-    there is always some insurance: Algorithm 1 without it goes from 3 to 13 % of overhead on GPT-117M when 10 % of the
-    notices are missed.
+    Their rate is learnt and never quite 0 (``Notices``), so there is always some insurance: Algorithm 1 without it goes
+    from 3 to 13 % of overhead on GPT-117M when 10 % of the notices are missed.
     """
 
     heeds_notices: ClassVar[bool] = True

@@ -35,11 +35,9 @@ class SolveStatus(str, Enum):
 
 @dataclass(frozen=True)
 class Constraint:
-    """Sum of coefficient x variable, compared with a bound.
+    """Sum of coefficient x variable, compared with a bound; ``terms`` are (variable, coefficient) pairs.
 
-    Attributes:
-        name: ``budget``, ``quota``, ``memory``, ``saturation`` ...; ``choose`` for what makes a solution a plan.
-        terms: (variable, coefficient) pairs.
+    ``name``: ``budget``, ``quota``, ``memory``, ``saturation`` ...; ``choose`` for what makes a solution a plan.
     """
 
     name: str
@@ -57,9 +55,7 @@ class Constraint:
 class Formulation:
     """An integer program without its objective, which changes from stage to stage.
 
-    Attributes:
-        upper: whole-number variables from 0 to an upper bound, by name.
-        prices: micro-dollars an hour that a unit of each variable costs.
+    ``upper``: whole-number variables by name, from 0 to a bound. ``prices``: micro-dollars an hour of a unit of each.
     """
 
     upper: Mapping[str, int]
@@ -112,10 +108,7 @@ def _memory_rows(sizes: Sizes, tier: MemoryTier, most: Sequence[int]) -> Iterato
 
 
 def _total_budget_row(prices: Sequence[int], sizes: Sizes) -> Iterator[Constraint]:
-    """Price x expected time <= total budget.
-
-    Linear because exactly one size is chosen: the sum of its price and its memory nodes', less its limit, is <= 0.
-    """
+    """Price x expected time <= total budget: the price of the size and its memory nodes, less its limit, is <= 0."""
     limits, nodes = sizes.most_usd.tolist(), prices[len(sizes) :]
     # As much as the dearest plan costs: one size, and at most a node more than VMs train. A larger limit is none.
     most = max(prices[: len(sizes)], default=0) + (MOST_NODES + 1) * max(nodes, default=0)

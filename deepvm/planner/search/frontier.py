@@ -23,11 +23,7 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Block:
-    """The candidates of one architecture.
-
-    Attributes:
-        tier: empty unless the architecture is tiered. scoring: one score for each row of ``sizes``.
-    """
+    """The candidates of one architecture; ``tier`` counts only where it is tiered."""
 
     architecture: Architecture
     sizes: Sizes
@@ -37,12 +33,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan: a row of a block's sizes with its memory nodes.
-
-    Attributes:
-        memory: row of the block's tier, None without memory nodes. price: micro-dollars an hour.
-        value: what the policy maximises.
-    """
+    """A plan: a row of a block's sizes and of its tier (None without memory nodes), and micro-dollars an hour."""
 
     block: Block
     size: int
@@ -64,11 +55,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Frontier:
-    """All plans of several blocks: cheapest first, then fewest memory nodes, then by name.
+    """All plans of several blocks (by index): cheapest first, then fewest memory nodes, then by name.
 
-    Attributes:
-        block: index into ``blocks``. plans: (4, plans), see :func:`_plans`. value: what the policy maximises.
-        best_so_far: the running maximum of ``value``.
+    ``plans`` is (4, plans), see :func:`_plans`; ``best_so_far`` is the running maximum of ``value``.
     """
 
     blocks: tuple[Block, ...]

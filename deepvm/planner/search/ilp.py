@@ -27,13 +27,7 @@ _LOOSE = 1e-6  # by how much, relative, a plan may miss a value before the solve
 
 @dataclass(frozen=True)
 class Proof:
-    """What the integer program says.
-
-    Attributes:
-        status: ``optimal`` or ``infeasible`` when it is proven; otherwise why it is not.
-        choice: the best plan, None unless it is proven.
-        solver: who proved it; empty when there was nothing to solve.
-    """
+    """The best plan, if ``status`` is ``optimal``; who proved it, empty when there was nothing to solve."""
 
     status: SolveStatus
     choice: Choice | None = None
@@ -114,11 +108,7 @@ class _Search:
         self._any_found = False
 
     def best(self) -> Choice:
-        """The best plan: value, then price, then memory nodes and names.
-
-        Raises:
-            Unproven: there is none, or the solver did not prove it.
-        """
+        """The best plan: value, then price, then memory nodes and names; raises :class:`Unproven` without a proof."""
         # Dense ranks in place of the scores: differences of 1 instead of differences that drown in a tolerance.
         order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
         ranks = {row: -float(o) for row, o in enumerate(order.tolist())}
@@ -167,11 +157,7 @@ class _Search:
         return order | {sizes + tier + w: float(sizes * tier) for w in range(tier)}
 
     def _find(self, objective: Mapping[int, float]) -> Choice:
-        """Solve, and believe the answer only after exact checks.
-
-        Raises:
-            Unproven: no solution, or one that breaks a constraint.
-        """
+        """Solve, and believe the answer only after exact checks; else raise :class:`Unproven`."""
         for _ in range(_MOST_TRIES):
             try:
                 values = self._program.minimise(objective)

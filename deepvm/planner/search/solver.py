@@ -101,10 +101,7 @@ class IntegerProgram:
         return tuple(round(found.get(i) or 0) for i in range(len(self._upper)))
 
     def _build(self, objective: Mapping[int, float]) -> tuple[Any, dict[int, Any]]:
-        """The PuLP problem and its variables by number; those that are held at 0 are left out.
-
-        PuLP hands a problem to the solver as a whole each time, so nothing is gained by keeping it.
-        """
+        """The PuLP problem, which goes to the solver as a whole each time, and its variables that are not held at 0."""
         with warnings.catch_warnings():
             # PuLP 3.3 announces the names of PuLP 4 at nearly every call; the dependency is pinned below 4.
             warnings.simplefilter("ignore", DeprecationWarning)
