@@ -49,9 +49,9 @@ def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = _S
     return [one for _, _, one in sorted(found)[:most]]
 
 
-def did_you_mean(name: str, known: Iterable[str], *, share: float = _SHARE) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``did you mean us-east-1?``, empty when nothing is near; see :func:`nearest`."""
-    near = nearest(name, known, share=share)
+    near = nearest(name, known)
     return f"did you mean {near[0]}?" if near else ""
 
 

@@ -79,7 +79,8 @@ class Candidates:
         types = tuple(g.instance for g in allowed)
         counts = np.arange(architecture.smallest_count, self.request.max_nodes + 1, dtype=np.int64)
         type_index, count = np.repeat(np.arange(len(types)), len(counts)), np.tile(counts, len(types))
-        spot, on_demand = architecture.split(count)
+        on_demand = architecture.on_demand(count)
+        spot = count - on_demand
 
         def limits(market: Market) -> IntArray:
             return _ints(quota_count(self.quotas, t, market) for t in types)[type_index]

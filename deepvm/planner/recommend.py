@@ -12,7 +12,7 @@ import numpy as np
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
-from deepvm.planner.architectures import OnDemand
+from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible
@@ -259,7 +259,7 @@ def _on_demand(candidates: Candidates) -> Recommendation | None:
 
     request = replace(request, policy=PolicyName.DEEPVM, work=replace(request.work, policy=Never()))
     candidates = replace(candidates, request=request)
-    choice = Frontier.build([block_of(OnDemand(), candidates)]).best(request.budget_micro_usd)
+    choice = Frontier.build([block_of(ON_DEMAND, candidates)]).best(request.budget_micro_usd)
     return None if choice is None else describe(choice, candidates)
 
 

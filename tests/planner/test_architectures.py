@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from decimal import Decimal
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,8 +16,7 @@ from support.planner.agreement import assert_agree, blocks_for, by_frontier, by_
 from support.planner.strategies import Case, cases
 
 from deepvm.core.cluster.instances import Catalog, Market, Quota, ZonePrice
-from deepvm.planner.architectures import REGISTRY, Architecture, SingleAnchor
-from deepvm.planner.columns import IntArray
+from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.explain import explain
 from deepvm.planner.recommend import recommend
 from deepvm.planner.request import PlanRequest
@@ -57,7 +55,7 @@ def test_the_registry_is_in_the_order_of_its_names() -> None:
 
 
 def test_the_interface_stays_short() -> None:
-    assert len(inspect.getsource(Architecture).splitlines()) < 60
+    assert len(inspect.getsource(Architecture).splitlines()) < 50
 
 
 @each
@@ -65,7 +63,6 @@ def test_it_describes_itself(name: str) -> None:
     architecture = REGISTRY[name]
     assert architecture.name == name
     assert architecture.smallest_count >= 1
-    assert "eq." in (type(architecture).__doc__ or "")
 
 
 @each
@@ -74,19 +71,17 @@ def test_markets_and_tier_are_as_promised(name: str) -> None:
     architecture = REGISTRY[name]
     assert architecture.markets == markets
     assert architecture.tiered is tiered
-    spot, on_demand = architecture.split(np.array([5]))
-    assert (int(spot[0]), int(on_demand[0])) == split
+    on_demand = int(architecture.on_demand(np.array([5]))[0])
+    assert (5 - on_demand, on_demand) == split
 
 
 @each
 def test_the_split_adds_up(name: str) -> None:
     architecture = REGISTRY[name]
     counts = np.arange(architecture.smallest_count, 300, dtype=np.int64)
-    spot, on_demand = architecture.split(counts)
-    assert spot.shape == on_demand.shape == counts.shape
-    assert (spot + on_demand == counts).all()
-    assert (spot >= 0).all()
-    assert (on_demand >= 0).all()
+    on_demand = architecture.on_demand(counts)
+    assert on_demand.shape == counts.shape
+    assert (on_demand >= 0).all() and (on_demand <= counts).all()
 
 
 @each
@@ -152,21 +147,9 @@ def test_solver_frontier_and_oracle_agree(name: str, case: Case) -> None:
     assert [summary(c) for c in by_ilp(blocks, request)] == [summary(c) for c in by_enumeration[:1]]
 
 
-class SpotOnly(SingleAnchor):
-    """n spot(v) <= PW, n >= 1 (eq. 3 without the anchor): all that a new architecture would hold."""
-
-    name: ClassVar[str] = "spot-only"
-    smallest_count: ClassVar[int] = 1
-    known_to_baselines: ClassVar[bool] = False
-
-    def split(self, count: IntArray) -> tuple[IntArray, IntArray]:
-        """All are spot."""
-        return count, np.zeros_like(count)
-
-
-def test_an_architecture_is_one_class_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line: from here on it is planned, proven, explained and swept like any other."""
-    monkeypatch.setitem(REGISTRY, "spot-only", SpotOnly())
+def test_an_architecture_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """n spot(v) <= PW, n >= 1: from here on it is planned, proven, explained and swept like any other."""
+    monkeypatch.setitem(REGISTRY, "spot-only", Architecture("spot-only", np.zeros_like))
     proven = recommend(paper(), 3, architecture="spot-only", top=2)
     assert (proven.status, proven.doubt) == (SolveStatus.OPTIMAL, "")
     assert str(proven[0].cluster) == "19 x g4dn.xlarge (spot)"  # 19 x 0.1578 $/h

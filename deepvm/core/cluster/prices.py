@@ -16,16 +16,12 @@ from deepvm.errors import RequestError
 
 
 class PriceBasis(str, Enum):
-    """Which spot price of a history a plan counts with."""
+    """Which spot price of a history a plan counts with: the last one, or that of a share of the time."""
 
     CURRENT = "current"
-    """The price now."""
     P50 = "p50"
-    """The median over time: half of the time it was at most this."""
     P95 = "p95"
-    """95 % of the time it was at most this."""
     MAX = "max"
-    """The highest."""
 
 
 _SHARE = {PriceBasis.P50: Decimal("0.5"), PriceBasis.P95: Decimal("0.95"), PriceBasis.MAX: Decimal(1)}
