@@ -118,7 +118,7 @@ class LomaxHistory:
         ended = np.asarray(self.ended)[..., None]
         return np.asarray((self.strength + ended) / (self.strength / self.shape0 + self._sums()))
 
-    def law(self) -> tuple[Array, Array]:
+    def most_probable(self) -> tuple[Array, Array]:
         """Shape and scale (seconds) of the most probable scale; the shape of the attributes without K."""
         best = self.log_weights().argmax(axis=-1)
         return np.take_along_axis(self.shape(), best[..., None], -1)[..., 0], self.scale_s[best]

@@ -248,7 +248,7 @@ def _known(lives: TraceLives, mttp_s: float) -> _Known:
     law = LomaxHistory.around(mttp_s).after(lives.life_s, lives.ended)
     mean = replace(mean, seen_s=_before(mean.seen_s), preemptions=_before(mean.preemptions))
     law = replace(law, ended=_before(law.ended), logs=_before(law.logs), watched_logs=_before(law.watched_logs))
-    return _Known(np.asarray(mean.mean_s), *law.law())
+    return _Known(np.asarray(mean.mean_s), *law.most_probable())
 
 
 def _before(each: Number) -> Array:

@@ -160,7 +160,7 @@ def simulate(
             return NEVER
         told = replace(facts, age_s=age, mttp_s=lifetimes.mean_s, missed_rate=notices.missed_rate)
         if lomax is not None:
-            shape, scale = lomax.law()
+            shape, scale = lomax.most_probable()
             told = replace(told, shape=float(shape), scale_s=float(scale))
         steps = float(weighing.interval_s(told)) / job.step_s.mean
         least = math.ceil(float(weighing.least_s(told)) / job.step_s.mean - 1e-9)
