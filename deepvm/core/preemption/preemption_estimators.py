@@ -75,10 +75,10 @@ class LomaxHistory:
 
     scale_s: Array
     prior: Array
+    logs: Array
     shape0: float = 2.0
     strength: float = 5.0
     ended: Number = 0.0
-    logs: Number = 0.0
     watched_logs: Number = 0.0
 
     @classmethod
@@ -90,7 +90,7 @@ class LomaxHistory:
         traces a grid of 24 cost no less.
         """
         at = np.linspace(-3, 3, size)
-        return cls(mttp_s * (cls.shape0 - 1) * np.exp(spread * at), -(at**2) / 2)
+        return cls(mttp_s * (cls.shape0 - 1) * np.exp(spread * at), -(at**2) / 2, logs=np.zeros(size))
 
     def after(self, life_s: Number, preempted: Truth) -> LomaxHistory:
         """With one more life, which ended by a preemption or was only watched so long."""
@@ -107,7 +107,7 @@ class LomaxHistory:
         """(..., K) logarithms of the posterior weights of the scales, but for a constant."""
         ended = np.asarray(self.ended, dtype=float)
         seen = self.logs - self.watched_logs if np.ndim(self.watched_logs) else self.logs
-        rates = np.asarray(self.strength / self.shape0 + self._sums())
+        rates = np.asarray(self.strength / self.shape0 + self.logs)
         shapes = (self.strength + ended)[..., None] * np.log(rates, out=rates)
         scales = np.stack([np.ones_like(ended), -ended], -1) @ np.stack([self.prior, np.log(self.scale_s)])
         found = np.subtract(scales, shapes, out=shapes)
@@ -116,13 +116,9 @@ class LomaxHistory:
     def shape(self) -> Array:
         """(..., K) mean of alpha for each scale."""
         ended = np.asarray(self.ended)[..., None]
-        return np.asarray((self.strength + ended) / (self.strength / self.shape0 + self._sums()))
+        return np.asarray((self.strength + ended) / (self.strength / self.shape0 + self.logs))
 
     def most_probable(self) -> tuple[Array, Array]:
         """Shape and scale (seconds) of the most probable scale; the shape of the attributes without K."""
         best = self.log_weights().argmax(axis=-1)
         return np.take_along_axis(self.shape(), best[..., None], -1)[..., 0], self.scale_s[best]
-
-    def _sums(self) -> Array:
-        """(..., K) ``logs``, which are a plain 0 before anything is seen."""
-        return np.asarray(self.logs) if np.ndim(self.logs) else np.zeros(len(self.scale_s))
