@@ -213,7 +213,7 @@ def _gpu_candidate(
         detail = "; ".join(f"{why.replace('-', ' ')}, which {name} needs" for name, why in missing.items())
         return Rejection(instance.name, next(iter(missing.values())), detail)
     most = request.max_nodes
-    k = scaling_factor(curve, np.arange(1, most + 1, dtype=np.float64)).k
+    k = scaling_factor(curve, np.arange(1, most + 1, dtype=np.float64))
     if not (k > 0).any() and not request.ignores_scaling:
         return Rejection(instance.name, "not-scaling", f"its {curve.kind} curve is never above 0 up to {most} VMs")
     quotas = request.quotas_of(catalog)

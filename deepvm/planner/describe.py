@@ -167,7 +167,7 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> Sizes:
     """The sizes of the chosen type in its zone without quotas, up to the most VMs that can be asked for."""
     chosen = choice.cluster.gpu
     gpu = next(g for g in candidates.gpus if g.instance == chosen)
-    k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64)).k
+    k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
     free = replace(candidates.request, quotas=(), max_nodes=MOST_NODES + 1)
     return replace(candidates, gpus=(replace(gpu, k=k),), request=free).sizes(choice.block.architecture)
 

@@ -191,17 +191,7 @@ class MeasuredSpeedup(SpeedupCurve):
         return np.asarray(np.asarray(n) > self.points[-1][0])
 
 
-@dataclass(frozen=True)
-class ScalingFactor:
-    """K(n) in [0, 1] (DeepVM eq. 13), where the curve lay outside, and where it was used beyond its measurements."""
-
-    k: FloatArray
-    clamped: BoolArray
-    extrapolated: BoolArray
-
-
-def scaling_factor(curve: SpeedupCurve, n: FloatArray) -> ScalingFactor:
-    """K(n) = S(n)/n, clamped to [0, 1] (DeepVM eq. 13)."""
+def scaling_factor(curve: SpeedupCurve, n: FloatArray) -> FloatArray:
+    """K(n) = S(n)/n, clamped to [0, 1], dimensionless (DeepVM eq. 13); same shape as n."""
     n = np.asarray(n, dtype=np.float64)
-    raw = curve.speedup(n) / n
-    return ScalingFactor(np.clip(raw, 0.0, 1.0), (raw < 0.0) | (raw > 1.0), curve.extrapolated(n))
+    return np.asarray(np.clip(curve.speedup(n) / n, 0.0, 1.0))
