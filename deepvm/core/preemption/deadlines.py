@@ -148,21 +148,23 @@ class Greedy(DeadlinePolicy):
 class UniformProgress(DeadlinePolicy):
     """Keep to the line that ends at the deadline: without spot, on-demand behind it and waiting before it.
 
-    A spot VM is used whenever there is one. A job on on-demand stays there until there is spot *and* it is so far
-    before the line that the restart does not put it behind (the paper's hysteresis). It does not stop to wait: on real
-    traces that cost up to a tenth of the bill. It is safe by the same net as :class:`Greedy`.
+    A spot VM is used whenever there is one. A job on on-demand stays there until there is spot *and* it is ``restarts``
+    restarts before the line (the paper's hysteresis). It does not stop to wait: on real traces that cost up to a tenth
+    of the bill. It is safe by the same net as :class:`Greedy`.
     """
+
+    restarts: float = 1.0
 
     def choose(self, standing: Standing) -> Array:
         """See the class."""
         on_demand = standing.on_demand
-        behind = standing.ahead_s < np.where(on_demand, standing.restart_s, 0.0)
+        behind = standing.ahead_s < np.where(on_demand, self.restarts * standing.restart_s, 0.0)
         return _on_demand_or_spot(np.where(standing.spot_up, on_demand & behind, on_demand | behind), standing)
 
     def stay_s(self, standing: Standing) -> Array:
         """On on-demand the job gains on the line until it is far enough before it."""
         rate = standing.deadline_s / standing.total_s - 1  # how fast it gains on the line
-        short = np.maximum(standing.restart_s - standing.ahead_s, 0.0)
+        short = np.maximum(self.restarts * standing.restart_s - standing.ahead_s, 0.0)
         gained = short / np.maximum(rate, 1e-12)  # it may not gain at all; then the net does not let it go either
         # On on-demand spare_s stays as it is; what does not allow a start on spot now never will.
         bought = np.where(standing.safety_net, np.inf, gained)

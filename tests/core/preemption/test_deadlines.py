@@ -24,7 +24,7 @@ from deepvm.core.preemption.deadlines import (
 )
 from deepvm.errors import RequestError
 
-POLICIES = [Greedy(), UniformProgress()]
+POLICIES = [Greedy(), UniformProgress(), UniformProgress(restarts=0.0)]
 HOUR = 3600.0
 
 
