@@ -22,8 +22,7 @@ GIB = 2**30
 
 _MICRO = Decimal("0.000001")
 
-Money = Decimal | int | float | str
-"""What people write for an amount in dollars; floats are read by their shortest decimal form."""
+Money = Decimal | int | float | str  # in dollars; floats are read by their shortest decimal form
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _BYTE_UNITS = {"": 1, "B": 1} | {

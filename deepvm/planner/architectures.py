@@ -63,5 +63,5 @@ TIERING = Architecture("tiering", np.zeros_like, tiered=True)
 # What spot VMs are measured against; not in the registry, for nothing is planned with it.
 ON_DEMAND = Architecture("on-demand", np.copy)
 
+# In the order of the names, by which ties are broken.
 REGISTRY: dict[str, Architecture] = {a.name: a for a in (SINGLE_ANCHOR, TIERING)}
-"""In the order of the names, which ties are broken by."""

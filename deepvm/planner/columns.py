@@ -14,8 +14,7 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-UNLIMITED_USD = np.iinfo(np.int64).max
-"""In :attr:`Sizes.most_usd`: any price will do."""
+UNLIMITED_USD = np.iinfo(np.int64).max  # in Sizes.most_usd: any price will do
 
 
 @dataclass(frozen=True)

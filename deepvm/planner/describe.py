@@ -41,12 +41,7 @@ def block_of(architecture: Architecture, candidates: Candidates) -> Block:
 
 
 def describe(
-    choice: Choice,
-    candidates: Candidates,
-    rank: int = 1,
-    binding: tuple[Binding, ...] = (),
-    *,
-    elsewhere: bool = False,
+    choice: Choice, candidates: Candidates, rank: int = 1, binding: tuple[Binding, ...] = (), *, elsewhere: bool = False
 ) -> Recommendation:
     """Everything that is claimed of a choice; ``elsewhere``: also where else its cluster could stand."""
     sizes, row, cluster, work = choice.block.sizes, choice.size, choice.cluster, candidates.request.work

@@ -131,12 +131,7 @@ _WORSE = {
 
 
 def explain(
-    catalog: Catalog,
-    budget: Money,
-    name: str,
-    *,
-    tables: MeasuredTables | None = None,
-    **options: Unpack[PlanOptions],
+    catalog: Catalog, budget: Money, name: str, *, tables: MeasuredTables | None = None, **options: Unpack[PlanOptions]
 ) -> WhyNot:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 

@@ -172,7 +172,6 @@ _PHRASES = {
     "excluded": "left out by your options",
 }
 _ORDER = ("quota", "not-scaling", *(why for why in _CURES if why != "excluded"), "other", "excluded")
-"""Of the reasons in a sentence."""
 
 
 def _no_memory_node(candidates: Candidates) -> Infeasible:
@@ -197,11 +196,9 @@ def _no_memory_node(candidates: Candidates) -> Infeasible:
     return Infeasible("memory", f"no type can be a memory node: {found}", advice + instead)
 
 
-BY_NAME = "--memory-node NAME"
-"""The option that takes a memory node whatever it is."""
-
+# Options that allow memory nodes which are not taken by default, by the reason that left them out.
+BY_NAME = "--memory-node NAME"  # takes a memory node whatever it is
 ALLOWED_BY = {"burstable": "--burstable", "previous-generation": "--generation any", "vcpus": BY_NAME}
-"""Options that allow memory nodes which are not taken by default, by the reason that left them out."""
 
 
 def _opt_in(candidates: Candidates) -> str:

@@ -38,10 +38,9 @@ from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_d
 from deepvm.errors import RequestError
 from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, Sizes
 
+# Of a job of which only the hours are known: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
 ALLOCATION_S, PREPARATION_S, GRACE_S = Span(62, 218), Span(143.2, 183.2), Span.of(120)
-"""Of a job of which only the hours are known: thesis 6.2.2, and AWS's two minutes of notice."""
-
 NEEDS_JOB = "this beside --job or --work, which say what is to be trained"
 
 

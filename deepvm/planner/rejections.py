@@ -13,8 +13,7 @@ from deepvm.core.units import GIB, format_bytes
 from deepvm.errors import RequestError
 from deepvm.planner.request import ANY_NUMBER, Generation, PlanRequest, Range
 
-UNLIMITED = 2**31
-"""Stands for "no quota" in a column of counts."""
+UNLIMITED = 2**31  # stands for "no quota" in a column of counts
 
 
 def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market) -> int:

@@ -279,8 +279,7 @@ class PlanOptions(WorkOptions, total=False):
     time_limit_s: float | str
 
 
-_Reader = Callable[[Any, str], Any]
-"""From what people write, and the option's name for the error, to a value."""
+_Reader = Callable[[Any, str], Any]  # of what people write, and the option's name for the error
 
 
 def _whole(most: int) -> _Reader:

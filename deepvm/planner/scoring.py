@@ -13,8 +13,7 @@ import numpy as np
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray, Sizes
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 
-TIE = 1e-9
-"""Values whose relative difference is at most this are equal, and the cheaper plan wins."""
+TIE = 1e-9  # values whose relative difference is at most this are equal, and the cheaper plan wins
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ KERNEL_PERCENT = 5
 (aws/karpenter-provider-aws, generated table of memory overhead, 2023), lies below what AWS advertises by at most this,
 VT1 aside: 0.22 GB of 2 GiB (c6g.medium), 0.45 of 4 (c5.large), 0.59 of 8 (m5.large), 2.85 of 64 (m5.4xlarge)."""
 
-SYSTEM_BYTES = 300_000_000
-"""An idle Ubuntu, Debian or Amazon Linux with its services, and an upgrade that runs by itself now and then."""
+SYSTEM_BYTES = 300_000_000  # an idle Ubuntu, Debian or Amazon Linux, and an upgrade that runs by itself now and then
 
 NODE_BYTES = 300_000_000
 """What 'deepvm memory-node serve' needs beside its versions. Measured on 2026-11-23 (Python 3.11, x86_64): 25 MiB when

@@ -15,8 +15,7 @@ from deepvm.core.cluster.plan import Plan
 from deepvm.core.units import format_usd
 from deepvm.errors import RequestError
 
-HEADROOM = Decimal("0.2")
-"""By how much a cluster may become dearer than its plan, unless the user says what it may cost: 20 %."""
+HEADROOM = Decimal("0.2")  # by which a cluster may become dearer than its plan, unless the user says otherwise
 
 _MICRO = Decimal("0.000001")
 

@@ -171,12 +171,11 @@ class UniformProgress(DeadlinePolicy):
         return np.where(standing.on_demand, bought, standing.until_safety_net_s)
 
 
-DEADLINE_POLICIES: dict[str, Callable[[], DeadlinePolicy]] = {
+DEADLINE_POLICIES: dict[str, Callable[[], DeadlinePolicy]] = {  # by the name that a user types
     "on-demand": OnDemandOnly,
     "greedy": Greedy,
     "uniform-progress": UniformProgress,
 }
-"""By the name that a user types."""
 
 
 def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy:

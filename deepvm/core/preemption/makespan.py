@@ -287,8 +287,4 @@ class _ClosedForm:
         # within the stall of one leaves less of it to do, one within the step before it all of it.
         share = steps * self.step / (steps * self.step + steps // self.period * stall)
         ahead = share * (share * (self.step / 2 + stall / every) + (1 - share) * stall / 2)
-        return (
-            np.where(users, share, working),
-            np.where(users, age * share, lost),
-            np.where(users, ahead, finished),
-        )
+        return (np.where(users, share, working), np.where(users, age * share, lost), np.where(users, ahead, finished))

@@ -300,7 +300,7 @@ class Hazard(_Weighing):
         return young_s(facts.save_s, (facts.scale_s + facts.age_s) / (facts.shape * facts.costly_share))
 
 
-POLICIES: dict[str, Callable[[], SavePolicy]] = {
+POLICIES: dict[str, Callable[[], SavePolicy]] = {  # without parameters, by name
     "none": Never,
     "auto": Auto,
     "young": Young,
@@ -310,7 +310,6 @@ POLICIES: dict[str, Callable[[], SavePolicy]] = {
     "adaptive": Adaptive,
     "hazard": Hazard,
 }
-"""The policies without parameters, by name."""
 _DIGITS = 18  # of a number of steps; more is a slip, and Python reads no more than some thousands
 
 
