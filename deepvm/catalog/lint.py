@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.core.cluster.speedup import SpeedupCurve, scaling_factor
+from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.core.spelling import listed
 from deepvm.core.units import counted
 
@@ -49,10 +49,9 @@ def _spot_is_dearer(instance: InstanceType) -> bool:
 
 def _clamped(instance: InstanceType, curve: SpeedupCurve) -> Iterator[str]:
     n = np.arange(1.0, LARGEST_COUNT + 1)
-    factor = scaling_factor(curve, n)
+    raw = curve.speedup(n) / n
     which = f"{curve.kind} curve" + (f" of {curve.workload}" if curve.workload else "")
-    for limit, meaning in ((0.0, "negative, counted as 0"), (1.0, "above n, counted as n")):
-        sizes = n[factor.clamped & (factor.k == limit)]
+    for sizes, meaning in ((n[raw < 0], "negative, counted as 0"), (n[raw > 1], "above n, counted as n")):
         if sizes.size:
             yield f"{instance.name}: the {which} is {meaning} for n = {_ranges(sizes)}"
 

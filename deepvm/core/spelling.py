@@ -9,10 +9,9 @@ _LONGEST = 100
 
 
 def edits(left: str, right: str, most: int) -> int:
-    """How many typing errors lie between two words: letters too many, missing, wrong, or two that changed places.
+    """Typing errors between two words, by optimal string alignment (Damerau-Levenshtein, each letter touched once).
 
-    The optimal string alignment distance, Damerau and Levenshtein's with each letter touched once. A distance above
-    ``most`` is ``most`` + 1, which is found sooner.
+    A distance above ``most`` is ``most`` + 1, which is found sooner.
     """
     if abs(len(left) - len(right)) > most:
         return most + 1
@@ -30,15 +29,10 @@ def edits(left: str, right: str, most: int) -> int:
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = _SHARE) -> list[str]:
-    """The names that are most probably meant, the best first; none when nothing is near.
+    """The names that are most probably meant, the best first, at most ``most``; none when nothing is near.
 
-    Capitals do not count. Behind names with few typing errors come those that begin as what was typed.
-
-    Args:
-        name: what was typed.
-        known: the names that there are.
-        most: how many to return at most.
-        share: of a name's letters that may be wrong; one may be in any case.
+    Capitals do not count. Behind names with few typing errors (at most ``share`` of the letters; one in any case) come
+    those that begin as what was typed.
     """
     typed = name[:_LONGEST].casefold()
     if len(typed) < 2:
@@ -55,20 +49,16 @@ def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = _S
     return [one for _, _, one in sorted(found)[:most]]
 
 
-def did_you_mean(name: str, known: Iterable[str], *, share: float = _SHARE) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``did you mean us-east-1?``, empty when nothing is near; see :func:`nearest`."""
-    near = nearest(name, known, share=share)
+    near = nearest(name, known)
     return f"did you mean {near[0]}?" if near else ""
 
 
 def one_of(name: object, known: Iterable[str], between: str = " or ", *, also: str = "") -> str:
     """What an error about a name says is allowed: ``tiering or single-anchor; did you mean tiering?``.
 
-    Args:
-        name: what was given.
-        known: all names.
-        between: what stands between them.
-        also: what is allowed beside the names, in words.
+    ``between`` stands between the names; ``also`` is what is allowed beside them, in words.
     """
     names = list(known)
     meant = did_you_mean(name, names) if isinstance(name, str) else ""

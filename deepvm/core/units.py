@@ -16,19 +16,13 @@ from typing import TypeGuard
 from deepvm.core.spelling import nearest
 from deepvm.errors import RequestError
 
-MICRO_USD = 1_000_000
-"""Micro-dollars in a dollar."""
-
-MOST_USD = 1_000_000_000
-"""The largest amount that is read, in dollars; any sum of micro-dollars below it times 4096 VMs fits 64 bits."""
-
+MICRO_USD = 1_000_000  # in a dollar
+MOST_USD = 1_000_000_000  # that is read; any sum of micro-dollars below it times 4096 VMs fits 64 bits
 GIB = 2**30
-"""Bytes in a GiB."""
 
 _MICRO = Decimal("0.000001")
 
-Money = Decimal | int | float | str
-"""What people write for an amount in dollars; floats are read by their shortest decimal form."""
+Money = Decimal | int | float | str  # in dollars; floats are read by their shortest decimal form
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _BYTE_UNITS = {"": 1, "B": 1} | {
@@ -41,13 +35,9 @@ _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*")
 
 
 def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "dollars") -> Decimal:
-    """Read a finite amount.
+    """Read a finite amount, given as a number or its decimal form as text.
 
-    Args:
-        value: a number, or its decimal form as text.
-        option: the name to use in the error.
-        zero: whether 0 is allowed.
-        unit: the unit, in words, for the error.
+    ``option`` and ``unit`` are for the error; ``zero``: whether 0 is allowed.
 
     Raises:
         RequestError: not a number, not finite, negative, zero where that is not allowed, or above ``MOST_USD``.
@@ -69,7 +59,7 @@ def to_whole(value: object, option: str, allowed: str, *, least: int, most: floa
     """A whole number within bounds as Python's own int: 4.0, Decimal(4) and numpy's 4 count, text and booleans do not.
 
     Raises:
-        RequestError: naming the option, the value and ``allowed``.
+        RequestError: anything else.
     """
     if _is_number(value) and math.isfinite(value) and least <= value <= most and value == int(value):
         return int(value)
@@ -80,7 +70,7 @@ def to_positive(value: object, option: str) -> float:
     """A finite number above 0, of any numeric type, as Python's own float.
 
     Raises:
-        RequestError: anything else, naming the option and the value.
+        RequestError: anything else.
     """
     if _is_number(value) and 0 < value < math.inf:
         return float(value)
@@ -110,9 +100,9 @@ def budget_micro_usd(budget: Decimal) -> int:
 
 
 def format_usd(amount: Decimal | int) -> str:
-    """An exact amount for people: dollars as a Decimal, or whole micro-dollars; at least four decimals, no rounding.
+    """An exact amount for people: dollars as a Decimal, or whole micro-dollars; at least four decimals.
 
-    Whoever acts on the figure, by asking for that budget, must get what it promises; a rounded one may be too low.
+    Not rounded, because whoever asks for that budget must get what it promises.
     """
     exact = amount if isinstance(amount, Decimal) else Decimal(amount) / MICRO_USD
     text = f"{exact:f}".rstrip("0") if "." in f"{exact:f}" else f"{exact:f}."
@@ -123,8 +113,7 @@ def format_usd(amount: Decimal | int) -> str:
 _TIME = re.compile(r"\s*\+?((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(s|min|m|h|d)?\s*", re.ASCII | re.IGNORECASE)
 _TIME_UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME_WORDS = {"seconds": "s", "secs": "s", "minutes": "min", "mins": "min", "hours": "h", "hrs": "h", "days": "d"}
-MOST_SECONDS = 10**10
-"""Three hundred years; whoever writes more made a slip."""
+MOST_SECONDS = 10**10  # three hundred years: more is a slip
 
 
 def parse_seconds(
@@ -132,13 +121,8 @@ def parse_seconds(
 ) -> float:
     """Read a time: ``12h``, ``90min``, ``2d``, ``300s``, or a number of seconds.
 
-    Args:
-        value: what somebody wrote.
-        option: the name to use in the error.
-        bare: whether text without a unit is seconds; else it is refused, because who writes ``--deadline 12`` does not
-            mean 12 seconds.
-        zero: whether 0 is allowed.
-        allowed: what the error says in place of the usual.
+    ``bare``: whether text without a unit is seconds; ``--deadline 12`` does not mean 12 seconds. ``zero``: whether 0 is
+    allowed. ``allowed``: what the error says in place of the usual.
 
     Raises:
         RequestError: not a time, no unit or an unknown one, not above 0, or above ``MOST_SECONDS``.
@@ -183,11 +167,8 @@ def parse_hours(value: str | float, option: str) -> float:
 
 
 def format_seconds(seconds: float, *, up: bool = False) -> str:
-    """A time for people, rounded to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``.
-
-    ``up``: rounded up, for whoever asks for the figure and must get what it promises.
-    """
-    if seconds == float("inf"):
+    """A time for people, rounded (up) to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
+    if seconds == math.inf:
         return "never"
     units = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0))
     unit, size = next(((u, s) for u, s, most in units if seconds < most), ("d", 86400.0))
@@ -198,8 +179,7 @@ def format_seconds(seconds: float, *, up: bool = False) -> str:
     return f"{number:.4g} {unit}"
 
 
-MOST_BYTES = 10**24
-"""A size beyond this is a slip; floats and solvers still count with it."""
+MOST_BYTES = 10**24  # more is a slip; floats and solvers still count with it
 
 
 def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:

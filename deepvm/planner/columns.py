@@ -14,6 +14,8 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+UNLIMITED_USD = np.iinfo(np.int64).max  # in Sizes.most_usd: any price will do
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -21,15 +23,14 @@ class Sizes:
 
     Attributes:
         types: the GPU types, by name, each once for each zone. type_index: index into ``types``.
-        count: VMs that train, n.
-        spot, on_demand: how many of them are bought in each market. price: micro-dollars an hour of the GPU VMs.
-        k: scaling factor K(n).
+        count: VMs that train, n. spot, on_demand: how many of them are bought in each market.
+        price: micro-dollars an hour of the GPU VMs.
+        k: scaling factor K(n). n_sat: of the type's own network.
         ideal_throughput, ideal_z: eFLOPS x n and the printed objective (eq. 4, 8) with K = 1.
-        n_sat: n_sat of the type's own network. clamped, extrapolated: see :class:`ScalingFactor`.
         offers: the memory nodes that are sold where it stands, a column of :attr:`MemoryTier.offered`.
         quotas: the account limits that the planner counts with.
-        total_s, preemptions, sound: what the user's job is expected to take, see :mod:`deepvm.planner.job_forecast`; 0
-            without a job.
+        total_s, preemptions, sound: what the job is expected to take, see :mod:`deepvm.planner.job_forecast`; 0 without
+            a job.
         billed_s: for how much time its whole cluster is paid: longer where replacements overlap with what they replace.
         most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """
@@ -44,8 +45,6 @@ class Sizes:
     ideal_throughput: FloatArray
     ideal_z: FloatArray
     n_sat: IntArray
-    clamped: BoolArray
-    extrapolated: BoolArray
     offers: IntArray
     quotas: tuple[Quota, ...]
     total_s: FloatArray
@@ -89,7 +88,7 @@ class MemoryTier:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
         max_count: how many of them the on-demand quota allows. room_bytes: what one VM has for checkpoints.
         needed_bytes: f x s (eq. 6).
-        sold: whether a type (row) is sold in a zone (column); see :class:`deepvm.planner.zones.Offers`.
+        sold: whether a type (row) is sold in a zone (column), see :func:`deepvm.planner.zones.sold_in`.
         offered: whether a type (row) may stand beside the sizes with this column in :attr:`Sizes.offers`.
     """
 
@@ -106,9 +105,9 @@ class MemoryTier:
         """Number of rows."""
         return len(self.types)
 
-    def take(self, rows: BoolArray) -> MemoryTier:
+    def take(self, rows: BoolArray | IntArray) -> MemoryTier:
         """The same columns with only these rows."""
-        kept = tuple(t for t, keep in zip(self.types, rows.tolist(), strict=True) if keep)
+        kept = tuple(self.types[row] for row in np.arange(len(self))[rows].tolist())
         columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")}
         return replace(self, types=kept, **columns)
 
@@ -118,19 +117,9 @@ class MemoryTier:
         return not bool(self.sold.all())
 
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
-        """The fewest memory nodes that keep n/m < n_sat (eq. 7): floor(n / n_sat) + 1.
+        """The fewest memory nodes that keep n/m < n_sat (eq. 7), floor(n / n_sat) + 1, of shape (rows, types).
 
-        Args:
-            count: training VMs, n; shape (rows,).
-            sender_n_sat: n_sat of the training VMs' own network, shape (rows,).
-
-        Returns:
-            Shape (rows, types).
+        ``count``: training VMs, n, and ``sender_n_sat``: n_sat of their own network; both of shape (rows,).
         """
         pair = np.minimum(sender_n_sat[:, None], self.n_sat[None, :])
         return np.asarray(count[:, None] // pair + 1)
-
-    def most_useful(self, sizes: Sizes, budget: int) -> IntArray:
-        """An upper bound on how many of each type any plan within the budget uses."""
-        needed = self.needed(sizes.count, sizes.n_sat).max(axis=0)
-        return np.asarray(np.minimum(np.minimum(needed, self.max_count), budget // self.price))

@@ -1,32 +1,35 @@
-"""From candidates to blocks that solver and frontier work on, and from a choice back to a recommendation."""
+"""From candidates to blocks that solver and enumeration work on, and from a choice to what is said of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 
-from deepvm.core.cluster.cluster import Binding, Cluster, Recommendation
-from deepvm.core.cluster.instances import InstanceType
-from deepvm.core.cluster.performance import flopp
-from deepvm.core.units import MICRO_USD, format_usd
+from deepvm.core.cluster.cluster import Binding, Outlook, Recommendation
+from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
+from deepvm.core.cluster.speedup import scaling_factor
+from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
-from deepvm.planner.request import PlanRequest, PolicyName
-from deepvm.planner.scoring import architectures_of, scoring
+from deepvm.planner.columns import Sizes
+from deepvm.planner.rejections import quota_too_small
+from deepvm.planner.request import MOST_NODES, PlanRequest, PolicyName
+from deepvm.planner.scoring import TIE, scoring
 from deepvm.planner.search.frontier import Block, Choice
 from deepvm.planner.zones import next_zone
 
 
-def blocks_of(candidates: Candidates, request: PlanRequest) -> tuple[Block, ...]:
+def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
     """One block for each architecture that the request considers."""
-    return tuple(block_of(architecture, candidates, request) for architecture in architectures_of(request))
+    return tuple(block_of(architecture, candidates) for architecture in candidates.architectures)
 
 
-def block_of(architecture: Architecture, candidates: Candidates, request: PlanRequest) -> Block:
+def block_of(architecture: Architecture, candidates: Candidates) -> Block:
     """The sizes of one architecture that may be asked for, with their scores."""
-    sizes = candidates.sizes(architecture)
+    sizes, request = candidates.sizes(architecture), candidates.request
     # Most of them keep to a deadline at any price, or at none; the rest is a matter of the whole plan's price.
     if request.needs_work:
         sizes = sizes.take(np.isfinite(sizes.total_s))
@@ -37,49 +40,49 @@ def block_of(architecture: Architecture, candidates: Candidates, request: PlanRe
     return Block(architecture, sizes, candidates.tier, scoring(request, sizes))
 
 
-def describe(choice: Choice, rank: int, candidates: Candidates, binding: tuple[Binding, ...] = ()) -> Recommendation:
-    """Everything that is claimed of a choice."""
-    sizes, row, cluster = choice.block.sizes, choice.size, choice.cluster
+def describe(
+    choice: Choice, candidates: Candidates, rank: int = 1, binding: tuple[Binding, ...] = (), *, elsewhere: bool = False
+) -> Recommendation:
+    """Everything that is claimed of a choice; ``elsewhere``: also where else its cluster could stand."""
+    sizes, row, cluster, work = choice.block.sizes, choice.size, choice.cluster, candidates.request.work
     count, k = cluster.gpu_count, float(sizes.k[row])
-    work = float(sizes.ideal_throughput[row]) * k
+    throughput = float(sizes.ideal_throughput[row]) * k
     gpu = cluster.gpu
     assert gpu.eflops is not None and gpu.spot_usd_per_hour is not None  # or it would not be a candidate
     curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
-    kind = curve.kind
+    kind, n = curve.kind, np.array([float(count)])
     warnings = list(_about(gpu))
-    if sizes.clamped[row]:
-        raw = float(curve.speedup(np.array([float(count)]))[0])
+    if k in (0.0, 1.0) and not 0.0 <= (raw := float(curve.speedup(n)[0])) / count <= 1.0:
         warnings.append(
             f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at {k * count:g}"
         )
-    if sizes.extrapolated[row]:
+    if curve.extrapolated(n)[0]:
         warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
-    warnings += _where(cluster)
+    both = cluster.common_zones
+    if cluster.memory is not None and not gpu.spot_zones and both and both != gpu.zones:
+        offer, types = "offer" if len(both) > 1 else "offers", f"{gpu.name} and {cluster.memory.instance.name}"
+        warnings.append(f"only {', '.join(both)} {offer} both {types}: start the cluster there")
     outlook = None
-    if candidates.work is not None:
-        outlook = candidates.work.outlook(sizes, row, choice.price)
-        if candidates.work.mttp_s is None and gpu.interruption_band is None:
+    if work is not None:
+        cost_usd = float(sizes.billed_s[row]) * choice.price / MICRO_USD / 3600
+        outlook = Outlook(float(sizes.total_s[row]), cost_usd, float(sizes.preemptions[row]), bool(sizes.sound[row]))
+        if work.mttp_s is None and gpu.interruption_band is None:
             warnings.append(f"nobody says how often {gpu.name} is taken away: counted as 25 % a month; give --mttp")
     return Recommendation(
         rank=rank,
         cluster=cluster,
         speedup=k * count,
         scaling_factor=k,
-        throughput=work,
+        throughput=throughput,
         flopp_spot=flopp(gpu.eflops, float(gpu.spot_usd_per_hour)),
         z=float(sizes.ideal_z[row]) * k,
-        usd_per_work=choice.price / MICRO_USD / work if work else None,
+        usd_per_work=choice.price / MICRO_USD / throughput if throughput else None,
         speedup_kind=kind,
         binding=binding,
         warnings=tuple(warnings),
         outlook=outlook,
+        next_zone=next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
     )
-
-
-def with_next_zone(found: Recommendation, choice: Choice) -> Recommendation:
-    """The same recommendation with where else its cluster could stand."""
-    senders = int(choice.block.sizes.n_sat[choice.size])
-    return replace(found, next_zone=next_zone(found.cluster, choice.block.tier, senders))
 
 
 def _about(gpu: InstanceType) -> Iterator[str]:
@@ -96,23 +99,103 @@ def _about(gpu: InstanceType) -> Iterator[str]:
         )
 
 
-def _where(cluster: Cluster) -> Iterator[str]:
-    """Where to start a cluster whose types are not offered in the same zones, if no spot price says it."""
-    both = cluster.common_zones
-    if cluster.memory is not None and not cluster.gpu.spot_zones and both and both != cluster.gpu.zones:
-        offer = "offer" if len(both) > 1 else "offers"
-        types = f"{cluster.gpu.name} and {cluster.memory.instance.name}"
-        yield f"only {', '.join(both)} {offer} both {types}: start the cluster there"
-
-
 def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
-    """By how much one plan is better than another, as a share of the other.
+    """By how much one plan is better than another, as a share of the other; None when that one's throughput is 0.
 
     Under DeepVM's own policy in terms of the objective. The other policies do not look at what a cluster is worth (the
     value of a plan is then a place in an order, or knows no scaling), so for them it is the throughput that counts.
-    None when the other plan's throughput is 0.
     """
     if request.policy is PolicyName.DEEPVM:
         return (new.value - old.value) / abs(old.value)
     before, after = (float(c.block.sizes.throughput[c.size]) for c in (old, new))
     return after / before - 1 if before else None
+
+
+_ORDER = ("budget", "quota", "saturation", "max-nodes", "deadline", "total-budget")
+
+
+def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
+    """The constraints that stop the next larger and better cluster of the same types.
+
+    The next larger cluster is the one with the fewest additional VMs that has a better value. It is looked for without
+    any limit, and every limit that it breaks is binding. Saturation is binding when it is what makes that cluster need
+    another memory node, and that node is what breaks a limit. Empty when the larger cluster is allowed (then it ranks
+    higher) or when no cluster of up to ``MOST_NODES`` VMs is better.
+    """
+    now, work = choice.cluster, candidates.request.work
+    everything = _all_sizes(choice, candidates)
+    sizes = everything if work is None else everything.take(np.isfinite(everything.total_s))
+    price, nodes = sizes.price.copy(), np.zeros(len(sizes), dtype=np.int64)
+    if choice.memory is not None:
+        one = choice.block.tier.take(np.array([choice.memory]))
+        nodes = one.needed(sizes.count, sizes.n_sat)[:, 0]
+        price += nodes * one.price[0]
+    values = scoring(candidates.request, sizes).values(np.arange(len(sizes), dtype=np.int64), price)
+    # Compared with the value of the same cluster among these sizes: some policies' values are places in an order.
+    value = float(values[int(np.flatnonzero(sizes.count == now.gpu_count)[0])])
+    better = (sizes.count > now.gpu_count) & (values > value + abs(value) * TIE)
+    if not better.any():
+        return tuple(_endless(choice, candidates, everything))
+    row = int(np.argmax(better))
+    count, micro_usd = int(sizes.count[row]), int(price[row])
+    broken = list(_limits(sizes, row, micro_usd, candidates, now.gpu_count))
+    memory, more = now.memory, int(nodes[row])
+    if memory is not None:
+        broken += _quota(memory.instance, Market.ON_DEMAND, more, candidates)
+        if broken and more > memory.count:
+            fewer = micro_usd - (more - memory.count) * memory.micro_usd_per_hour // memory.count
+            without = list(_limits(sizes, row, fewer, candidates, now.gpu_count))
+            if len(without) < len(broken):
+                pair = min(int(choice.block.tier.n_sat[choice.memory or 0]), int(sizes.n_sat[row]))
+                reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
+                broken.append(Binding("saturation", reason))
+    what, total_s = f"{count} x {now.gpu.name} would be expected to", float(sizes.total_s[row])
+    if work is not None and work.deadline_s is not None and total_s > work.deadline_s:
+        broken.append(Binding("deadline", f"{what} take {format_seconds(total_s)}"))
+    bill = float(sizes.billed_s[row]) / 3600 * micro_usd / MICRO_USD
+    if work is not None and work.total_budget is not None and bill > work.total_budget:
+        broken.append(Binding("total-budget", f"{what} cost {bill:.2f} $ in all"))
+    return tuple(sorted(broken, key=lambda b: _ORDER.index(b.constraint)))
+
+
+def _all_sizes(choice: Choice, candidates: Candidates) -> Sizes:
+    """The sizes of the chosen type in its zone without quotas, up to the most VMs that can be asked for."""
+    chosen = choice.cluster.gpu
+    gpu = next(g for g in candidates.gpus if g.instance == chosen)
+    k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
+    free = replace(candidates.request, quotas=(), max_nodes=MOST_NODES + 1)
+    return replace(candidates, gpus=(replace(gpu, k=k),), request=free).sizes(choice.block.architecture)
+
+
+def _endless(choice: Choice, candidates: Candidates, sizes: Sizes) -> Iterator[Binding]:
+    """Whether a larger cluster would train faster, if it were not stopped so often that the job never ends."""
+    now, request = choice.cluster, candidates.request
+    if request.work is None or request.needs_work:
+        return
+    faster = (sizes.count > now.gpu_count) & (sizes.throughput > float(choice.block.sizes.throughput[choice.size]))
+    endless = np.flatnonzero(faster & ~np.isfinite(sizes.total_s) & (sizes.price <= request.budget_micro_usd))
+    if len(endless):
+        row = int(endless[0])
+        each = format_seconds(request.work.life_s(now.gpu) / int(sizes.spot[row]))
+        reason = f"{int(sizes.count[row])} x {now.gpu.name} would be stopped each {each}, and the job would never end"
+        yield Binding("preemptions", reason)
+
+
+def _limits(sizes: Sizes, row: int, price: int, candidates: Candidates, smaller: int) -> Iterator[Binding]:
+    """Budget, quotas and size that a size at a price breaks, the memory nodes' quota aside."""
+    gpu, count, request = sizes.types[int(sizes.type_index[row])], int(sizes.count[row]), candidates.request
+    if price > request.budget_micro_usd:
+        over = Decimal(price) / MICRO_USD - request.budget
+        jump = ", the next number that is better," if count > smaller + 1 else ""
+        reason = f"{count} x {gpu.name}{jump} would cost {format_usd(price)} $/h, {format_usd(over)} over the budget"
+        yield Binding("budget", reason)
+    if count > request.max_nodes:
+        yield Binding("max-nodes", f"{count} VMs would train; the limit is {request.max_nodes}")
+    yield from _quota(gpu, Market.SPOT, int(sizes.spot[row]), candidates)
+    yield from _quota(gpu, Market.ON_DEMAND, int(sizes.on_demand[row]), candidates)
+
+
+def _quota(instance: InstanceType, market: Market, count: int, candidates: Candidates) -> Iterator[Binding]:
+    limit = quota_limit(candidates.quotas, instance.quota_family, market)
+    if limit is not None and count * instance.vcpus > limit:
+        yield Binding("quota", quota_too_small(candidates.quotas, instance, market, count))

@@ -13,13 +13,12 @@ from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
-from deepvm.planner.binding_constraints import binding
-from deepvm.planner.candidates import Candidates, gather
-from deepvm.planner.describe import blocks_of, describe, improvement, with_next_zone
+from deepvm.planner.candidates import gather
+from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
-from deepvm.planner.scoring import Scoring, architectures_of, tie_floor
+from deepvm.planner.scoring import tie_floor
 from deepvm.planner.search.frontier import Block, Choice, Frontier
 
 if TYPE_CHECKING:
@@ -33,10 +32,9 @@ class WhyNot:
     """The answer to "why not this type?".
 
     Attributes:
-        verdict: one sentence.
         best: the best cluster with this type within the budget, None when there is none.
-        gap: how far it lies below the winner, as a share (see :func:`deepvm.planner.describe.improvement`); None
-            without ``best``, or where the winner's throughput is 0.
+        gap: how far it lies below the winner, as a share (:func:`deepvm.planner.describe.improvement`); None without
+            ``best``, or where the winner's throughput is 0.
         matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
         rejection: why the type is in no feasible cluster at all, None when it is.
         reference: the type that the job's step is measured on, None without a job or without ``best``.
@@ -52,30 +50,20 @@ class WhyNot:
 
 
 def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
-    """Explain why a type is not in the best cluster, with the best cluster that has it.
-
-    Args:
-        catalog: the types and prices.
-        request: what was asked for.
-        name: an instance type of the catalog.
-
-    Raises:
-        RequestError: the catalog has no such type.
-    """
+    """Answer a validated request; see :func:`explain`."""
     known = catalog.by_name
     if name not in known:
         absence = why_absent(catalog, name)
         allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}{examples(name, known)}"
         raise RequestError("explain", name, allowed)
-    budget, architectures = request.budget_micro_usd, architectures_of(request)
-    candidates = gather(catalog, request, architectures)
+    budget, candidates = request.budget_micro_usd, gather(catalog, request)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)
-    if rejection is None and known[name].gpu is None and not any(a.tiered for a in architectures):
-        names = " and ".join(a.name for a in architectures) or request.policy.value
+    if rejection is None and known[name].gpu is None and not any(a.tiered for a in candidates.architectures):
+        names = " and ".join(a.name for a in candidates.architectures) or request.policy.value
         rejection = Rejection(name, "excluded", f"{names} clusters have no memory nodes")
     if rejection is not None:
         return WhyNot(name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
-    blocks = blocks_of(candidates, request)
+    blocks = blocks_of(candidates)
     winner = Frontier.build(blocks).best(budget)
     # The same blocks with fewer rows: so values stay comparable, also those that are places in an order.
     frontier = Frontier.build([_having(b, name) for b in blocks])
@@ -83,21 +71,21 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if best is None:
         cheapest = frontier.cheapest()
         if cheapest is None:
-            why = infeasible(catalog, request, _only(candidates, name), None)
+            why = infeasible(candidates.only(name), None)
             rejection = Rejection(name, why.constraint, why.reason)
             return WhyNot(name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
-        kept = " that keeps to the job's limits" if request.work is not None and request.work.constrained else ""
-        detail = f"its cheapest cluster{kept}, {cheapest.cluster}, costs {format_usd(cheapest.price)} $/h"
+        cost = f"costs {format_usd(cheapest.price)} $/h"
+        detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, {cost}"
         return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
-    found = with_next_zone(describe(best, 1, candidates, binding(best, candidates, request)), best)
+    found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
     assert winner is not None  # the plans that have this type are some of all plans
     if best.cluster == winner.cluster:
         verdict = f"{name} is in the best cluster"
         return WhyNot(name, verdict, found, 0.0, Decimal(best.price) / MICRO_USD, reference=candidates.reference)
     better = improvement(winner, best, request)
     gap = None if better is None else -better
-    row = int(np.searchsorted(frontier.best_so_far, tie_floor(winner.value)))
-    matches_at = Decimal(int(frontier.price[row])) / MICRO_USD if row < len(frontier) else None
+    equal = frontier.reaching(tie_floor(winner.value))
+    matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
     verdict = _verdict(name, best, winner, gap, matches_at, request)
     return WhyNot(name, verdict, found, gap, matches_at, reference=candidates.reference)
 
@@ -105,21 +93,11 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
 def _having(block: Block, name: str) -> Block:
     """The plans of a block that have a type."""
     sizes, tier = block.sizes, block.tier
-    gpus = np.array([t.name == name for t in sizes.types], dtype=np.bool_)
     nodes = np.array([t.name == name for t in tier.types], dtype=np.bool_)
     if block.architecture.tiered and nodes.any():
         return replace(block, tier=tier.take(nodes))
-    rows = gpus[sizes.type_index]
-    scores = Scoring(block.scoring.scores[rows], block.scoring.per_dollar)
-    return replace(block, sizes=sizes.take(rows), scoring=scores)
-
-
-def _only(candidates: Candidates, name: str) -> Candidates:
-    """The candidates with one type of GPU or of memory node."""
-    gpus = tuple(g for g in candidates.gpus if g.instance.name == name)
-    if gpus:
-        return replace(candidates, gpus=gpus)
-    return replace(candidates, tier=candidates.tier.take(np.array([t.name == name for t in candidates.tier.types])))
+    rows = np.array([t.name == name for t in sizes.types], dtype=np.bool_)[sizes.type_index]
+    return replace(block, sizes=sizes.take(rows), scoring=block.scoring.take(rows))
 
 
 def _verdict(
@@ -153,12 +131,7 @@ _WORSE = {
 
 
 def explain(
-    catalog: Catalog,
-    budget: Money,
-    name: str,
-    *,
-    tables: MeasuredTables | None = None,
-    **options: Unpack[PlanOptions],
+    catalog: Catalog, budget: Money, name: str, *, tables: MeasuredTables | None = None, **options: Unpack[PlanOptions]
 ) -> WhyNot:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 

@@ -5,37 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepvm.core.cluster.cluster import NodeGroup
-from deepvm.core.cluster.instances import Catalog, InstanceType, Market
+from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.units import MICRO_USD, MOST_USD, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.candidates import Candidates, missing_for
+from deepvm.planner.candidates import Candidates
 from deepvm.planner.describe import blocks_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.scoring import architectures_of
 from deepvm.planner.search.frontier import Choice, Frontier
 from deepvm.planner.zones import zone_ids
-
-if TYPE_CHECKING:
-    from deepvm.planner.job_forecast import Work
 
 _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Why a request has no answer.
+    """Why a request has no answer, and what to change.
 
     Attributes:
         constraint: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, ``zone``, ``deadline``,
             ``total-budget``, ``preemptions`` when they let no job get done, or ``types`` when no type that was allowed
             can be used.
         reason: what is in the way, with the figures.
-        advice: what to change.
     """
 
     constraint: str
@@ -43,35 +37,27 @@ class Infeasible:
     advice: str
 
 
-def infeasible(catalog: Catalog, request: PlanRequest, candidates: Candidates, cheapest: Choice | None) -> Infeasible:
-    """Find the first constraint that rules out everything.
-
-    Args:
-        catalog: the types and prices.
-        request: what was asked for.
-        candidates: the types that are left.
-        cheapest: the cheapest cluster at any budget, None when there is none.
-    """
-    limited = _job_limits(request, candidates, cheapest)
+def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
+    """Find the first constraint that rules out everything; ``cheapest``: the cheapest cluster at any budget, if any."""
+    limited = _job_limits(candidates, cheapest)
     if limited is not None:
         return limited
+    request, architectures = candidates.request, candidates.architectures
     if cheapest is not None:
         reason = (
             f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible cluster costs "
             f"{format_usd(cheapest.price)} $/h ({cheapest.cluster})"
         )
         return Infeasible("budget", reason, "raise the budget")
-    architectures = architectures_of(request)
     if not architectures:
         known = " or ".join(a.name for a in REGISTRY.values() if a.known_to_baselines)
         reason = f"policy {request.policy.value} considers only {known} clusters"
         return Infeasible("architecture", reason, f"allow the architecture {known}, or choose another policy")
     if not candidates.gpus:
-        return _no_gpu(candidates, catalog, request)
-    usable = [a for a in architectures if any(not missing_for(a, g.instance) for g in candidates.gpus)]
-    served = [a for a in usable if len(candidates.tier) or not a.tiered]
+        return _no_gpu(candidates)
+    served = [a for a in architectures if _possible(a, candidates) and (len(candidates.tier) or not a.tiered)]
     if not served:
-        return _no_memory_node(catalog, request, candidates)
+        return _no_memory_node(candidates)
     roomy = [a for a in served if a.smallest_count <= request.max_nodes]
     if not roomy:
         least = min(served, key=lambda a: a.smallest_count)
@@ -89,20 +75,21 @@ def infeasible(catalog: Catalog, request: PlanRequest, candidates: Candidates, c
     return Infeasible("quota", reason, _HIGHER_QUOTA)
 
 
-def _job_limits(request: PlanRequest, candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
+def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
     """Whether what becomes of the job is in the way; None when there would be no cluster without it either."""
-    work = request.work
+    request, work = candidates.request, candidates.request.work
     if work is None:
         return None
     instead = "" if cheapest is None else f", or pay at least {format_usd(cheapest.price)} $/h"
-    patient = replace(work, deadline_s=None, total_budget=None)
+    patient = replace(request, policy=PolicyName.DEEPVM, work=replace(work, deadline_s=None, total_budget=None))
+    quickly = replace(patient, objective=Objective.MAKESPAN)
     within, budget = f"for at most {request.budget.normalize():f} $/h", request.budget_micro_usd
-    fastest = _best(Objective.MAKESPAN, patient, request, candidates, budget)
+    fastest = _frontier(candidates, quickly).best(budget)
     if fastest is None and cheapest is None:  # more money alone would not do
         within, budget = "at any price", MOST_USD * MICRO_USD
-        fastest = _best(Objective.MAKESPAN, patient, request, candidates, budget)
+        fastest = _frontier(candidates, quickly).best(budget)
     if fastest is None:
-        return None if cheapest is not None else _never_ends(work, request, candidates)
+        return None if cheapest is not None else _never_ends(candidates)
     takes = 3600 / fastest.value
     if work.deadline_s is not None and takes > work.deadline_s:
         reason = (
@@ -110,8 +97,9 @@ def _job_limits(request: PlanRequest, candidates: Candidates, cheapest: Choice |
             f"{fastest.cluster}, takes {format_seconds(takes, up=True)}"
         )
         return Infeasible("deadline", reason, f"allow more time{instead}")
-    in_time = replace(patient, deadline_s=work.deadline_s)
-    thrifty = _best(Objective.TOTAL_COST, in_time, request, candidates, budget)
+    in_time = replace(work, total_budget=None)
+    cheaply = replace(patient, objective=Objective.TOTAL_COST, work=in_time)
+    thrifty = _frontier(candidates, cheaply).best(budget)
     if thrifty is None or work.total_budget is None:
         return None
     that = "" if work.deadline_s is None else " that ends in time"
@@ -123,11 +111,11 @@ def _job_limits(request: PlanRequest, candidates: Candidates, cheapest: Choice |
     return Infeasible("total-budget", reason, f"raise the total budget{' or allow more time' if that else ''}{instead}")
 
 
-def _never_ends(work: Work, request: PlanRequest, candidates: Candidates) -> Infeasible | None:
+def _never_ends(candidates: Candidates) -> Infeasible | None:
     """Whether there are clusters, and only the job gets nowhere on them."""
+    request, work = candidates.request, candidates.request.work
     plain = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, work=None)
-    blocks = blocks_of(replace(candidates, work=None), plain)
-    if Frontier.build(blocks).cheapest() is None:
+    if work is None or not len(_frontier(candidates, plain)):
         return None
     life = max(work.life_s(g.instance) for g in candidates.gpus)
     reason = (
@@ -137,34 +125,29 @@ def _never_ends(work: Work, request: PlanRequest, candidates: Candidates) -> Inf
     return Infeasible("preemptions", reason, "save more often (--save-policy), or plan with a longer --mttp")
 
 
-def _best(objective: Objective, work: Work, request: PlanRequest, candidates: Candidates, budget: int) -> Choice | None:
-    asked = replace(request, objective=objective, policy=PolicyName.DEEPVM, work=work)
-    return Frontier.build(blocks_of(replace(candidates, work=work), asked)).best(budget)
+def _frontier(candidates: Candidates, request: PlanRequest) -> Frontier:
+    return Frontier.build(blocks_of(replace(candidates, request=request)))
 
 
-def _no_gpu(candidates: Candidates, catalog: Catalog, request: PlanRequest) -> Infeasible:
+def _no_gpu(candidates: Candidates) -> Infeasible:
     """No GPU type is left: advise what brings one back, first what the user can change alone."""
+    catalog, request = candidates.catalog, candidates.request
     reasons = {r.reason for r in candidates.rejections if catalog[r.instance_type].gpu is not None}
-    reason = f"no GPU type can be used: {_grouped(candidates, catalog, gpu=True) or 'the catalog has none'}"
+    reason = f"no GPU type can be used: {_grouped(candidates, gpu=True) or 'the catalog has none'}"
     if "quota" in reasons:
         return Infeasible("quota", reason, _HIGHER_QUOTA)
     if "not-scaling" in reasons:
         advice = f"allow more than {request.max_nodes} nodes, or use another speed-up curve"
         return Infeasible("max-nodes", reason, advice)
-    if len(architectures_of(request)) < len(REGISTRY) and any(r in reasons for r in _LACKS_FOR_ARCHITECTURE):
+    if len(candidates.architectures) < len(REGISTRY) and reasons & {"no-on-demand-price", "network-unknown"}:
         return Infeasible("types", reason, "allow another architecture, or give these types what is missing")
-    guessed = "unprofiled" in reasons and any(_has_estimate(catalog[r.instance_type]) for r in candidates.rejections)
-    cures = [_ESTIMATES] if guessed and not request.estimates else []
+    rejected = [catalog[r.instance_type] for r in candidates.rejections]
+    guessed = "unprofiled" in reasons and any(i.eflops is not None and i.eflops_basis for i in rejected)
+    cures = ["allow the estimates of these types with --estimates"] if guessed and not request.estimates else []
     cures += [cure for why, cure in _CURES.items() if why in reasons]
     return Infeasible("types", reason, ", or ".join(cures) or "use a catalog that has GPU types")
 
 
-def _has_estimate(instance: InstanceType) -> bool:
-    return instance.eflops is not None and bool(instance.eflops_basis)
-
-
-_LACKS_FOR_ARCHITECTURE = ("no-on-demand-price", "network-unknown")
-_ESTIMATES = "allow the estimates of these types with --estimates"
 # What a user can do alone comes first; what he has left out on purpose comes last.
 _CURES = {
     "unprofiled": "measure their eFLOPS on such VMs with 'deepvm profile eflops --save'",
@@ -189,17 +172,17 @@ _PHRASES = {
     "excluded": "left out by your options",
 }
 _ORDER = ("quota", "not-scaling", *(why for why in _CURES if why != "excluded"), "other", "excluded")
-"""Of the reasons in a sentence."""
 
 
-def _no_memory_node(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> Infeasible:
+def _no_memory_node(candidates: Candidates) -> Infeasible:
+    catalog, request = candidates.catalog, candidates.request
     small = [catalog[r.instance_type] for r in candidates.rejections if r.reason == "memory"]
     others = [
         a.name
         for a in REGISTRY.values()
-        if not a.tiered and a not in architectures_of(request) and _possible(a, candidates)
+        if not a.tiered and a not in candidates.architectures and _possible(a, candidates)
     ]
-    instead = f", or allow the architecture {' or '.join(others)}" if others else ""
+    instead = _opt_in(candidates) + (f", or allow the architecture {' or '.join(others)}" if others else "")
     if small:
         biggest = max(small, key=lambda i: i.memory_bytes or 0)
         fits = format_bytes(catalog.memory_nodes.room_bytes(biggest.memory_bytes or 0) // request.buffers)
@@ -207,42 +190,38 @@ def _no_memory_node(catalog: Catalog, request: PlanRequest, candidates: Candidat
             f"no memory node holds {request.buffers} x {format_bytes(request.checkpoint_bytes)} (eq. 6): the "
             f"largest, {biggest.name}, has {biggest.memory_gib or 0:g} GiB, enough for checkpoints up to {fits}"
         )
-        advice = f"lower the checkpoint size or the number of buffers{_opt_in(catalog, request, candidates)}{instead}"
-        return Infeasible("memory", reason, advice)
-    found = _grouped(candidates, catalog, gpu=False) or "the catalog has no CPU type"
+        return Infeasible("memory", reason, f"lower the checkpoint size or the number of buffers{instead}")
+    found = _grouped(candidates, gpu=False) or "the catalog has no CPU type"
     advice = "allow other memory nodes" if request.memory_nodes or request.exclude else "use a catalog with CPU types"
-    advice += _opt_in(catalog, request, candidates) + instead
-    return Infeasible("memory", f"no type can be a memory node: {found}", advice)
+    return Infeasible("memory", f"no type can be a memory node: {found}", advice + instead)
 
 
-BY_NAME = "--memory-node NAME"
-"""The option that takes a memory node whatever it is."""
-
+# Options that allow memory nodes which are not taken by default, by the reason that left them out.
+BY_NAME = "--memory-node NAME"  # takes a memory node whatever it is
 ALLOWED_BY = {"burstable": "--burstable", "previous-generation": "--generation any", "vcpus": BY_NAME}
-"""Options that allow memory nodes which are not taken by default, by the reason that left them out."""
 
 
-def _opt_in(catalog: Catalog, request: PlanRequest, candidates: Candidates) -> str:
+def _opt_in(candidates: Candidates) -> str:
     """How to have types that would hold the checkpoints and are left out for what they are; empty without such."""
-    rule = catalog.memory_nodes
-    roomy = [
-        r.reason
-        for r in candidates.rejections
-        if rule.room_bytes(catalog[r.instance_type].memory_bytes or 0) >= request.memory_needed_bytes
-    ]
+    rule, needed = candidates.catalog.memory_nodes, candidates.request.memory_needed_bytes
+    types = candidates.catalog.by_name
+    roomy = {
+        r.reason for r in candidates.rejections if rule.room_bytes(types[r.instance_type].memory_bytes or 0) >= needed
+    }
     return "".join(f", or allow more types with {option}" for why, option in ALLOWED_BY.items() if why in roomy)
 
 
 def _possible(architecture: Architecture, candidates: Candidates) -> bool:
-    return any(not missing_for(architecture, g.instance) for g in candidates.gpus)
+    return any(not architecture.lacks(g.instance) for g in candidates.gpus)
 
 
 def _smallest(architecture: Architecture, candidates: Candidates) -> str:
     """What the quotas must cover for the cluster of an architecture with the fewest vCPUs that train."""
-    sizes = replace(candidates, quotas=()).sizes(architecture)
+    unlimited = replace(candidates, request=replace(candidates.request, quotas=()))
+    sizes, tier = unlimited.sizes(architecture), candidates.tier
     vcpus = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[sizes.type_index]
     row = int(np.argmin(sizes.count * vcpus))
-    gpu, tier = sizes.types[int(sizes.type_index[row])], candidates.tier
+    gpu = sizes.types[int(sizes.type_index[row])]
     groups = [
         NodeGroup(gpu, Market.SPOT, int(sizes.spot[row])),
         NodeGroup(gpu, Market.ON_DEMAND, int(sizes.on_demand[row])),
@@ -250,35 +229,30 @@ def _smallest(architecture: Architecture, candidates: Candidates) -> str:
     if architecture.tiered:
         counts: Sequence[int] = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0].tolist()
         nodes = [NodeGroup(t, Market.ON_DEMAND, n) for n, t in zip(counts, tier.types, strict=True)]
-        groups.append(min(nodes, key=_vcpus))
-    parts = [f"{_vcpus(g)} {g.market.value} vCPUs of {g.instance.quota_family}" for g in groups if g.count]
+        groups.append(min(nodes, key=lambda g: g.count * g.instance.vcpus))
+    needed = [(g.count * g.instance.vcpus, g.market.value, g.instance.quota_family) for g in groups if g.count]
+    parts = [f"{vcpus} {market} vCPUs of {family}" for vcpus, market, family in needed]
     return f"{' and '.join(parts)} for {architecture.name}"
 
 
-def _vcpus(group: NodeGroup) -> int:
-    return group.count * group.instance.vcpus
-
-
-def _grouped(candidates: Candidates, catalog: Catalog, *, gpu: bool) -> str:
+def _grouped(candidates: Candidates, *, gpu: bool) -> str:
     """Rejections of GPU or CPU types, one phrase for each reason, and of a quota one with the smallest type of it."""
     groups: dict[str, list[InstanceType]] = {}
     details: dict[str, str] = {}
     for r in sorted(candidates.rejections, key=lambda r: _ORDER.index(r.reason if r.reason in _ORDER else "other")):
-        instance = catalog[r.instance_type]
+        instance = candidates.catalog[r.instance_type]
         if (instance.gpu is not None) == gpu:
             key = instance.quota_family if r.reason == "quota" else _PHRASES.get(r.reason, r.detail)
             group = groups.setdefault(key, [])
             if not group or (r.reason == "quota" and instance.vcpus < min(i.vcpus for i in group)):
                 details[key] = r.detail if r.reason == "quota" else key
             group.append(instance)
-    return "; ".join(
-        f"{details[key]}{_models(group) if key == _PHRASES['unprofiled'] else ''}: "
-        f"{', '.join(i.name for i in group[:5])}{' ...' * (len(group) > 5)}"
-        for key, group in groups.items()
-    )
+    unprofiled = groups.get(_PHRASES["unprofiled"], [])
+    models = sorted({i.gpu.name for i in unprofiled if i.gpu})  # it is these that are to be measured
+    if models:
+        details[_PHRASES["unprofiled"]] += f" ({_first_five(models)})"
+    return "; ".join(f"{details[key]}: {_first_five([i.name for i in group])}" for key, group in groups.items())
 
 
-def _models(instances: Sequence[InstanceType]) -> str:
-    """The GPUs of types that nobody has measured: it is these that are to be measured."""
-    names = sorted({i.gpu.name for i in instances if i.gpu})
-    return f" ({', '.join(names[:5])}{' ...' * (len(names) > 5)})"
+def _first_five(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + " ..." * (len(names) > 5)

@@ -1,23 +1,22 @@
 """What is to be trained, and how long each cluster takes for it when spot VMs are taken away.
 
 **Work.** A job's ``step_s`` is measured on one VM of a type; a cluster of n VMs of another type does a step in
-``step_s x throughput of that one VM / (eFLOPS x n x K(n))``: the steps stay the same, and eFLOPS and K(n) say how fast
-they go, as everywhere in the planner. ``--work HOURS`` is a job of that many hours on one such VM, with latencies like
-those of the Spotify thesis (6.2.2): versions of ``--checkpoint-size`` are written at 0.55 GB/s and backed up at
-0.106 GB/s, which is what its GPT-117M does with 12 bytes a parameter.
+``step_s x throughput of that one VM / (eFLOPS x n x K(n))``. ``--work HOURS`` is a job of that many hours on one such
+VM, with the latencies of the Spotify thesis (6.2.2): versions of ``--checkpoint-size`` are written at 0.55 GB/s and
+backed up at 0.106 GB/s, as its GPT-117M does with 12 bytes a parameter.
 
-**Preemptions.** Only spot VMs are taken away: all n of a Tiering cluster, whose memory nodes are on-demand VMs, and
-n-1 of a Single-Anchor cluster. Any loss stops the training, so a cluster is hit spot-count times as often as one VM.
+**Preemptions.** Only spot VMs are taken away: all n of a Tiering cluster and n-1 of a Single-Anchor cluster. Any loss
+stops the training, so a cluster is hit spot-count times as often as one VM.
 
 **How often.** The mean time to preemption of one VM is what the user says, else the job's, else it follows from AWS's
 Advisor band: of VMs taken away at a constant rate, the share p is gone after a month if the mean life is
--month / ln(1 - p), p being the middle of the band and 25 % for "above 20 %". Doubt: AWS counts VMs that were
-interrupted in the last month whatever they did before, over all zones; a GPU type at a busy hour may live for hours
-where its band says years. Who has histories of his own should give ``--mttp``.
+-month / ln(1 - p), p being the middle of the band and 25 % for "above 20 %". AWS averages over all zones and the last
+month; a GPU type at a busy hour may live for hours where its band says years, so users with histories of their own
+should give ``--mttp``.
 
 **The bill** is the price of the whole cluster for the whole expected time, allocation included, as the thesis counts.
-A replacement that is there before what it replaces is gone is paid for as well, as one n-th of the cluster for that
-time: a little too much, because the memory nodes or the anchor are in that price.
+A replacement that overlaps with what it replaces is paid for as one n-th of the cluster for that time: a little too
+much, because the memory nodes or the anchor are in that price.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from decimal import Decimal
 
 import numpy as np
 
-from deepvm.core.cluster.cluster import Cluster, Outlook
+from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.interruptions import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.job import Job, Span
@@ -37,11 +36,12 @@ from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
-from deepvm.planner.columns import IntArray, Sizes
+from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, Sizes
 
+# Of a job of which only the hours are known: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
 ALLOCATION_S, PREPARATION_S, GRACE_S = Span(62, 218), Span(143.2, 183.2), Span.of(120)
-"""Of a job of which only the hours are known: thesis 6.2.2, and AWS's two minutes of notice."""
+NEEDS_JOB = "this beside --job or --work, which say what is to be trained"
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Work:
         deadline: str | float | None = None,
         total_budget: Money | None = None,
         checkpoint_bytes: int = 300_000_000,
-    ) -> Work | None:
-        """Read what people write; None when there is nothing to train.
+    ) -> Work:
+        """Read what people write; see :class:`deepvm.planner.request.WorkOptions`.
 
         Raises:
             RequestError: naming the argument; also when one of them is of no use without a job.
@@ -97,10 +97,7 @@ class Work:
                 "deadline": deadline,
                 "total_budget": total_budget,
             }
-            for option, value in idle.items():
-                if value is not None:
-                    raise RequestError(option, value, "this beside --job or --work, which say what is to be trained")
-            return None
+            raise RequestError(*next((i for i in idle.items() if i[1] is not None), ("job", None)), NEEDS_JOB)
         if job is not None and work is not None:
             raise RequestError("work", work, "either --job or --work")
         if mttp is not None and interruption_rate is not None:
@@ -108,7 +105,13 @@ class Work:
         if job is None:
             assert work is not None
             job = _of_seconds(parse_hours(work, "work"), checkpoint_bytes)
-        _check(job)
+        # A job file may speak of other machines than the planner's clusters have.
+        if job.vms != 1:
+            allowed = "vms: 1 with the step_s of one VM; how much faster a cluster is, the speed-up curves say"
+            raise RequestError("job", f"vms: {job.vms}", allowed)
+        if job.market is not Market.SPOT:
+            allowed = "market: spot; the clusters are of spot VMs, 'deepvm simulate' shows the job on demand"
+            raise RequestError("job", f"market: {job.market.value}", allowed)
         mean = None
         if mttp is not None:
             mean = parse_seconds(mttp, "mttp")
@@ -119,13 +122,9 @@ class Work:
         elif job.mttp_s[0] < math.inf:
             mean = job.mttp_s[0]
         name = save_policy or "adaptive"
-        try:
-            policy = parse_policy(name)
-        except RequestError as error:
-            raise RequestError("save_policy", error.value, error.allowed) from None
         return cls(
             job=job,
-            policy=policy,
+            policy=parse_policy(name, "save_policy"),
             policy_name=name,
             measured_on=measured_on,
             mttp_s=mean,
@@ -134,20 +133,14 @@ class Work:
         )
 
     def reference(self, gpus: Sequence[InstanceType], known: Sequence[InstanceType]) -> InstanceType | None:
-        """The type that ``step_s`` is of; None when no type can train.
-
-        Args:
-            gpus: the types that may train.
-            known: all GPU types of the catalog.
+        """The type that ``step_s`` is of; None when none may train. ``gpus``: those that may, ``known``: all GPU types.
 
         Raises:
             RequestError: ``measured_on`` is no type of the catalog, or its eFLOPS are unknown.
         """
         if not self.measured_on:
             return min(
-                gpus,
-                key=lambda i: (i.spot_usd_per_hour is None, i.spot_usd_per_hour or 0, i.name),
-                default=None,
+                gpus, key=lambda i: (i.spot_usd_per_hour is None, i.spot_usd_per_hour or 0, i.name), default=None
             )
         found = next((i for i in known if i.name == self.measured_on and i.eflops), None)
         if found is None:
@@ -175,21 +168,11 @@ class Work:
             spot_usd_per_hour=float(cluster.usd_per_hour) / vms,
         )
 
-    def outlook(self, sizes: Sizes, row: int, micro_usd_per_hour: int) -> Outlook:
-        """What is to be expected of a size at a price."""
-        total = float(sizes.total_s[row])
-        return Outlook(
-            total_s=total,
-            cost_usd=float(sizes.billed_s[row]) * micro_usd_per_hour / MICRO_USD / 3600,
-            preemptions=float(sizes.preemptions[row]),
-            sound=bool(sizes.sound[row]),
-        )
-
     def forecast(self, sizes: Sizes, reference: InstanceType | None) -> Sizes:
-        """The sizes with their expected times; infinite where nothing is trained."""
+        """The sizes with what the job is expected to take on them; infinite where nothing is trained."""
         if reference is None or not len(sizes):
             return sizes
-        from deepvm.core.preemption.makespan import beyond_model, forecast
+        from deepvm.core.preemption.makespan import forecast
 
         lives = np.array([self.life_s(t) for t in sizes.types])[sizes.type_index]
         work = sizes.throughput
@@ -199,40 +182,25 @@ class Work:
             self.job, self.policy, per_second=sizes.spot / lives, step_s=step, vms=sizes.spot.astype(np.float64)
         )
         total_s = np.where(trains, found.total_s, np.inf)
+        billed_s = total_s + np.where(trains, found.overlap_s, 0.0) / np.maximum(sizes.spot, 1)
         return replace(
             sizes,
             total_s=total_s,
-            billed_s=total_s + np.where(trains, found.overlap_s, 0.0) / np.maximum(sizes.spot, 1),
+            billed_s=billed_s,
             preemptions=np.where(trains, found.preemptions, 0.0),
-            sound=found.sound & (not beyond_model(self.job)) & ~(self.job.elastic & (sizes.spot > 1)),
+            sound=found.sound,
+            most_usd=self._allowed_micro_usd(total_s, billed_s),
         )
 
-    def allowed_micro_usd(self, sizes: Sizes) -> IntArray:
+    def _allowed_micro_usd(self, total_s: FloatArray, billed_s: FloatArray) -> IntArray:
         """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1: at none."""
-        total_s = sizes.total_s
-        most = np.full(total_s.shape, np.iinfo(np.int64).max, dtype=np.int64)
+        most = np.full(total_s.shape, UNLIMITED_USD, dtype=np.int64)
         if self.total_budget is not None:
             # A hair more, so that the bill that a plan itself was said to have is enough for it.
             money = float(self.total_budget) * MICRO_USD * 3600 * (1 + 1e-12)
-            most = np.floor(np.minimum(money / sizes.billed_s, 2.0**62)).astype(np.int64)
-        late = np.zeros(total_s.shape, dtype=np.bool_)
-        if self.deadline_s is not None:
-            late = total_s > self.deadline_s
-        return np.where(late | ~np.isfinite(total_s), -1, most)
-
-
-def _check(job: Job) -> None:
-    """Refuse a job file that speaks of other machines than the planner's clusters have.
-
-    Raises:
-        RequestError: a step of several VMs, or on-demand VMs.
-    """
-    if job.vms != 1:
-        allowed = "vms: 1 with the step_s of one VM; how much faster a cluster is, the speed-up curves say"
-        raise RequestError("job", f"vms: {job.vms}", allowed)
-    if job.market is not Market.SPOT:
-        allowed = "market: spot; the clusters are of spot VMs, 'deepvm simulate' shows the job on demand"
-        raise RequestError("job", f"market: {job.market.value}", allowed)
+            most = np.floor(np.minimum(money / billed_s, 2.0**62)).astype(np.int64)
+        late = ~np.isfinite(total_s) | (total_s > (math.inf if self.deadline_s is None else self.deadline_s))
+        return np.where(late, -1, most)
 
 
 def _share(value: str | float) -> float:

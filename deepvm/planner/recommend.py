@@ -12,20 +12,19 @@ import numpy as np
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
-from deepvm.planner.architectures.formulation import SolveStatus
-from deepvm.planner.binding_constraints import binding
+from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
-from deepvm.planner.describe import block_of, blocks_of, describe, improvement, with_next_zone
+from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
-from deepvm.planner.scoring import architectures_of, scoring
+from deepvm.planner.scoring import scoring
+from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.search.frontier import Block, Choice, Frontier
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from deepvm.planner.request import MeasuredTables, PlanOptions
-    from deepvm.planner.search.ilp import Proof
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class NextChange:
-    """What more money buys.
+    """The next budget, $/h, at which the best cluster is a better one, and that cluster.
 
-    Attributes:
-        budget: the next budget, $/h, at which the best cluster is a better one.
-        recommendation: that cluster.
-        gain: by how much it is better, as a share (see :func:`deepvm.planner.describe.improvement`); None if nothing is
-            feasible now.
+    ``gain``: by how much, as a share (:func:`deepvm.planner.describe.improvement`); None if nothing is feasible now.
     """
 
     budget: Decimal
@@ -97,10 +92,6 @@ class Recommendations(Sequence[Recommendation]):
     def __len__(self) -> int:
         """How many clusters are ranked."""
         return len(self.configurations)
-
-    def __iter__(self) -> Iterator[Recommendation]:
-        """Best first."""
-        return iter(self.configurations)
 
     @overload
     def __getitem__(self, index: int) -> Recommendation: ...
@@ -156,8 +147,8 @@ def recommend(
 
 def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request; see :func:`recommend`."""
-    candidates = gather(catalog, request, architectures_of(request))
-    blocks = blocks_of(candidates, request)
+    candidates = gather(catalog, request)
+    blocks = blocks_of(candidates)
     frontier = Frontier.build(blocks, request.top)
     choices = frontier.top(request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
@@ -166,32 +157,31 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
 
         proof = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s)
         status, solver = proof.status, proof.solver
-        doubt = _doubt(proof, choices)
-        if doubt and status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
+        proven, best = ((c.cluster, c.price) if c else None for c in (proof.choice, next(iter(choices), None)))
+        doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
+        if doubt == _DISAGREES:
             status = SolveStatus.NUMERICAL
     cheapest = frontier.cheapest()
-    why = None if choices else infeasible(catalog, request, candidates, cheapest)
+    why = None if choices else infeasible(candidates, cheapest)
     if why is not None and not doubt:
         status = SolveStatus.INFEASIBLE
-    best = choices[0] if choices else None
     return Recommendations(
         catalog=catalog,
         request=request,
         configurations=tuple(
-            with_next_zone(describe(c, i, candidates, binding(c, candidates, request)), c)
-            for i, c in enumerate(choices, start=1)
+            describe(c, candidates, i, binding(c, candidates), elsewhere=True) for i, c in enumerate(choices, start=1)
         ),
-        alternatives=_alternatives(blocks, candidates, request, best),
-        rejections=_rejections(catalog, candidates, frontier, request),
-        next_change=_next_change(frontier, candidates, request),
-        nearly=_nearly(frontier, candidates, request, best),
-        on_demand=_on_demand(candidates, request),
+        alternatives=tuple(_alternatives(blocks, candidates, choices[0])) if choices else (),
+        rejections=tuple(_rejections(candidates, frontier)),
+        next_change=_next_change(frontier, candidates),
+        nearly=_nearly(frontier, candidates, choices[0]) if choices else None,
+        on_demand=_on_demand(candidates),
         status=status,
         solver=solver,
-        speedup_kind=candidates.speedup_kind,
+        speedup_kind=request.curves_of(catalog),
         doubt=doubt,
         infeasible=why,
-        cheapest=None if cheapest is None else describe(cheapest, 1, candidates),
+        cheapest=None if cheapest is None else describe(cheapest, candidates),
         reference=candidates.reference,
     )
 
@@ -199,107 +189,84 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
     """The best ``count`` clusters, best first, each made when it is asked for.
 
-    For whoever looks further than :func:`plan` answers: of one training with several memory nodes at most
-    ``request.top`` clusters stand in it.
+    Of one training with several memory nodes at most ``request.top`` clusters stand in it.
     """
-    candidates = gather(catalog, request, architectures_of(request))
-    choices = Frontier.build(blocks_of(candidates, request), request.top).top(request.budget_micro_usd, count)
+    candidates = gather(catalog, request)
+    choices = Frontier.build(blocks_of(candidates), request.top).top(request.budget_micro_usd, count)
     for place, choice in enumerate(choices, start=1):
-        yield describe(choice, place, candidates, binding(choice, candidates, request))
+        yield describe(choice, candidates, place, binding(choice, candidates))
 
 
-def _doubt(proof: Proof, ranked: Sequence[Choice]) -> str:
-    """Why the integer program does not prove the best cluster; empty when it does."""
-    instead = "; these clusters come from the exact enumeration"
-    if proof.status is SolveStatus.TIME_LIMIT:
-        return f"the time limit ended the integer program{instead}"
-    if proof.status is SolveStatus.NUMERICAL:
-        return f"the integer-program solver ran into numerical trouble{instead}"
-    proven, best = ((c.cluster, c.price) if c else None for c in (proof.choice, next(iter(ranked), None)))
-    if proven != best:
-        return f"the integer program disagreed with the exact enumeration{instead}: please report this"
-    return ""
+_INSTEAD = "these clusters come from the exact enumeration"
+_DOUBTS = {
+    SolveStatus.TIME_LIMIT: f"the time limit ended the integer program; {_INSTEAD}",
+    SolveStatus.NUMERICAL: f"the integer-program solver ran into numerical trouble; {_INSTEAD}",
+}
+_DISAGREES = f"the integer program disagreed with the exact enumeration; {_INSTEAD}: please report this"
 
 
-def _scored(block: Block, request: PlanRequest) -> Block:
-    """A block under another objective."""
-    sizes = block.sizes.take(np.isfinite(block.sizes.total_s)) if request.needs_work else block.sizes
-    return replace(block, sizes=sizes, scoring=scoring(request, sizes))
-
-
-def _alternatives(
-    blocks: Sequence[Block], candidates: Candidates, request: PlanRequest, best: Choice | None
-) -> tuple[Alternative, ...]:
+def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice) -> Iterator[Alternative]:
     """The best clusters by the other objectives; the baselines have no objective to disagree about."""
-    if best is None or not _has_objective(request):
-        return ()
-    found = []
-    for objective in Objective:
-        if objective is not request.objective and (request.work is not None or objective not in WORK_OBJECTIVES):
-            other = replace(request, objective=objective)
-            scored = [_scored(block, other) for block in blocks]
-            choice = Frontier.build(scored).best(request.budget_micro_usd)
-            if choice is not None and choice.cluster != best.cluster:
-                reasons = binding(choice, candidates, other)
-                found.append(Alternative(objective, describe(choice, 1, candidates, reasons)))
-    return tuple(found)
+    request = candidates.request
+    for objective in Objective if request.has_objective else ():
+        if objective is request.objective or (request.work is None and objective in WORK_OBJECTIVES):
+            continue
+        other = replace(request, objective=objective)
+        scored = []
+        for block in blocks:
+            sizes = block.sizes.take(np.isfinite(block.sizes.total_s)) if other.needs_work else block.sizes
+            scored.append(replace(block, sizes=sizes, scoring=scoring(other, sizes)))
+        choice = Frontier.build(scored).best(request.budget_micro_usd)
+        if choice is not None and choice.cluster != best.cluster:
+            asked = replace(candidates, request=other)
+            yield Alternative(objective, describe(choice, asked, binding=binding(choice, asked)))
 
 
-def _rejections(
-    catalog: Catalog, candidates: Candidates, frontier: Frontier, request: PlanRequest
-) -> tuple[Rejection, ...]:
+def _rejections(candidates: Candidates, frontier: Frontier) -> Iterator[Rejection]:
     """The types that were no candidates, and GPU types none of whose clusters is feasible."""
-    found = list(candidates.rejections)
-    prices = frontier.cheapest_of_each_type()
+    yield from candidates.rejections
+    request, prices = candidates.request, frontier.cheapest_of_each_type()
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
         if cheapest is None:
-            only = tuple(g for g in candidates.gpus if g.instance.name == name)
-            why = infeasible(catalog, request, replace(candidates, gpus=only), None)
-            found.append(Rejection(name, why.constraint, why.reason))
+            why = infeasible(candidates.only(name), None)
+            yield Rejection(name, why.constraint, why.reason)
         elif cheapest > request.budget_micro_usd:
-            kept = " that keeps to the job's limits" if request.work is not None and request.work.constrained else ""
-            detail = f"its cheapest cluster{kept} costs {format_usd(cheapest)} $/h"
-            found.append(Rejection(name, "budget", detail))
-    return tuple(found)
+            detail = f"its cheapest cluster{request.within_limits} costs {format_usd(cheapest)} $/h"
+            yield Rejection(name, "budget", detail)
 
 
 NEARLY, WORTH_SAVING = 0.95, 0.10
 
 
-def _nearly(
-    frontier: Frontier, candidates: Candidates, request: PlanRequest, best: Choice | None
-) -> Recommendation | None:
+def _nearly(frontier: Frontier, candidates: Candidates, best: Choice) -> Recommendation | None:
     """The cheapest cluster that is nearly as fast, if it saves enough to be worth a line."""
+    request = candidates.request
     fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
-    if best is None or not fastest or request.policy is not PolicyName.DEEPVM:
+    if not fastest or request.policy is not PolicyName.DEEPVM:
         return None
-    enough = best.value * NEARLY if best.value > 0 else best.value / NEARLY  # times are compared as -seconds
-    choice = frontier.choice(int(np.searchsorted(frontier.best_so_far, enough)))
-    return describe(choice, 1, candidates) if choice.price <= (1 - WORTH_SAVING) * best.price else None
+    choice = frontier.reaching(best.value * NEARLY)
+    cheaper = choice is not None and choice.price <= (1 - WORTH_SAVING) * best.price
+    return describe(choice, candidates) if choice is not None and cheaper else None
 
 
-def _on_demand(candidates: Candidates, request: PlanRequest) -> Recommendation | None:
+def _on_demand(candidates: Candidates) -> Recommendation | None:
     """The best cluster that nobody takes away, and that need not be saved for it."""
-    if candidates.work is None:
+    request = candidates.request
+    if request.work is None:
         return None
     from deepvm.core.preemption.savepolicy import Never
-    from deepvm.planner.architectures.on_demand import OnDemand
 
-    candidates = replace(candidates, work=replace(candidates.work, policy=Never()))
-    request = replace(request, policy=PolicyName.DEEPVM)
-    choice = Frontier.build([block_of(OnDemand(), candidates, request)]).best(request.budget_micro_usd)
-    return None if choice is None else describe(choice, 1, candidates)
+    request = replace(request, policy=PolicyName.DEEPVM, work=replace(request.work, policy=Never()))
+    candidates = replace(candidates, request=request)
+    choice = Frontier.build([block_of(ON_DEMAND, candidates)]).best(request.budget_micro_usd)
+    return None if choice is None else describe(choice, candidates)
 
 
-def _next_change(frontier: Frontier, candidates: Candidates, request: PlanRequest) -> NextChange | None:
-    budget = request.budget_micro_usd
+def _next_change(frontier: Frontier, candidates: Candidates) -> NextChange | None:
+    budget = candidates.request.budget_micro_usd
     now, change = frontier.best(budget), frontier.next_change(budget)
     if change is None:
         return None
-    gain = None if now is None else improvement(now, change, request)
-    return NextChange(Decimal(change.price) / MICRO_USD, describe(change, 1, candidates), gain)
-
-
-def _has_objective(request: PlanRequest) -> bool:
-    return request.policy in (PolicyName.DEEPVM, PolicyName.NOSCALE)
+    gain = None if now is None else improvement(now, change, candidates.request)
+    return NextChange(Decimal(change.price) / MICRO_USD, describe(change, candidates), gain)

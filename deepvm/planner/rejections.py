@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from deepvm.core.cluster.cluster import Rejection
-from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota, find_quota, quota_limit
+from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, find_quota, quota_limit
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.spelling import examples
 from deepvm.core.units import GIB, format_bytes
 from deepvm.errors import RequestError
-from deepvm.planner.request import Generation, PlanRequest, Range
+from deepvm.planner.request import ANY_NUMBER, Generation, PlanRequest, Range
 
-UNLIMITED = 2**31
-"""Stands for "no quota" in a column of counts."""
+UNLIMITED = 2**31  # stands for "no quota" in a column of counts
 
 
 def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market) -> int:
@@ -24,14 +23,9 @@ def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market)
 
 
 def quota_too_small(quotas: Iterable[Quota], instance: InstanceType, market: Market, count: int = 1) -> str:
-    """What a quota allows, what some VMs need and, where the provider's quota is known, the value to ask for.
-
-    Raises:
-        ValueError: there is no such quota.
-    """
+    """What a quota allows, what some VMs need and, where the provider's quota is known, the value to ask for."""
     quota = find_quota(quotas, instance.quota_family, market)
-    if quota is None:
-        raise ValueError(f"no {market.value} quota of {instance.quota_family}")
+    assert quota is not None
     needed = count * instance.vcpus
     has = f"the quota is {quota.vcpus}" + (f", of which {quota.in_use} are in use" if quota.in_use else "")
     text = f"{count} x {instance.name} would need {needed} {market.value} vCPUs of {instance.quota_family}; {has}"
@@ -46,16 +40,11 @@ def matches(name: str, globs: Iterable[str]) -> bool:
 
 
 def refuse_idle_globs(request: PlanRequest, catalog: Catalog) -> None:
-    """Refuse a glob that matches no type at all: it is a typing error, or means a type that is not offered.
-
-    Raises:
-        RequestError: naming the option, the glob and what would match, or why such types are absent.
-    """
+    """Raise a RequestError for a glob that matches no type: a typing error, or a type that is not offered."""
     gpu_names = [i.name for i in catalog if i.gpu is not None]
     cpu_names = [i.name for i in catalog if i.gpu is None]
-    models = sorted({i.gpu.name for i in catalog if i.gpu})
     for option, globs, names in (
-        ("gpu", request.gpus, models),
+        ("gpu", request.gpus, sorted({i.gpu.name for i in catalog if i.gpu})),
         ("instance_type", request.instance_types, gpu_names),
         ("exclude", request.exclude, gpu_names + cpu_names),
         ("memory_node", request.memory_nodes, cpu_names),
@@ -70,13 +59,7 @@ def refuse_idle_globs(request: PlanRequest, catalog: Catalog) -> None:
 
 
 def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
-    """Why a catalog has no such type to train on or at all, in words; empty when nobody knows.
-
-    Args:
-        catalog: the types.
-        glob: the name or glob that was asked for.
-        training: whether types that are there but cannot train are meant as well.
-    """
+    """Why a catalog has no such type at all (or, for ``training``, none that trains), in words; empty when unknown."""
     for pattern, why in catalog.absent.items():
         if fnmatchcase(glob, pattern) or matches(pattern.partition("*")[0].rstrip("."), (glob.partition(".")[0],)):
             return why
@@ -86,38 +69,45 @@ def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
 
 def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejection | None:
     """Why a GPU type may not train whatever the architecture, or None."""
-    assert instance.gpu is not None
-    excluded = _excluded(instance.name, request.exclude, "instance-type", request.instance_types)
+    name, gpu = instance.name, instance.gpu
+    assert gpu is not None
+    excluded = _excluded(instance, request, "instance-type", request.instance_types)
     models = tuple(g.casefold() for g in request.gpus)
-    if models and not matches(instance.gpu.name.casefold(), models):
+    if models and not matches(gpu.name.casefold(), models):
         excluded = f"its GPU is none of --gpu {', '.join(request.gpus)}"
-    excluded = excluded or _filtered(instance, request)
+    excluded = excluded or _filtered(gpu, request)
     if excluded:
-        return Rejection(instance.name, "excluded", excluded)
+        return Rejection(name, "excluded", excluded)
     if instance.unusable:
-        return Rejection(instance.name, "unusable", instance.unusable)
-    if instance.eflops is None or (instance.eflops_basis and not request.estimates):
-        return Rejection(instance.name, "unprofiled", _unprofiled(instance))
+        return Rejection(name, "unusable", instance.unusable)
+    measure = "measure it on such a VM with 'deepvm profile eflops --save'"
+    if instance.eflops is None:
+        nobody = instance.eflops_source or "nobody has measured its eFLOPS"
+        return Rejection(name, "unprofiled", f"{nobody}; {measure}")
+    if instance.eflops_basis and not request.estimates:
+        allow = f"allow the estimate of {instance.eflops:g} ({instance.eflops_basis}) with --estimates"
+        return Rejection(name, "unprofiled", f"nobody has measured its eFLOPS; {measure}, or {allow}")
     return None
 
 
-def _excluded(name: str, exclude: Sequence[str], option: str, wanted: Sequence[str]) -> str:
-    """Which argument leaves a type out, empty when none does."""
-    if matches(name, exclude):
-        return f"left out by --exclude {next(g for g in exclude if matches(name, (g,)))}"
-    return f"it is none of --{option} {', '.join(wanted)}" if wanted and not matches(name, wanted) else ""
-
-
-def _filtered(instance: InstanceType, request: PlanRequest) -> str:
-    """Which filter leaves a type out, empty when none does; what nobody knows of a type cannot pass a filter."""
+def _excluded(instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]) -> str:
+    """Which option leaves out a type, whatever it is for; empty when none does."""
+    name, processors = instance.name, request.cpu_architecture
+    if matches(name, request.exclude):
+        return f"left out by --exclude {next(g for g in request.exclude if matches(name, (g,)))}"
+    if wanted and not matches(name, wanted):
+        return f"it is none of --{option} {', '.join(wanted)}"
     if request.generation is Generation.CURRENT and not instance.current_generation:
         return "it is of a previous generation, and --generation is current"
-    wanted = request.cpu_architecture
-    if wanted is not None and instance.cpu_architecture != wanted.value:
-        return f"its processors are {instance.cpu_architecture or 'unknown'}, not those of --cpu-arch {wanted.value}"
-    gpu = instance.gpu
-    if gpu is None:
-        return ""
+    if processors is not None and instance.cpu_architecture != processors.value:
+        return (
+            f"its processors are {instance.cpu_architecture or 'unknown'}, not those of --cpu-arch {processors.value}"
+        )
+    return ""
+
+
+def _filtered(gpu: Gpu, request: PlanRequest) -> str:
+    """Which filter leaves GPUs out, empty when none does; what nobody knows of a type cannot pass a filter."""
     if gpu.count not in request.gpus_per_vm:
         return f"it has {gpu.count} GPUs, wanted {_shown(request.gpus_per_vm, str)}"
     each = None if gpu.memory_gib is None else int(gpu.memory_gib * GIB)
@@ -125,26 +115,15 @@ def _filtered(instance: InstanceType, request: PlanRequest) -> str:
         ("each GPU has", each, request.gpu_memory_bytes),
         ("its GPUs together have", None if each is None else each * gpu.count, request.gpu_total_memory_bytes),
     ):
-        if allowed.bounded and (size is None or size not in allowed):
+        if allowed != ANY_NUMBER and (size is None or size not in allowed):
             has = "an unknown amount" if size is None else f"{size / GIB:.4g} GiB"
             return f"{what} {has}, wanted {_shown(allowed, lambda b: f'{b / GIB:.4g} GiB')}"
     return ""
 
 
 def _shown(bounds: Range, show: Callable[[int], str]) -> str:
-    low = [] if bounds.least is None else [f"at least {show(bounds.least)}"]
-    high = [] if bounds.most is None else [f"at most {show(bounds.most)}"]
-    return " and ".join(low + high)
-
-
-def _unprofiled(instance: InstanceType) -> str:
-    measure = "measure it on such a VM with 'deepvm profile eflops --save'"
-    if instance.eflops is None:
-        return f"{instance.eflops_source or 'nobody has measured its eFLOPS'}; {measure}"
-    return (
-        f"nobody has measured its eFLOPS; {measure}, or allow the estimate of {instance.eflops:g} "
-        f"({instance.eflops_basis}) with --estimates"
-    )
+    ends = (("at least", bounds.least), ("at most", bounds.most))
+    return " and ".join(f"{which} {show(end)}" for which, end in ends if end is not None)
 
 
 def memory_rejection(
@@ -152,14 +131,14 @@ def memory_rejection(
 ) -> Rejection | None:
     """Why a CPU type cannot be a memory node, or None."""
     name = instance.name
-    excluded = _excluded(name, request.exclude, "memory-node", request.memory_nodes) or _filtered(instance, request)
+    excluded = _excluded(instance, request, "memory-node", request.memory_nodes)
     if excluded:
         return Rejection(name, "excluded", excluded)
     if instance.unusable:
         return Rejection(name, "unusable", instance.unusable)
-    not_by_default = None if name in request.memory_nodes else _not_by_default(instance, request, rule)
-    if not_by_default is not None:
-        return not_by_default
+    if name not in request.memory_nodes and (why := _not_by_default(instance, request, rule)):
+        reason, detail = why
+        return Rejection(name, reason, f"{detail} by name with --memory-node")
     if instance.on_demand_usd_per_hour is None:
         return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")
     if instance.memory_node_gbps(rule) is None:
@@ -170,27 +149,20 @@ def memory_rejection(
         if room < (instance.memory_bytes or 0):
             has += f", of which {room / GIB:.3g} GiB can hold checkpoints beside the system and the node"
         needed = f"{request.buffers} x {format_bytes(request.checkpoint_bytes)}"
-        return Rejection(
-            name, "memory", f"memory {has}, needed {needed} = {request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
-        )
+        gib = f"{request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
+        return Rejection(name, "memory", f"memory {has}, needed {needed} = {gib}")
     if quota_count(quotas, instance, Market.ON_DEMAND) == 0:
         return Rejection(name, "quota", quota_too_small(quotas, instance, Market.ON_DEMAND))
     return None
 
 
-def _not_by_default(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> Rejection | None:
-    """Why a type that could hold checkpoints is not chosen unless it is named, or None."""
-    named = "by name with --memory-node"
+def _not_by_default(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> tuple[str, str] | None:
+    """Why a type that could hold checkpoints is not chosen unless it is named, as reason and detail, or None."""
     if instance.burstable and not request.burstable:
-        why = f"it runs at full speed only while it has credits; allow it with --burstable, or {named}"
-        return Rejection(instance.name, "burstable", why)
+        return "burstable", "it runs at full speed only while it has credits; allow it with --burstable, or"
     if rule.current and not instance.current_generation and request.generation is Generation.AUTO:
-        why = f"it is of a previous generation; allow it with --generation any, or {named}"
-        return Rejection(instance.name, "previous-generation", why)
+        return "previous-generation", "it is of a previous generation; allow it with --generation any, or"
     if instance.vcpus < rule.least_vcpus:
-        why = (
-            f"it has {instance.vcpus} vCPU, and a node that receives while it writes needs {rule.least_vcpus}; "
-            f"allow it {named}"
-        )
-        return Rejection(instance.name, "vcpus", why)
+        needs = f"a node that receives while it writes needs {rule.least_vcpus}"
+        return "vcpus", f"it has {instance.vcpus} vCPU, and {needs}; allow it"
     return None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
 from deepvm.core.spelling import one_of
@@ -24,16 +24,11 @@ if TYPE_CHECKING:
 class Objective(str, Enum):
     """What the best cluster is best at."""
 
-    THROUGHPUT = "throughput"
-    """Maximise eFLOPS x n x K(n): the fastest training that the budget buys (DeepVM V-A)."""
-    FLOPP = "flopp"
-    """Maximise the printed objective Z, operations per dollar (DeepVM eq. 4, 8); kept for reproduction."""
-    COST_PER_WORK = "cost-per-work"
-    """Minimise price / throughput: the cheapest training, however long it takes."""
-    MAKESPAN = "makespan"
-    """Minimise the expected time of a job, preemptions included; needs the job."""
-    TOTAL_COST = "total-cost"
-    """Minimise its expected bill, preemptions included; needs the job."""
+    THROUGHPUT = "throughput"  # maximise eFLOPS x n x K(n), the fastest training that the budget buys (DeepVM V-A)
+    FLOPP = "flopp"  # maximise the printed Z, operations per dollar (DeepVM eq. 4, 8); kept for reproduction
+    COST_PER_WORK = "cost-per-work"  # minimise price / throughput: the cheapest training, however long it takes
+    MAKESPAN = "makespan"  # minimise the expected time of a job, preemptions included
+    TOTAL_COST = "total-cost"  # minimise its expected bill
 
 
 WORK_OBJECTIVES = (Objective.MAKESPAN, Objective.TOTAL_COST)
@@ -64,14 +59,11 @@ class CpuArchitecture(str, Enum):
 
 
 class Generation(str, Enum):
-    """Which generations of types to consider."""
+    """Which generations of types to consider, by what the provider calls current."""
 
     CURRENT = "current"
-    """Those that the provider calls current."""
     ANY = "any"
-    """All."""
-    AUTO = "auto"
-    """All to train; to hold checkpoints the current ones, unless the catalog's rule is the paper's."""
+    AUTO = "auto"  # any to train; to hold checkpoints current ones, unless the catalog's rule is the paper's
 
 
 class SolverName(str, Enum):
@@ -81,57 +73,43 @@ class SolverName(str, Enum):
     FRONTIER = "frontier"
 
 
-MOST_NODES = 4096
-"""The largest --max-nodes: keeps every intermediate price far below 2**63 micro-dollars."""
-
+MOST_NODES = 4096  # keeps every intermediate price far below 2**63 micro-dollars
 MOST_GPUS = 1024
-"""The largest bound on the GPUs of one VM."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``least`` to ``most``, inclusive; None is no bound."""
+    """Whole numbers from ``least`` to ``most``, inclusive; None is no bound."""
 
     least: int | None = None
     most: int | None = None
 
-    def __contains__(self, number: float) -> bool:
+    def __contains__(self, number: int) -> bool:
         """Whether a number lies within the bounds."""
         return (self.least is None or number >= self.least) and (self.most is None or number <= self.most)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there is any bound."""
-        return self.least is not None or self.most is not None
 
 
 ANY_NUMBER = Range()
 
-_Choice = TypeVar("_Choice", bound=Enum)
-_Given = str | int | None
-
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """A validated request.
+    """A validated request; :meth:`parse` reads one.
 
     Attributes:
         budget: pricing willingness PW, $/h, >= 0.
-        checkpoint_bytes: size f of one checkpoint. buffers: how many the memory node must hold, s (eq. 6).
-        architectures: names from the registry to consider; empty for all.
-        speedup: the kind of curve to use, None for the catalog's default.
-        gpus: globs on GPU models. instance_types: globs on the types that train. exclude: globs on any type.
-            memory_nodes: globs on the types that hold checkpoints. Empty means all (for ``exclude``: none).
-        gpu_memory_bytes, gpu_total_memory_bytes, gpus_per_vm: what a training VM must have: memory of each GPU, of all
-            its GPUs together, and how many.
-        cpu_architecture: only these processors, None for all. generation: current types only, any, or, by itself, any
-            to train and current ones to hold checkpoints.
-        estimates: whether types whose eFLOPS are estimated may train. burstable: whether burstable types may hold
-            checkpoints.
+        checkpoint_bytes: size f of one checkpoint. buffers: how many a memory node must hold, s (eq. 6).
+        architectures: names from the registry; empty for all.
+        speedup: kind of curve, None for the catalog's default.
+        gpus: globs on GPU models. instance_types: on the types that train. memory_nodes: on those that hold
+            checkpoints. Empty means all. exclude: on any type.
+        gpu_memory_bytes, gpu_total_memory_bytes, gpus_per_vm: of a training VM: memory of each GPU, of all its GPUs
+            together, and how many.
+        cpu_architecture: None for all. estimates: whether types with estimated eFLOPS may train. burstable: whether
+            burstable types may hold checkpoints.
         max_nodes: the most VMs that train in one cluster.
         quotas: account limits; None for those of the catalog, empty for none.
-        top: how many configurations to rank.
-        time_limit_s: seconds after which the integer program settles for the best plan so far.
+        top: how many clusters to rank. time_limit_s: of the integer program.
         work: what is to be trained, None when nobody says.
     """
 
@@ -162,8 +140,26 @@ class PlanRequest:
 
     @property
     def needs_work(self) -> bool:
-        """Whether plans are compared by what becomes of the job."""
+        """Whether clusters are compared by what becomes of the job."""
         return self.objective in WORK_OBJECTIVES
+
+    @property
+    def has_objective(self) -> bool:
+        """Whether the policy looks at the objective, as the baselines do not."""
+        return self.policy in (PolicyName.DEEPVM, PolicyName.NOSCALE)
+
+    @property
+    def ignores_scaling(self) -> bool:
+        """Whether the policy chooses without K(n), as all but DeepVM's own do (V-C1)."""
+        return self.policy is not PolicyName.DEEPVM
+
+    def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
+        """The account limits that count: the request's, else the catalog's."""
+        return catalog.quotas if self.quotas is None else self.quotas
+
+    def curves_of(self, catalog: Catalog) -> str:
+        """The kind of curve that counts for types without one of their own: the request's, else the catalog's."""
+        return self.speedup.value if self.speedup else catalog.default_speedup
 
     @property
     def budget_micro_usd(self) -> int:
@@ -175,117 +171,44 @@ class PlanRequest:
         """Memory that one memory node must have: f x s (DeepVM eq. 6)."""
         return self.checkpoint_bytes * self.buffers
 
+    @property
+    def within_limits(self) -> str:
+        """The end of "the cheapest cluster" where the job has limits."""
+        return " that keeps to the job's limits" if self.work is not None and self.work.constrained else ""
+
     @classmethod
-    def parse(
-        cls,
-        budget: Money,
-        *,
-        checkpoint_size: str | int = 300_000_000,
-        buffers: int | str = 2,
-        objective: str | None = None,
-        policy: str = "deepvm",
-        architecture: str | Sequence[str] = (),
-        speedup: str | None = None,
-        gpu: str | Sequence[str] = (),
-        instance_type: str | Sequence[str] = (),
-        exclude: str | Sequence[str] = (),
-        memory_node: str | Sequence[str] = (),
-        gpu_memory_min: str | int | None = None,
-        gpu_memory_max: str | int | None = None,
-        gpu_total_memory_min: str | int | None = None,
-        gpu_total_memory_max: str | int | None = None,
-        gpus_min: int | str | None = None,
-        gpus_max: int | str | None = None,
-        cpu_architecture: str | None = None,
-        generation: str = "auto",
-        estimates: bool = False,
-        burstable: bool = False,
-        max_nodes: int | str = 255,
-        quotas: Iterable[Quota] | None = None,
-        top: int | str = 3,
-        solver: str = "ilp",
-        time_limit_s: float | str = 60.0,
-        **work: Unpack[WorkOptions],
-    ) -> PlanRequest:
-        """Read the values that people write.
+    def parse(cls, budget: Money, **options: Unpack[PlanOptions]) -> PlanRequest:
+        """Read the values that people write; numbers may be text, as they come from a command line.
 
         Args:
             budget: $/h, >= 0.
-            checkpoint_size: bytes, or a size with a unit such as ``300MB`` or ``512MiB``.
-            buffers: checkpoints that one memory node must hold, 1 to 1000.
-            objective: ``throughput``, ``flopp``, ``cost-per-work``; with a job also ``makespan`` or ``total-cost``.
-                None: ``makespan`` with a job, else ``throughput``.
-            policy: ``deepvm``, ``noscale``, ``cost-first`` or ``performance-first``.
-            architecture: one or several names of the registry, which the planner checks; none for all.
-            speedup: ``hybrid``, ``ring`` or ``measured``; None for the catalog's default.
-            gpu: glob(s) on GPU models.
-            instance_type: glob(s) on the types that train.
-            exclude: glob(s) on types that must not be used at all.
-            memory_node: glob(s) on the types that hold checkpoints.
-            gpu_memory_min: the least memory of each GPU, such as ``16GiB``.
-            gpu_memory_max: the most.
-            gpu_total_memory_min: the least memory of all GPUs of one VM.
-            gpu_total_memory_max: the most.
-            gpus_min: the fewest GPUs of one VM, 1 to 1024.
-            gpus_max: the most.
-            cpu_architecture: ``x86_64`` or ``arm64``; None for both.
-            generation: ``current``, ``any``, or ``auto``: any to train, current ones to hold checkpoints.
-            estimates: also consider types whose eFLOPS are estimated; their figures are marked.
-            burstable: also consider burstable types as memory nodes.
-            max_nodes: the most VMs that train, 1 to 4096.
-            quotas: account limits; None for those of the catalog, empty for none.
-            top: configurations to rank, 1 to 100.
-            solver: ``ilp`` or ``frontier``.
-            time_limit_s: seconds, above 0.
-            **work: what is to be trained; see :class:`WorkOptions`.
-
-        Numbers may also be given as text, as they come from a command line.
+            **options: see :class:`PlanOptions`.
 
         Raises:
             RequestError: naming the argument, the value and what is allowed.
         """
-        limit = float(to_decimal(time_limit_s, "time_limit_s", unit="seconds"))
-        limits = None if quotas is None else tuple(quotas)
-        refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in limits or ()))
-        wanted = Objective.THROUGHPUT if objective is None else _choice("objective", objective, Objective)
-        checkpoint_bytes, trained = parse_bytes(checkpoint_size), None
-        if any(value not in (None, "") for value in work.values()):
-            from deepvm.planner.job_forecast import Work  # loads what only jobs need
+        given = dict[str, Any](options)
+        work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
+        found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
+        for attribute, (option, read) in _RANGES.items():
+            least, most = given.pop(f"{option}_min", None), given.pop(f"{option}_max", None)
+            found[attribute] = _range(option, least, most, read)
+        for option, value in given.items():
+            if option not in _READERS:
+                raise TypeError(f"unexpected keyword argument {option!r}")
+            attribute, read = _READERS[option]
+            if value is not None or option not in _NONE_IS_DEFAULT:
+                found[attribute] = read(value, option)
+        request = cls(**found)
+        trained = any(value not in (None, "") for value in work_options.values())
+        if not trained and not request.needs_work:
+            return request
+        from deepvm.planner.job_forecast import NEEDS_JOB, Work  # loads what only jobs need
 
-            trained = Work.parse(**work, checkpoint_bytes=checkpoint_bytes)
-            wanted = Objective.MAKESPAN if objective is None else wanted
-        if trained is None and wanted in WORK_OBJECTIVES:
-            raise RequestError(
-                "objective", wanted.value, "this beside --job or --work, which say what is to be trained"
-            )
-        return cls(
-            work=trained,
-            budget=to_decimal(budget, "budget", zero=True, unit="$/h"),
-            checkpoint_bytes=checkpoint_bytes,
-            buffers=_whole("buffers", buffers, 1000),
-            objective=wanted,
-            policy=_choice("policy", policy, PolicyName),
-            architectures=_words(architecture),
-            speedup=None if speedup is None else _choice("speedup", speedup, SpeedupKind),
-            gpus=_words(gpu),
-            instance_types=_words(instance_type),
-            exclude=_words(exclude),
-            memory_nodes=_words(memory_node),
-            gpu_memory_bytes=_range("gpu_memory", gpu_memory_min, gpu_memory_max, parse_bytes),
-            gpu_total_memory_bytes=_range("gpu_total_memory", gpu_total_memory_min, gpu_total_memory_max, parse_bytes),
-            gpus_per_vm=_range("gpus", gpus_min, gpus_max, _gpus),
-            cpu_architecture=None
-            if cpu_architecture is None
-            else _choice("cpu_architecture", cpu_architecture, CpuArchitecture),
-            generation=_choice("generation", generation, Generation),
-            estimates=bool(estimates),
-            burstable=bool(burstable),
-            max_nodes=_whole("max_nodes", max_nodes, MOST_NODES),
-            quotas=limits,
-            top=_whole("top", top, 100),
-            solver=_choice("solver", solver, SolverName),
-            time_limit_s=limit,
-        )
+        if not trained:
+            raise RequestError("objective", request.objective.value, NEEDS_JOB)
+        work = Work.parse(**work_options, checkpoint_bytes=request.checkpoint_bytes)
+        return replace(request, work=work, objective=found.get("objective", Objective.MAKESPAN))
 
 
 class MeasuredTables(Protocol):
@@ -296,28 +219,24 @@ class MeasuredTables(Protocol):
 
 
 def with_tables(catalog: Catalog, tables: MeasuredTables | None) -> Catalog:
-    """A catalog with measured figures in it, where there are any.
-
-    Raises:
-        RequestError: something else was given, such as the name of a file.
-    """
+    """A catalog with measured figures in it, where there are any; raises a RequestError for anything else."""
+    if not isinstance(catalog, Catalog):
+        raise RequestError("catalog", catalog, "a Catalog, such as deepvm.load_catalog('paper')")
     if tables is None:
         return catalog
     if not callable(getattr(tables, "apply", None)):
         raise RequestError("tables", tables, "measured tables, such as deepvm.load_tables(), or None")
-    if not isinstance(catalog, Catalog):  # people pass its name
-        raise RequestError("catalog", catalog, "a Catalog, such as deepvm.load_catalog('paper')")
     return tables.apply(catalog)
 
 
 class WorkOptions(TypedDict, total=False):
     """What is to be trained, as people write it; see :mod:`deepvm.planner.job_forecast`.
 
-    ``job``: a job, whose ``step_s`` is that of one VM. ``work``: in its place, hours on one VM. ``measured_on``: the
-    type of that VM; the cheapest that may train unless given. ``mttp``: mean time to preemption of a VM, ``"3h"`` or
-    seconds; ``interruption_rate``: in its place, the share taken away in a month, ``"10%"`` or 0.1, 0 for none.
-    ``save_policy``: when the job saves, ``"adaptive"`` unless given. ``deadline``: the longest expected time, ``"12h"``
-    or seconds. ``total_budget``: the highest expected bill, $.
+    ``job``: a job, whose ``step_s`` is that of one VM. ``work``: instead, hours on one VM. ``measured_on``: the type of
+    that VM, by default the cheapest that may train. ``mttp``: mean time to preemption of a VM, ``"3h"`` or seconds;
+    ``interruption_rate``: instead, the share taken away in a month, ``"10%"`` or 0.1, 0 for none. ``save_policy``: by
+    default ``"adaptive"``. ``deadline``: the longest expected time, ``"12h"`` or seconds. ``total_budget``: the highest
+    expected bill, $.
     """
 
     job: Job | None
@@ -331,7 +250,7 @@ class WorkOptions(TypedDict, total=False):
 
 
 class PlanOptions(WorkOptions, total=False):
-    """The options of :meth:`PlanRequest.parse`, for the functions that pass them on."""
+    """The options of :func:`deepvm.recommend`, where they are described with their defaults."""
 
     checkpoint_size: str | int
     buffers: int | str
@@ -360,32 +279,71 @@ class PlanOptions(WorkOptions, total=False):
     time_limit_s: float | str
 
 
-def _words(value: str | Sequence[str]) -> tuple[str, ...]:
+_Reader = Callable[[Any, str], Any]  # of what people write, and the option's name for the error
+
+
+def _whole(most: int) -> _Reader:
+    def read(value: Any, option: str) -> int:
+        number = int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip()) else value
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+            raise RequestError(option, value, f"a whole number from 1 to {most}")
+        return number
+
+    return read
+
+
+def _choice(kinds: type[Enum]) -> _Reader:
+    def read(value: Any, option: str) -> Enum:
+        try:
+            return kinds(value)
+        except ValueError:
+            raise RequestError(option, value, one_of(value, (str(k.value) for k in kinds))) from None
+
+    return read
+
+
+def _words(value: str | Sequence[str], option: str) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _range(option: str, least: _Given, most: _Given, read: Callable[[str | int, str], int]) -> Range:
-    low, high = (
-        None if value is None else read(value, f"{option}_{end}") for value, end in ((least, "min"), (most, "max"))
-    )
+def _quotas(value: Iterable[Quota], option: str) -> tuple[Quota, ...]:
+    quotas = tuple(value)
+    refuse_twice(option, (f"{q.family} {q.market.value}" for q in quotas))
+    return quotas
+
+
+def _range(option: str, least: Any, most: Any, read: _Reader) -> Range:
+    low = None if least is None else read(least, f"{option}_min")
+    high = None if most is None else read(most, f"{option}_max")
     if low is not None and high is not None and low > high:
         raise RequestError(f"{option}_max", most, f"at least the minimum, {least}")
     return Range(low, high)
 
 
-def _gpus(value: str | int, option: str) -> int:
-    return _whole(option, value, MOST_GPUS)
-
-
-def _whole(option: str, value: int | str, high: int) -> int:
-    number = int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip()) else value
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= high:
-        raise RequestError(option, value, f"a whole number from 1 to {high}")
-    return number
-
-
-def _choice(option: str, value: str, kinds: type[_Choice]) -> _Choice:
-    try:
-        return kinds(value)
-    except ValueError:
-        raise RequestError(option, value, one_of(value, (str(k.value) for k in kinds))) from None
+_RANGES: Mapping[str, tuple[str, _Reader]] = {
+    "gpu_memory_bytes": ("gpu_memory", parse_bytes),
+    "gpu_total_memory_bytes": ("gpu_total_memory", parse_bytes),
+    "gpus_per_vm": ("gpus", _whole(MOST_GPUS)),
+}
+_READERS: Mapping[str, tuple[str, _Reader]] = {
+    "checkpoint_size": ("checkpoint_bytes", parse_bytes),
+    "buffers": ("buffers", _whole(1000)),
+    "objective": ("objective", _choice(Objective)),
+    "policy": ("policy", _choice(PolicyName)),
+    "architecture": ("architectures", _words),
+    "speedup": ("speedup", _choice(SpeedupKind)),
+    "gpu": ("gpus", _words),
+    "instance_type": ("instance_types", _words),
+    "exclude": ("exclude", _words),
+    "memory_node": ("memory_nodes", _words),
+    "cpu_architecture": ("cpu_architecture", _choice(CpuArchitecture)),
+    "generation": ("generation", _choice(Generation)),
+    "estimates": ("estimates", lambda value, option: bool(value)),
+    "burstable": ("burstable", lambda value, option: bool(value)),
+    "max_nodes": ("max_nodes", _whole(MOST_NODES)),
+    "quotas": ("quotas", _quotas),
+    "top": ("top", _whole(100)),
+    "solver": ("solver", _choice(SolverName)),
+    "time_limit_s": ("time_limit_s", lambda value, option: float(to_decimal(value, option, unit="seconds"))),
+}
+_NONE_IS_DEFAULT = ("objective", "speedup", "cpu_architecture", "quotas")

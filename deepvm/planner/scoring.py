@@ -1,7 +1,7 @@
 """Policies decide what "best" means: DeepVM's objectives and the paper's baselines (DeepVM V-C1).
 
-Every policy is a score for each (type, n) of the architectures that it considers; solver and frontier find the
-highest score that the constraints allow, and the cheaper plan among equals.
+Every policy is a score for each (type, n); solver and enumeration find the highest score that the constraints allow,
+and the cheaper plan among equals.
 """
 
 from __future__ import annotations
@@ -10,28 +10,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepvm.core.spelling import one_of
-from deepvm.errors import RequestError
-from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.columns import FloatArray, IntArray, Sizes
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, Sizes
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 
-TIE = 1e-9
-"""Values whose relative difference is at most this are equal, and the cheaper plan wins."""
+TIE = 1e-9  # values whose relative difference is at most this are equal, and the cheaper plan wins
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What to maximise.
+    """What to maximise: one positive score for each row of the sizes.
 
-    Attributes:
-        scores: one positive number for each row of the sizes.
-        per_dollar: False: the value of a plan is its size's score. True: it is minus price / score, so that the best
-            plan has the lowest price for the score (``cost-per-work``); the price includes memory nodes.
+    ``per_dollar``: the value of a plan is not its size's score but minus price / score, memory nodes included.
     """
 
     scores: FloatArray
     per_dollar: bool = False
+
+    def take(self, rows: BoolArray | IntArray) -> Scoring:
+        """The same for these rows of the sizes."""
+        return Scoring(self.scores[rows], self.per_dollar)
 
     def values(self, rows: IntArray, prices: IntArray) -> FloatArray:
         """Values of plans, higher is better: their size rows and whole prices in micro-dollars an hour."""
@@ -42,20 +39,6 @@ class Scoring:
 def tie_floor(best: float) -> float:
     """The lowest value that still counts as equal to ``best``."""
     return best - abs(best) * TIE
-
-
-def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
-    """The architectures that a request considers; Cost-First and Performance-First know only some of them.
-
-    Raises:
-        RequestError: there is no architecture of a name that was asked for.
-    """
-    for name in request.architectures:
-        if name not in REGISTRY:
-            raise RequestError("architecture", name, one_of(name, REGISTRY))
-    baseline = request.policy in (PolicyName.COST_FIRST, PolicyName.PERFORMANCE_FIRST)
-    names = request.architectures or tuple(REGISTRY)
-    return tuple(a for name, a in REGISTRY.items() if name in names and (a.known_to_baselines or not baseline))
 
 
 def scoring(request: PlanRequest, sizes: Sizes) -> Scoring:
@@ -76,7 +59,7 @@ def scoring(request: PlanRequest, sizes: Sizes) -> Scoring:
     work, z = (sizes.ideal_throughput, sizes.ideal_z) if ideal else (sizes.throughput, sizes.z)
     if request.objective is Objective.FLOPP:
         return Scoring(z)
-    if request.objective in (Objective.MAKESPAN, Objective.TOTAL_COST):
+    if request.needs_work:
         bill = request.objective is Objective.TOTAL_COST
         if ideal:  # it knows neither of K nor of preemptions: to it a job ends the sooner, the more eFLOPS train it
             return Scoring(work, per_dollar=bill)

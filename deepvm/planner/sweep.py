@@ -14,7 +14,6 @@ from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of, describe
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
-from deepvm.planner.scoring import architectures_of
 from deepvm.planner.search.frontier import Frontier
 
 if TYPE_CHECKING:
@@ -28,11 +27,9 @@ ALL_POLICIES = tuple(p.value for p in PolicyName)
 
 @dataclass(frozen=True)
 class SweepRow:
-    """The best cluster of one policy at one budget.
+    """The best cluster of one policy at one budget, $/h; None when nothing is feasible.
 
-    Attributes:
-        budget: $/h. recommendation: None when nothing is feasible; a row is never left out.
-        reference: the type that the job's step is measured on, None without a job.
+    ``reference``: the type that the job's step is measured on, None without a job.
     """
 
     budget: Decimal
@@ -42,11 +39,7 @@ class SweepRow:
 
 
 def parse_budgets(text: str) -> tuple[Decimal, ...]:
-    """Read ``low:high:step`` (both ends included), or budgets separated by commas; $/h.
-
-    Raises:
-        RequestError: not such a list, a step that is not above 0, an end below the start, more than 100 000 budgets.
-    """
+    """Read ``low:high:step`` (both ends included), or budgets separated by commas, $/h; else raise a RequestError."""
     allowed = "low:high:step or a comma-separated list of budgets in $/h, such as 0:10:0.1"
     if ":" not in text:
         if "," in text and not all(part.strip() for part in text.split(",")):
@@ -90,15 +83,13 @@ def sweep(
     amounts = [to_decimal(b, "pw", zero=True, unit="$/h") for b in budgets]
     request = PlanRequest.parse(0, **options)
     catalog = with_tables(catalog, tables)
-    columns: list[list[SweepRow]] = []
-    for name in policies:
-        asked = replace(request, policy=PlanRequest.parse(0, policy=name).policy)
-        candidates = gather(catalog, asked, architectures_of(asked))
-        frontier = Frontier.build(blocks_of(candidates, asked))
-        rows = []
-        for amount in amounts:
+    asked = [replace(request, policy=PlanRequest.parse(0, policy=name).policy) for name in policies]
+    gathered = [gather(catalog, one) for one in asked]
+    frontiers = [Frontier.build(blocks_of(candidates)) for candidates in gathered]
+    rows = []
+    for amount in amounts:
+        for candidates, frontier in zip(gathered, frontiers, strict=True):
             choice = frontier.best(budget_micro_usd(amount))
-            found = None if choice is None else describe(choice, 1, candidates)
-            rows.append(SweepRow(amount, asked.policy, found, candidates.reference))
-        columns.append(rows)
-    return [row for rows in zip(*columns, strict=True) for row in rows]
+            found = None if choice is None else describe(choice, candidates)
+            rows.append(SweepRow(amount, candidates.request.policy, found, candidates.reference))
+    return rows

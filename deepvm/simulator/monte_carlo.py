@@ -29,7 +29,7 @@ from typing import Any, cast
 import numpy as np
 
 from deepvm.core.preemption.job import Job
-from deepvm.core.preemption.savepolicy import SavePolicy, policy_name
+from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.errors import CloudError, DeepVMError, MissingExtraError, RequestError, SimulationError, WorkerLostError
 from deepvm.simulator.engine.engine import run
 from deepvm.simulator.engine.lifetimes import Drawn, LifeSource
@@ -191,7 +191,7 @@ class _Case:
         self.left -= len(outcome.total_s)
         if not self.left:
             ordered = [self.parts[n] for n in sorted(self.parts)]
-            self.results = Results.gather(self.job, policy_name(self.policy), seed, ordered, deadline)
+            self.results = Results.gather(self.job, self.policy.name, seed, ordered, deadline)
             self.parts.clear()
         return len(outcome.total_s)
 

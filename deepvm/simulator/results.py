@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.preemption.deadlines import deadline_policy_name
 from deepvm.core.preemption.job import Job
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.engine.state import PARTS, Outcome
@@ -99,7 +98,7 @@ class Results:
         if self.deadline is not None:
             deadline["deadline"] = {
                 "seconds": self.deadline.seconds,
-                "policy": deadline_policy_name(self.deadline.policy),
+                "policy": self.deadline.policy.name,
                 "late_share": self.late_share,
                 "on_demand_share": self.on_demand_share,
             }

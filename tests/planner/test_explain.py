@@ -18,10 +18,10 @@ from deepvm.core.cluster.instances import Catalog, Market, Quota
 from deepvm.core.cluster.saturation import SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import RequestError
-from deepvm.planner.architectures.formulation import SolveStatus
 from deepvm.planner.explain import WhyNot, why_not
 from deepvm.planner.recommend import Recommendations, plan, recommend
 from deepvm.planner.request import PlanRequest, PolicyName, SolverName
+from deepvm.planner.search.formulation import SolveStatus
 
 SCALING = (RingSpeedup(0.0, 0.0),)
 CPUS = set(PAPER_CPUS)

@@ -13,9 +13,9 @@ from support.builders import paper, simulated
 from support.planner.agreement import assert_agree, blocks_for, by_ilp
 
 from deepvm.core.cluster.instances import Catalog
-from deepvm.planner.architectures.formulation import SolveStatus
 from deepvm.planner.recommend import Recommendations, recommend
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName
+from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.search.frontier import Frontier
 from deepvm.planner.sweep import parse_budgets, sweep
 

@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support import oracle
 from support.builders import catalog, cpu_type, gpu_type, paper
+from support.closed_form import expected
 from support.effort import examples
 from support.oracle import Plan
 from support.planner.agreement import blocks_for, by_frontier, by_ilp, summary
@@ -24,7 +25,6 @@ from deepvm.core.cluster.saturation import SaturationTable
 from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.core.preemption.interruptions import BAND_SHARES, MONTH_S, mean_life_s
 from deepvm.core.preemption.job import Job, Span
-from deepvm.core.preemption.makespan import expected
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.errors import RequestError
 from deepvm.planner.explain import explain

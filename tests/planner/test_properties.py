@@ -19,9 +19,9 @@ from support.planner.strategies import Case, cases, repriced, usd
 
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog, Market
-from deepvm.planner.architectures.formulation import SolveStatus
 from deepvm.planner.recommend import Recommendations, plan
 from deepvm.planner.request import Objective, PlanOptions, PlanRequest, PolicyName, SolverName
+from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.search.frontier import Frontier
 from deepvm.planner.sweep import parse_budgets, sweep
 

@@ -12,9 +12,9 @@ from support.planner.agreement import assert_agree, blocks_for, by_ilp
 import deepvm
 from deepvm.core.cluster.instances import Market, Quota
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup
-from deepvm.planner.architectures.formulation import SolveStatus
 from deepvm.planner.recommend import recommend
 from deepvm.planner.request import PlanRequest
+from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.search.frontier import Frontier
 
 

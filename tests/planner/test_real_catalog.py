@@ -12,8 +12,8 @@ from support.places import SHARED
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
 from deepvm.core.cluster.speedup import RingSpeedup
-from deepvm.planner.architectures.formulation import SolveStatus
 from deepvm.planner.recommend import recommend
+from deepvm.planner.search.formulation import SolveStatus
 
 SOURCE = SHARED / "data" / "aws" / "catalog_us-east-1.csv"
 # Invented ratios, good enough to make types differ; the measured ones are T4 377 and A10G 696.

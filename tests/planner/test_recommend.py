@@ -12,8 +12,8 @@ from deepvm import explain, recommend, sweep
 from deepvm.core.cluster.instances import Quota
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup
 from deepvm.errors import MissingDataError, RequestError
-from deepvm.planner.architectures.formulation import SolveStatus
 from deepvm.planner.request import PolicyName
+from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.sweep import parse_budgets
 
 

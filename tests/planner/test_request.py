@@ -9,10 +9,10 @@ from support.builders import catalog, cpu_type, gpu_type, hybrid, paper
 from deepvm.core.cluster.instances import Gpu, Market, Quota
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import MissingDataError, RequestError
+from deepvm.planner.candidates import architectures_of
 from deepvm.planner.explain import explain
 from deepvm.planner.recommend import recommend
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName, SpeedupKind
-from deepvm.planner.scoring import architectures_of
 from deepvm.planner.sweep import sweep
 
 

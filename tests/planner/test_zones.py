@@ -25,7 +25,6 @@ from deepvm.planner.explain import explain
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations, plan, recommend
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName
-from deepvm.planner.scoring import architectures_of
 
 PERFECT = (RingSpeedup(0.0, 0.0),)
 
@@ -178,9 +177,9 @@ def test_zones_that_offer_the_same_make_the_search_no_larger() -> None:
     everywhere = cpu_type("m", zones=("z1", "z2", "z3"))
     one = gpu_type("g", **prices(z1="0.30", z2="0.31", z3="0.40"))
     request = PlanRequest(budget=Decimal(3))
-    found = gather(catalog(one, everywhere), request, architectures_of(request))
+    found = gather(catalog(one, everywhere), request)
     assert [g.instance.spot_zones[0].zone for g in found.gpus] == ["z1"]
-    some = gather(catalog(one, everywhere, cpu_type("n", zones=("z3",))), request, architectures_of(request))
+    some = gather(catalog(one, everywhere, cpu_type("n", zones=("z3",))), request)
     assert [g.instance.spot_zones[0].zone for g in some.gpus] == ["z1", "z3"]
 
 

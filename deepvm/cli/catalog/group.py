@@ -175,7 +175,7 @@ def _warn(name: str, warnings: Sequence[str]) -> None:
 
 
 def _print_types(catalog: Catalog, *, wide: bool) -> None:
-    from deepvm.core.cluster.performance import flopp
+    from deepvm.core.cluster.instances import flopp
     from deepvm.reports.plans.sources import measured_lines, source_line
     from deepvm.reports.tables import Column, print_table
 

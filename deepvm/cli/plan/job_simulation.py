@@ -12,7 +12,7 @@ from deepvm.cli.output import note, say
 from deepvm.core.cluster.cluster import Binding, Outlook, Recommendation, Spread
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
-from deepvm.planner.architectures.formulation import SolveStatus
+from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations, ranking
 

@@ -13,7 +13,7 @@ from deepvm.cli.output import note, print_as
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.deadlines import parse_deadline_policy
 from deepvm.core.preemption.job import Job
-from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy, policy_name
+from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.units import format_seconds, parse_seconds
 from deepvm.errors import DataError, RequestError, SimulationError
 from deepvm.reports.simulation import simulations
@@ -98,7 +98,7 @@ def simulated(
     hopeless: list[SimulationError] = []
     for case, came in zip(cases, found, strict=True):
         if isinstance(came, SimulationError):
-            where = [f"{key}={value:g}" for key, value in case.values] + [policy_name(case.policy)]
+            where = [f"{key}={value:g}" for key, value in case.values] + [case.policy.name]
             hopeless.append(SimulationError(f"{', '.join(where)}: {came}"))
         else:
             answers.append(Answer(came, case.values))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 
 from deepvm.core.cluster.instances import InstanceType, Market, ZonePrice
-from deepvm.core.units import MICRO_USD, to_micro_usd
+from deepvm.core.units import MICRO_USD
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,11 @@ class NodeGroup:
 
     @property
     def micro_usd_per_hour(self) -> int:
-        """Price of the whole group in whole micro-dollars an hour.
-
-        Raises:
-            ValueError: the type is not sold in this market.
-        """
-        price = self.instance.usd_per_hour(self.market)
+        """Whole micro-dollars an hour of the group; raises a ValueError if the type is not sold in this market."""
+        price = self.instance.micro_usd_per_hour(self.market)
         if price is None:
             raise ValueError(f"{self.instance.name} has no {self.market.value} price")
-        return self.count * to_micro_usd(price)
+        return self.count * price
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Cluster:
     Attributes:
         architecture: name in the registry, such as ``tiering``.
         gpu: the instance type that trains, at the spot price of the zone where the cluster stands.
-        spot_count: its VMs on the spot market. on_demand_count: its VMs bought on demand.
+        spot_count, on_demand_count: how many of them in each market.
         memory: the on-demand VMs that hold checkpoints, None where the architecture has none.
     """
 
@@ -55,11 +51,9 @@ class Cluster:
     @property
     def groups(self) -> tuple[NodeGroup, ...]:
         """The groups that are not empty, spot first."""
-        gpu = (
-            NodeGroup(self.gpu, Market.SPOT, self.spot_count),
-            NodeGroup(self.gpu, Market.ON_DEMAND, self.on_demand_count),
-        )
-        return tuple(g for g in (*gpu, self.memory) if g is not None and g.count)
+        spot = NodeGroup(self.gpu, Market.SPOT, self.spot_count)
+        on_demand = NodeGroup(self.gpu, Market.ON_DEMAND, self.on_demand_count)
+        return tuple(g for g in (spot, on_demand, self.memory) if g is not None and g.count)
 
     @property
     def micro_usd_per_hour(self) -> int:
@@ -89,11 +83,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Binding:
-    """A constraint that stops the next larger cluster of the same types.
-
-    Attributes:
-        constraint: its name, such as ``budget``. reason: what would be exceeded and by how much.
-    """
+    """A constraint, such as ``budget``, that stops the next larger cluster of the same types, and by how much."""
 
     constraint: str
     reason: str
@@ -101,10 +91,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Spread:
-    """5th, 50th and 95th percentile of simulated runs: of the time, seconds, and of the bill, dollars.
-
-    ``late``: the share of them that misses the deadline; None without one.
-    """
+    """Percentiles of the time and the bill of simulated runs; ``late``: the share that misses a deadline."""
 
     runs: int
     p5_s: float
@@ -124,7 +111,7 @@ class Outlook:
         total_s: time from the request to the end, seconds; infinite where it does not come to an end.
         cost_usd: the bill for all VMs. preemptions: how many.
         sound: whether the closed form holds here within 2 % (deepvm.core.preemption.makespan).
-        spread: of simulated runs, where there were any; the figures above are then their means.
+        spread: of simulated runs, where there were any: the other figures are then their means.
     """
 
     total_s: float
@@ -140,12 +127,11 @@ class Recommendation:
 
     Attributes:
         rank: 1 is best.
-        speedup: S(n) after the clamp; scaling_factor: K(n) = S(n)/n (eq. 13).
+        speedup: S(n) after the clamp. scaling_factor: K(n) = S(n)/n (eq. 13). speedup_kind: the curve that was used.
         throughput: eFLOPS x n x K(n), in the catalog's eFLOPS unit.
         flopp_spot: operations per dollar of one spot VM (eq. 1).
         z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant 3600.
         usd_per_work: price over throughput, $/h per eFLOPS unit; None where the curve says that nothing is trained.
-        speedup_kind: the curve that was used.
         binding: what stops the next larger cluster of these types; empty when nothing does.
         warnings: what should make a reader doubt the figures.
         outlook: expected time and bill of the user's job; None without one.
@@ -183,7 +169,6 @@ class Rejection:
     """A type that is in no feasible cluster of this request.
 
     Attributes:
-        instance_type: its name.
         reason: one word that a program can test: ``unprofiled``, ``excluded``, ``unusable``, ``memory``, ``burstable``,
             ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``,
             ``no-curve``, ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``.
@@ -192,4 +177,4 @@ class Rejection:
 
     instance_type: str
     reason: str
-    detail: str = field(default="")
+    detail: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import Enum
@@ -28,11 +28,7 @@ class Market(str, Enum):
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPUs of one VM.
-
-    Attributes:
-        name: model, such as ``T4``. count: whole GPUs in the VM. memory_gib: GiB of each GPU, None if unknown.
-    """
+    """The GPUs of one VM: model, such as ``T4``, how many, and GiB of each, None if unknown."""
 
     name: str
     count: int = 1
@@ -40,15 +36,10 @@ class Gpu:
     manufacturer: str = "NVIDIA"
 
     def __post_init__(self) -> None:
-        """Keep Python's own numbers and refuse fractional or absent GPUs.
-
-        Raises:
-            RequestError: count not whole or below 1, memory not above 0.
-        """
+        """Keep Python's own numbers; raise a RequestError for fractional or absent GPUs."""
         count = to_whole(self.count, "gpu.count", "a whole number of GPUs >= 1", least=1)
-        object.__setattr__(self, "count", count)
-        if self.memory_gib is not None:
-            object.__setattr__(self, "memory_gib", to_positive(self.memory_gib, "gpu.memory_gib"))
+        memory = None if self.memory_gib is None else to_positive(self.memory_gib, "gpu.memory_gib")
+        _keep(self, count=count, memory_gib=memory)
 
 
 @dataclass(frozen=True)
@@ -67,13 +58,8 @@ class ZonePrice:
     since: str = ""
 
     def __post_init__(self) -> None:
-        """Make the price exact.
-
-        Raises:
-            RequestError: no price above 0 in whole micro-dollars.
-        """
-        object.__setattr__(self, "usd_per_hour", to_decimal(self.usd_per_hour, "usd_per_hour", unit="$/h"))
-        to_micro_usd(self.usd_per_hour)
+        """Make the price exact; raise a RequestError unless it is above 0 and in whole micro-dollars."""
+        _keep(self, usd_per_hour=_exact(self.usd_per_hour, "usd_per_hour"))
 
     def __str__(self) -> str:
         """``use1-az4 (us-east-1a)``."""
@@ -89,27 +75,24 @@ class InstanceType:
 
     Attributes:
         name: the provider's name, ``g4dn.xlarge``.
-        vcpus: virtual CPUs.
-        memory_gib: GiB of main memory, None if unknown.
+        vcpus: virtual CPUs. memory_gib: GiB of main memory, None if unknown.
         network_gbps: network bandwidth in Gbit/s that the planner counts with, None if unknown.
         network_baseline_gbps: what the network sustains, where it differs from a peak that lasts for minutes.
-        on_demand_usd_per_hour: $/h, None where it is not sold on demand.
-        spot_usd_per_hour: $/h, None where it has no spot market.
+        on_demand_usd_per_hour, spot_usd_per_hour: $/h, None where it is not sold in this market.
         gpu: its GPUs, None for a CPU type.
-        eflops: operations per second in the catalog's unit, None when nobody knows.
-        eflops_basis: how ``eflops`` was estimated, in words; empty when it was measured. Such a type is considered only
-            where estimates are allowed.
+        eflops: operations per second in the catalog's unit, None when unknown.
+        eflops_basis: how ``eflops`` was estimated, in words; empty when measured. A type with an estimate is considered
+            only where estimates are allowed.
         eflops_source: who measured ``eflops``, in words, where it was not the catalog's own source.
         speedups: its speed-up curves, at most one general one of each kind.
         default_speedup: the kind of curve to use for this type unless the user says otherwise; empty for the
             catalog's.
-        speedup_basis: whose curves these are, in words, where they are another type's; empty when its own. Such a type
-            is considered as any other, and a warning says so.
+        speedup_basis: whose curves these are, in words, where they are another type's, which a warning says.
         quota_family: the provider's quota that its vCPUs count against.
         cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
         burstable: whether it runs at full speed only while it has credits; AWS's T1 always.
         current_generation: whether the provider calls it current.
-        interruption_band: how often it is taken away: 0-4 for below 5, 5-10, 10-15, 15-20, above 20 % a month.
+        interruption_band: how often it is taken away, a place in :data:`INTERRUPTION_BANDS`.
         spot_zones: its spot prices by zone: the one whose price is ``spot_usd_per_hour``, then the others, which are
             put cheapest first. Empty when unknown. Of a type in a catalog the first is the cheapest, of one in a
             cluster the cluster's zone (see :meth:`in_zone`).
@@ -143,33 +126,29 @@ class InstanceType:
     default_speedup: str = ""
 
     def __post_init__(self) -> None:
-        """Make prices exact and refuse figures that cannot be true.
-
-        Raises:
-            RequestError: naming the attribute, the value and what is allowed.
-        """
+        """Make prices exact; raise a RequestError that names a figure that cannot be true."""
         if not self.name or self.name != self.name.strip():
             raise RequestError("name", self.name, "a name without surrounding blanks")
-        object.__setattr__(self, "vcpus", to_whole(self.vcpus, "vcpus", "a whole number >= 1", least=1))
+        _keep(self, vcpus=to_whole(self.vcpus, "vcpus", "a whole number >= 1", least=1))
         for option in ("memory_gib", "network_gbps", "network_baseline_gbps", "eflops"):
             if (value := getattr(self, option)) is not None:
-                object.__setattr__(self, option, to_positive(value, option))
+                _keep(self, **{option: to_positive(value, option)})
         if self.interruption_band is not None:
-            last = len(INTERRUPTION_BANDS) - 1
-            band = to_whole(
-                self.interruption_band, "interruption_band", "0 to 4, or None when unknown", least=0, most=last
-            )
-            object.__setattr__(self, "interruption_band", band)
+            last, allowed = len(INTERRUPTION_BANDS) - 1, "0 to 4, or None when unknown"
+            band = to_whole(self.interruption_band, "interruption_band", allowed, least=0, most=last)
+            _keep(self, interruption_band=band)
         if self.name.startswith("t1."):  # AWS's BurstablePerformanceSupported is of T2 and what came after it
-            object.__setattr__(self, "burstable", True)
+            _keep(self, burstable=True)
         for option in ("on_demand_usd_per_hour", "spot_usd_per_hour"):
-            price: Money | None = getattr(self, option)
-            if price is not None:
-                exact = to_decimal(price, option, unit="$/h")
-                to_micro_usd(exact)
-                object.__setattr__(self, option, exact)
+            if (value := getattr(self, option)) is not None:
+                _keep(self, **{option: _exact(value, option)})
         if self.spot_zones:
-            object.__setattr__(self, "spot_zones", _in_order(self.spot_zones, self.spot_usd_per_hour))
+            first, *others = self.spot_zones
+            if first.usd_per_hour != self.spot_usd_per_hour:
+                allowed = f"spot_usd_per_hour, {self.spot_usd_per_hour}, as the first zone's price"
+                raise RequestError("spot_zones", first.usd_per_hour, allowed)
+            refuse_twice("spot_zones", (z.zone for z in self.spot_zones))
+            _keep(self, spot_zones=(first, *sorted(others, key=lambda z: z.usd_per_hour)))
 
     @property
     def memory_bytes(self) -> int | None:
@@ -197,10 +176,6 @@ class InstanceType:
         others = (z for z in self.spot_zones if z.zone != zone.zone)
         return replace(self, spot_usd_per_hour=zone.usd_per_hour, spot_zones=(zone, *others))
 
-    def in_cheapest_zone(self) -> InstanceType:
-        """The type as it is sold in its cheapest zone; itself where spot prices are not known by zone."""
-        return self.in_zone(min(self.spot_zones, key=lambda z: z.usd_per_hour)) if self.spot_zones else self
-
     def curve(self, kind: str) -> SpeedupCurve | None:
         """The general curve of this kind (the one that is not tied to a workload), or None."""
         return next((c for c in self.speedups if c.kind == kind and c.workload is None), None)
@@ -211,9 +186,8 @@ class Quota:
     """The most vCPUs that an account may run in one family and market, inclusive.
 
     Attributes:
-        family: as in ``InstanceType.quota_family``.
         market: a :class:`Market`, or its value, ``"spot"`` or ``"on-demand"``.
-        vcpus: the limit. in_use: vCPUs of VMs that run already and count against it.
+        in_use: vCPUs of VMs that run already and count against it.
         code: by which the provider knows the quota. title: the provider's name of it.
     """
 
@@ -225,18 +199,13 @@ class Quota:
     title: str = ""
 
     def __post_init__(self) -> None:
-        """Read the market and refuse a limit that is not a whole number >= 0.
-
-        Raises:
-            RequestError: naming the attribute, the value and what is allowed.
-        """
+        """Read the market; raise a RequestError for another one, or a limit that is not a whole number >= 0."""
         try:
-            object.__setattr__(self, "market", Market(self.market))
+            _keep(self, market=Market(self.market))
         except ValueError:
             raise RequestError("market", self.market, " or ".join(m.value for m in Market)) from None
         for option in ("vcpus", "in_use"):
-            value = to_whole(getattr(self, option), option, "a whole number >= 0", least=0)
-            object.__setattr__(self, option, value)
+            _keep(self, **{option: to_whole(getattr(self, option), option, "a whole number >= 0", least=0)})
 
     @property
     def left(self) -> int:
@@ -256,12 +225,11 @@ class Catalog:
     Attributes:
         name: what the user calls it. region: the provider's region, empty when the types are invented.
         instances: the types, names unique.
-        n_sat: senders at network saturation by bandwidth.
+        n_sat: senders at network saturation by bandwidth. memory_nodes: what a VM must have to hold checkpoints.
         quotas: account limits; a family and market without one is unlimited.
         default_speedup: the kind of curve to use unless the user says otherwise.
         eflops_unit: what ``eflops`` counts, in words.
         absent: why types that people know are not offered, by name or glob (``p2.*``).
-        memory_nodes: what a VM must have to hold checkpoints.
     """
 
     name: str
@@ -277,23 +245,17 @@ class Catalog:
     memory_nodes: MemoryNodeRule = REAL_NODES
 
     def __post_init__(self) -> None:
-        """Sell each type in its cheapest zone; refuse an empty catalog and names or quotas that stand twice.
-
-        Raises:
-            RequestError: naming the duplicates.
-        """
+        """Sell each type in its cheapest zone; raise a RequestError without types, or for a name that stands twice."""
         if not self.instances:
             raise RequestError("instances", (), "at least one instance type")
         refuse_twice("instances", (i.name for i in self.instances))
         refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in self.quotas))
-        object.__setattr__(self, "instances", tuple(i.in_cheapest_zone() for i in self.instances))
+        cheapest = (min(i.spot_zones, key=lambda z: z.usd_per_hour, default=None) for i in self.instances)
+        sold = zip(self.instances, cheapest, strict=True)
+        _keep(self, instances=tuple(i if zone is None else i.in_zone(zone) for i, zone in sold))
 
     def sustained(self) -> Catalog:
-        """The same catalog counting with what networks sustain; unknown where only the peak is known.
-
-        Raises:
-            MissingDataError: no type says what its network sustains.
-        """
+        """The same catalog counting with what networks sustain; raises a MissingDataError where no type says that."""
         if all(i.network_baseline_gbps is None for i in self):
             raise MissingDataError(
                 f"catalog {self.name} does not say what networks sustain (network_baseline_gbps); use --network peak"
@@ -324,21 +286,20 @@ class Catalog:
         raise MissingDataError(f"catalog {self.name} has no instance type {name!r}")
 
 
-def _in_order(zones: Sequence[ZonePrice], price: Decimal | None) -> tuple[ZonePrice, ...]:
-    """The first zone, which has the type's price, and the others, cheapest first."""
-    first, *others = zones
-    if first.usd_per_hour != price:
-        raise RequestError("spot_zones", first.usd_per_hour, f"spot_usd_per_hour, {price}, as the first zone's price")
-    refuse_twice("spot_zones", (z.zone for z in zones))
-    return (first, *sorted(others, key=lambda z: z.usd_per_hour))
+def _keep(record: object, **values: object) -> None:
+    """Set attributes of a frozen dataclass while it is made."""
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+
+
+def _exact(price: Money, option: str) -> Decimal:
+    exact = to_decimal(price, option, unit="$/h")
+    to_micro_usd(exact)  # which refuses more than six decimals
+    return exact
 
 
 def refuse_twice(option: str, names: Iterable[str]) -> None:
-    """Make sure that every name stands once.
-
-    Raises:
-        RequestError: naming the first that stands twice.
-    """
+    """Raise a RequestError that names the first name that stands twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -355,3 +316,8 @@ def quota_limit(quotas: Iterable[Quota], family: str, market: Market) -> int | N
     """VCPUs that may still be started in a family and market, None without a limit."""
     quota = find_quota(quotas, family, market)
     return None if quota is None else quota.left
+
+
+def flopp(eflops: float, usd_per_hour: float) -> float:
+    """FLOPP, operations per dollar (DeepVM eq. 1): eFLOPS in the catalog's unit x 3600 / price in $/h."""
+    return eflops * 3600 / usd_per_hour

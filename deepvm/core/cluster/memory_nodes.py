@@ -14,8 +14,7 @@ KERNEL_PERCENT = 5
 (aws/karpenter-provider-aws, generated table of memory overhead, 2023), lies below what AWS advertises by at most this,
 VT1 aside: 0.22 GB of 2 GiB (c6g.medium), 0.45 of 4 (c5.large), 0.59 of 8 (m5.large), 2.85 of 64 (m5.4xlarge)."""
 
-SYSTEM_BYTES = 300_000_000
-"""An idle Ubuntu, Debian or Amazon Linux with its services, and an upgrade that runs by itself now and then."""
+SYSTEM_BYTES = 300_000_000  # an idle Ubuntu, Debian or Amazon Linux, and an upgrade that runs by itself now and then
 
 NODE_BYTES = 300_000_000
 """What 'deepvm memory-node serve' needs beside its versions. Measured on 2026-11-23 (Python 3.11, x86_64): 25 MiB when
@@ -38,11 +37,10 @@ class MemoryNodeRule:
 
     Attributes:
         name: what catalog files call it.
-        reserved_bytes: memory of any VM that no checkpoint can have. reserved_percent: and this share of its memory.
+        reserved_bytes, reserved_percent: memory of any VM, and share of it, that no checkpoint can have.
         least_vcpus: it receives, verifies and writes at the same time.
-        sustained: whether its network counts with what it sustains, where that is known: checkpoints come again and
-            again, and a peak lasts for minutes. Below the first row of a table n_sat then falls in proportion; eq. 6's
-            own reading takes the first row.
+        sustained: whether its network counts with what it sustains, where known, not with a peak of some minutes. Below
+            the first row of a table n_sat then falls in proportion; eq. 6's own reading takes the first row.
         current: whether a previous generation must be asked for.
     """
 
@@ -67,8 +65,7 @@ class MemoryNodeRule:
         return int(table.lookup(network_gbps))
 
 
-PAPER_NODES = MemoryNodeRule("paper")
-"""DeepVM's own: MEM(w) >= f s and nothing else."""
+PAPER_NODES = MemoryNodeRule("paper")  # DeepVM's own: MEM(w) >= f s and nothing else
 
 REAL_NODES = MemoryNodeRule(
     "real",
@@ -81,4 +78,3 @@ REAL_NODES = MemoryNodeRule(
 """For VMs that are rented: checkpoints may have 2.75 GB of 4 GiB, 6.4 GB of 8, 13.7 GB of 16, 57.5 GB of 64."""
 
 RULES: Mapping[str, MemoryNodeRule] = {rule.name: rule for rule in (REAL_NODES, PAPER_NODES)}
-"""By the name in catalog files."""

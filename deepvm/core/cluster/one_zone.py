@@ -18,11 +18,8 @@ def zones_of(catalog: Catalog) -> dict[str, str]:
 def within_zone(catalog: Catalog, zone: str) -> Catalog:
     """The types that are sold in one zone, at its spot prices; what is not sold there is kept in ``Catalog.absent``.
 
-    A type whose zones are unknown may be anywhere and stays as it is, and so does a catalog that tells of no zones.
-
-    Args:
-        catalog: the types and prices.
-        zone: its id, or its name in the user's account.
+    The zone is named by id, or by its name in the user's account. A type whose zones are unknown may be anywhere and
+    stays as it is, and so does a catalog that tells of no zones.
 
     Raises:
         RequestError: the catalog knows zones, and not this one.

@@ -1,6 +1,6 @@
-"""A plan that was made: the cluster that somebody chose from a recommendation, ready to be handed to another tool.
+"""A plan: the cluster chosen from a recommendation, ready to be handed to another tool.
 
-A plan knows names and prices, and nothing else of the catalog that it came from: it is read from the document of
+It knows names and prices, and nothing else of the catalog that it came from: it is read from the document of
 ``deepvm recommend -o json``, perhaps on another machine and another day.
 """
 
@@ -15,7 +15,7 @@ from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.errors import RequestError
 
 TRAINING, ANCHOR, MEMORY = "training", "anchor", "memory"
-"""What a group of VMs is for: it trains, it trains and keeps the checkpoints, it holds checkpoints in memory."""
+"""Roles of VMs: they train, they train and keep the checkpoints, they hold checkpoints in memory."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class PlannedVms:
 
     Attributes:
         instance_type: the provider's name, ``g4dn.xlarge``.
-        spot_count: VMs on the spot market. on_demand_count: VMs bought on demand.
-        spot_usd_per_hour: $/h of one VM, None when the plan does not say. on_demand_usd_per_hour: the same on demand.
+        spot_count, on_demand_count: how many of them in each market.
+        spot_usd_per_hour, on_demand_usd_per_hour: $/h of one VM, None when the plan does not say.
         gpu_name: model of its GPUs, empty when unknown. gpus_per_vm: whole GPUs in one VM, None when unknown.
         cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
         zones: spot prices by zone, cheapest first; empty when the plan names no zones.
@@ -46,11 +46,7 @@ class PlannedVms:
 
 @dataclass(frozen=True)
 class PlannedGroup:
-    """Equal VMs of a plan that are bought in one market for one purpose.
-
-    Attributes:
-        role: :data:`TRAINING`, :data:`ANCHOR` or :data:`MEMORY`. vms: their type. count: how many.
-    """
+    """Equal VMs of a plan, bought in one market for one purpose (:data:`TRAINING`, :data:`ANCHOR`, :data:`MEMORY`)."""
 
     role: str
     vms: PlannedVms
@@ -122,8 +118,7 @@ class Plan:
             PlannedGroup(TRAINING, vms, Market.SPOT, vms.spot_count),
             PlannedGroup(kept, vms, Market.ON_DEMAND, vms.on_demand_count),
         ]
-        if memory is not None:
-            groups.append(PlannedGroup(MEMORY, memory, Market.ON_DEMAND, memory.on_demand_count))
+        groups += [PlannedGroup(MEMORY, memory, Market.ON_DEMAND, memory.on_demand_count)] if memory else []
         return tuple(g for g in groups if g.count)
 
     @property
@@ -134,16 +129,13 @@ class Plan:
     @property
     def rendezvous(self) -> PlannedGroup:
         """The group whose first VM is the meeting point: one that is not taken away, where there is one."""
-        kept = [g for g in self.groups if g.market is Market.ON_DEMAND]
-        return (kept or self.groups)[0]
+        return min(self.groups, key=lambda g: g.market is Market.SPOT)
 
     @property
     def mixes_cpu_architectures(self) -> bool:
         """Whether memory nodes are known to need another image than the VMs that train."""
-        if self.memory is None:
-            return False
-        known = {self.training.cpu_architecture, self.memory.cpu_architecture} - {""}
-        return len(known) > 1
+        known = {vms.cpu_architecture for vms in (self.training, self.memory) if vms is not None}
+        return len(known - {""}) > 1
 
     def in_zones(self, zones: Sequence[str]) -> Plan:
         """The same plan in these zones only, named by id or by name; in all of them when none is named.
@@ -180,19 +172,13 @@ class Plan:
         return max([self.usd_per_hour, *(self.usd_per_hour_in(z) for z in self.training.zones)])
 
     def sound(self) -> Plan:
-        """The same plan in those zones only where its memory nodes are offered, as far as that is known.
-
-        Those that are too dear stay: what may be paid is for whoever starts the plan to say.
-        """
+        """The same plan in those zones only where its memory nodes are offered, as far as known, whatever they cost."""
         nodes = self.memory.offered_in if self.memory else ()
         kept = [z for z in self.training.zones if not nodes or z.zone in nodes]
         return self if len(kept) == len(self.training.zones) else self._only(kept)
 
     def within_budget(self) -> Plan:
-        """The same plan in those zones only where it costs no more than was asked for.
-
-        The zone to start in is one of them whatever it costs: the plan was made for it.
-        """
+        """The same plan in the zones that cost no more than was asked for, and in the one to start in anyway."""
         most, zones = self.budget, self.training.zones
         kept = [z for z in zones if most is None or z.zone == self.zone or self.usd_per_hour_in(z) <= most]
         return self._only(kept) if kept else self

@@ -6,41 +6,30 @@ spot): an offer that is merely good stays.
 
 from __future__ import annotations
 
+from bisect import insort
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 
 from deepvm.core.units import format_usd
 
-LEAST_USD_PER_HOUR = Decimal("0.0005")
-"""No VM costs less, $/h. The cheapest real price is 0.0011 (t3.nano, spot); AWS takes no bid up to 0.001."""
+LEAST_USD_PER_HOUR = Decimal("0.0005")  # the cheapest real price is 0.0011 (t3.nano, spot)
+MOST_USD_PER_HOUR = Decimal(10_000)  # the dearest real price is 361 (u7in-32tb.224xlarge)
 
-MOST_USD_PER_HOUR = Decimal(10_000)
-"""No VM costs more, $/h. The dearest real price is 361 (u7in-32tb.224xlarge)."""
+# Spot prices as a share of the type's on-demand price. Real ones are a tenth or more; above 1 they are rare, up to 1.2.
+LEAST_SPOT_SHARE, MOST_SPOT_SHARE = Decimal("0.02"), Decimal(10)
 
-LEAST_SPOT_SHARE = Decimal("0.02")
-"""Spot prices are at least this share of the type's on-demand price. Real ones are at least a tenth."""
+# On-demand prices for each vCPU, as a factor from their family's median (real ones: 8 below, 2.9 above), and of types
+# of small families from the median of all types (3.3 below, 12.6 above).
+FAMILY_SPREAD, CATALOG_SPREAD = Decimal(25), Decimal(50)
 
-MOST_SPOT_SHARE = Decimal(10)
-"""Spot prices are at most this share of the type's on-demand price. Above 1 they are rare but real, up to 1.2."""
-
-FAMILY_SPREAD = Decimal(25)
-"""On-demand prices for each vCPU are at most this factor from their family's median. Real ones: 8 below, 2.9 above."""
-
-CATALOG_SPREAD = Decimal(50)
-"""The same for types of small families, from the median of all types. Real ones: 3.3 below, 12.6 above."""
-
-FEWEST_PEERS = 3
-"""A median of fewer prices may be the wrong price itself."""
+FEWEST_PEERS = 3  # a median of fewer prices may be the wrong price itself
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why a price cannot be true.
-
-    Attributes:
-        usd_per_hour: the price. why: what it was compared with, in words.
-    """
+    """A price that cannot be true, and what it was compared with, in words."""
 
     usd_per_hour: Decimal
     why: str
@@ -52,51 +41,27 @@ class Doubt:
 
 @dataclass(frozen=True)
 class PricedType:
-    """What is compared of a type: its vCPUs, and its prices in $/h, those that are known.
-
-    ``spot_usd_per_hour`` is any of its spot prices that stands for the others, such as the median of its zones.
-    """
+    """What is compared of a type: vCPUs and prices, $/h; the spot price stands for those of all zones, as a median."""
 
     vcpus: int
     on_demand_usd_per_hour: Decimal | None = None
     spot_usd_per_hour: Decimal | None = None
 
 
-@dataclass(frozen=True)
-class _Peers:
-    """What comparable VMs with as many vCPUs cost, $/h, and how far a single on-demand price may be from it."""
-
-    usual: Decimal
-    spread: Decimal
-    words: str
-
-    def distance(self, price: Decimal) -> Decimal:
-        """How many times a price is above or below the usual one."""
-        return max(price / self.usual, self.usual / price)
-
-
-@dataclass(frozen=True)
 class Plausibility:
-    """Judges the prices of a region by one another.
+    """Judges the prices of a region by one another."""
 
-    Attributes:
-        types: all types of the region by name.
-    """
-
-    types: Mapping[str, PricedType]
-    _families: dict[str, list[Decimal]] = field(default_factory=dict, init=False, repr=False)
-    _all: list[Decimal] = field(default_factory=list, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Sort the prices for each vCPU, by family and of all types."""
-        for name, priced in self.types.items():
+    def __init__(self, types: Mapping[str, PricedType]) -> None:
+        """Sort the prices for each vCPU, by family and of all types of the region, which come by name."""
+        self.types = types
+        self._families: dict[str, list[Decimal]] = defaultdict(list)
+        self._all: list[Decimal] = []
+        for name, priced in types.items():
             prices = (priced.on_demand_usd_per_hour, priced.spot_usd_per_hour)
-            price = next((p for p in prices if p is not None and _outside(p) == ""), None)
+            price = next((p for p in prices if p is not None and not _outside(p)), None)
             if price is not None:
-                self._all.append(price / priced.vcpus)
-                self._families.setdefault(family(name), []).append(price / priced.vcpus)
-        for group in (self._all, *self._families.values()):
-            group.sort()
+                insort(self._all, price / priced.vcpus)
+                insort(self._families[family(name)], price / priced.vcpus)
 
     def on_demand(self, name: str, price: Decimal) -> Doubt | None:
         """Why a type's on-demand price cannot be true, None when it can."""
@@ -107,45 +72,42 @@ class Plausibility:
         own = self.types[name].on_demand_usd_per_hour
         if own is None or self.on_demand(name, own):
             return self._by_peers(name, price, LEAST_SPOT_SHARE, MOST_SPOT_SHARE)
+        why = _outside(price)
         if price < LEAST_SPOT_SHARE * own:
-            return Doubt(price, f"below {LEAST_SPOT_SHARE * 100:.0f} % of its on-demand price, {format_usd(own)} $/h")
-        if price > MOST_SPOT_SHARE * own:
-            return Doubt(price, f"above {MOST_SPOT_SHARE} times its on-demand price, {format_usd(own)} $/h")
-        outside = _outside(price)
-        return Doubt(price, outside) if outside else None
+            why = f"below {LEAST_SPOT_SHARE * 100:.0f} % of its on-demand price, {format_usd(own)} $/h"
+        elif price > MOST_SPOT_SHARE * own:
+            why = f"above {MOST_SPOT_SHARE} times its on-demand price, {format_usd(own)} $/h"
+        return Doubt(price, why) if why else None
 
     def _by_peers(self, name: str, price: Decimal, least: Decimal, most: Decimal) -> Doubt | None:
-        outside = _outside(price)
-        if outside:
-            return Doubt(price, outside)
-        peers = self._peers(name)
-        if peers is None:
-            return None
-        if price < peers.usual * least / peers.spread:
-            return Doubt(price, f"below 1/{peers.spread / least:.0f} of {peers.words}")
-        if price > peers.usual * most * peers.spread:
-            return Doubt(price, f"above {peers.spread * most:.0f} times {peers.words}")
-        return None
+        why, (usual, spread, words) = _outside(price), self._peers(name)
+        if not why and usual and price < usual * least / spread:
+            why = f"below 1/{spread / least:.0f} of {words}"
+        elif not why and usual and price > usual * most * spread:
+            why = f"above {spread * most:.0f} times {words}"
+        return Doubt(price, why) if why else None
 
     def _by_spot(self, name: str, price: Decimal) -> Doubt | None:
         """Of an on-demand and a spot price that cannot both be true, the one further from its peers is wrong."""
-        spot, peers = self.types[name].spot_usd_per_hour, self._peers(name)
-        if spot is None or _outside(spot) or peers is None or peers.distance(price) <= peers.distance(spot):
+        spot, (usual, _, words) = self.types[name].spot_usd_per_hour, self._peers(name)
+        if spot is None or _outside(spot) or not usual:
             return None
-        if LEAST_SPOT_SHARE * price <= spot <= MOST_SPOT_SHARE * price:
+        nearer = max(price / usual, usual / price) <= max(spot / usual, usual / spot)
+        if nearer or LEAST_SPOT_SHARE * price <= spot <= MOST_SPOT_SHARE * price:
             return None
         far = f"below 1/{MOST_SPOT_SHARE} of" if price < spot else f"above {1 / LEAST_SPOT_SHARE:.0f} times"
-        return Doubt(price, f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {peers.words}")
+        return Doubt(price, f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {words}")
 
-    def _peers(self, name: str) -> _Peers | None:
+    def _peers(self, name: str) -> tuple[Decimal, Decimal, str]:
+        """What comparable VMs with as many vCPUs cost, $/h (0 if unknown), the spread around it, and both in words."""
         own, vcpus = self._families.get(family(name), []), self.types[name].vcpus
         group, spread, whose = own, FAMILY_SPREAD, f"family {family(name)}"
         if len(own) < FEWEST_PEERS:
             group, spread, whose = self._all, CATALOG_SPREAD, "all types"
         if len(group) < FEWEST_PEERS:
-            return None
+            return Decimal(0), spread, ""
         usual = group[len(group) // 2] * vcpus
-        return _Peers(usual, spread, f"the median of {whose} for {vcpus} vCPUs, {usual:.4f} $/h")
+        return usual, spread, f"the median of {whose} for {vcpus} vCPUs, {usual:.4f} $/h"
 
 
 def family(name: str) -> str:

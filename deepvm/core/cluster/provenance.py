@@ -8,11 +8,10 @@ from datetime import date, datetime
 
 @dataclass(frozen=True)
 class Origin:
-    """Where one kind of figure comes from.
+    """Where one kind of figure, such as ``specs``, ``on-demand`` or ``spot``, comes from.
 
     Attributes:
-        signal: ``specs``, ``on-demand``, ``spot`` ... kind: ``live``, ``cache``, ``expired`` or ``embedded``.
-        observed_at: when it was true. source: who said so, in words.
+        kind: ``live``, ``cache``, ``expired`` or ``embedded``. observed_at: when it was true. source: in words.
         refused: rows of it that could not be trusted, counted by reason.
     """
 
@@ -27,10 +26,8 @@ class Origin:
 class Measurement:
     """A figure of a catalog that was measured on the user's own machines.
 
-    Attributes:
-        kind: ``eflops``, ``scaling`` (a speed-up curve) or ``saturation`` (n_sat of a bandwidth).
-        subject: the type, or ``sender to receiver``. workload: what was trained, empty for ``saturation``.
-        measured_at: when, UTC. value: the result, in words.
+    ``kind``: ``eflops``, ``scaling`` (a speed-up curve) or ``saturation`` (n_sat of a bandwidth, without a workload).
+    ``subject``: the type, or ``sender to receiver``. ``measured_at``: UTC. ``value``: in words.
     """
 
     kind: str
@@ -47,12 +44,10 @@ class Provenance:
     Attributes:
         kind: ``embedded``, ``file``, ``live``, ``cache``; ``mixed`` where prices come from several.
         prices_as_of: the day the oldest prices were true, None when the catalog is invented.
-        source: the publication or service, in words.
-        origins: the same for each kind of figure, where they differ.
+        source: the publication or service, in words. origins: the same for each kind of figure, where they differ.
         basis: which spot price is meant, in words, where it is not the current one: ``p95 of 30 days``.
         notes: what went wrong on the way, one sentence each.
-        measured: figures that were measured on the user's own machines and are used.
-        measured_file: the file that they are of, empty for the user's own tables.
+        measured: figures of the user's own machines that are used. measured_file: empty for the user's own tables.
         doubts: what these figures do not allow to say, and prices that can hardly be true, one sentence each.
     """
 

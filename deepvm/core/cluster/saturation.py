@@ -15,8 +15,7 @@ from deepvm.errors import RequestError
 class SaturationTable:
     """n_sat by bandwidth: the number of senders at which one more sender stops helping (eq. 14).
 
-    A bandwidth between two rows counts as the lower row, below the first row as the first, above the last as the last:
-    the table is a set of measurements, and the lower row is the one that was measured to hold.
+    A bandwidth between two rows counts as the lower one, which was measured to hold; below the first row as the first.
 
     Attributes:
         network_gbps: bandwidths in Gbit/s, strictly increasing.
@@ -27,11 +26,7 @@ class SaturationTable:
     n_sat: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Keep Python's own numbers and refuse a table that the planner's algebra does not hold for.
-
-        Raises:
-            RequestError: empty, unequal lengths, bandwidths not increasing, n_sat not whole, below 1, or decreasing.
-        """
+        """Keep Python's own numbers; raise a RequestError for a table that the planner's algebra does not hold for."""
         gbps, n_sat = self.network_gbps, self.n_sat
         if not gbps or len(gbps) != len(n_sat):
             raise RequestError("n_sat", (gbps, n_sat), "one n_sat for each bandwidth, at least one row")
@@ -47,14 +42,10 @@ class SaturationTable:
     def from_rows(cls, rows: Sequence[tuple[float, int]]) -> SaturationTable:
         """Build from ``(network_gbps, n_sat)`` rows in any order."""
         ordered = sorted(rows)
-        return cls(tuple(float(g) for g, _ in ordered), tuple(n for _, n in ordered))
+        return cls(tuple(g for g, _ in ordered), tuple(n for _, n in ordered))
 
     def lookup(self, network_gbps: float | npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """n_sat of a bandwidth in Gbit/s; same shape as the argument.
-
-        The n_sat of a pair is that of ``min(network(v), network(w))``, which equals the smaller of the two lookups
-        because the table never decreases.
-        """
+        """n_sat of a bandwidth in Gbit/s, same shape; that of a pair is the smaller of the two, for it never falls."""
         row = np.searchsorted(np.asarray(self.network_gbps), network_gbps, side="right") - 1
         return np.asarray(self.n_sat, dtype=np.int64)[np.maximum(row, 0)]
 

@@ -31,9 +31,8 @@ class SpeedupCurve(ABC):
     """S(n) of one VM type.
 
     Attributes:
-        workload: the model that was trained, or None for a catalog's general curve.
-        source: where the figures come from.
-        fitted_to: the largest n of the measurements that it was fitted to, None when nobody says.
+        workload: the model that was trained, None for a catalog's general curve. source: where the figures come from.
+        fitted_to: the largest n of the measurements that it was fitted to, None when unknown.
     """
 
     kind: ClassVar[str]
@@ -52,11 +51,7 @@ class SpeedupCurve(ABC):
 
 @dataclass(frozen=True)
 class LogisticSpeedup(SpeedupCurve):
-    """S(n) = c / (1 + exp(-a (n - b))) (DeepVM eq. 10).
-
-    Attributes:
-        a: steepness, 1/VM. b: inflection point, VMs. c: the speed-up approached for large n.
-    """
+    """S(n) = c / (1 + exp(-a (n - b))) (DeepVM eq. 10): steepness a, 1/VM, inflection point b, VMs, and limit c."""
 
     kind: ClassVar[str] = "logistic"
     a: float
@@ -64,11 +59,7 @@ class LogisticSpeedup(SpeedupCurve):
     c: float
 
     def __post_init__(self) -> None:
-        """Refuse parameters for which S is not an increasing, positive curve.
-
-        Raises:
-            RequestError: a or c not above 0, or b negative.
-        """
+        """Raise a RequestError unless a and c are above 0 and b is not below."""
         _require("a", self.a, 0, inclusive=False)
         _require("b", self.b, 0, inclusive=True)
         _require("c", self.c, 0, inclusive=False)
@@ -101,8 +92,7 @@ class RingSpeedup(SpeedupCurve):
     """S(n) = n / (1 + c (n-1)/n + l (n-1)): the cost of a ring all-reduce beside one step of computation.
 
     Attributes:
-        c: gradient bytes over bandwidth, in units of one VM's step time.
-        l: latency per hop of the ring, in the same unit.
+        c: gradient bytes over bandwidth. l: latency per hop of the ring. Both in units of one VM's step time.
     """
 
     kind: ClassVar[str] = "ring"
@@ -110,11 +100,7 @@ class RingSpeedup(SpeedupCurve):
     l: float  # noqa: E741  the letter of the literature and of the file format
 
     def __post_init__(self) -> None:
-        """Refuse negative costs.
-
-        Raises:
-            RequestError: c or l negative.
-        """
+        """Raise a RequestError for negative costs."""
         _require("c", self.c, 0, inclusive=True)
         _require("l", self.l, 0, inclusive=True)
 
@@ -125,16 +111,12 @@ class RingSpeedup(SpeedupCurve):
 
     @classmethod
     def fit(cls, points: Sequence[tuple[float, float]]) -> RingSpeedup:
-        """Least squares of the relative error of S(n), with c and l held at 0 or above, to seven digits.
+        """Least squares of the relative error of S(n), with c and l at 0 or above, to seven digits.
 
         Starts from the ordinary least squares of n/S(n) - 1, which is linear in c and l, and improves by Gauss-Newton
-        steps that are halved until they help.
-
-        Args:
-            points: (n, S(n)) pairs with n > 1.
+        steps that are halved until they help. ``points``: (n, S(n)) pairs with n > 1.
         """
-        n = np.array([p[0] for p in points], dtype=np.float64)
-        s = np.array([p[1] for p in points], dtype=np.float64)
+        n, s = np.array(points, dtype=np.float64).T
         basis = np.column_stack([(n - 1.0) / n, n - 1.0])
 
         def error(costs: FloatArray) -> FloatArray:
@@ -169,8 +151,7 @@ class RingSpeedup(SpeedupCurve):
 class MeasuredSpeedup(SpeedupCurve):
     """A monotone cubic (PCHIP) through measured points; beyond the last one the ring model, flagged as extrapolated.
 
-    S(1) = 1 by definition and is added when missing. Beyond the points the ring is scaled to pass through the last
-    one, so the curve has no step there.
+    S(1) = 1 by definition and is added when missing. The ring is scaled to pass through the last point.
 
     Attributes:
         points: (n, S(n)) with n >= 1 strictly increasing and S > 0; at least one with n > 1.
@@ -182,11 +163,7 @@ class MeasuredSpeedup(SpeedupCurve):
     beyond: RingSpeedup | None = None
 
     def __post_init__(self) -> None:
-        """Refuse points that are not a curve.
-
-        Raises:
-            RequestError: no point past n = 1, n not increasing or below 1, a speed-up not above 0, S(1) other than 1.
-        """
+        """Raise a RequestError for points that are not a curve."""
         sizes = [p[0] for p in self.points]
         if not sizes or sizes[-1] <= 1 or sizes[0] < 1 or any(a >= b for a, b in zip(sizes, sizes[1:], strict=False)):
             raise RequestError("points", self.points, "n >= 1, strictly increasing, at least one n above 1")
@@ -214,23 +191,7 @@ class MeasuredSpeedup(SpeedupCurve):
         return np.asarray(np.asarray(n) > self.points[-1][0])
 
 
-@dataclass(frozen=True)
-class ScalingFactor:
-    """K(n) with the places where it had to be corrected; all arrays have the shape of n.
-
-    Attributes:
-        k: scaling factor in [0, 1], dimensionless (DeepVM eq. 13).
-        clamped: True where the curve lay below 0 or above n.
-        extrapolated: True where the curve was used beyond its measurements.
-    """
-
-    k: FloatArray
-    clamped: BoolArray
-    extrapolated: BoolArray
-
-
-def scaling_factor(curve: SpeedupCurve, n: FloatArray) -> ScalingFactor:
-    """K(n) = S(n)/n, clamped to [0, 1] (DeepVM eq. 13)."""
+def scaling_factor(curve: SpeedupCurve, n: FloatArray) -> FloatArray:
+    """K(n) = S(n)/n, clamped to [0, 1], dimensionless (DeepVM eq. 13); same shape as n."""
     n = np.asarray(n, dtype=np.float64)
-    raw = curve.speedup(n) / n
-    return ScalingFactor(np.clip(raw, 0.0, 1.0), (raw < 0.0) | (raw > 1.0), curve.extrapolated(n))
+    return np.asarray(np.clip(curve.speedup(n) / n, 0.0, 1.0))

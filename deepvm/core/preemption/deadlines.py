@@ -3,13 +3,13 @@
 The problem and both policies are those of "Can't Be Late: Optimizing Spot Instance Savings under Deadlines" (NSDI
 2024); the rules below are derived anew, because here a preemption also loses the work since the newest durable version.
 
-**The net.** ``work_s`` is the work left, counted from the newest durable version, and on-demand VMs are not taken away.
-So from on-demand the job ends in time if ``left_s >= work_s + restart_s``: what is above that is to spare::
+**The safety net.** ``work_s`` is the work left, counted from the newest durable version, and on-demand VMs are not
+taken away. So from on-demand the job ends in time if ``left_s >= work_s + restart_s``: what is above that is to spare::
 
     spare = left - work - restart
 
 Off on-demand, time passes and ``work_s`` never grows, so ``spare`` falls by at most the ``horizon_s`` until the next
-decision. Whoever goes to on-demand as soon as ``spare <= horizon`` is never late, whatever happens to spot VMs.
+decision. A job that goes to on-demand as soon as ``spare <= horizon`` is never late, whatever happens to spot VMs.
 
 **Starting on spot** takes ``restart_s`` and then ``version_s`` before anything is durable. A spot VM that the net would
 call back before that costs money for nothing. So a job that is not on spot goes to on-demand as soon as
@@ -21,28 +21,26 @@ Policies are frozen dataclasses that remember nothing; the facts are numbers, or
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from deepvm.core.preemption.save_intervals import either, most
+import numpy as np
+import numpy.typing as npt
+
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from deepvm.core.preemption.save_intervals import Number, Truth
 
-    Choices: TypeAlias = int | npt.NDArray[np.integer[Any]]
+Array: TypeAlias = npt.NDArray[Any]
 
-
+# What a job runs on. Plain numbers: arrays are compared with them millions of times, an enum makes that slow.
 WAIT: Final = 0
 SPOT: Final = 1
 ON_DEMAND: Final = 2
-"""What a job runs on. Plain numbers: arrays are compared with them millions of times, an enum makes that slow."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,13 @@ class Standing:
     restart_s: Number = 0.0
     version_s: Number = 0.0
     horizon_s: Number = 0.0
-    on: Choices = WAIT
+    on: int | Array = WAIT
     spot_up: Truth = True
+
+    @property
+    def on_demand(self) -> Array:
+        """Whether it runs on on-demand now."""
+        return np.asarray(self.on == ON_DEMAND)
 
     @property
     def spare_s(self) -> Number:
@@ -76,30 +79,38 @@ class Standing:
         return self.left_s - self.work_s - self.restart_s
 
     @property
-    def net(self) -> Truth:
-        """Whether it must be on on-demand from now on, see the module."""
-        on_spot: Any = self.on == SPOT
-        start = either(on_spot, 0.0, self.restart_s + self.version_s)
-        pulled: Any = self.spare_s <= self.horizon_s + start
-        return _truth(pulled)
+    def safety_net(self) -> Array:
+        """Whether it must be on on-demand from now on; see the module."""
+        start = np.where(self.on == SPOT, 0.0, self.restart_s + self.version_s)
+        return np.asarray(self.spare_s <= self.horizon_s + start)
+
+    @property
+    def until_safety_net_s(self) -> Array:
+        """How long a job on spot may go on before it must be on on-demand."""
+        return np.asarray(np.maximum(self.spare_s - self.horizon_s, 0.0))
 
     @property
     def ahead_s(self) -> Number:
-        """How far the job is before the line of uniform progress, in seconds of that line; below 0: behind.
-
-        The line goes from nothing at the start to all of the work at the deadline.
-        """
+        """Seconds before the line from nothing at the start to all of the work at the deadline; below 0: behind it."""
         done = self.total_s - self.work_s
         return done * self.deadline_s / self.total_s - (self.deadline_s - self.left_s)
 
 
-class DeadlinePolicy(Protocol):
+class DeadlinePolicy(ABC):
     """Decides what a job runs on."""
 
-    def choose(self, standing: Standing) -> Choices:
-        """What to run on until the next decision: WAIT, SPOT or ON_DEMAND, or an array of them."""
+    @property
+    def name(self) -> str:
+        """As in ``DEADLINE_POLICIES``; the class's name if it is not there."""
+        known = (name for name, make in DEADLINE_POLICIES.items() if make is type(self))
+        return next(known, type(self).__name__.lower())
 
-    def hold_s(self, standing: Standing) -> Number:
+    @abstractmethod
+    def choose(self, standing: Standing) -> Array:
+        """What to run on until the next decision: WAIT, SPOT or ON_DEMAND."""
+
+    @abstractmethod
+    def stay_s(self, standing: Standing) -> Array:
         """How long the job may stay on what it runs on (SPOT or ON_DEMAND) before it has to change to the other market.
 
         While nothing else happens: no preemption, no new durable version on spot; on on-demand all work is kept.
@@ -108,123 +119,80 @@ class DeadlinePolicy(Protocol):
 
 
 @dataclass(frozen=True)
-class OnDemandOnly:
+class OnDemandOnly(DeadlinePolicy):
     """Never spot: what the others are compared with."""
 
-    def choose(self, standing: Standing) -> Choices:
-        """See :class:`DeadlinePolicy`."""
-        return _like(standing, ON_DEMAND)
+    def choose(self, standing: Standing) -> Array:
+        """On-demand."""
+        return np.full(np.shape(standing.left_s), ON_DEMAND)
 
-    def hold_s(self, standing: Standing) -> Number:
-        """See :class:`DeadlinePolicy`."""
-        return math.inf + 0 * standing.left_s
-
-
-@dataclass(frozen=True)
-class Greedy:
-    """Spot whenever there is some, else wait; when the net pulls, on-demand to the end.
-
-    It never goes back to spot: what the net left to spare has been used up.
-    """
-
-    def choose(self, standing: Standing) -> Choices:
-        """See :class:`DeadlinePolicy`."""
-        on_demand: Any = standing.on == ON_DEMAND
-        return _pick(standing.net | on_demand, standing.spot_up)
-
-    def hold_s(self, standing: Standing) -> Number:
-        """See :class:`DeadlinePolicy`."""
-        on_demand: Any = standing.on == ON_DEMAND
-        return either(on_demand, math.inf, _until_net(standing))
+    def stay_s(self, standing: Standing) -> Array:
+        """For ever."""
+        return np.full(np.shape(standing.left_s), np.inf)
 
 
 @dataclass(frozen=True)
-class UniformProgress:
+class Greedy(DeadlinePolicy):
+    """Spot whenever there is some, else wait; when the safety net pulls, on-demand to the end."""
+
+    def choose(self, standing: Standing) -> Array:
+        """See the class."""
+        return _on_demand_or_spot(standing.on_demand, standing)
+
+    def stay_s(self, standing: Standing) -> Array:
+        """On spot until the safety net pulls."""
+        return np.where(standing.on_demand, np.inf, standing.until_safety_net_s)
+
+
+@dataclass(frozen=True)
+class UniformProgress(DeadlinePolicy):
     """Keep to the line that ends at the deadline: without spot, on-demand behind it and waiting before it.
 
-    A spot VM is used whenever there is one. A job on on-demand stays there until there is spot *and* it is so far
-    before the line that the restart does not put it behind (the paper's hysteresis). It does not stop to wait: every
-    start costs a restart, and on real traces to stop and start again cost up to a tenth of the bill. It is safe by the
-    same net as :class:`Greedy`.
-
-    Attributes:
-        restarts: how many restarts it must be before the line to leave on-demand.
+    A spot VM is used whenever there is one. A job on on-demand stays there until there is spot *and* it is ``restarts``
+    restarts before the line (the paper's hysteresis). It does not stop to wait: on real traces that cost up to a tenth
+    of the bill. It is safe by the same net as :class:`Greedy`.
     """
 
     restarts: float = 1.0
 
-    def choose(self, standing: Standing) -> Choices:
-        """See :class:`DeadlinePolicy`."""
-        on_demand: Any = standing.on == ON_DEMAND
-        behind: Any = standing.ahead_s < either(on_demand, self.restarts * standing.restart_s, 0.0)
-        behind = _truth(behind)
-        stays, goes = on_demand & (behind | _not(standing.spot_up)), behind & _not(standing.spot_up)
-        return _pick(standing.net | stays | goes, standing.spot_up)
+    def choose(self, standing: Standing) -> Array:
+        """See the class."""
+        on_demand = standing.on_demand
+        behind = standing.ahead_s < np.where(on_demand, self.restarts * standing.restart_s, 0.0)
+        return _on_demand_or_spot(np.where(standing.spot_up, on_demand & behind, on_demand | behind), standing)
 
-    def hold_s(self, standing: Standing) -> Number:
-        """See :class:`DeadlinePolicy`; on on-demand the job gains on the line until it is far enough before it."""
-        on_demand: Any = standing.on == ON_DEMAND
+    def stay_s(self, standing: Standing) -> Array:
+        """On on-demand the job gains on the line until it is far enough before it."""
         rate = standing.deadline_s / standing.total_s - 1  # how fast it gains on the line
-        short = most(self.restarts * standing.restart_s - standing.ahead_s, 0.0 * standing.left_s)
-        gained = short / most(rate, 1e-12)  # it may not gain at all; then the net does not let it go either
+        short = np.maximum(self.restarts * standing.restart_s - standing.ahead_s, 0.0)
+        gained = short / np.maximum(rate, 1e-12)  # it may not gain at all; then the net does not let it go either
         # On on-demand spare_s stays as it is; what does not allow a start on spot now never will.
-        return either(on_demand, either(standing.net, math.inf, gained), _until_net(standing))
+        bought = np.where(standing.safety_net, np.inf, gained)
+        return np.where(standing.on_demand, bought, standing.until_safety_net_s)
 
 
-DEADLINE_POLICIES: dict[str, Callable[[], DeadlinePolicy]] = {
+DEADLINE_POLICIES: dict[str, Callable[[], DeadlinePolicy]] = {  # by the name that a user types
     "on-demand": OnDemandOnly,
     "greedy": Greedy,
     "uniform-progress": UniformProgress,
 }
-"""By the name that a user types."""
 
 
 def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy:
-    """A policy by its name.
-
-    Raises:
-        RequestError: there is none, naming ``option``.
-    """
+    """A policy by its name; raises a RequestError that names ``option`` where there is none."""
     if text not in DEADLINE_POLICIES:
         raise RequestError(option, text, f"one of {one_of(text, DEADLINE_POLICIES, ', ')}")
     return DEADLINE_POLICIES[text]()
 
 
-def deadline_policy_name(policy: DeadlinePolicy) -> str:
-    """The text that :func:`parse_deadline_policy` makes the policy of; the class's name for any other."""
-    known = (name for name, make in DEADLINE_POLICIES.items() if make is type(policy))
-    return next(known, type(policy).__name__.lower())
-
-
-def on_demand_next(policy: DeadlinePolicy, standing: Standing) -> Truth:
+def on_demand_next(policy: DeadlinePolicy, standing: Standing) -> npt.NDArray[np.bool_]:
     """Whether the next machine is on-demand, at the start of a job and after each preemption.
 
-    For a world in which a spot VM may be asked for at any time but is not there at once, such as the simulator's drawn
-    lives: between a preemption and the next machine there is no spot, and to wait is to ask for the next spot VM.
+    For a world, such as the simulator's drawn lives, in which a spot VM may be asked for at any time and comes later.
     """
-    choices: Any = policy.choose(replace(standing, on=_like(standing, WAIT), spot_up=False))
-    return _truth(choices == ON_DEMAND)
+    return np.asarray(policy.choose(replace(standing, on=WAIT, spot_up=False)) == ON_DEMAND)
 
 
-def _until_net(standing: Standing) -> Number:
-    return most(standing.spare_s - standing.horizon_s, 0.0 * standing.left_s)
-
-
-def _pick(on_demand: Truth, spot_up: Truth) -> Choices:
-    chosen: Any = either(on_demand, ON_DEMAND, either(spot_up, SPOT, WAIT))
-    return chosen  # type: ignore[no-any-return]
-
-
-def _like(standing: Standing, choice: int) -> Choices:
-    """The choice for every run."""
-    everywhere: Any = 0 * standing.left_s + choice
-    return choice if isinstance(everywhere, (int, float)) else everywhere.astype("int8")
-
-
-def _truth(value: Any) -> Truth:
-    """A comparison of numbers is a bool, of arrays an array; numpy's own numbers compare as something between."""
-    return bool(value) if getattr(value, "ndim", 0) == 0 else value
-
-
-def _not(value: Truth) -> Truth:
-    return value ^ True
+def _on_demand_or_spot(on_demand: Array, standing: Standing) -> Array:
+    """On-demand if asked for or if the safety net pulls, else spot where there is some."""
+    return np.where(standing.safety_net | on_demand, ON_DEMAND, np.where(standing.spot_up, SPOT, WAIT))

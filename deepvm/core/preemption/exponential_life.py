@@ -1,4 +1,4 @@
-"""Pieces of the closed form of deepvm.core.preemption.makespan: expectations of latencies and of exponential lives."""
+"""Pieces of the closed form of makespan, as arrays over clusters: latencies and exponential lives."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from deepvm.core.preemption.job import Job, Span
 
 Array = npt.NDArray[np.float64]
 
-_PARTS = 12
-
-_MOST_OVERLAP = 200
+_PARTS, _MOST_OVERLAP = 12, 200
 
 
 def effective(mean: Array, width: Array, rate: Array) -> Array:
@@ -22,26 +20,26 @@ def effective(mean: Array, width: Array, rate: Array) -> Array:
     return np.asarray(mean - log / rate)
 
 
-def cut(rate: Array, most: Array, end: Array) -> Array:
+def truncated_mean(rate: Array, most: Array, end: Array) -> Array:
     """E[min(life, most); life < end] of an exponential life, most <= end, seconds."""
     lives = np.exp(-rate * most)
     return np.asarray((1 - lives) / rate - most * lives + most * (lives - np.exp(-rate * end)))
 
 
-def left_of(span: Span, head: Array) -> Array:
+def remaining(span: Span, head: Array) -> Array:
     """What is left on average of a latency that began ``head`` seconds earlier, seconds."""
     width = max(span.high - span.low, 1e-9)
     inside = np.clip(span.high - head, 0.0, width)
     return np.asarray(inside**2 / (2 * width) + np.maximum(span.low - head, 0.0))
 
 
-def left_after(span: Span, head: Span) -> float:
+def remaining_after(span: Span, head: Span) -> float:
     """The same where it began earlier by another latency: the mean over the middles of equal parts of that one."""
     points = head.low + (head.high - head.low) * (np.arange(_PARTS) + 0.5) / _PARTS
-    return float(left_of(span, points).mean())
+    return float(remaining(span, points).mean())
 
 
-def believed(bad: Array, preemptions: Array) -> Array:
+def learnt_missed_rate(bad: Array, preemptions: Array) -> Array:
     """The missed rate that a job believes in over its life, from 0.1 before anything is seen; see ``Notices``.
 
     Intervals go with its root, so the root is averaged over the course of the learning.
@@ -52,7 +50,7 @@ def believed(bad: Array, preemptions: Array) -> Array:
     return np.asarray(np.sum(root * np.array([5, 8, 5]) / 18, axis=-1) ** 2)
 
 
-def union(steps: int, every: int, period: int) -> tuple[list[tuple[float, float]], float]:
+def merged_segments(steps: int, every: int, period: int) -> tuple[list[tuple[float, float]], float]:
     """Segments between multiples of either number: (steps, how many) with the commonest first, and what is left."""
     at = np.union1d(np.arange(every, steps + 1, every), np.arange(period, steps + 1, period))
     if not len(at):
@@ -75,8 +73,8 @@ def learnt_spread(preemptions: Array) -> Array:
 def in_time(job: Job, step: Array) -> Array:
     """Share of the notices upon which an emergency save is done in time, for each of the steps, (S,).
 
-    Rest of the step, and the save: the middles of equal parts of their laws, each with each. The grace period is
-    uniform, and has to be long enough for both, and for the policy to begin, which asks for their means.
+    Rest of the step, and the save: the middles of equal parts of their distributions, each with each. The grace period
+    is uniform, and has to be long enough for both, and for the policy to begin, which asks for their means.
     """
     grace, points = job.grace_s, (np.arange(_PARTS) + 0.5) / _PARTS
     spread = (job.save_s.variance + job.durable_s.variance) ** 0.5 * 12**0.5
@@ -86,7 +84,7 @@ def in_time(job: Job, step: Array) -> Array:
     return np.asarray(np.clip((grace.high - needed) / max(grace.high - grace.low, 1e-9), 0.0, 1.0).mean(axis=(1, 2)))
 
 
-def one_try(
+def attempt(
     rate: Array, grace: float, newest: Array, needed: Array, bad: Array, step: Array | None
 ) -> tuple[Array, Array]:
     """Probability that a life does not come to training, and the time until it does, or until its end.
@@ -94,28 +92,24 @@ def one_try(
     A notice counts from when it is there. That is g before the end of the newest VM's life, which began with the
     request; the others, n-1 of n, are older than g, and their notices come at the same rate at any time.
 
-    Args:
-        rate: preemptions a second.
-        grace: g, seconds.
-        newest: share of the newest VM in the preemptions.
-        needed: allocation and preparation, seconds.
-        bad: share of the preemptions that no emergency save covers.
-        step: a step and an emergency save, at most g; None: the next request comes with the notice.
+    ``rate``: preemptions a second. ``grace``: g. ``newest``: share of the newest VM in the preemptions. ``needed``:
+    allocation and preparation. ``bad``: share of the preemptions that no emergency save covers. ``step``: a step and an
+    emergency save, at most g; None: the next request comes with the notice.
     """
-    reached = np.exp(-rate * needed)
+    reached, waited = np.exp(-rate * needed), truncated_mean(rate, needed, needed)
     if step is None:
-        first, others = np.exp(-rate * grace) * cut(rate, needed, needed), cut(rate, needed, needed)
+        first, others = np.exp(-rate * grace) * waited, waited
     else:  # after a step and an emergency save, or at the end of the life
         late = np.maximum(needed + step - grace, 0.0)
-        first = cut(rate, needed + step, needed + grace)
-        others = cut(rate, late, needed) - np.expm1(-rate * needed) * grace
+        first = truncated_mean(rate, needed + step, needed + grace)
+        others = truncated_mean(rate, late, needed) - np.expm1(-rate * needed) * grace
     good = reached * (newest * np.exp(-rate * grace) + 1 - newest)
     begins = (1 - bad) * good + bad * reached
-    wasted = (1 - bad) * (newest * first + (1 - newest) * others) + bad * cut(rate, needed, needed)
+    wasted = (1 - bad) * (newest * first + (1 - newest) * others) + bad * waited
     return 1 - begins, needed * begins + wasted
 
 
-def younger(rate: Array, delay: Array, segment: Array) -> Array:
+def lost_age(rate: Array, delay: Array, segment: Array) -> Array:
     """E[min(life, age)] of an exponential life and the age of the newest durable version, seconds.
 
     The age is the delay until a version is durable and a uniform part of a segment.
@@ -127,10 +121,9 @@ def younger(rate: Array, delay: Array, segment: Array) -> Array:
 def overtaken(width: float, segment: Array) -> Array:
     """How much sooner than its own mean delay a version or a newer one is durable, seconds.
 
-    Delays are uniform with a width, a new version comes each segment s, and the newest durable one counts. Where t is
-    the age of a version less the least delay, it is not durable with the probability 1 - t/width. So of all up to the
-    one of the age v + k s none is, with the product of these; v is uniform on a segment, of which the middles of equal
-    parts are taken. Delays that differ by less than a segment overtake none.
+    Delays are uniform with a width, and a new version comes each segment s. Where t is the age of a version less the
+    least delay, it is not durable with the probability 1 - t/width. So of all up to the one of the age v + k s none is,
+    with the product of these; v is uniform on a segment, of which the middles of equal parts are taken.
     """
     found = np.zeros(segment.shape)
     over = segment < width
@@ -148,24 +141,18 @@ def overtaken(width: float, segment: Array) -> Array:
     return found
 
 
-def pieces(steps: int, every: Array, period: int, fixed: int | None) -> tuple[list[tuple[Array, Array]], Array]:
+def segments(steps: int, every: Array, period: int, fixed: int | None) -> tuple[list[tuple[Array, Array]], Array]:
     """Steps between saves with how many there are of each, the commonest first, and the steps after the last save.
 
-    Args:
-        steps: of the job.
-        every: steps between two saves of the policy.
-        period: steps between two of the user's own; more than ``steps``: none.
-        fixed: the policy's saves stand at multiples of this number, wherever the user's are.
+    ``every``: steps between two saves of the policy. ``period``: between two of the user's own; more than ``steps``:
+    none. ``fixed``: the policy's saves stand at multiples of this number, wherever the user's are.
     """
     users = period <= steps
     if fixed is not None and users:
-        some, last = union(steps, fixed, period)
+        some, last = merged_segments(steps, fixed, period)
         return [(np.full_like(every, k), np.full_like(every, count)) for k, count in some], np.full_like(every, last)
     every = np.minimum(every, period)
     whole, left = divmod(steps, period) if users else (0, steps)
     odd = np.mod(period, every) if users else np.zeros_like(every)
-    counted = [
-        (every, whole * np.floor(period / every) + np.floor(left / every)),
-        (odd, np.where(odd > 0, whole, 0.0)),
-    ]
-    return counted, np.mod(left, every)
+    usual = whole * np.floor(period / every) + np.floor(left / every)
+    return [(every, usual), (odd, np.where(odd > 0, whole, 0.0))], np.mod(left, every)

@@ -1,15 +1,9 @@
 """How often spot VMs are taken away, by AWS's Spot Advisor: of one VM, and of a cluster of n of them.
 
-**One VM.** AWS tells in bands which share r of a type's VMs was taken away in the last month. VMs taken away at a
-constant rate have the mean life ``-month / ln(1 - r)``.
-
-**A cluster of n.** It is hit when any of its VMs is. If each goes independently of the others, none of n goes in a
-month with the probability ``(1 - r)^n``, so ``1 - (1 - r)^n`` of the months bring a loss or more; with each VM replaced
-at once, ``-n ln(1 - r)`` losses are to be expected in a month, one each ``mean life / n``. In fact VMs of one type and
-zone often go together: that makes for fewer interruptions, which take more VMs each.
-
-A band is a range, so all of this is one. The last has no upper end: it says "at least" of losses, "at most" of the time
-between them.
+AWS tells in bands which share r of a type's VMs was taken away in the last month. VMs taken away at a constant rate
+have the mean life ``-month / ln(1 - r)``. If each of n VMs goes independently of the others and is replaced at once,
+``1 - (1 - r)^n`` of the months bring a loss or more, and ``-n ln(1 - r)`` losses are to be expected in a month. In fact
+VMs of one type and zone often go together: that makes for fewer interruptions, which take more VMs each.
 """
 
 from __future__ import annotations
@@ -20,10 +14,9 @@ from dataclasses import dataclass
 from deepvm.errors import RequestError
 
 MONTH_S = 365.25 / 12 * 86400
+# Share of the VMs of a type that is taken away in a month, from and to, by AWS's band; and where one figure is needed.
 BANDS: tuple[tuple[float, float | None], ...] = ((0.0, 0.05), (0.05, 0.1), (0.1, 0.15), (0.15, 0.2), (0.2, None))
-"""Share of the VMs of a type that is taken away in a month, from and to, by AWS's band; None: no upper end."""
-BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)
-"""What is counted with where one figure is needed: the middle of each band; of the open one, a guess."""
+BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)  # of the open band a guess
 
 
 def mean_life_s(share: float) -> float:
@@ -50,14 +43,11 @@ def hits(share: float, vms: int) -> str:
 
 @dataclass(frozen=True)
 class ClusterRisk:
-    """How often a cluster of spot VMs is hit, each VM going independently of the others.
-
-    Each attribute is a range; None stands for an upper end that nobody knows.
+    """How often a cluster of spot VMs is hit, as ranges; None is an unknown upper end.
 
     Attributes:
         vms: how many. vm_share: share of single VMs that is taken away in a month.
-        share: probability that a month takes at least one of them.
-        losses_per_month: expected, each VM being replaced at once.
+        share: probability that a month takes at least one of them. losses_per_month: expected.
         between_s: mean time from one loss to the next, seconds, the shortest first: 0 where losses have no upper end,
             infinite where they have no lower one.
     """
@@ -80,14 +70,7 @@ class ClusterRisk:
         if band not in range(len(BANDS)):
             raise RequestError("interruption_band", band, f"0 to {len(BANDS) - 1}")
         low, high = BANDS[band]
-        longest = mean_life_s(low) / vms
-        if high is None:
-            return cls(vms, (low, None), (cluster_share(low, vms), None), (MONTH_S / longest, None), (0.0, longest))
-        shortest = mean_life_s(high) / vms
-        return cls(
-            vms,
-            (low, high),
-            (cluster_share(low, vms), cluster_share(high, vms)),
-            (MONTH_S / longest, MONTH_S / shortest),
-            (shortest, longest),
-        )
+        share = (cluster_share(low, vms), None if high is None else cluster_share(high, vms))
+        longest, shortest = mean_life_s(low) / vms, 0.0 if high is None else mean_life_s(high) / vms
+        losses = (MONTH_S / longest, MONTH_S / shortest if shortest else None)
+        return cls(vms, (low, high), share, losses, (shortest, longest))

@@ -23,11 +23,7 @@ class Span:
     high: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no span.
-
-        Raises:
-            RequestError: below 0, not finite, or reversed.
-        """
+        """Raise a RequestError for what is below 0, not finite, or reversed."""
         if not (0 <= self.low <= self.high < math.inf):
             raise RequestError("latency", (self.low, self.high), "a time from 0 s, or [low, high] with low <= high")
 
@@ -61,24 +57,21 @@ class Job:
     """What is trained, what each thing takes, and what the machines cost.
 
     Attributes:
-        name: for people. steps: optimizer steps in all.
-        step_s: one step. save_s: writing a version. backup_s: from then until it is durable, behind the training.
+        steps: optimizer steps in all. step_s: one of them. name: for people.
+        save_s: writing a version. backup_s: from then until it is durable, behind the training.
         allocation_s: from the request for a VM until it is there. preparation_s: from then until training goes on.
         grace_s: from the notice to the preemption; a span for notices that come late.
-        mttp_s: mean time to preemption of one VM; with several values the first is that of the VMs that begin, the
-            next ones those of the replacements, and the last one holds from there on. The clock starts at the request.
+        mttp_s: mean time to preemption of one VM from the request on: of the VMs that begin, of their replacements ...;
+            the last value holds from there on.
         save_every_steps: the user's own saves at multiples of so many steps; None: none.
         spot_usd_per_hour, on_demand_usd_per_hour: of one VM. market: on which it runs.
         missed_notice_rate: share of preemptions without a notice.
-        stall_s: how long training stands still for a version; None: all of ``save_s``. The rest of an asynchronous
-            save runs behind the training; an emergency save waits for all of it.
-        memory_node_s: pushing a version to a memory node, where it is durable at once; None: there is none, and
-            ``backup_s`` counts.
+        stall_s: how long training stands still for a version; None: all of ``save_s``. An emergency save waits for all.
+        memory_node_s: pushing a version to a memory node, where it is durable at once; None: ``backup_s`` counts.
         warm_preparation_s: preparation of a replacement when data and image are there already; None: as the first.
         proactive_replacement: whether the replacement is asked for when the notice arrives, not when the VM is done.
         vms: machines of the cluster. elastic: whether the rest trains on when one is lost; else all wait for it.
-        lifetime: law of the lives: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE``, ``lognormal:SIGMA``; its mean
-            is ``mttp_s``.
+        lifetime: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``, with the mean ``mttp_s``.
     """
 
     steps: int
@@ -112,8 +105,3 @@ class Job:
     def blocked_s(self) -> Span:
         """How long training stands still for a version that is not urgent."""
         return self.save_s if self.stall_s is None else self.stall_s
-
-    @property
-    def usd_per_vm_hour(self) -> float:
-        """Price of one VM in the market it runs on."""
-        return self.spot_usd_per_hour if self.market is Market.SPOT else self.on_demand_usd_per_hour

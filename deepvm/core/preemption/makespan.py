@@ -43,9 +43,11 @@ with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice 
 counted as a life without work, which loses at most one step.
 
 What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean course; ``hazard``
-as ``adaptive``, since on exponential lives its hazard settles at 1/mttp. Where T would be another by more than 1 % on
-average, had the job learnt a lifetime that is off by its usual noise, there is no trust in it (``_doubt``): long saves
-of a short job, which a few short lives let it make more often than is foreseen.
+as ``adaptive``, since on exponential lives its hazard settles at 1/mttp.
+
+**Range.** Where :attr:`Forecast.sound` is true, T is within 2 % of simulation and preemptions are within 8 %
+(tests/core/preemption/test_makespan.py). That asks for exponential lives of one mean, all VMs needed, and for the
+limits below; ``hazard`` only on one VM.
 """
 
 from __future__ import annotations
@@ -55,33 +57,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.cluster.instances import Market
-from deepvm.core.preemption import exponential_life as laws
+from deepvm.core.preemption import exponential_life as lives
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
-MOST_OF_A_LIFE = 0.5
-"""Share of the mean lifetime that a restart, a backup and twice the grace period may take; see :func:`refusal`."""
-
-MOST_PREEMPTIONS_PER_STEP = 0.1
-"""Preemptions a step, above which whole steps are too coarse for the formulas."""
-
-MOST_COARSE = 0.01
-"""Share of the time that unsaved work may cost, times the share of the job that goes in one such loss."""
-
-MOST_BY_LUCK = 0.1
-"""Time lost to preemptions over training time, where it is a matter of luck whether an emergency save is in time."""
-
-MOST_OF_A_HAZARD = 0.1
-"""Share of the mean lifetime that a save may take with ``hazard``."""
-
+MOST_OF_A_LIFE = 0.5  # of the mean lifetime: restart, backup and twice the grace period together
+MOST_OF_A_HAZARD = 0.1  # of the mean lifetime: a save with ``hazard``
+MOST_PREEMPTIONS_PER_STEP = 0.1  # above that, whole steps are too coarse for the formulas
+MOST_COARSE = 0.01  # of the time: work that a missed notice loses, times the share of the job that this is
+MOST_BY_LUCK = 0.1  # of the training time: lost work, where luck decides whether an emergency save is in time
+# Of the time: what a belief in the mean lifetime that is off by its usual noise may change on average. Long saves of a
+# short job are beyond it: a few short lives let it make more of them than is foreseen.
 MOST_DOUBT = 0.01
-"""Share of the time by which another belief in the mean lifetime may change it on average: its noise is left out."""
-
-MOST_STRETCH = 20.0
-"""Expected time over undisturbed time, above which nobody should be told a figure but that the job does not end."""
+MOST_STRETCH = 20.0  # times the undisturbed time; above that nobody should be told a figure but that it does not end
 
 
 @dataclass(frozen=True)
@@ -89,8 +80,7 @@ class Forecast:
     """Expectations, one for each of the clusters that were asked about; arrays of one shape.
 
     Attributes:
-        total_s: time from the request to the end, seconds; infinite where the job does not come to an end, or takes
-            more than ``MOST_STRETCH`` times what it would take undisturbed.
+        total_s: time from the request to the end, seconds; infinite where the job does not come to an end.
         preemptions: how many. overlap_s: time with a machine too many (proactive replacement).
         sound: whether the closed form holds there within 2 %; elsewhere simulate.
     """
@@ -98,83 +88,15 @@ class Forecast:
     total_s: Array
     preemptions: Array
     overlap_s: Array
-    sound: npt.NDArray[np.bool_]
+    sound: Mask
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The expectations of one job: seconds, dollars, a number of preemptions."""
-
-    total_s: float
-    cost_usd: float
-    preemptions: float
-
-
-def refusal(job: Job, policy: SavePolicy) -> str:
-    """Why there is no closed form for a job, or none to be trusted, in words; empty when there is one.
-
-    The range, in which it is within 2 % of simulation (tests/core/test_makespan.py): exponential lives of one mean;
-    allocation, preparation, backup and twice the grace period together at most half of the mean lifetime of the first
-    VM to go, a step at most a tenth of it, an expected time of at most 20 times the undisturbed, and with emergency
-    saves no loss of a large part of the job at once: the work that a missed notice loses, times the share of the job
-    that this is, costs at most 1 %, and lost work at most 10 % where luck decides whether an emergency save is in time.
-    ``hazard`` only on one VM. Preemptions may be 8 % off with proactive replacement.
-    """
-    if job.market is not Market.SPOT:
-        return ""
-    why = beyond_model(job)
-    if why:
-        return why
-    if not bool(forecast(job, policy).sound):
-        mean = job.mttp_s[0] / job.vms
-        return (
-            f"with a preemption each {mean:.6g} s on average, restarts, backups, lost work, or saves at intervals "
-            "learnt by chance take too much of the time"
-        )
-    return ""
-
-
-def beyond_model(job: Job) -> str:
-    """What of a job the model of the closed form does not know, in words; empty when it knows all."""
-    if job.lifetime != "exponential":
-        return f"lives follow {job.lifetime}, and the closed form knows exponential ones only"
-    if len(set(job.mttp_s)) > 1:
-        return "the mean time to preemption changes from life to life"
-    return "the cluster trains on when it loses a VM" if job.elastic and job.vms > 1 else ""
-
-
-def expected(job: Job, policy: SavePolicy) -> Expected:
-    """Expected time, cost and preemptions of a job; trust them only where :func:`refusal` is empty."""
-    found = forecast(job, policy)
-    cost = (float(found.total_s) * job.vms + float(found.overlap_s)) / 3600 * job.usd_per_vm_hour
-    return Expected(float(found.total_s), cost, float(found.preemptions))
-
-
-def forecast(
-    job: Job,
-    policy: SavePolicy,
-    *,
-    per_second: Array | None = None,
-    step_s: Array | None = None,
-    vms: Array | None = None,
-) -> Forecast:
-    """Expectations for a job on one or many clusters.
-
-    Args:
-        job: what is trained.
-        policy: when it saves.
-        per_second: preemptions a second of each cluster; None: of the job's own VMs.
-        step_s: one step on each cluster, seconds; None: the job's own.
-        vms: spot VMs of each cluster; None: the job's own.
-    """
-    spot = job.market is Market.SPOT
-    own = job.vms / job.mttp_s[0] if spot else 0.0
-    rate = np.asarray(own if per_second is None else per_second, dtype=float)
-    mean_step = np.asarray(job.step_s.mean if step_s is None else step_s, dtype=float)
-    count = np.maximum(np.asarray(job.vms if vms is None else vms, dtype=float), 1.0)
-    rate, mean_step, count = np.broadcast_arrays(rate, mean_step, count)
+def forecast(job: Job, policy: SavePolicy, *, per_second: Array, step_s: Array, vms: Array) -> Forecast:
+    """Expectations for a job on many clusters: their preemptions a second, seconds a step, and spot VMs."""
+    rate, step_s = np.asarray(per_second, dtype=float), np.asarray(step_s, dtype=float)
+    rate, step_s, vms = np.broadcast_arrays(rate, step_s, np.maximum(vms, 1.0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return _ClosedForm(job, policy, rate, mean_step, count).forecast()
+        return _ClosedForm(job, policy, rate, step_s, vms).forecast()
 
 
 class _ClosedForm:
@@ -185,7 +107,7 @@ class _ClosedForm:
         # So small that nothing happens while any job runs, and large enough that 1/rate keeps all of its digits.
         self.rate = np.maximum(rate, 1e-15)
         relative = (job.step_s.high - job.step_s.low) / job.step_s.mean if job.step_s.mean else 0.0
-        self.step = laws.effective(step, relative * step, self.rate)
+        self.step = lives.effective(step, relative * step, self.rate)
         self.stall = self._length(job.blocked_s)
         self.writing = self.stall if job.stall_s is None else np.maximum(self.stall, self._length(job.save_s))
         self.delay = self.writing - self.stall + self._length(job.durable_s)
@@ -195,6 +117,8 @@ class _ClosedForm:
         last = (job.allocation_s.high - job.allocation_s.low) * (0.5 - 1 / (vms + 1))
         self.first = self._length(job.allocation_s) + last + self._length(job.preparation_s)
         self.again = self._length(job.allocation_s) + self._length(warm)
+        # Steps between two of the user's own saves; more than all steps: none.
+        self.period = min(job.save_every_steps or job.steps + 1, job.steps + 1)
         self.facts = SaveFacts(
             save_s=job.blocked_s.mean,
             backup_s=job.durable_s.mean,
@@ -207,163 +131,146 @@ class _ClosedForm:
         )
 
     def _length(self, span: Span) -> Array:
-        return laws.effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
+        return lives.effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
 
     def forecast(self) -> Forecast:
         """The expectations, and whether they hold."""
-        total, preemptions, overlap = self._expected()
-        undisturbed = self.job.steps * self.mean_step + self.first
-        share = (np.maximum(self.first, self.again) + self.delay + 2 * self.job.grace_s.mean) * self.rate
-        sound = ~self.coarse & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
-        if self.policy.by_age:  # a cluster has no one age, from which its hazard would settle
+        job, policy = self.job, self.policy
+        total, preemptions, overlap, coarse = self._expected(self.facts)
+        undisturbed = job.steps * self.mean_step + self.first
+        share = (np.maximum(self.first, self.again) + self.delay + 2 * job.grace_s.mean) * self.rate
+        sound = ~coarse & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
+        if policy.by_age:  # a cluster has no one age, from which its hazard would settle
             sound = sound & (self.vms == 1) & (self.stall * self.rate <= MOST_OF_A_HAZARD)
-        if self.policy.weighs and self.job.blocked_s.mean > 0:
+        if policy.weighs and job.blocked_s.mean > 0:
             sound = sound & (self._doubt(total) <= MOST_DOUBT)
+        sound = sound & (job.lifetime == "exponential" and len(set(job.mttp_s)) == 1) & ~(job.elastic & (self.vms > 1))
         total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
         return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
 
-    def _expected(self) -> tuple[Array, ...]:
-        """Without emergency saves, and with them where the policy makes them."""
-        bad = self._bad_share()
-        saved, self.coarse = bad < 1, np.zeros(self.rate.shape, dtype=bool)
-        found = () if saved.all() else self._without_emergency()
+    def _expected(self, facts: SaveFacts) -> tuple[Array, Array, Array, Mask]:
+        """Time, preemptions, overlap, and whether the formulas are too coarse."""
+        unlucky = self._unheeded_share(facts)
+        saved, coarse = unlucky < 1, np.zeros(self.rate.shape, dtype=bool)
+        found = () if saved.all() else self._without_emergency(facts)
         if saved.any():
-            other = self._with_emergency(np.minimum(bad, 1.0))
+            *other, coarse = self._with_emergency(np.minimum(unlucky, 1.0), facts)
             found = tuple(np.where(saved, o, f) for o, f in zip(other, found or other, strict=True))
-            self.coarse &= saved
         total, preemptions, overlap = (np.asarray(f, dtype=float) for f in found)
-        return np.where(np.isfinite(total) & (total >= 0), total, np.inf), preemptions, overlap
+        return np.where(np.isfinite(total) & (total >= 0), total, np.inf), preemptions, overlap, coarse & saved
 
     def _doubt(self, total: Array) -> Array:
         """How far another belief in the mean lifetime, such as a job learns by chance, would change its time."""
-        known, coarse, seen = self.facts, self.coarse, np.clip(self.rate * total, 1e-3, 1e9)
-        likely, spread = -np.expm1(-seen), laws.learnt_spread(seen)
+        seen = np.clip(self.rate * total, 1e-3, 1e9)
+        likely, spread = -np.expm1(-seen), lives.learnt_spread(seen)
         if self.policy.by_age:  # which begins with a hazard that falls, and has two numbers to learn
             likely, spread = np.ones_like(seen), np.maximum(spread, (1 + seen / 10) ** -0.5)
         change = np.zeros_like(total)
         for deviations in (-1.5, -0.5, 0.5, 1.5):
-            self.facts = replace(known, mttp_s=known.mttp_s * np.exp(deviations * spread))
-            change += np.abs(self._expected()[0] / total - 1) / 4
-        self.facts, self.coarse = known, coarse
+            believed = replace(self.facts, mttp_s=self.facts.mttp_s * np.exp(deviations * spread))
+            change += np.abs(self._expected(believed)[0] / total - 1) / 4
         return np.where(np.isfinite(change), likely * change, np.inf)
 
-    def _interval(self, missed: Array | float) -> Array:
+    def _interval(self, missed: Array | float, facts: SaveFacts) -> Array:
         """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
-        steps = whole_steps(self.policy.settled, replace(self.facts, missed_rate=missed))
+        steps = whole_steps(self.policy.settled, replace(facts, missed_rate=missed))
         return np.broadcast_to(np.minimum(steps, self.job.steps + 1.0), self.rate.shape)
-
-    @property
-    def _period(self) -> int:
-        """Steps between two of the user's own saves; more than all steps: none."""
-        return min(self.job.save_every_steps or self.job.steps + 1, self.job.steps + 1)
-
-    # Without emergency saves
-
-    def _without_emergency(self) -> tuple[Array, ...]:
-        rate, again = self.rate, self.again
-        lead = np.zeros_like(rate)
-        if self.job.proactive_replacement and self.job.grace_s.mean > 0:
-            notices = 1 - self.job.missed_notice_rate
-            lead = notices * np.broadcast_to(self.job.grace_s.mean, rate.shape)
-            sooner = again - self.job.allocation_s.mean + laws.left_after(self.job.allocation_s, self.job.grace_s)
-            again = -np.log(notices * np.exp(-rate * sooner) + (1 - notices) * np.exp(-rate * again)) / rate
-        segments, tail, delay = self._segments()
-        scale = np.exp(rate * (again + delay))
-        waves = np.expm1(rate * tail)
-        for length, count in segments:
-            waves = waves + count * np.expm1(rate * length)
-        total = (np.expm1(rate * (again + delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
-        return total, rate * total, rate * total * lead
-
-    def _segments(self) -> tuple[list[tuple[Array, Array]], Array, Array]:
-        """Lengths of the segments with how many there are of each, work after the last durable version, its delay."""
-        every = self._interval(1.0)
-        counted, rest = laws.pieces(self.job.steps, every, self._period, self.policy.fixed_steps)
-        segments = [(length * self.step + self.stall, count) for length, count in counted]
-        delay = self._delay(segments[0][0])
-        # The newest versions may not be durable when the last step ends: they are of no use.
-        tail = np.asarray(rest * self.step - delay, dtype=float)
-        usual, number = segments[0]
-        idle = np.minimum(number, np.ceil(np.maximum(-tail / usual, 0.0)))
-        segments[0] = (usual, number - idle)
-        return segments, tail + idle * usual, delay
 
     def _delay(self, segment: Array) -> Array:
         """From the end of a stall until its version, or a newer one that overtakes it, is durable."""
         width = self.job.durable_s.high - self.job.durable_s.low
-        return np.asarray(self.delay - laws.overtaken(width, segment))
+        return np.asarray(self.delay - lives.overtaken(width, segment))
 
-    # With emergency saves
+    def _without_emergency(self, facts: SaveFacts) -> tuple[Array, ...]:
+        job, rate, again = self.job, self.rate, self.again
+        lead = np.zeros_like(rate)
+        if job.proactive_replacement and job.grace_s.mean > 0:
+            notices = 1 - job.missed_notice_rate
+            lead = notices * np.broadcast_to(job.grace_s.mean, rate.shape)
+            sooner = again - job.allocation_s.mean + lives.remaining_after(job.allocation_s, job.grace_s)
+            again = -np.log(notices * np.exp(-rate * sooner) + (1 - notices) * np.exp(-rate * again)) / rate
+        every = self._interval(1.0, facts)
+        counted, rest = lives.segments(job.steps, every, self.period, self.policy.fixed_steps)
+        segments = [(length * self.step + self.stall, count) for length, count in counted]
+        usual, number = segments[0]
+        delay = self._delay(usual)
+        # The newest versions may not be durable when the last step ends: they are of no use.
+        tail = np.asarray(rest * self.step - delay, dtype=float)
+        idle = np.minimum(number, np.ceil(np.maximum(-tail / usual, 0.0)))
+        segments[0] = (usual, number - idle)
+        waves = np.expm1(rate * (tail + idle * usual))
+        for length, count in segments:
+            waves = waves + count * np.expm1(rate * length)
+        scale = np.exp(rate * (again + delay))
+        total = (np.expm1(rate * (again + delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
+        return total, rate * total, rate * total * lead
 
-    def _bad_share(self) -> Array:
+    def _unheeded_share(self, facts: SaveFacts) -> Array:
         """Share of preemptions that no emergency save covers; 1 where the policy makes none."""
-        if not self.policy.weighs or self.job.grace_s.high <= 0:
+        job, step, grace = self.job, self.mean_step, self.job.grace_s
+        if not self.policy.weighs or grace.high <= 0:
             return np.ones(self.rate.shape)
-        job, step = self.job, self.mean_step
-        never = step + self.urgent_s >= job.grace_s.high
-        always = step + job.save_s.high + job.durable_s.high <= job.grace_s.low
-        covered = np.where(always & self._emergency(step, job.grace_s.low), 1.0, 0.0)
-        self.by_luck = ~(never | always)
-        if self.by_luck.any():
-            some = step[self.by_luck]
-            covered[self.by_luck] = np.where(self._emergency(some, job.grace_s.high), laws.in_time(job, some), 0.0)
+
+        def heeded(step: Array, grace_s: float) -> Mask:
+            return np.asarray(self.policy.emergency(replace(facts, step_s=step, grace_s=grace_s)))
+
+        always = step + job.save_s.high + job.durable_s.high <= grace.low
+        covered = np.where(always & heeded(step, grace.low), 1.0, 0.0)
+        by_luck = self._by_luck()
+        if by_luck.any():
+            some = step[by_luck]
+            covered[by_luck] = np.where(heeded(some, grace.high), lives.in_time(job, some), 0.0)
         return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
 
-    def _emergency(self, step: Array, grace: Array | float) -> npt.NDArray[np.bool_]:
-        return np.asarray(self.policy.emergency(replace(self.facts, step_s=step, grace_s=grace)))
+    def _by_luck(self) -> Mask:
+        """Where an emergency save is in time for some notices and late for others."""
+        job, step, grace = self.job, self.mean_step, self.job.grace_s
+        never = step + self.urgent_s >= grace.high
+        return ~(never | (step + job.save_s.high + job.durable_s.high <= grace.low))
 
-    def _with_emergency(self, bad: Array) -> tuple[Array, ...]:
+    def _with_emergency(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, Array, Array, Mask]:
+        """As :meth:`_without_emergency`, and where it is too coarse; ``unlucky``: see :meth:`_unheeded_share`."""
         job, rate, step = self.job, self.rate, self.step
         grace, urgent = job.grace_s.mean, self.urgent_s
-        working, lost, finished = self._worked_and_lost(bad)
+        working, lost, finished = self._worked_and_lost(unlucky, facts)
         # Of the lives that come to training, those with a notice are rarer: they had to live g longer. In a cluster a
         # notice is of no use if another VM goes without one meanwhile.
-        share, heeded = 1 / self.vms, (1 - bad) * np.exp(-rate * bad * grace)
-        begun = (1 - bad) * np.exp(-rate * grace) * share + heeded * (1 - share)
-        badly = bad * share + (1 - heeded) * (1 - share)
-        good, badly = begun / (begun + badly), badly / (begun + badly)
+        share, heeded = 1 / self.vms, (1 - unlucky) * np.exp(-rate * unlucky * grace)
+        good = (1 - unlucky) * np.exp(-rate * grace) * share + heeded * (1 - share)
+        bad = unlucky * share + (1 - heeded) * (1 - share)
+        good, bad = good / (good + bad), bad / (good + bad)
         # A notice within a step: it is finished, and saved. One within the stall of a save: that one is the last.
-        stalled = 1 - working
-        passed = working * (step / 2 + urgent) + stalled * (self.stall / 2 + self.delay)
-        training = job.steps * step / (working + rate * (good * finished - badly * lost))
+        passed = working * (step / 2 + urgent) + (1 - working) * (self.stall / 2 + self.delay)
+        training = job.steps * step / (working + rate * (good * finished - bad * lost))
         training = np.where(training > 0, training, np.inf)
         stops = rate * training
         lead = passed if job.proactive_replacement else np.zeros_like(rate)
-        more, restart = self._start(bad, self.again)
+        fails, wait = self._attempt(unlucky, self.again)
+        more, restart = fails / (1 - fails), wait / (1 - fails)  # until one attempt comes to training
         # Only the first life begins cold: if it is lost before it trains, the next ones are prepared warm.
-        unlucky, start = self._try(bad, self.first)
-        fails, start = unlucky * (1 + more), start + unlucky * restart
-        # The first try after a stop had its allocation begun earlier; where it fails, the next one did not.
-        sooner = good * (self.again - job.allocation_s.mean + laws.left_of(job.allocation_s, lead)) + badly * self.again
+        cold, start = self._attempt(unlucky, self.first)
+        fails, start = cold * (1 + more), start + cold * restart
         if job.proactive_replacement:
-            once, first_try = self._try(bad, sooner)
-            restart = first_try + once * restart
-            more = once * (1 + more)
+            # The first attempt after a stop had its allocation begun earlier; where it fails, the next one did not.
+            sooner = self.again - job.allocation_s.mean + lives.remaining(job.allocation_s, lead)
+            once, wait = self._attempt(unlucky, good * sooner + bad * self.again)
+            more, restart = once * (1 + more), wait + once * restart
         total = start + training + stops * (restart + good * passed)
-        self.coarse = badly * rate * lost * lost / (job.steps * step) > MOST_COARSE
-        self.coarse |= self.by_luck & (badly * rate * lost > MOST_BY_LUCK)
-        return total, stops * (1 + more) + fails, stops * good * lead
+        coarse = bad * rate * lost * lost / (job.steps * step) > MOST_COARSE
+        coarse |= self._by_luck() & (bad * rate * lost > MOST_BY_LUCK)
+        return total, stops * (1 + more) + fails, stops * good * lead, coarse
 
-    def _start(self, bad: Array, needed: Array) -> tuple[Array, Array]:
-        """Lives that are lost before one comes to training, and the time from the first request to training."""
-        fails, passed = self._try(bad, needed)
-        return fails / (1 - fails), passed / (1 - fails)
+    def _attempt(self, unlucky: Array, needed: Array) -> tuple[Array, Array]:
+        """See :func:`deepvm.core.preemption.exponential_life.attempt`."""
+        grace = self.job.grace_s.mean
+        late = None if self.job.proactive_replacement else np.minimum(self.mean_step + self.urgent_s, grace)
+        return lives.attempt(self.rate, grace, 1 / self.vms, needed, unlucky, late)
 
-    def _try(self, bad: Array, needed: Array) -> tuple[Array, Array]:
-        """Probability that a life does not come to training, and the time until it does, or until its end.
-
-        ``needed``: allocation and preparation, R.
-        """
-        step = np.minimum(self.mean_step + self.urgent_s, self.job.grace_s.mean)
-        late = None if self.job.proactive_replacement else step
-        return laws.one_try(self.rate, self.job.grace_s.mean, 1 / self.vms, needed, bad, late)
-
-    def _worked_and_lost(self, bad: Array) -> tuple[Array, ...]:
+    def _worked_and_lost(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, ...]:
         """Share of the training time that is work, work that a bad preemption loses, and that a good one still does."""
-        rate, steps = self.rate, self.job.steps
-        every = self._interval(laws.believed(bad, rate * steps * self.mean_step))
-        period, has_own = float(self._period), self._period <= steps
-        users = every >= period
+        rate, steps, period = self.rate, self.job.steps, float(self.period)
+        every = self._interval(lives.learnt_missed_rate(unlucky, rate * steps * self.mean_step), facts)
+        users, has_own = every >= period, period <= steps
         every = np.where(users, period, period / np.ceil(period / every) if has_own else every)
         stall = np.where(every > steps, 0.0, self.stall)
         work, segment = every * self.step, every * self.step + stall
@@ -375,13 +282,9 @@ class _ClosedForm:
         finished = working * self.step / 2
         if not has_own:
             return working, lost, finished
-        age = laws.younger(rate, delay, segment)
+        age = lives.lost_age(rate, delay, segment)
         # These saves stand where they stand, and none is made after the last step but at the end of a period: a notice
         # within the stall of one leaves less of it to do, one within the step before it all of it.
-        share = steps * self.step / (steps * self.step + steps // self._period * stall)
+        share = steps * self.step / (steps * self.step + steps // self.period * stall)
         ahead = share * (share * (self.step / 2 + stall / every) + (1 - share) * stall / 2)
-        return (
-            np.where(users, share, working),
-            np.where(users, age * share, lost),
-            np.where(users, ahead, finished),
-        )
+        return (np.where(users, share, working), np.where(users, age * share, lost), np.where(users, ahead, finished))

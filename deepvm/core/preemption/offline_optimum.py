@@ -1,4 +1,4 @@
-"""The least that a job with a deadline can cost on a history of spot machines, known beforehand: a bound for policies.
+"""The least that a job with a deadline can cost on a known history of spot machines: a bound for policies.
 
 Exact on the grid of ticks: at each tick the job may run on spot (if there is some), on on-demand, or wait; each start
 of a machine costs the restart, in time and money; nothing is lost by a preemption, because it is foreseen.
@@ -16,10 +16,8 @@ from deepvm.errors import RequestError
 
 Costs = npt.NDArray[np.float64]
 
-MOST_CELLS = 1_000_000
-"""Of the table of one start; more would take hours."""
-CELLS_AT_ONCE = 50_000
-"""Starts are worked on together as long as their tables stay in the processor's cache."""
+MOST_CELLS = 1_000_000  # of the table of one start; more would take hours
+CELLS_AT_ONCE = 50_000  # of several starts, so that their tables stay in the processor's cache
 
 
 def least_cost(
@@ -34,15 +32,14 @@ def least_cost(
 ) -> Costs:
     """Dynamic programming over ticks, for several starts at once.
 
-    A second until the deadline is work, restart or waiting, so a job is in time if and only if restarts and waiting
-    take ``deadline - work`` or less. That time, in units of the greatest common divisor of gap and restart, and what
-    the job runs on, are the state; a start takes as many ticks as the restart needs, because to stop before that would
-    be waiting at a price.
+    The state is what the job runs on and the time that restarts and waiting have taken, in units of the greatest common
+    divisor of gap and restart: the job is in time if and only if that stays within ``deadline - work``. A start takes
+    as many ticks as the restart needs, because to stop before that would be waiting at a price.
 
     Args:
         up: (starts, ticks) whether there is a spot VM, from the start of the job to its deadline or beyond.
-        gap_s: seconds between ticks.
-        work_s: time that the work takes on a machine.
+        gap_s: between ticks.
+        work_s: on a machine.
         deadline_s: from the start.
         restart_s: from the request for a machine until it works, paid for.
         spot_price: over the on-demand price.
@@ -62,10 +59,10 @@ def least_cost(
         return np.full(len(up), np.inf)
     rows = max(CELLS_AT_ONCE // cells, 1)
     costs = []
-    for part in (up[i : i + rows] for i in range(0, len(up), rows)):
-        costs.append(_least(part, gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price))
+    for i in range(0, len(up), rows):
+        costs.append(_least(up[i : i + rows], gap_s, unit_s, cells, work_s, deadline_s, restart_s, spot_price))
         if progress is not None:
-            progress(len(part))
+            progress(len(costs[-1]))
     return np.concatenate(costs)
 
 

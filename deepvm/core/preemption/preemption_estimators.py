@@ -1,10 +1,8 @@
 """What a job learns about preemptions while it runs: mean lifetime, missed notices, hazard; each with a prior.
 
-A history is a frozen dataclass; ``after`` gives the history that is one life longer. All attributes are numbers or
-arrays over many runs of one shape (K more at the end for :class:`LomaxHistory`), so the simulator learns for all of its
-runs at once with the code that a single job uses.
-
-All history of the pool counts: on real traces short moving windows estimate worse (simulator.md, Traces).
+``after`` gives the history that is one life longer. All attributes are numbers or arrays over many runs of one shape (K
+more at the end for :class:`LomaxHistory`), so the simulator learns for all of its runs at once. All history of the pool
+counts: on real traces short moving windows estimate worse (simulator.md, Traces).
 """
 
 from __future__ import annotations
@@ -25,12 +23,8 @@ Array = npt.NDArray[np.float64]
 class Lifetimes:
     """Mean time to preemption of lives seen so far, some of them only to a point (censored).
 
-    Lives are taken as exponential with a Gamma prior on their rate: the prior weighs as much as ``strength`` lives of
-    the mean ``prior_s``. The estimate is (strength prior + time seen) / (strength + preemptions seen).
-
-    Attributes:
-        prior_s: mean lifetime before anything is seen, seconds. strength: number of lives it counts as; above 0.
-        seen_s: machine time seen. preemptions: how many of the lives seen ended.
+    Lives are taken as exponential with a Gamma prior on their rate, which counts as ``strength`` lives of ``prior_s``.
+    ``seen_s``: machine time seen. ``preemptions``: how many of the lives seen ended.
     """
 
     prior_s: Number
@@ -40,7 +34,7 @@ class Lifetimes:
 
     @property
     def mean_s(self) -> Number:
-        """Mean time to preemption, seconds."""
+        """(strength prior + time seen) / (strength + preemptions seen), seconds."""
         return (self.strength * self.prior_s + self.seen_s) / (self.strength + self.preemptions)
 
     def after(self, life_s: Number, preempted: Truth) -> Lifetimes:
@@ -50,11 +44,7 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class Notices:
-    """How often the notice of a preemption does not come in time: Beta(1, 9) before anything is seen.
-
-    Attributes:
-        missed, seen: pseudo-counts of missed notices, and of all preemptions; 1 of 10 before anything is seen.
-    """
+    """How often the notice of a preemption does not come in time: Beta(1, 9) before anything is seen."""
 
     missed: Number = 1.0
     seen: Number = 10.0
@@ -73,10 +63,9 @@ class Notices:
 class LomaxHistory:
     """The Lomax law of lifetimes: hazard alpha/(beta + a) at the age a, falling with age.
 
-    A Lomax life is exponential with a rate that differs from machine to machine by a Gamma law. For a fixed scale beta,
-    log(1 + life/beta) is exponential with the rate alpha, so a Gamma prior on alpha stays a Gamma: with the strength s
-    and the mean alpha0, alpha ~ Gamma(s + preemptions, s/alpha0 + sum of log(1 + life/beta)). Beta is one of a grid of
-    K scales; each has the likelihood of all lives with alpha integrated out.
+    For a fixed scale beta, log(1 + life/beta) is exponential with the rate alpha, so a Gamma prior on alpha stays a
+    Gamma: with the strength s and the mean alpha0, alpha ~ Gamma(s + preemptions, s/alpha0 + sum of log(1 +
+    life/beta)). Beta is one of a grid of K scales; each has the likelihood of all lives with alpha integrated out.
 
     Attributes:
         scale_s: (K,) the scales, seconds. prior: (K,) log of their prior weights. shape0, strength: the prior of alpha.
@@ -86,10 +75,10 @@ class LomaxHistory:
 
     scale_s: Array
     prior: Array
+    logs: Array
     shape0: float = 2.0
     strength: float = 5.0
     ended: Number = 0.0
-    logs: Number = 0.0
     watched_logs: Number = 0.0
 
     @classmethod
@@ -101,7 +90,7 @@ class LomaxHistory:
         traces a grid of 24 cost no less.
         """
         at = np.linspace(-3, 3, size)
-        return cls(mttp_s * (cls.shape0 - 1) * np.exp(spread * at), -(at**2) / 2)
+        return cls(mttp_s * (cls.shape0 - 1) * np.exp(spread * at), -(at**2) / 2, logs=np.zeros(size))
 
     def after(self, life_s: Number, preempted: Truth) -> LomaxHistory:
         """With one more life, which ended by a preemption or was only watched so long."""
@@ -118,7 +107,7 @@ class LomaxHistory:
         """(..., K) logarithms of the posterior weights of the scales, but for a constant."""
         ended = np.asarray(self.ended, dtype=float)
         seen = self.logs - self.watched_logs if np.ndim(self.watched_logs) else self.logs
-        rates = np.asarray(self.strength / self.shape0 + self._sums())
+        rates = np.asarray(self.strength / self.shape0 + self.logs)
         shapes = (self.strength + ended)[..., None] * np.log(rates, out=rates)
         scales = np.stack([np.ones_like(ended), -ended], -1) @ np.stack([self.prior, np.log(self.scale_s)])
         found = np.subtract(scales, shapes, out=shapes)
@@ -126,18 +115,10 @@ class LomaxHistory:
 
     def shape(self) -> Array:
         """(..., K) mean of alpha for each scale."""
-        return self._shape(np.asarray(self.ended)[..., None], self._sums())
+        ended = np.asarray(self.ended)[..., None]
+        return np.asarray((self.strength + ended) / (self.strength / self.shape0 + self.logs))
 
-    def law(self) -> tuple[Array, Array]:
+    def most_probable(self) -> tuple[Array, Array]:
         """Shape and scale (seconds) of the most probable scale; the shape of the attributes without K."""
         best = self.log_weights().argmax(axis=-1)
-        sums = np.broadcast_to(self._sums(), (*best.shape, len(self.scale_s)))
-        seen = np.take_along_axis(sums, best[..., None], -1)[..., 0]
-        return self._shape(np.asarray(self.ended), seen), self.scale_s[best]
-
-    def _shape(self, ended: Array, logs: Array) -> Array:
-        return np.asarray((self.strength + ended) / (self.strength / self.shape0 + logs))
-
-    def _sums(self) -> Array:
-        """(..., K) ``logs``, which are a plain 0 before anything is seen."""
-        return np.asarray(self.logs) if np.ndim(self.logs) else np.zeros(len(self.scale_s))
+        return np.take_along_axis(self.shape(), best[..., None], -1)[..., 0], self.scale_s[best]

@@ -1,12 +1,12 @@
 """How much work to do between two saves: closed forms.
 
-Each function takes numbers, or arrays over many runs of the same shape, and gives the like. ``save_s`` is the time for
-which training stands still for one version (the thesis's and Daly's delta), ``mttp_s`` the mean time to preemption,
-``interval_s`` the working time between the end of one save and the beginning of the next (Daly's tau).
+Each function takes numbers, or arrays over many runs of the same shape, and gives the like, in seconds. ``save_s`` is
+the time for which training stands still for one version (the thesis's and Daly's delta), ``mttp_s`` the mean time to
+preemption M; the interval is the working time from the end of one save to the beginning of the next (Daly's tau).
 
 The loss rate behind all of them, for a hazard of h preemptions a second: a save costs ``save_s`` each ``interval_s``,
 and a preemption in the middle of an interval costs half of it, so ``save_s / interval + h interval / 2`` is lost, which
-is least at ``sqrt(2 save_s / h)``. The forms differ in what stands for h.
+is least at ``sqrt(2 save_s / h)``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,8 @@ if TYPE_CHECKING:  # the training job imports this module, and may have no numpy
 
 
 def young_s(save_s: Number, mttp_s: Number) -> Number:
-    """sqrt(2 delta M): Young (1974), and 4.5 of the Spotify thesis without R."""
+    """sqrt(2 delta M): Young (1974), and eq. 4.5 of the Spotify thesis without R (Daly 2003)."""
     return (2 * save_s * mttp_s) ** 0.5
-
-
-def thesis_s(save_s: Number, mttp_s: Number, restart_s: Number) -> Number:
-    """sqrt(2 delta (MTTP + R)): Spotify thesis, eq. 4.5 (Daly 2003). ``restart_s``: allocation and preparation."""
-    return young_s(save_s, mttp_s + restart_s)
 
 
 def daly_s(save_s: Number, mttp_s: Number) -> Number:
@@ -80,19 +75,6 @@ def _exact_s(save_s: float, mttp_s: float) -> float:
     return mttp_s * low
 
 
-def covered_s(save_s: Number, mttp_s: Number, missed_rate: Number) -> Number:
-    """sqrt(2 delta M / q): only the share q of preemptions whose notice is missed costs work.
-
-    With emergency saves that work, preemptions that lose something come at the rate q/M.
-    """
-    return either(missed_rate > 0, young_s(save_s, mttp_s / _above_0(missed_rate)), math.inf)
-
-
-def lomax_s(save_s: Number, age_s: Number, shape: Number, scale_s: Number) -> Number:
-    """sqrt(2 delta (beta + a)/alpha): Young's form with the Lomax hazard h(a) = alpha/(beta + a) at the age a."""
-    return young_s(save_s, (scale_s + age_s) / shape)
-
-
 def either(condition: Truth, one: Number, other: Number) -> Number:
     """``one`` where the condition holds, ``other`` elsewhere."""
     if isinstance(condition, bool):
@@ -121,29 +103,13 @@ def over(interval_s: Number, step_s: Number) -> Number:
     return interval_s / step_s
 
 
-HAIR = 1e-9
-"""Of a step: 0.3 s are 2.9999999999999996 steps of 0.1 s, and 3."""
+HAIR = 1e-9  # of a step: 0.3 s are 2.9999999999999996 steps of 0.1 s, and 3
 
 
 def rounded_down(steps: Number) -> Number:
     """Whole steps, as many as fit; infinite stays infinite."""
-    return _whole(steps, up=False)
-
-
-def rounded_up(steps: Number) -> Number:
-    """Whole steps, as many as it takes; infinite stays infinite."""
-    return _whole(steps, up=True)
-
-
-def _whole(steps: Number, *, up: bool) -> Number:
     if isinstance(steps, (int, float)):
-        if not math.isfinite(steps):
-            return steps
-        return float(math.ceil(steps - HAIR) if up else math.floor(steps + HAIR))
+        return float(math.floor(steps + HAIR)) if math.isfinite(steps) else steps
     import numpy as np
 
-    return np.asarray(np.ceil(steps - HAIR) if up else np.floor(steps + HAIR))
-
-
-def _above_0(value: Number) -> Number:
-    return either(value > 0, value, 1.0)
+    return np.asarray(np.floor(steps + HAIR))

@@ -1,12 +1,8 @@
 """When to save: policies decide; the training job and the simulator act.
 
 Times are monotonic seconds of whatever clock the caller has; a policy has none and remembers nothing. What is learnt
-while training (deepvm.core.preemption.preemption_estimators) comes in as facts.
-
-``none``, ``static:K`` (each K steps), ``every:30s``, ``auto`` (Young's interval within a budget) and the policies that
-weigh saves against preemptions: ``young``, ``daly``, ``exact``, ``thesis``, ``adaptive`` (the default of the
-simulator), ``hazard``. A new one is a frozen dataclass that declares what :class:`SavePolicy` asks for, and a line in
-``POLICIES``.
+while training (deepvm.core.preemption.preemption_estimators) comes in as facts. A new policy is a frozen dataclass that
+declares what :class:`SavePolicy` asks for, and a line in ``POLICIES``.
 
 Saves stand between steps, so intervals are rounded to whole steps, by one rule for the running job, the simulator, the
 replay of traces and the closed form (:func:`whole_steps`): an interval that pays best is rounded down, as in the
@@ -20,19 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from deepvm.core.preemption.save_intervals import (
-    covered_s,
-    daly_s,
-    either,
-    exact_s,
-    lomax_s,
-    most,
-    over,
-    rounded_down,
-    rounded_up,
-    thesis_s,
-    young_s,
-)
+from deepvm.core.preemption.save_intervals import daly_s, either, exact_s, most, over, rounded_down, young_s
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
@@ -40,8 +24,7 @@ from deepvm.errors import RequestError
 if TYPE_CHECKING:
     from deepvm.core.preemption.save_intervals import Number, Truth
 
-OVERHEAD = 0.03
-"""Share of the training time that checkpoints may cost unless the user says otherwise (CheckFreq's budget is 0.035)."""
+OVERHEAD = 0.03  # of the training time that checkpoints may cost by default; CheckFreq's budget is 0.035
 
 
 @dataclass(frozen=True)
@@ -52,11 +35,11 @@ class SaveFacts:
         save_s: how long training stands still for a version, 0 while nobody knows.
         backup_s: how long a version is then under way to its safest place, 0 while nobody knows.
         step_s: one optimizer step.
-        emergency_s: from the end of a step until a version made with the machine's last strength is safe.
+        emergency_s: from the end of a step until an emergency save is safe.
         grace_s: from the notice of a preemption to the preemption; 0: there are no notices.
         restart_s: from a preemption until training goes on: allocation and preparation.
         mttp_s: mean time to preemption of the machine, or of the first of the cluster's machines to go.
-        missed_rate: share of preemptions without a notice in time.
+        missed_rate: share of preemptions without a notice in time, above 0.
         age_s: time since the machine was asked for.
         shape, scale_s: of the Lomax hazard ``shape / (scale_s + age_s)``.
     """
@@ -78,16 +61,18 @@ class SaveFacts:
         """Whether a version can be made safe between a notice and the preemption (Spotify thesis, Algorithm 1 (4))."""
         return self.step_s + self.emergency_s < self.grace_s
 
+    @property
+    def costly_share(self) -> Number:
+        """Share of preemptions that cost work: those without a notice, where an emergency save fits, else all."""
+        return either(self.emergency_fits, self.missed_rate, 1.0)
+
 
 @dataclass(frozen=True)
 class SaveContext:
-    """Where a training job stands.
+    """Where a training job stands: optimizer steps done, the time, and what is known of costs and preemptions.
 
-    Attributes:
-        step: optimizer steps done. now_s: the time.
-        last_step: steps in the newest version, or in the restored one.
-        last_s: when that was taken or restored, or training began.
-        facts: what is known of costs and preemptions.
+    ``last_step``: steps in the newest version, or in the restored one. ``last_s``: when that was taken or restored, or
+    training began.
     """
 
     step: int
@@ -104,13 +89,22 @@ class SavePolicy:
 
     Class attributes:
         weighs: whether saves stand ``interval_s`` apart; False: the interval is not asked for.
+        shows_cost_first: whether the first version comes at once, to show what one costs.
+        heeds_notices: whether it saves when the notice of a preemption arrives and an emergency save fits.
         holds_on_demand: whether that interval holds also on VMs that are never taken away.
         by_age: whether that interval depends on the age of the machine.
     """
 
     weighs: ClassVar[bool] = False
+    shows_cost_first: ClassVar[bool] = False
+    heeds_notices: ClassVar[bool] = False
     holds_on_demand: ClassVar[bool] = False
     by_age: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The text that :func:`parse_policy` makes the policy of; the class's name if it is not in ``POLICIES``."""
+        return next((name for name, make in POLICIES.items() if make is type(self)), type(self).__name__.lower())
 
     @property
     def fixed_steps(self) -> int | None:
@@ -124,7 +118,14 @@ class SavePolicy:
 
     def due(self, context: SaveContext) -> bool:
         """Whether to save now."""
-        return False
+        if self.fixed_steps:
+            return context.step % self.fixed_steps == 0
+        if self.shows_cost_first and not context.last_step and not context.facts.save_s:
+            return True
+        # Whole steps since the end of the last save, each as long as they are on average.
+        done = max(context.step - context.last_step, 1)  # whoever went back to an older step counts by the time
+        worked_s = max(context.now_s - context.last_s - float(context.facts.save_s), 0.0)
+        return bool(done >= whole_steps(self, replace(context.facts, step_s=worked_s / done)))
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """Working time from the end of one save to the beginning of the next, seconds; infinite: none."""
@@ -136,7 +137,7 @@ class SavePolicy:
 
     def emergency(self, facts: SaveFacts) -> Truth:
         """Whether to save when the notice of a preemption arrives."""
-        return False
+        return facts.emergency_fits if self.heeds_notices else False
 
 
 @dataclass(frozen=True)
@@ -151,22 +152,19 @@ class EverySteps(SavePolicy):
     steps: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of steps.
-
-        Raises:
-            RequestError: below 1.
-        """
+        """Raise a RequestError below one step."""
         if isinstance(self.steps, bool) or self.steps < 1:
             raise RequestError("every", self.steps, "a whole number of steps from 1")
 
     @property
-    def fixed_steps(self) -> int:
-        """See :class:`SavePolicy`."""
-        return self.steps
+    def name(self) -> str:
+        """``static:51``."""
+        return f"static:{self.steps}"
 
-    def due(self, context: SaveContext) -> bool:
-        """See :class:`SavePolicy`."""
-        return context.step % self.steps == 0
+    @property
+    def fixed_steps(self) -> int:
+        """The number."""
+        return self.steps
 
 
 @dataclass(frozen=True)
@@ -179,67 +177,51 @@ class EverySeconds(SavePolicy):
     seconds: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no time.
-
-        Raises:
-            RequestError: not above 0.
-        """
+        """Raise a RequestError unless the time is above 0."""
         if not 0 < self.seconds < math.inf:
             raise RequestError("every", self.seconds, "a time above 0 s")
 
+    @property
+    def name(self) -> str:
+        """``every:600``."""
+        return f"every:{self.seconds:.15g}"
+
     def interval_s(self, facts: SaveFacts) -> Number:
-        """See :class:`SavePolicy`."""
+        """The time."""
         return self.seconds + 0 * facts.save_s
 
     def least_s(self, facts: SaveFacts) -> Number:
         """All of it: the user asked for that time."""
         return self.interval_s(facts)
 
-    def due(self, context: SaveContext) -> bool:
-        """See :class:`SavePolicy`."""
-        return _have_passed(self, context)
-
 
 class _Weighing(SavePolicy):
     """What the policies share that weigh the cost of a version against what a preemption costs."""
 
     weighs: ClassVar[bool] = True
-
-    def due(self, context: SaveContext) -> bool:
-        """See :class:`SavePolicy`."""
-        if not context.last_step and not context.facts.save_s:
-            return True  # the first version shows what one costs
-        return _have_passed(self, context)
+    shows_cost_first: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Auto(_Weighing):
-    """As often as pays: Young's interval, but within a budget of overhead and never while a version is under way.
+    """As often as pays: Young's interval, but within CheckFreq's budget and never while a version is under way.
 
-    Young (1974) and Daly (2006): with ``save_s`` lost for each version and a failure every ``mtbf_s`` on average, the
-    loss is least at an interval of sqrt(2 save_s mtbf_s). CheckFreq's budget: save_s / interval <= overhead.
-
-    Attributes:
-        mtbf_s: mean time between failures of the cluster, seconds; None: as the facts say.
-        overhead: share of the time that may be lost.
+    ``mtbf_s``: mean time between failures of the cluster, seconds; None: as the facts say. ``overhead``: share of the
+    time that may be lost, save_s / interval.
     """
 
     mtbf_s: float | None = None
     overhead: float = OVERHEAD
 
     def __post_init__(self) -> None:
-        """Refuse what is no time or share.
-
-        Raises:
-            RequestError: naming the attribute.
-        """
+        """Raise a RequestError that names the attribute."""
         if self.mtbf_s is not None and not 0 < self.mtbf_s < math.inf:
             raise RequestError("mtbf_s", self.mtbf_s, "a time above 0 s")
         if not 0 < self.overhead < 1:
             raise RequestError("overhead", self.overhead, "a share between 0 and 1")
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """See :class:`SavePolicy`."""
+        """Young's, or the least."""
         mtbf_s = facts.mttp_s if self.mtbf_s is None else self.mtbf_s
         return most(young_s(facts.save_s, mtbf_s), self.least_s(facts))
 
@@ -279,37 +261,33 @@ class Exact(_Weighing):
 class Thesis(_Weighing):
     """Adaptive checkpointing of the Spotify thesis, Algorithm 1: an emergency save or insurance saves, never both."""
 
-    def interval_s(self, facts: SaveFacts) -> Number:
-        """Infinite when an emergency save fits into the grace period, else eq. 4.5."""
-        return either(facts.emergency_fits, math.inf, thesis_s(facts.save_s, facts.mttp_s, facts.restart_s))
+    heeds_notices: ClassVar[bool] = True
 
-    def emergency(self, facts: SaveFacts) -> Truth:
-        """See :class:`SavePolicy`."""
-        return facts.emergency_fits
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """Infinite when an emergency save fits into the grace period, else sqrt(2 delta (MTTP + R)) (eq. 4.5)."""
+        return either(facts.emergency_fits, math.inf, young_s(facts.save_s, facts.mttp_s + facts.restart_s))
 
 
 @dataclass(frozen=True)
 class Adaptive(_Weighing):
     """An emergency save when it fits, and insurance saves as often as missed notices make worth while.
 
-    The rate of missed notices is learnt (deepvm.core.preemption.preemption_estimators.Notices) and never quite 0, so
-    there is always some insurance: Algorithm 1 without it goes from 3 to 13 % of overhead on GPT-117M when 10 % of the
-    notices are missed.
+    Their rate is learnt and never quite 0 (``Notices``), so there is always some insurance: Algorithm 1 without it goes
+    from 3 to 13 % of overhead on GPT-117M when 10 % of the notices are missed.
     """
 
-    def interval_s(self, facts: SaveFacts) -> Number:
-        """sqrt(2 delta MTTP / q), q being 1 when no emergency save fits."""
-        return covered_s(facts.save_s, facts.mttp_s, either(facts.emergency_fits, facts.missed_rate, 1.0))
+    heeds_notices: ClassVar[bool] = True
 
-    def emergency(self, facts: SaveFacts) -> Truth:
-        """See :class:`SavePolicy`."""
-        return facts.emergency_fits
+    def interval_s(self, facts: SaveFacts) -> Number:
+        """sqrt(2 delta MTTP / q): only the share q of preemptions costs work, so these come at the rate q/MTTP."""
+        return young_s(facts.save_s, facts.mttp_s / facts.costly_share)
 
 
 @dataclass(frozen=True)
 class Hazard(_Weighing):
     """As :class:`Adaptive`, with a hazard that falls with the machine's age, as it does on real spot machines."""
 
+    heeds_notices: ClassVar[bool] = True
     by_age: ClassVar[bool] = True
 
     @property
@@ -318,16 +296,11 @@ class Hazard(_Weighing):
         return Adaptive()
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """sqrt(2 delta (beta + a) / (alpha q)), q being 1 when no emergency save fits."""
-        missed = either(facts.emergency_fits, facts.missed_rate, 1.0)
-        return lomax_s(facts.save_s, facts.age_s, facts.shape * missed, facts.scale_s)
-
-    def emergency(self, facts: SaveFacts) -> Truth:
-        """See :class:`SavePolicy`."""
-        return facts.emergency_fits
+        """sqrt(2 delta (beta + a) / (alpha q)): Young's form with the Lomax hazard alpha/(beta + a) at the age a."""
+        return young_s(facts.save_s, (facts.scale_s + facts.age_s) / (facts.shape * facts.costly_share))
 
 
-POLICIES: dict[str, Callable[[], SavePolicy]] = {
+POLICIES: dict[str, Callable[[], SavePolicy]] = {  # without parameters, by name
     "none": Never,
     "auto": Auto,
     "young": Young,
@@ -337,9 +310,7 @@ POLICIES: dict[str, Callable[[], SavePolicy]] = {
     "adaptive": Adaptive,
     "hazard": Hazard,
 }
-"""The policies without parameters, by name."""
-_DIGITS = 18
-"""Of a number of steps; more is a slip, and Python reads no more than some thousands."""
+_DIGITS = 18  # of a number of steps; more is a slip, and Python reads no more than some thousands
 
 
 def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
@@ -354,14 +325,7 @@ def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
         return math.inf
     steps = over(policy.interval_s(facts), facts.step_s)
     least = over(policy.least_s(facts), facts.step_s)
-    return most(rounded_down(steps), rounded_up(least), 1.0)
-
-
-def _have_passed(policy: SavePolicy, context: SaveContext) -> bool:
-    """Whether the :func:`whole_steps` since the end of the last save are done, each as long as they are on average."""
-    done = max(context.step - context.last_step, 1)  # whoever went back to an older step counts by the time
-    worked_s = max(context.now_s - context.last_s - float(context.facts.save_s), 0.0)
-    return bool(done >= whole_steps(policy, replace(context.facts, step_s=worked_s / done)))
+    return most(rounded_down(steps), -rounded_down(-least), 1.0)
 
 
 def parse_policy(text: str, option: str = "policy") -> SavePolicy:
@@ -384,12 +348,3 @@ def parse_policy(text: str, option: str = "policy") -> SavePolicy:
     forms = (*POLICIES, "static", "every")
     meant = "" if name in forms else did_you_mean(name, forms)
     raise RequestError(option, text, f"{allowed}; {meant}" if meant else allowed)
-
-
-def policy_name(policy: SavePolicy) -> str:
-    """The text that :func:`parse_policy` makes the policy of; the class's name for one that is not in ``POLICIES``."""
-    if isinstance(policy, EverySteps):
-        return f"static:{policy.steps}"
-    if isinstance(policy, EverySeconds):
-        return f"every:{policy.seconds:.15g}"
-    return next((name for name, make in POLICIES.items() if make is type(policy)), type(policy).__name__.lower())

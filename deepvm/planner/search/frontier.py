@@ -8,25 +8,22 @@ then a look-up in a running maximum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from deepvm.core.cluster.cluster import Cluster, NodeGroup
 from deepvm.core.cluster.instances import Market
-from deepvm.planner.architectures.base import Architecture
+from deepvm.planner.architectures import Architecture
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray, MemoryTier, Sizes
 from deepvm.planner.scoring import TIE, Scoring, tie_floor
-from deepvm.planner.search.dominance import price_order, skyband
+
+_ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Block:
-    """The candidates of one architecture.
-
-    Attributes:
-        scoring: one score for each row of ``sizes``. tier: empty unless the architecture is tiered.
-    """
+    """The candidates of one architecture; ``tier`` counts only where it is tiered."""
 
     architecture: Architecture
     sizes: Sizes
@@ -36,12 +33,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan: a row of a block's sizes with its memory nodes.
-
-    Attributes:
-        memory: row of the block's tier, None without memory nodes. price: micro-dollars an hour.
-        value: what the policy maximises.
-    """
+    """A plan: a row of a block's sizes and of its tier (None without memory nodes), and micro-dollars an hour."""
 
     block: Block
     size: int
@@ -60,75 +52,42 @@ class Choice:
         gpu = sizes.types[int(sizes.type_index[row])]
         return Cluster(self.block.architecture.name, gpu, int(sizes.spot[row]), int(sizes.on_demand[row]), memory)
 
-    @property
-    def names(self) -> tuple[str, str, int, str]:
-        """The last tie-break: architecture, type, n, memory-node type."""
-        cluster = self.cluster
-        memory = cluster.memory.instance.name if cluster.memory else ""
-        return (cluster.architecture, cluster.gpu.name, cluster.gpu_count, memory)
-
-
-def rank(choices: Sequence[Choice], top: int) -> list[Choice]:
-    """Order plans: highest value first; among equals the cheaper, then fewer memory nodes, then names."""
-    left = list(choices)
-    ranked: list[Choice] = []
-    while left and len(ranked) < top:
-        floor = tie_floor(max(c.value for c in left))
-        best = min((c for c in left if c.value >= floor), key=lambda c: (c.price, c.memory_count, c.names))
-        ranked.append(best)
-        left.remove(best)
-    return ranked
-
 
 @dataclass(frozen=True)
 class Frontier:
-    """All plans of several blocks, sorted by price, memory nodes, names.
+    """All plans of several blocks (by index): cheapest first, then fewest memory nodes, then by name.
 
-    Attributes:
-        block: index into ``blocks``. size: row of its sizes. memory: row of its tier, -1 without memory nodes.
-        memory_count: memory nodes. price: micro-dollars an hour. value: what the policy maximises.
-        best_so_far: the running maximum of ``value``.
+    ``plans`` is (4, plans), see :func:`_plans`; ``best_so_far`` is the running maximum of ``value``.
     """
 
     blocks: tuple[Block, ...]
     block: IntArray
-    size: IntArray
-    memory: IntArray
-    memory_count: IntArray
-    price: IntArray
+    plans: IntArray
     value: FloatArray
     best_so_far: FloatArray
 
     @classmethod
     def build(cls, blocks: Sequence[Block], top: int = 1) -> Frontier:
-        """Enumerate.
+        """Enumerate blocks, which come in the order of their architectures' names.
 
-        Args:
-            blocks: one for each architecture, in the order of their names.
-            top: how many plans will be asked for at once; each size keeps its ``top`` cheapest memory tiers.
+        ``top``: how many plans will be asked for at once; each size keeps its ``top`` cheapest memory tiers.
         """
         parts = [_plans(block, top) for block in blocks]
-        block = np.repeat(np.arange(len(blocks)), [len(p.size) for p in parts])
-        size, memory, memory_count, price = (
-            np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(p, name) for p in parts)])
-            for name in ("size", "memory", "memory_count", "price")
-        )
-        values = [b.scoring.values(p.size, p.price) for b, p in zip(blocks, parts, strict=True)]
-        value = np.concatenate([np.zeros(0), *values])
+        plans = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)
+        block = np.repeat(np.arange(len(blocks)), [part.shape[1] for part in parts])
+        pairs = list(zip(blocks, parts, strict=True))
+        value = np.concatenate([np.zeros(0), *(b.scoring.values(p[0], p[3]) for b, p in pairs)])
         # Blocks and tiers stand in the order of their names: indices sort like names.
-        places = [b.sizes.order[p.size] for b, p in zip(blocks, parts, strict=True)]
-        named = np.concatenate([np.zeros(0, dtype=np.int64), *places])
+        named = np.concatenate([np.zeros(0, dtype=np.int64), *(b.sizes.order[p[0]] for b, p in pairs)])
+        _, memory, memory_count, price = plans
         order = np.lexsort((memory, named, block, memory_count, price))
-        return cls(
-            blocks=tuple(blocks),
-            block=block[order],
-            size=size[order],
-            memory=memory[order],
-            memory_count=memory_count[order],
-            price=price[order],
-            value=value[order],
-            best_so_far=np.maximum.accumulate(value[order]),
-        )
+        value = value[order]
+        return cls(tuple(blocks), block[order], plans[:, order], value, np.maximum.accumulate(value))
+
+    @property
+    def price(self) -> IntArray:
+        """Micro-dollars an hour, never falling."""
+        return np.asarray(self.plans[3])
 
     def __len__(self) -> int:
         """Number of plans."""
@@ -136,28 +95,23 @@ class Frontier:
 
     def choice(self, row: int) -> Choice:
         """One plan."""
-        memory = int(self.memory[row])
-        return Choice(
-            self.blocks[int(self.block[row])],
-            int(self.size[row]),
-            None if memory < 0 else memory,
-            int(self.memory_count[row]),
-            int(self.price[row]),
-            float(self.value[row]),
-        )
+        size, memory, memory_count, price = self.plans[:, row].tolist()
+        block, value = self.blocks[int(self.block[row])], float(self.value[row])
+        return Choice(block, size, None if memory < 0 else memory, memory_count, price, value)
 
     def affordable(self, budget: int) -> int:
         """How many plans cost at most ``budget`` micro-dollars an hour; they are the first ones."""
         return int(np.searchsorted(self.price, budget, side="right"))
 
+    def reaching(self, value: float) -> Choice | None:
+        """The first plan, in the order of prices, with this value or a better one; None without any."""
+        row = int(np.searchsorted(self.best_so_far, value))  # a running maximum never falls
+        return self.choice(row) if row < len(self) else None
+
     def best(self, budget: int) -> Choice | None:
         """The best plan within a budget, None when nothing is feasible."""
         within = self.affordable(budget)
-        if not within:
-            return None
-        floor = tie_floor(float(self.best_so_far[within - 1]))
-        # The first plan, in the order of prices, that is as good as the best: the running maximum never falls.
-        return self.choice(int(np.searchsorted(self.best_so_far, floor, side="left")))
+        return self.reaching(tie_floor(float(self.best_so_far[within - 1]))) if within else None
 
     def top(self, budget: int, count: int) -> list[Choice]:
         """The best ``count`` plans within a budget, in order; at most as many as the frontier was built for."""
@@ -180,9 +134,9 @@ class Frontier:
         prices: dict[str, int] = {}
         for index, block in enumerate(self.blocks):
             rows = np.flatnonzero(self.block == index)
-            types, first = np.unique(block.sizes.type_index[self.size[rows]], return_index=True)
-            for t, row in zip(types.tolist(), rows[first].tolist(), strict=True):
-                price, name = int(self.price[row]), block.sizes.types[t].name
+            types, first = np.unique(block.sizes.type_index[self.plans[0, rows]], return_index=True)
+            for t, price in zip(types.tolist(), self.price[rows[first]].tolist(), strict=True):
+                name = block.sizes.types[t].name
                 prices[name] = min(price, prices.get(name, price))
         return prices
 
@@ -194,26 +148,18 @@ class Frontier:
         return self.best(int(self.price[row])) if row < len(self) else None
 
 
-@dataclass(frozen=True)
-class _Plans:
-    """Plans of one block by column: see :class:`Frontier`."""
+def _plans(block: Block, top: int) -> IntArray:
+    """Each size with each of the memory tiers that are worth knowing: (4, plans).
 
-    size: IntArray
-    memory: IntArray
-    memory_count: IntArray
-    price: IntArray
-
-
-def _plans(block: Block, top: int) -> _Plans:
-    """Each size with each of the memory tiers that are worth knowing."""
-    sizes = block.sizes
-    if block.architecture.tiered:
-        plans = _with_cheapest_tiers(sizes, block.tier, top)
-        kept = plans.price <= sizes.most_usd[plans.size]
-        return _Plans(*(getattr(plans, f.name)[kept] for f in fields(plans)))
-    rows = np.arange(len(sizes), dtype=np.int64)
-    rows = rows[sizes.price <= sizes.most_usd]
-    return _Plans(rows, np.full_like(rows, -1), np.zeros_like(rows), sizes.price[rows])
+    The rows are the size's row, the memory tier's or -1, how many memory nodes, and micro-dollars an hour.
+    """
+    sizes, none = block.sizes, np.zeros((4, 0), dtype=np.int64)
+    if not block.architecture.tiered:
+        rows = np.arange(len(sizes), dtype=np.int64)
+        plans = np.stack([rows, np.full_like(rows, -1), np.zeros_like(rows), sizes.price])
+    else:
+        plans = _with_cheapest_tiers(sizes, block.tier, top) if len(sizes) and len(block.tier) else none
+    return np.asarray(plans[:, plans[3] <= sizes.most_usd[plans[0]]])
 
 
 def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
@@ -225,11 +171,8 @@ def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
     return skyband(np.column_stack(columns), top)
 
 
-def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> _Plans:
-    """Each size with its ``top`` cheapest memory tiers."""
-    if not len(sizes) or not len(tier):
-        none = np.zeros(0, dtype=np.int64)
-        return _Plans(none, none, none, none)
+def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> IntArray:
+    """Each size with its ``top`` cheapest memory tiers, by the rows of :func:`_plans`."""
     useful = useful_tier(tier, top)
     kept, small = np.flatnonzero(useful), tier.take(useful)
     # What a tier costs depends on n, on the senders' n_sat and on what is sold there: each such key is served once.
@@ -245,9 +188,45 @@ def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> _Plans:
     best_cost = np.take_along_axis(cost, order, axis=1)[pair]
     feasible = best_cost < never
     size = np.broadcast_to(np.arange(len(sizes), dtype=np.int64)[:, None], feasible.shape)[feasible]
-    return _Plans(
-        size=size,
-        memory=kept[order][pair][feasible],
-        memory_count=np.take_along_axis(needed, order, axis=1)[pair][feasible],
-        price=best_cost[feasible] + sizes.price[size],
-    )
+    count = np.take_along_axis(needed, order, axis=1)[pair][feasible]
+    return np.stack([size, kept[order][pair][feasible], count, best_cost[feasible] + sizes.price[size]])
+
+
+def skyband(costs: IntArray, depth: int) -> BoolArray:
+    """The k-skyband (Papadias et al., TODS 2005): rows that fewer than ``depth`` >= 1 other rows dominate, as a mask.
+
+    A row dominates another when it is less or equal in every column and, if equal in all of them, stands earlier.
+    The best ``depth`` plans are among these rows: each dominator of a dropped row gives a plan that ranks before every
+    plan of that row. ``costs``: (rows, resources), smaller is better; every resource that counts. Price and size alone
+    are not enough: on real spot prices a bigger machine is often the cheaper one.
+    """
+    rows = len(costs)
+    kept = np.zeros(rows, dtype=np.bool_)
+    # In lexicographic order a dominator always stands before what it dominates, and a stable sort keeps equal rows in
+    # their order; so one pass over blocks, each compared with the survivors before it and with itself, is enough.
+    order = np.lexsort(costs.T[::-1])
+    survivors = np.empty((0, costs.shape[1]), dtype=costs.dtype)
+    for start in range(0, rows, _ROWS_AT_ONCE):
+        index = order[start : start + _ROWS_AT_ONCE]
+        block = costs[index]
+        before = np.tri(len(block), k=-1, dtype=np.bool_)  # [i, j]: j stands before i
+        dominators = _dominated_by(block, survivors).sum(axis=1)
+        # Dropped rows may be counted as dominators inside the block: what dominates them dominates the row as well.
+        dominators += (_dominated_by(block, block) & before).sum(axis=1)
+        keep = dominators < depth
+        kept[index[keep]] = True
+        survivors = np.concatenate([survivors, block[keep]])
+    return kept
+
+
+def price_order(prices: IntArray) -> IntArray:
+    """The place of each row in the order of prices, equal prices in the order of the rows, as plans are ranked."""
+    return np.argsort(np.argsort(prices, kind="stable")).astype(np.int64)
+
+
+def _dominated_by(rows: IntArray, others: IntArray) -> BoolArray:
+    """[i, j]: others[j] is less or equal to rows[i] in every column."""
+    result = np.ones((len(rows), len(others)), dtype=np.bool_)
+    for column in range(rows.shape[1]):
+        result &= others[None, :, column] <= rows[:, None, column]
+    return result

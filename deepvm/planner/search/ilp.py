@@ -10,34 +10,24 @@ enumeration, which ranks all plans anyway, has the answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from deepvm.planner.architectures.formulation import Constraint, Formulation, Pick, SolveStatus
-from deepvm.planner.columns import IntArray
-from deepvm.planner.scoring import Scoring, tie_floor
-from deepvm.planner.search.dominance import price_order, skyband
-from deepvm.planner.search.frontier import Block, Choice, rank, useful_tier
-from deepvm.planner.search.solver import SOLVER, IntegerProgram
+from deepvm.planner.columns import UNLIMITED_USD, IntArray
+from deepvm.planner.scoring import tie_floor
+from deepvm.planner.search.formulation import SolveStatus, formulate
+from deepvm.planner.search.frontier import Block, Choice, price_order, skyband, useful_tier
+from deepvm.planner.search.solver import SOLVER, IntegerProgram, Unproven
 
-_MOST_TRIES = 50
-"""Plans that may pass a row only by the solver's tolerance before it is no longer believed."""
-
-_LOOSE = 1e-6
-"""By how much, relative, a plan may miss a value before the solver is told to leave it out."""
+_MOST_TRIES = 50  # plans that may pass a row only by the solver's tolerance before it is no longer believed
+_LOOSE = 1e-6  # by how much, relative, a plan may miss a value before the solver is told to leave it out
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What the integer program says.
-
-    Attributes:
-        status: ``optimal`` or ``infeasible`` when it is proven; otherwise why it is not.
-        choice: the best plan, None unless it is proven.
-        solver: who proved it; empty when there was nothing to solve.
-    """
+    """The best plan, if ``status`` is ``optimal``; who proved it, empty when there was nothing to solve."""
 
     status: SolveStatus
     choice: Choice | None = None
@@ -47,187 +37,143 @@ class Proof:
 def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> Proof:
     """Solve each architecture (DeepVM step 3), then compare them (step 4).
 
-    Args:
-        blocks: the candidates of each architecture.
-        budget: micro-dollars an hour.
-        time_limit_s: seconds for all solves together.
+    The blocks come in the order of their names; ``budget``: micro-dollars an hour; the time is for all solves together.
     """
     deadline = time.monotonic() + time_limit_s
-    proofs = [_prove(block, budget, deadline) for block in blocks]
-    solver = next((p.solver for p in proofs if p.solver), "")
-    for proof in proofs:
-        if proof.status not in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
-            return Proof(proof.status, None, solver)
-    best = rank([p.choice for p in proofs if p.choice], 1)
-    return Proof(SolveStatus.OPTIMAL, best[0], solver) if best else Proof(SolveStatus.INFEASIBLE, None, solver)
+    small = [b for b in (useful(block, budget) for block in blocks) if len(b.sizes)]
+    solver = SOLVER if small else ""
+    found: list[Choice] = []
+    for block in small:
+        try:
+            found.append(_Search(block, budget, deadline).best())
+        except Unproven as stop:
+            if stop.status is not SolveStatus.INFEASIBLE:
+                return Proof(stop.status, None, solver)
+    if not found:
+        return Proof(SolveStatus.INFEASIBLE, None, solver)
+    floor = tie_floor(max(c.value for c in found))
+    equal = [c for c in found if c.value >= floor]
+    return Proof(SolveStatus.OPTIMAL, min(equal, key=lambda c: (c.price, c.memory_count)), solver)
 
 
-def _prove(block: Block, budget: int, deadline: float) -> Proof:
-    """The best plan of one architecture."""
-    nodes = _useful_nodes(block)
-    sizes = _useful_sizes(block, nodes, budget)
-    if not len(sizes) or (block.architecture.tiered and not len(nodes)):
-        return Proof(SolveStatus.INFEASIBLE)
-    tier = block.tier.take(np.isin(np.arange(len(block.tier)), nodes))
-    formulation = block.architecture.formulate(block.sizes.take(sizes), tier, budget)
-    scoring = Scoring(block.scoring.scores[sizes], block.scoring.per_dollar)
-    search = _Search(formulation, scoring, IntegerProgram(formulation, deadline=deadline), block.architecture.decode)
-    try:
-        pick = search.best()
-    except _Unproven as stop:
-        return Proof(stop.status, None, SOLVER)
-    memory = None if pick.memory is None else int(nodes[pick.memory])
-    size, price, value = int(sizes[pick.size]), search.price(pick), search.value(pick)
-    return Proof(SolveStatus.OPTIMAL, Choice(block, size, memory, pick.memory_count, price, value), SOLVER)
-
-
-def _useful_nodes(block: Block) -> IntArray:
-    """Rows of the memory tier that can be in the best plan."""
-    return np.flatnonzero(useful_tier(block.tier, 1)) if len(block.tier) else np.zeros(0, dtype=np.int64)
-
-
-def _useful_sizes(block: Block, nodes: IntArray, budget: int) -> IntArray:
-    """Rows of the sizes that can be in the best plan with these memory nodes.
+def useful(block: Block, budget: int) -> Block:
+    """A block with what can be in the best plan; no sizes where there is no plan.
 
     A size is worse than another when it scores less and costs more in every resource: money, senders (n), what its
     network lets it send, and the memory nodes that are sold where it stands. The quotas of GPU VMs are checked for each
     size and need no column.
     """
-    offered = block.tier.offered[nodes]
-    possible = block.sizes.price <= budget
-    if block.architecture.tiered:
-        possible &= np.asarray(offered.any(axis=0))[block.sizes.offers]
+    sizes, tier, tiered = block.sizes, block.tier, block.architecture.tiered
+    if len(tier):
+        tier = tier.take(useful_tier(tier, 1))
+    possible = sizes.price <= budget
+    if tiered:
+        possible &= np.asarray(tier.offered.any(axis=0))[sizes.offers]
     affordable = np.flatnonzero(possible)
-    rows = block.sizes.take(affordable)
+    rows = sizes.take(affordable)
     order = np.unique(block.scoring.scores[affordable], return_inverse=True)[1]
-    columns = [-order, price_order(rows.price)]
-    if len(rows) and rows.most_usd.min() < np.iinfo(np.int64).max:  # what a size may cost falls with its expected time
+    columns: list[IntArray] = [-order, price_order(rows.price)]
+    if len(rows) and rows.most_usd.min() < UNLIMITED_USD:  # what a size may cost falls with its expected time
         columns += [-rows.most_usd]
-    if block.architecture.tiered:
+    if tiered:
         columns += [rows.count, -rows.n_sat]
-        if block.tier.offers_differ:
-            columns += [-sold.astype(np.int64)[rows.offers] for sold in np.unique(offered, axis=0)]
-    return affordable[skyband(np.column_stack(columns), 1)]
+        if tier.offers_differ:
+            columns += [-sold.astype(np.int64)[rows.offers] for sold in np.unique(tier.offered, axis=0)]
+    kept = affordable[skyband(np.column_stack(columns), 1)]
+    return replace(block, sizes=sizes.take(kept), tier=tier, scoring=block.scoring.take(kept))
 
 
-class _Unproven(Exception):
-    """The search ends without a proven plan; ``status`` says why."""
-
-    def __init__(self, status: SolveStatus) -> None:
-        super().__init__(status.value)
-        self.status = status
+def decode(block: Block, values: Sequence[int]) -> Choice:
+    """Read one value for each variable of a block's program as the plan that it means."""
+    sizes, tier = len(block.sizes), block.tier
+    size, memory, count = list(values[:sizes]).index(1), None, 0
+    price = int(block.sizes.price[size])
+    if block.architecture.tiered:
+        memory = list(values[sizes : sizes + len(tier)]).index(1)
+        count = values[sizes + len(tier) + memory]
+        price += int(tier.price[memory]) * count
+    value = float(block.scoring.values(np.array([size]), np.array([price]))[0])
+    return Choice(block, size, memory, count, price, value)
 
 
 class _Search:
     """The stages: each narrows what the next may choose from."""
 
-    def __init__(
-        self,
-        formulation: Formulation,
-        scoring: Scoring,
-        program: IntegerProgram,
-        decode: Callable[[Formulation, Sequence[int]], Pick],
-    ) -> None:
-        self._formulation, self._scoring, self._program, self._decode = formulation, scoring, program, decode
-        self._prices = {v: float(p) for v, p in enumerate(formulation.prices) if p}
-        self._worst_value, self._highest_price = -np.inf, np.inf
+    def __init__(self, block: Block, budget: int, deadline: float) -> None:
+        tier = block.tier if block.architecture.tiered else None
+        self._block, self._formulation = block, formulate(block.sizes, tier, budget)
+        self._program = IntegerProgram(self._formulation, deadline=deadline)
+        self._prices = {v: float(p) for v, p in enumerate(self._formulation.prices) if p}
+        self._worst_value, self._highest_price = -np.inf, UNLIMITED_USD
         self._any_found = False
 
-    def price(self, pick: Pick) -> int:
-        """Exact price of a plan in micro-dollars an hour."""
-        tier = self._formulation.tier
-        memory = 0 if pick.memory is None or tier is None else int(tier.price[pick.memory]) * pick.memory_count
-        return int(self._formulation.sizes.price[pick.size]) + memory
-
-    def value(self, pick: Pick) -> float:
-        """What the policy maximises, by the same arithmetic as the frontier's."""
-        rows, prices = np.array([pick.size], dtype=np.int64), np.array([self.price(pick)], dtype=np.int64)
-        return float(self._scoring.values(rows, prices)[0])
-
-    def best(self) -> Pick:
-        """The best plan: value, then price, then memory nodes and names.
-
-        Raises:
-            _Unproven: there is none, or the solver did not prove it.
-        """
-        pick = self._best_per_dollar() if self._scoring.per_dollar else self._best_score()
-        self._hold_value(tie_floor(self.value(pick)))
-        self._hold_price(self.price(self._find(self._prices)))
+    def best(self) -> Choice:
+        """The best plan: value, then price, then memory nodes and names; raises :class:`Unproven` without a proof."""
+        # Dense ranks in place of the scores: differences of 1 instead of differences that drown in a tolerance.
+        order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
+        ranks = {row: -float(o) for row, o in enumerate(order.tolist())}
+        found = self._best_per_dollar() if self._block.scoring.per_dollar else self._find(ranks)
+        self._keep_value(tie_floor(found.value))
+        self._highest_price = self._find(self._prices).price
+        self._program.add(enumerate(self._formulation.prices), self._highest_price)
         return self._find(self._name_order())
 
-    def _best_score(self) -> Pick:
-        # Dense ranks in place of the scores: differences of 1 instead of differences that drown in a tolerance.
-        order = np.unique(self._scoring.scores, return_inverse=True)[1] + 1
-        return self._find({row: -float(o) for row, o in enumerate(order.tolist())})
-
-    def _best_per_dollar(self) -> Pick:
+    def _best_per_dollar(self) -> Choice:
         """Lowest price / score by Dinkelbach's method (Management Science 13, 1967).
 
         Minimise price - ratio x score, take the ratio of the solution, and repeat until it stands still.
         """
-        scores = self._scoring.scores.tolist()
+        scores = self._block.scoring.scores.tolist()
         better = self._find(self._prices)
         while True:
-            pick, ratio = better, -self.value(better)
+            found, ratio = better, -better.value
             gain = {v: self._prices.get(v, 0.0) - ratio * s for v, s in enumerate(scores)}
             better = self._find({**self._prices, **gain})
-            if self.value(better) <= self.value(pick):
-                return pick
+            if better.value <= found.value:
+                return found
 
-    def _hold_value(self, floor: float) -> None:
+    def _keep_value(self, floor: float) -> None:
         """From here on only plans of at least this value."""
-        self._worst_value, scores = floor, self._scoring.scores
-        if not self._scoring.per_dollar:
+        self._worst_value, scores = floor, self._block.scoring.scores
+        if not self._block.scoring.per_dollar:
             self._program.close(np.flatnonzero(scores < floor).tolist())
             return
         memory = [(v, p) for v, p in self._prices.items() if v >= len(scores)]
         # No memory nodes cost `most`, so a size that may spend as much may spend anything; without this limit a score
         # that is 1e10 times the best one's gives a coefficient that HiGHS refuses.
-        most = 2 * sum(p * self._formulation.variables[v].upper for v, p in memory)
+        upper = list(self._formulation.upper.values())
+        most = 2 * sum(p * upper[v] for v, p in memory)
         # Looser than the tie, which HiGHS takes for rounding and calls infeasible; `_find` keeps to the tie.
         loose = floor * (1 + _LOOSE)
         terms = [(v, max(self._prices.get(v, 0.0) + loose * s, -most)) for v, s in enumerate(scores.tolist())]
-        self._program.add_real([*terms, *memory], 0.0)
-
-    def _hold_price(self, highest: int) -> None:
-        """From here on only plans of at most this price."""
-        self._highest_price = highest
-        prices = tuple(enumerate(self._formulation.prices))
-        self._program.add(Constraint("budget", "lowest price", prices, "<=", highest))
+        self._program.add([*terms, *memory], 0.0)
 
     def _name_order(self) -> Mapping[int, float]:
         """Fewer memory nodes, then the size by name and n, then the row of the memory type, as one whole number."""
-        sizes, tier = len(self._formulation.sizes), len(self._formulation.tier or ())
-        places = np.unique(self._formulation.sizes.order, return_inverse=True)[1].tolist()
+        places = np.unique(self._block.sizes.order, return_inverse=True)[1].tolist()
+        sizes, tier = len(places), (len(self._formulation.upper) - len(places)) // 2
         order = {row: float(place * max(tier, 1)) for row, place in enumerate(places)}
         order |= {sizes + w: float(w) for w in range(tier)}
         return order | {sizes + tier + w: float(sizes * tier) for w in range(tier)}
 
-    def _find(self, objective: Mapping[int, float]) -> Pick:
-        """Solve, and believe the answer only after exact checks.
-
-        Raises:
-            _Unproven: no solution, or one that breaks a constraint.
-        """
+    def _find(self, objective: Mapping[int, float]) -> Choice:
+        """Solve, and believe the answer only after exact checks; else raise :class:`Unproven`."""
         for _ in range(_MOST_TRIES):
-            solution = self._program.minimise(objective)
-            if solution.status is SolveStatus.INFEASIBLE and self._any_found:
-                break  # a plan was found and then none: the solver contradicts itself
-            if solution.status is not SolveStatus.OPTIMAL:
-                raise _Unproven(solution.status)
-            if self._formulation.violated(solution.values):
+            try:
+                values = self._program.minimise(objective)
+            except Unproven as stop:
+                if stop.status is SolveStatus.INFEASIBLE and self._any_found:
+                    break  # a plan was found and then none: the solver contradicts itself
+                raise
+            if self._formulation.violated(values):
                 break
-            pick = self._decode(self._formulation, solution.values)
-            if self.value(pick) >= self._worst_value and self.price(pick) <= self._highest_price:
+            found = decode(self._block, values)
+            if found.value >= self._worst_value and found.price <= self._highest_price:
                 self._any_found = True
-                return pick
-            self._exclude(pick)
-        raise _Unproven(SolveStatus.NUMERICAL)
-
-    def _exclude(self, pick: Pick) -> None:
-        """Do not return this type, size and memory-node type again."""
-        if pick.memory is None:
-            self._program.close([pick.size])
-        else:
-            both = ((pick.size, 1), (len(self._formulation.sizes) + pick.memory, 1))
-            self._program.add(Constraint("choose", "not again", both, "<=", 1))
+                return found
+            # Do not return this type, size and memory-node type again.
+            if found.memory is None:
+                self._program.close([found.size])
+            else:
+                self._program.add([(found.size, 1), (len(self._block.sizes) + found.memory, 1)], 1)
+        raise Unproven(SolveStatus.NUMERICAL)

@@ -5,30 +5,26 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pulp
 
 from deepvm.errors import SolverError
-from deepvm.planner.architectures.formulation import Constraint, Formulation, SolveStatus
-
-
-@dataclass(frozen=True)
-class Solution:
-    """One solve; ``values`` is a whole number for each variable, empty unless the status is ``optimal``."""
-
-    status: SolveStatus
-    values: tuple[int, ...] = ()
-
+from deepvm.planner.search.formulation import Formulation, SolveStatus
 
 SOLVER = "highs"
+_Terms = tuple[tuple[int, float], ...]
 
-_Row = tuple[tuple[tuple[int, float], ...], float, str]
-"""Terms, bound, sense, as the solver gets them."""
+
+class Unproven(Exception):
+    """The solver has no proven answer; ``status`` says why."""
+
+    def __init__(self, status: SolveStatus) -> None:
+        """Keep the status."""
+        super().__init__(status.value)
+        self.status = status
 
 
 def _backend(seconds: float) -> Any:
@@ -39,14 +35,6 @@ def _backend(seconds: float) -> Any:
     return _Highs(
         msg=False, gapRel=0.0, gapAbs=0.0, threads=1, timeLimit=seconds, mip_heuristic_run_feasibility_jump=False
     )
-
-
-@contextmanager
-def _as_in_pulp_3() -> Iterator[None]:
-    # PuLP 3.3 announces the names of PuLP 4 at nearly every call; the dependency is pinned below 4.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
 
 
 class _Highs(pulp.HiGHS):  # type: ignore[misc]  # PuLP is not typed
@@ -63,94 +51,85 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]  # PuLP is not typed
 
 
 class IntegerProgram:
-    """A formulation that is narrowed and solved for one objective after the other.
-
-    Not safe for use from several threads at once.
-    """
+    """A formulation that is narrowed and solved for one objective after the other; not thread-safe."""
 
     def __init__(self, formulation: Formulation, *, deadline: float) -> None:
-        """Load the formulation.
-
-        Args:
-            formulation: the variables and rows.
-            deadline: ``time.monotonic()`` at which the solver must stop.
+        """Load a formulation; ``deadline``: ``time.monotonic()`` at which the solver must stop.
 
         Raises:
             SolverError: HiGHS cannot be run here.
         """
         if not _backend(1.0).available():
             raise SolverError("HiGHS cannot be run here: pip install highspy, or plan with --solver frontier")
-        self._formulation, self._deadline = formulation, deadline
-        self._upper = [v.upper for v in formulation.variables]
-        self._rows = [_reduced(c) for c in formulation.constraints]
+        self._deadline = deadline
+        self._upper = list(formulation.upper.items())
+        self._rows = [_reduced(c.terms, c.bound, c.sense) for c in formulation.constraints]
 
-    def add(self, constraint: Constraint) -> None:
-        """Add a row of whole numbers."""
-        self._rows.append(_reduced(constraint))
-
-    def add_real(self, terms: Iterable[tuple[int, float]], bound: float) -> None:
-        """Add a ``<=`` row with real coefficients."""
-        self._rows.append((tuple(terms), bound, "<="))
+    def add(self, terms: Iterable[tuple[int, float]], bound: float) -> None:
+        """Add a ``<=`` row with whole or real coefficients."""
+        self._rows.append(_reduced(tuple(terms), bound, "<="))
 
     def close(self, variables: Iterable[int]) -> None:
         """Hold variables at 0."""
         for variable in variables:
-            self._upper[variable] = 0
+            self._upper[variable] = (self._upper[variable][0], 0)
 
-    def minimise(self, objective: Mapping[int, float]) -> Solution:
-        """Solve for one objective, a coefficient for each variable that has one.
+    def minimise(self, objective: Mapping[int, float]) -> tuple[int, ...]:
+        """Solve for one objective: the values of the variables, rounded to whole numbers and not checked.
 
-        The values are rounded to whole numbers and not trusted: the caller checks them against the formulation.
+        Raises:
+            Unproven: no solution, not in time, or numerical trouble.
         """
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
-            return Solution(SolveStatus.TIME_LIMIT)
+            raise Unproven(SolveStatus.TIME_LIMIT)
         problem, variables = self._build(objective)
         try:
             problem.solve(_backend(seconds))
         except (pulp.PulpSolverError, IndexError):
             # IndexError: HiGHS refuses a row with a coefficient of 1e15 or more, and PuLP looks for its value.
-            return Solution(SolveStatus.NUMERICAL)
+            raise Unproven(SolveStatus.NUMERICAL) from None
         if problem.status == pulp.LpStatusInfeasible:
-            return Solution(SolveStatus.INFEASIBLE)
+            raise Unproven(SolveStatus.INFEASIBLE)
         if problem.status != pulp.LpStatusOptimal or problem.sol_status != pulp.LpSolutionOptimal:
             late = time.monotonic() >= self._deadline
-            return Solution(SolveStatus.TIME_LIMIT if late else SolveStatus.NUMERICAL)
+            raise Unproven(SolveStatus.TIME_LIMIT if late else SolveStatus.NUMERICAL)
         found = {index: v.varValue for index, v in variables.items()}
         if all(x is None for x in found.values()):
-            return Solution(SolveStatus.NUMERICAL)
+            raise Unproven(SolveStatus.NUMERICAL)
         # A variable in no row and no objective never reaches the solver, and has no value: any does.
-        return Solution(SolveStatus.OPTIMAL, tuple(round(found.get(i) or 0) for i in range(len(self._upper))))
+        return tuple(round(found.get(i) or 0) for i in range(len(self._upper)))
 
-    @_as_in_pulp_3()
     def _build(self, objective: Mapping[int, float]) -> tuple[Any, dict[int, Any]]:
-        """The PuLP problem and its variables by number; those that are held at 0 are left out.
+        """The PuLP problem, which goes to the solver as a whole each time, and its variables that are not held at 0."""
+        with warnings.catch_warnings():
+            # PuLP 3.3 announces the names of PuLP 4 at nearly every call; the dependency is pinned below 4.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            problem = pulp.LpProblem("deepvm", pulp.LpMinimize)
+            variables = {
+                index: problem.add_variable(name, 0, upper, pulp.LpInteger)
+                for index, (name, upper) in enumerate(self._upper)
+                if upper
+            }
 
-        PuLP hands a problem to the solver as a whole each time, so nothing is gained by keeping it.
-        """
-        problem = pulp.LpProblem("deepvm", pulp.LpMinimize)
-        variables = {
-            index: problem.add_variable(v.name, 0, upper, pulp.LpInteger)
-            for index, (v, upper) in enumerate(zip(self._formulation.variables, self._upper, strict=True))
-            if upper
-        }
+            def expression(terms: Iterable[tuple[int, float]]) -> Any:
+                return pulp.LpAffineExpression([(variables[v], c) for v, c in terms if v in variables])
 
-        def expression(terms: Iterable[tuple[int, float]]) -> Any:
-            return pulp.LpAffineExpression([(variables[v], c) for v, c in terms if v in variables])
-
-        problem.setObjective(expression(objective.items()))
-        for number, (terms, bound, sense) in enumerate(self._rows):
-            compare = pulp.LpConstraintLE if sense == "<=" else pulp.LpConstraintEQ
-            problem.addConstraint(pulp.LpConstraint(expression(terms), compare, f"r_{number}", bound))
+            problem.setObjective(expression(objective.items()))
+            for number, (terms, bound, sense) in enumerate(self._rows):
+                compare = pulp.LpConstraintLE if sense == "<=" else pulp.LpConstraintEQ
+                problem.addConstraint(pulp.LpConstraint(expression(terms), compare, f"r_{number}", bound))
         return problem, variables
 
 
-def _reduced(constraint: Constraint) -> _Row:
-    """A row of whole numbers divided by their greatest common divisor.
+def _reduced(terms: _Terms, bound: float, sense: str) -> tuple[_Terms, float, str]:
+    """A row, divided by the greatest common divisor of its coefficients if they are whole numbers.
 
     A bound of ``<=`` is rounded down: no whole-number solution is lost, and micro-dollars become small numbers.
     """
-    divisor = math.gcd(*(c for _, c in constraint.terms)) or 1
-    terms = tuple((v, c // divisor) for v, c in constraint.terms)
-    bound = constraint.bound // divisor if constraint.sense == "<=" else constraint.bound / divisor
-    return terms, bound, constraint.sense
+    whole = [c for _, c in terms if isinstance(c, int)]
+    divisor = math.gcd(*whole) if len(whole) == len(terms) else 0
+    if not divisor:
+        return terms, bound, sense
+    reduced = tuple((v, int(c) // divisor) for v, c in terms)
+    return reduced, bound // divisor if sense == "<=" else bound / divisor, sense

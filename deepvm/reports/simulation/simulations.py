@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepvm.core.cluster.instances import Market
-from deepvm.core.preemption.deadlines import deadline_policy_name
 from deepvm.core.preemption.job import Job
 from deepvm.core.units import format_seconds
 from deepvm.reports.documents import to_csv
@@ -114,7 +113,7 @@ def _remarks(answers: Sequence[Answer]) -> list[str]:
     lines = ["Overhead and its parts: shares of the time for the steps alone, each done once. Time and cost: means."]
     deadline = answers[0].results.deadline
     if deadline is not None:
-        policy = deadline_policy_name(deadline.policy)
+        policy = deadline.policy.name
         lines.append(
             f"Deadline: {format_seconds(deadline.seconds)}, {policy}; on demand is a share of the machine time."
         )

@@ -12,7 +12,6 @@ version; the other machines go on when the newest version is durable, or lost.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -83,19 +82,17 @@ class Markets:
 
     def on_demand_next(self, r: Runs, rows: Rows) -> Mask:
         """(rows,) whether the machines that are asked for next are on demand, behind a preemption or at the start."""
-        return np.asarray(on_demand_next(self._deadline.policy, self._standing(r, rows)), dtype=bool)
+        return on_demand_next(self._deadline.policy, self._standing(r, rows))
 
     def keep(self, r: Runs) -> Rows:
         """Set ``r.cap``, the steps until the next version at the latest; the rows that have to change the market."""
         choice = np.where(r.on_demand, ON_DEMAND, SPOT).astype("int8")
         restart_s = np.where(r.on_demand, self._move_s, self._restart_s)
-        hold: Any = self._deadline.policy.hold_s(
-            replace(self._standing(r, slice(None)), on=choice, restart_s=restart_s)
-        )
-        on_spot = np.floor((hold - self._save_s) / self._step_s)
+        stay = self._deadline.policy.stay_s(replace(self._standing(r, slice(None)), on=choice, restart_s=restart_s))
+        on_spot = np.floor((stay - self._save_s) / self._step_s)
         # Before it leaves on-demand it makes a version, by which it falls back on its line; that is made good before.
         gain = max(self._deadline.seconds / self._total_s - 1, 1e-9)
-        on_demand = np.ceil((hold + (hold > 0) * self._save_s / gain) / max(self._job.step_s.low, 1e-9))
+        on_demand = np.ceil((stay + (stay > 0) * self._save_s / gain) / max(self._job.step_s.low, 1e-9))
         cap = np.minimum(np.where(r.on_demand, on_demand, on_spot), NEVER)
         moved = r.training & (cap < 1) & (r.step < self._job.steps)
         r.cap = np.maximum(cap, 1.0)  # whoever moves, or waits already, does nothing in the next stretch

@@ -45,7 +45,7 @@ class Decisions:
         """Start without observations."""
         if self._history is not None:
             r.logs = np.zeros((len(r.number), len(self._history.scale_s)))
-            r.shape[:], r.scale[:] = self._history.law()
+            r.shape[:], r.scale[:] = self._history.most_probable()
 
     def learn(self, r: Runs, rows: Rows | slice, life_s: Array, grace_s: Array) -> None:
         """From a loss, which is not counted yet, and from the grace period there was.
@@ -61,7 +61,7 @@ class Decisions:
         logs = r.logs if isinstance(rows, slice) else r.logs.take(rows, axis=0)  # several times as fast as [rows]
         known = replace(self._history, ended=r.preemptions[rows], logs=logs).after(life_s, True)
         r.logs[rows] = known.logs
-        r.shape[rows], r.scale[rows] = known.law()
+        r.shape[rows], r.scale[rows] = known.most_probable()
 
     def told(self, r: Runs, slow: Array | float) -> SaveFacts | None:
         """What the policy is told; None: it does not ask. ``slow``: how many times as long a step takes."""

@@ -29,7 +29,6 @@ from deepvm.core.preemption.savepolicy import (
     SaveFacts,
     SavePolicy,
     parse_policy,
-    policy_name,
     whole_steps,
 )
 from deepvm.errors import RequestError
@@ -143,7 +142,7 @@ def replay(
         stays = durable < high[at]
         at, begun, done = at[stays], durable[stays], done + 1
         if done > MOST_CYCLES:
-            raise RequestError("policies", policy_name(policy), f"policies with at most {MOST_CYCLES} saves in a life")
+            raise RequestError("policies", policy.name, f"policies with at most {MOST_CYCLES} saves in a life")
     width, begins = high - low, np.cumsum([0, *(lives.life_s.size for lives in pools)])[:-1]
     sums = zip(np.add.reduceat(saves / width, begins), np.add.reduceat(lost / width, begins), strict=True)
     return tuple(
@@ -249,7 +248,7 @@ def _known(lives: TraceLives, mttp_s: float) -> _Known:
     law = LomaxHistory.around(mttp_s).after(lives.life_s, lives.ended)
     mean = replace(mean, seen_s=_before(mean.seen_s), preemptions=_before(mean.preemptions))
     law = replace(law, ended=_before(law.ended), logs=_before(law.logs), watched_logs=_before(law.watched_logs))
-    return _Known(np.asarray(mean.mean_s), *law.law())
+    return _Known(np.asarray(mean.mean_s), *law.most_probable())
 
 
 def _before(each: Number) -> Array:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from support.builders import catalog, cpu_type, gpu_type, hybrid
 
-from deepvm.core.cluster.instances import Gpu, Market, Quota, ZonePrice, quota_limit
-from deepvm.core.cluster.performance import flopp
+from deepvm.core.cluster.instances import Gpu, Market, Quota, ZonePrice, flopp, quota_limit
 from deepvm.core.cluster.saturation import SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import MissingDataError, RequestError

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.places import SHARED
 
-from deepvm.core.cluster.instances import InstanceType
-from deepvm.core.cluster.performance import flopp
+from deepvm.core.cluster.instances import InstanceType, flopp
 from deepvm.core.cluster.plausibility import (
     FEWEST_PEERS,
     LEAST_SPOT_SHARE,

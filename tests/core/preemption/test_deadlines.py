@@ -87,9 +87,8 @@ def test_arrays_and_numbers_agree(runs: list[dict[str, float]]) -> None:
         alone = [Standing(**run) for run in runs]  # type: ignore[arg-type]
         chosen = policy.choose(together)
         assert isinstance(chosen, np.ndarray) and chosen.tolist() == [policy.choose(s) for s in alone]
-        assert np.broadcast_to(policy.hold_s(together), len(runs)).tolist() == [policy.hold_s(s) for s in alone]
+        assert np.broadcast_to(policy.stay_s(together), len(runs)).tolist() == [policy.stay_s(s) for s in alone]
         assert np.asarray(on_demand_next(policy, together)).tolist() == [on_demand_next(policy, s) for s in alone]
-        assert all(isinstance(policy.choose(s), int) and isinstance(on_demand_next(policy, s), bool) for s in alone)
 
 
 def drawn_lives(
@@ -103,7 +102,7 @@ def drawn_lives(
 ) -> float:
     """When a job ends in a world where spot can always be asked for and each VM lives as drawn from the request on.
 
-    A caller of ``on_demand_next`` and ``hold_s`` as an engine is: it asks again after each new durable version.
+    A caller of ``on_demand_next`` and ``stay_s`` as an engine is: it asks again after each new durable version.
     """
     now, kept, drawn = 0.0, 0.0, iter(lives)
 
@@ -115,7 +114,7 @@ def drawn_lives(
     while True:
         if on_demand:
             now += restart
-            hold = policy.hold_s(at(ON_DEMAND))
+            hold = policy.stay_s(at(ON_DEMAND))
             if hold >= work - kept:
                 return now + work - kept
             now, kept, on_demand = now + hold, kept + hold, False
@@ -126,7 +125,7 @@ def drawn_lives(
         safe_at = now + restart + cycle + backup
         while not on_demand:
             last = safe_at - backup - cycle + (work - kept) if safe_at - backup - cycle < math.inf else math.inf
-            leave = now + policy.hold_s(at(SPOT))
+            leave = now + policy.stay_s(at(SPOT))
             first = min(dies, leave, safe_at, last)
             now = first
             if first == last:
@@ -160,17 +159,17 @@ def test_no_deadline_is_missed_with_drawn_lives(
 
 def test_holding_ends_where_the_choice_changes() -> None:
     near = standing(5, 6, on=SPOT, horizon_s=0.0)
-    hold = Greedy().hold_s(near)
+    hold = Greedy().stay_s(near)
     assert hold == HOUR - 300
     assert Greedy().choose(standing(5, 6 - (hold - 1) / HOUR, on=SPOT, horizon_s=0.0)) == SPOT
     assert Greedy().choose(standing(5, 6 - (hold + 1) / HOUR, on=SPOT, horizon_s=0.0)) == ON_DEMAND
     behind = standing(6, 7.5, on=ON_DEMAND, horizon_s=0.0)
-    hold = float(UniformProgress().hold_s(behind))
+    hold = float(UniformProgress().stay_s(behind))
     for aside, expected in ((-1.0, ON_DEMAND), (1.0, SPOT)):
         hours = (hold + aside) / HOUR
         assert UniformProgress().choose(standing(6 - hours, 7.5 - hours, on=ON_DEMAND, horizon_s=0.0)) == expected
-    assert Greedy().hold_s(behind) == OnDemandOnly().hold_s(behind) == math.inf
-    assert UniformProgress().hold_s(standing(7.4, 7.5, on=ON_DEMAND)) == math.inf  # the net does not let it go
+    assert Greedy().stay_s(behind) == OnDemandOnly().stay_s(behind) == math.inf
+    assert UniformProgress().stay_s(standing(7.4, 7.5, on=ON_DEMAND)) == math.inf  # the net does not let it go
 
 
 def test_names() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deepvm.core.preemption.exponential_life import believed, cut, left_of, union
+from deepvm.core.preemption.exponential_life import learnt_missed_rate, merged_segments, remaining, truncated_mean
 from deepvm.core.preemption.job import Span
 
 POINTS = (np.arange(400_000) + 0.5) / 400_000
@@ -20,14 +20,14 @@ def test_a_life_that_is_cut(rate: float, most: float, end: float) -> None:
     """E[min(life, most); life < end], by quantiles of the exponential law."""
     life = -np.log(1 - POINTS) / rate
     expected = np.where(life < end, np.minimum(life, most), 0).mean()
-    assert float(cut(one(rate), one(most), one(end))) == pytest.approx(expected, rel=1e-3)
+    assert float(truncated_mean(one(rate), one(most), one(end))) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("head", [0.0, 30.0, 62.0, 100.0, 217.0, 500.0])
 @pytest.mark.parametrize("span", [Span(62, 218), Span(0, 100), Span.of(90)])
 def test_what_is_left_of_a_latency(span: Span, head: float) -> None:
     drawn = span.low + (span.high - span.low) * POINTS
-    assert float(left_of(span, one(head))) == pytest.approx(np.maximum(drawn - head, 0).mean(), rel=1e-4, abs=1e-6)
+    assert float(remaining(span, one(head))) == pytest.approx(np.maximum(drawn - head, 0).mean(), rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("bad", [0.01, 0.1, 0.5, 1.0])
@@ -36,7 +36,7 @@ def test_the_missed_rate_that_is_believed(bad: float, preemptions: float) -> Non
     """The mean, over a job, of the root of what Beta(1, 9) has learnt; three points are good for a few per cent."""
     seen = preemptions * POINTS
     expected = np.sqrt((1 + bad * seen) / (10 + seen)).mean() ** 2
-    assert float(believed(one(bad), one(preemptions))) == pytest.approx(expected, rel=0.07)
+    assert float(learnt_missed_rate(one(bad), one(preemptions))) == pytest.approx(expected, rel=0.07)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,6 @@ def test_segments_between_two_kinds_of_saves(steps: int, every: int, period: int
         if step % every == 0 or step % period == 0:
             lengths.append(step - last)
             last = step
-    pieces, rest = union(steps, every, period)
+    pieces, rest = merged_segments(steps, every, period)
     assert rest == steps - last
     assert {length: count for length, count in pieces if count} == {n: lengths.count(n) for n in set(lengths)}

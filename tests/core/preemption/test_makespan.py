@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.closed_form import expected, holds
 from support.effort import THOROUGH
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.exponential_life import effective
 from deepvm.core.preemption.job import Job, Span
-from deepvm.core.preemption.makespan import expected, forecast, refusal
+from deepvm.core.preemption.makespan import forecast
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.simulator.monte_carlo import simulate
 
@@ -124,7 +125,7 @@ def test_within_two_percent_of_simulation_in_its_range() -> None:
     inside = 0
     for number in range(CAMPAIGN):
         job, policy = some_job(number)
-        if refusal(job, parse_policy(policy)):
+        if not holds(job, parse_policy(policy)):
             continue
         inside += 1
         found = expected(job, parse_policy(policy))
@@ -169,7 +170,7 @@ ROUGH = Job(
 def test_within_a_few_per_mille_where_each_term_counts(policy: str, changes: dict[str, Any]) -> None:
     """Long steps, missed notices and early replacements: a wrong term is seen, which 2 % would hide."""
     job = replace(ROUGH, **changes)
-    assert refusal(job, parse_policy(policy)) == ""
+    assert holds(job, parse_policy(policy))
     found, runs = expected(job, parse_policy(policy)), simulate(job, parse_policy(policy), runs=4000, seed=1)
     assert found.total_s == pytest.approx(runs.total_s.mean(), rel=0.0025)
     assert found.cost_usd == pytest.approx(runs.cost_usd.mean(), rel=0.006)
@@ -177,9 +178,9 @@ def test_within_a_few_per_mille_where_each_term_counts(policy: str, changes: dic
 
 
 def test_a_cluster_has_no_one_age_for_its_hazard() -> None:
-    assert refusal(ROUGH, parse_policy("hazard")) == ""
-    assert refusal(replace(ROUGH, vms=2, mttp_s=(7200.0,)), parse_policy("hazard"))
-    assert refusal(replace(ROUGH, vms=2, mttp_s=(7200.0,)), parse_policy("adaptive")) == ""
+    assert holds(ROUGH, parse_policy("hazard"))
+    assert not holds(replace(ROUGH, vms=2, mttp_s=(7200.0,)), parse_policy("hazard"))
+    assert holds(replace(ROUGH, vms=2, mttp_s=(7200.0,)), parse_policy("adaptive"))
 
 
 @pytest.mark.parametrize(
@@ -248,21 +249,21 @@ def test_effective_length_is_that_of_restarts_until_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"),
+    "changes",
     [
-        ({"lifetime": "weibull:0.65"}, "weibull"),
-        ({"mttp_s": (3600.0, 7200.0)}, "from life to life"),
-        ({"vms": 3, "elastic": True}, "trains on"),
-        ({"vms": 60}, "too much of the time"),
-        ({"grace_s": Span.of(4000)}, "too much of the time"),
+        {"lifetime": "weibull:0.65"},
+        {"mttp_s": (3600.0, 7200.0)},
+        {"vms": 3, "elastic": True},
+        {"vms": 60},
+        {"grace_s": Span.of(4000)},
     ],
 )
-def test_what_it_does_not_know_it_says(changes: dict[str, Any], word: str) -> None:
-    assert word in refusal(replace(SMALL, **changes), parse_policy("adaptive"))
-    assert refusal(SMALL, parse_policy("adaptive")) == ""
+def test_what_it_does_not_know_it_says(changes: dict[str, Any]) -> None:
+    assert not holds(replace(SMALL, **changes), parse_policy("adaptive"))
+    assert holds(SMALL, parse_policy("adaptive"))
 
 
 def test_a_job_that_never_ends() -> None:
     hopeless = replace(SMALL, mttp_s=(600.0,), steps=10**6)
-    assert refusal(hopeless, parse_policy("none"))
+    assert not holds(hopeless, parse_policy("none"))
     assert expected(hopeless, parse_policy("none")).total_s == math.inf

@@ -81,7 +81,7 @@ def test_lomax_posterior_against_brute_force(mttp_s: float, seen: list[tuple[flo
 @given(lives)
 def test_the_prior_weighs_as_stated(seen: list[tuple[float, bool]]) -> None:
     """Before anything is seen: shape 2 and the scale nearest to the one that gives the mean."""
-    shape, scale = LomaxHistory.around(5000.0, size=25).law()
+    shape, scale = LomaxHistory.around(5000.0, size=25).most_probable()
     assert (shape, scale) == pytest.approx((2, 5000))
     strong = replace(LomaxHistory.around(5000.0), strength=1e12)
     assert learnt(strong, seen).shape() == pytest.approx(np.full(13, 2.0), rel=1e-6)
@@ -115,12 +115,12 @@ def test_arrays_learn_what_numbers_learn(runs: int, count: int, seed: int) -> No
     for one, over in zip(life, ended, strict=True):
         together, means = together.after(one, over), means.after(one, over)
         notices = notices.after(~over, over)
-    shape, scale = (np.broadcast_to(v, runs) for v in together.law())
+    shape, scale = (np.broadcast_to(v, runs) for v in together.most_probable())
     for run in range(runs):
         alone, mean = LomaxHistory.around(7200.0), Lifetimes(7200.0)
         for one, over in zip(life[:, run], ended[:, run], strict=True):
             alone, mean = alone.after(float(one), bool(over)), mean.after(float(one), bool(over))
-        its_shape, its_scale = alone.law()
+        its_shape, its_scale = alone.most_probable()
         assert (shape[run], scale[run]) == pytest.approx((float(its_shape), float(its_scale)))
         assert np.broadcast_to(means.mean_s, runs)[run] == pytest.approx(mean.mean_s)
     assert np.all(np.broadcast_to(notices.missed_rate, runs) <= 0.1 + 1e-12)
@@ -129,12 +129,12 @@ def test_arrays_learn_what_numbers_learn(runs: int, count: int, seed: int) -> No
 @pytest.mark.parametrize("life", [100.0, np.array([100.0, 900.0])])
 @pytest.mark.parametrize("ended", [True, False, np.array([True, False])])
 def test_numbers_and_arrays_go_together(life: object, ended: object) -> None:
-    found = LomaxHistory.around(5000.0).after(life, ended).after(50.0, True).law()  # type: ignore[arg-type]
+    found = LomaxHistory.around(5000.0).after(life, ended).after(50.0, True).most_probable()  # type: ignore[arg-type]
     for run in range(2):
         one, over = (
             bool(np.broadcast_to(v, 2)[run]) if v is ended else float(np.broadcast_to(v, 2)[run]) for v in (life, ended)
         )
-        alone = LomaxHistory.around(5000.0).after(one, over).after(50.0, True).law()
+        alone = LomaxHistory.around(5000.0).after(one, over).after(50.0, True).most_probable()
         assert [np.broadcast_to(v, 2)[run] for v in found] == pytest.approx([float(v) for v in alone])
 
 
@@ -144,7 +144,7 @@ def test_a_lomax_law_is_found_again() -> None:
     life = random.pareto(1.5, 1000) * 3000
     limit = random.exponential(20_000, 1000)
     seen = [(float(min(a, b)), bool(a <= b)) for a, b in zip(life, limit, strict=True)]
-    shape, scale = learnt(LomaxHistory.around(10_800.0), seen).law()
+    shape, scale = learnt(LomaxHistory.around(10_800.0), seen).most_probable()
     for age in (0, 1000, 10_000):  # shape and scale stand in for each other; the hazard is what is used
         assert shape / (scale + age) == pytest.approx(1.5 / (3000 + age), rel=0.2)
     history = learnt(LomaxHistory.around(10_800.0), [(100.0, True)] * 200)

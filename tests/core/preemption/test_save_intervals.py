@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.core.preemption.save_intervals import covered_s, daly_s, exact_s, lomax_s, thesis_s, young_s
+from deepvm.core.preemption.save_intervals import daly_s, exact_s, young_s
 from deepvm.core.preemption.savepolicy import Adaptive, Hazard, SaveFacts, Thesis
 
 saves, means, off = st.floats(0.01, 1000), st.floats(60, 1e6), st.floats(1.01, 5)
@@ -37,11 +38,15 @@ def test_first_order_forms_lose_least(
     save: float, mean: float, missed: float, age: float, shape: float, other: float
 ) -> None:
     """Of save / interval + hazard interval / 2, for the hazard that each form stands for."""
+    facts = SaveFacts(save_s=save, mttp_s=mean, restart_s=age, age_s=age, shape=shape, scale_s=mean, missed_rate=missed)
+    noticed = replace(facts, grace_s=1.0)
     for hazard, best in (
         (1 / mean, young_s(save, mean)),
-        (1 / (mean + age), thesis_s(save, mean, age)),
-        (missed / mean, covered_s(save, mean, missed)),
-        (shape / (mean + age), lomax_s(save, age, shape, mean)),
+        (1 / (mean + age), Thesis().interval_s(facts)),
+        (1 / mean, Adaptive().interval_s(facts)),
+        (missed / mean, Adaptive().interval_s(noticed)),
+        (shape / (mean + age), Hazard().interval_s(facts)),
+        (shape * missed / (mean + age), Hazard().interval_s(noticed)),
     ):
         assert is_least(lambda tau, h=hazard: save / tau + h * tau / 2, float(best), other)  # type: ignore[misc]
 

@@ -20,7 +20,6 @@ from deepvm.core.preemption.savepolicy import (
     SaveFacts,
     SavePolicy,
     parse_policy,
-    policy_name,
     whole_steps,
 )
 from deepvm.errors import RequestError
@@ -57,7 +56,7 @@ def test_a_time_counts_from_the_end_of_a_save() -> None:
 
 @pytest.mark.parametrize("text", [*POLICIES, "static:51", "every:600", "every:0.1", "every:123456.789012345"])
 def test_names_of_policies(text: str) -> None:
-    assert policy_name(parse_policy(text)) == text
+    assert parse_policy(text).name == text
 
 
 @pytest.mark.parametrize("text", ["every:10min", "every:600s", "every:6e2", " every:0.1666666666666666667h"])

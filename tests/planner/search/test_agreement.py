@@ -9,8 +9,8 @@ from support.effort import examples
 from support.planner.agreement import NumericalTrouble, assert_agree, blocks_for, by_frontier, by_ilp
 from support.planner.strategies import Case, cases
 
-from deepvm.planner.architectures.formulation import SolveStatus
 from deepvm.planner.recommend import plan
+from deepvm.planner.search.formulation import SolveStatus
 
 
 @settings(max_examples=examples(1200))

@@ -157,7 +157,7 @@ def test_what_a_row_says_of_its_starts() -> None:
 
 
 @dataclass(frozen=True)
-class Watched:
+class Watched(DeadlinePolicy):
     """Notes whether a policy leaves a spot VM that is there."""
 
     policy: DeadlinePolicy
@@ -168,8 +168,8 @@ class Watched:
         self.left.append(bool(np.any((standing.on == SPOT) & standing.spot_up & (chosen != SPOT))))
         return chosen
 
-    def hold_s(self, standing: Standing) -> Any:
-        return self.policy.hold_s(standing)
+    def stay_s(self, standing: Standing) -> Any:
+        return self.policy.stay_s(standing)
 
 
 @given(st.sampled_from(["greedy", "uniform-progress"]), jobs, histories, st.integers(5, 60), st.integers(0, 1500))

@@ -69,7 +69,7 @@ def naive(lives: TraceLives, policy: SavePolicy, save_s: float, step_s: float, e
     total, seen, deaths = Cost(), 10_800.0, 1.0
     law = LomaxHistory.around(10_800.0)
     for life, ended in lives.pairs:
-        shape, scale = law.law()
+        shape, scale = law.most_probable()
         facts = SaveFacts(save_s=save_s, mttp_s=seen / deaths, shape=float(shape), scale_s=float(scale))
         spread = (np.arange(ends) + 0.5) / ends - 0.5
         own = [one_life(policy, life + lives.gap_s * s, ended, save_s, step_s, facts) for s in spread]

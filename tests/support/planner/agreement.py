@@ -6,18 +6,17 @@ import math
 from collections.abc import Sequence
 
 from deepvm.core.cluster.instances import Catalog
-from deepvm.planner.architectures.formulation import SolveStatus
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.scoring import architectures_of
 from deepvm.planner.search import ilp
+from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.search.frontier import Block, Choice, Frontier
 from support.oracle import Plan
 
 
 def blocks_for(shop: Catalog, request: PlanRequest) -> tuple[Block, ...]:
-    return blocks_of(gather(shop, request, architectures_of(request)), request)
+    return blocks_of(gather(shop, request))
 
 
 def by_frontier(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:

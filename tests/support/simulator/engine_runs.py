@@ -14,6 +14,7 @@ from deepvm.simulator.engine.engine import run
 from deepvm.simulator.engine.lifetimes import Drawn, Seen
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.engine.state import PARTS, Outcome
+from support.closed_form import usd_per_vm_hour
 from support.effort import examples
 from support.simulator import naive, naive_elastic
 
@@ -79,7 +80,7 @@ def compare(
     total = float(np.mean([o.total_s for o in slow]))
     pairs = {
         "total": ([o.total_s for o in slow], fast.total_s, total),
-        "cost": ([o.cost_usd for o in slow], fast.vm_s / 3600 * job.usd_per_vm_hour, total / 3600 * job.vms),
+        "cost": ([o.cost_usd for o in slow], fast.vm_s / 3600 * usd_per_vm_hour(job), total / 3600 * job.vms),
         # A preemption costs about an allocation and a preparation.
         "preemptions": ([o.preemptions for o in slow], fast.preemptions, total / 600),
         **{part: ([getattr(o, part) for o in slow], fast.parts_s[number], total) for number, part in enumerate(PARTS)},

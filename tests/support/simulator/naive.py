@@ -133,7 +133,7 @@ def simulate(
         if learn:
             now = replace(now, mttp_s=lifetimes.mean_s, missed_rate=notices.missed_rate)
         if lomax is not None:
-            shape, scale = lomax.law()
+            shape, scale = lomax.most_probable()
             now = replace(now, shape=float(shape), scale_s=float(scale))
         least = math.ceil(float(policy.least_s(now)) / job.step_s.mean - 1e-9)
         return int(min(max(1, least, float(policy.interval_s(now)) / job.step_s.mean + 1e-9), steps + 1.0))

@@ -4,7 +4,7 @@ All that naive.py says of a job without a deadline holds; it shares no code with
 the deadline adds:
 
 * All VMs of the cluster are in one market. Which one is decided at the start and behind each preemption
-  (``on_demand_next``), and when the policy's time (``hold_s``) is over. Whoever changes the market gives all VMs back
+  (``on_demand_next``), and when the policy's time (``stay_s``) is over. Whoever changes the market gives all VMs back
   and asks for all of them in the other one, at once. They are replacements, and prepared as such, but not before the
   version that was just made is durable or lost (see below): training goes on from the newest durable one. That wait
   counts with the allocation.
@@ -102,7 +102,7 @@ class Net:
 
     def steps_to_version(self, step: int, now: float, *, on_demand: bool) -> float:
         """Until the next version at the latest; below 1: the market is changed."""
-        hold = float(self.policy.hold_s(self.standing(step, now, ON_DEMAND if on_demand else SPOT)))
+        hold = float(self.policy.stay_s(self.standing(step, now, ON_DEMAND if on_demand else SPOT)))
         if hold == NEVER:
             return NEVER
         if not on_demand:
@@ -160,7 +160,7 @@ def simulate(
             return NEVER
         told = replace(facts, age_s=age, mttp_s=lifetimes.mean_s, missed_rate=notices.missed_rate)
         if lomax is not None:
-            shape, scale = lomax.law()
+            shape, scale = lomax.most_probable()
             told = replace(told, shape=float(shape), scale_s=float(scale))
         steps = float(weighing.interval_s(told)) / job.step_s.mean
         least = math.ceil(float(weighing.least_s(told)) / job.step_s.mean - 1e-9)

@@ -133,7 +133,7 @@ class Cluster:
             return job.steps + 1
         now = replace(self.facts, step_s=step_s, mttp_s=self.lifetimes.mean_s, missed_rate=self.notices.missed_rate)
         if self.lomax is not None:
-            shape, scale = self.lomax.law()
+            shape, scale = self.lomax.most_probable()
             age = max(0.0, self.now - max(m.asked for m in self.machines))
             now = replace(now, shape=float(shape), scale_s=float(scale), age_s=age)
         least = math.ceil(float(policy.least_s(now)) / step_s - 1e-9)

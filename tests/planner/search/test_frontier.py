@@ -15,9 +15,8 @@ from support.effort import examples
 from support.planner.agreement import blocks_for, by_frontier, summary
 from support.planner.strategies import Case, cases
 
-from deepvm.planner.search import dominance, frontier, ilp
-from deepvm.planner.search.dominance import price_order, skyband
-from deepvm.planner.search.frontier import Frontier
+from deepvm.planner.search import frontier, ilp
+from deepvm.planner.search.frontier import Frontier, price_order, skyband
 
 tables = arrays.arrays(
     np.int64, st.tuples(st.integers(0, 12), st.integers(1, 4)), elements=st.sampled_from([-3, 0, 0, 1, 2, 5])
@@ -45,7 +44,7 @@ def test_skyband_is_its_definition(costs: np.ndarray, depth: int) -> None:
 @settings(max_examples=examples(300))
 @given(costs=tables, depth=st.integers(1, 3))
 def test_blocks_change_nothing(costs: np.ndarray, depth: int) -> None:
-    with mock.patch.object(dominance, "_BLOCK", 2):
+    with mock.patch.object(frontier, "_ROWS_AT_ONCE", 2):
         assert skyband(costs, depth).tolist() == naive(costs, depth)
 
 
@@ -84,11 +83,10 @@ def test_the_best_plan_survives_both_prunings(case: Case) -> None:
     for block in blocks_for(case.catalog, case.request):
         request = replace(case.request, architectures=(block.architecture.name,), top=1)
         for plan in oracle.answer(case.catalog, request):
-            nodes = ilp._useful_nodes(block)
-            sizes = block.sizes.take(ilp._useful_sizes(block, nodes, request.budget_micro_usd))
-            kept = zip(sizes.type_index.tolist(), sizes.count.tolist(), strict=True)
-            assert (plan.gpu, plan.count) in {(sizes.types[t].name, n) for t, n in kept}
-            assert not plan.memory or plan.memory in [block.tier.types[w].name for w in nodes.tolist()]
+            useful = ilp.useful(block, request.budget_micro_usd)
+            kept = zip(useful.sizes.type_index.tolist(), useful.sizes.count.tolist(), strict=True)
+            assert (plan.gpu, plan.count) in {(useful.sizes.types[t].name, n) for t, n in kept}
+            assert not plan.memory or plan.memory in [t.name for t in useful.tier.types]
 
 
 def test_nothing_in_nothing_out() -> None:
