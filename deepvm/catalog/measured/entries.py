@@ -119,13 +119,10 @@ class Entry:
 
     def as_document(self) -> dict[str, Any]:
         """The entry as it stands in a file."""
-        if self.kind == "saturation":
-            about = {"sender_type": self.sender_type, "receiver_type": self.receiver_type}
-        else:
-            about = {"instance_type": self.instance_type}
+        types = ("sender_type", "receiver_type") if self.kind == "saturation" else ("instance_type",)
         return {
             "kind": self.kind,
-            **about,
+            **{name: getattr(self, name) for name in types},
             "measured_at": format_time(self.measured_at),
             "document": dict(self.document),
         }
@@ -163,11 +160,4 @@ def _word(value: object) -> str:
 
 def build_entry(raw: Mapping[str, Any]) -> Entry:
     """Make an entry from its valid object."""
-    return Entry(
-        kind=raw["kind"],
-        measured_at=parse_time(raw["measured_at"]),
-        document=raw["document"],
-        instance_type=raw.get("instance_type", ""),
-        sender_type=raw.get("sender_type", ""),
-        receiver_type=raw.get("receiver_type", ""),
-    )
+    return Entry(**{**raw, "measured_at": parse_time(raw["measured_at"])})

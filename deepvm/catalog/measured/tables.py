@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TABLES_VERSION, Entry, build_entry
-from deepvm.catalog.measured.location import CURRENT, absent, default_folder
-from deepvm.catalog.measured.storage import PREVIOUS, locked, replace_file
+from deepvm.catalog.measured.storage import CURRENT, PREVIOUS, absent, default_folder, locked, replace_file
 from deepvm.core.cluster.instances import Catalog
-from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
-from deepvm.io.safe_read import MAX_BYTES, read_text
+from deepvm.errors import CatalogFormatError, DataError, RequestError
+from deepvm.io.safe_read import MAX_BYTES
 
 
 @dataclass(frozen=True)
@@ -123,11 +122,6 @@ def open_tables(name: str) -> Tables | None:
     return read_tables(Path(name))
 
 
-def build_tables(document: Mapping[str, Any], path: str = "") -> Tables:
-    """Make the tables that a valid document describes."""
-    return Tables((), path).merged(build_entry(raw) for raw in document["entries"])
-
-
 def read_tables(path: Path) -> Tables:
     """Read measured tables from a file, validated.
 
@@ -136,30 +130,11 @@ def read_tables(path: Path) -> Tables:
             every problem with its place.
     """
     from deepvm.catalog.documents.findings import json_place, refuse
-    from deepvm.catalog.measured.entry_schema import TABLES_EXPECTED, parse_document, tables_findings
+    from deepvm.catalog.measured.entry_schema import TABLES_EXPECTED, read_document, tables_findings
 
-    document = parse_document(read_measured(path, TABLES_EXPECTED), path, TABLES_EXPECTED)
+    document = read_document(path, TABLES_EXPECTED)
     refuse(path, tables_findings(document), json_place(document))
-    return build_tables(document, str(path))
-
-
-def read_measured(path: Path, expected: str = "") -> str:
-    """The text of a file of measurements.
-
-    Args:
-        path: the file.
-        expected: what belongs there, for messages; tables or a document unless given.
-
-    Raises:
-        CatalogFormatError: missing, no regular file, too large, empty, or not UTF-8.
-    """
-    from deepvm.catalog.measured.entry_schema import EXPECTED
-
-    expected = expected or EXPECTED
-    try:
-        return read_text(path, expected)
-    except FileNotFoundError:
-        raise CatalogFormatError(path, [Problem("file", "does not exist", expected)]) from None
+    return Tables((), str(path)).merged(map(build_entry, document["entries"]))
 
 
 def entry_of(
@@ -192,10 +167,8 @@ def entry_of(
 
     if kind not in DOCUMENT_VERSIONS:
         raise RequestError("kind", kind, " or ".join(DOCUMENT_VERSIONS))
-    if kind == "saturation":
-        needed = {"sender_type": sender_type, "receiver_type": receiver_type}
-    else:
-        needed = {"instance_type": instance_type}
+    types = {"sender_type": sender_type, "receiver_type": receiver_type, "instance_type": instance_type}
+    needed = {t: name for t, name in types.items() if (t == "instance_type") != (kind == "saturation")}
     for option, value in needed.items():
         if not value:
             raise RequestError(option, value, "the provider's name of the type that was measured, such as g4dn.xlarge")
@@ -203,25 +176,15 @@ def entry_of(
     plain = parse_document(json.dumps(dict(document)), Path(name))
     entry = Entry(kind, measured_at.replace(microsecond=0), plain, **needed)
     inside = json_place({"document": plain})
-    refuse(name, entry_findings(entry.as_document()), lambda path: inside(path).removeprefix("document."))
+    refuse(name, entry_findings(entry), lambda path: inside(path).removeprefix("document."))
     return entry
 
 
-@dataclass(frozen=True)
-class Change:
-    """What a change did to the tables.
-
-    Attributes:
-        old: before. new: after. path: the file that was written.
-    """
-
-    old: Tables
-    new: Tables
-    path: Path
-
-
-def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> Change:
+def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> tuple[Tables, Tables]:
     """Save measurements in a folder's tables; of one thing the later measurement wins.
+
+    Returns:
+        The tables before and after.
 
     Raises:
         DataError: the folder cannot be written, the disk is full, another process does not let go, or the tables that
@@ -231,8 +194,11 @@ def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> Ch
     return _change(Path(folder), lambda old: old.merged(added))
 
 
-def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Change:
+def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> tuple[Tables, Tables]:
     """Remove entries by name from a folder's tables.
+
+    Returns:
+        The tables before and after.
 
     Raises:
         DataError: as for :func:`save_entries`.
@@ -286,7 +252,7 @@ def encode_tables(tables: Tables) -> bytes:
     return (json.dumps(tables.as_document(), indent=1, allow_nan=False) + "\n").encode()
 
 
-def _change(folder: Path, change: Callable[[Tables], Tables]) -> Change:
+def _change(folder: Path, change: Callable[[Tables], Tables]) -> tuple[Tables, Tables]:
     with locked(folder):
         old = load_tables(folder)
         new = change(old)
@@ -299,7 +265,7 @@ def _change(folder: Path, change: Callable[[Tables], Tables]) -> Change:
                     "'deepvm tables remove' makes room"
                 )
             replace_file(folder, data)
-    return Change(old, Tables(new.entries, str(folder / CURRENT)), folder / CURRENT)
+    return old, Tables(new.entries, str(folder / CURRENT))
 
 
 def _add_note(error: DataError, text: str) -> None:

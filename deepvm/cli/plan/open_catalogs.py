@@ -74,7 +74,7 @@ def measured(catalogs: Sequence[Catalog], tables: str, workload: str) -> tuple[C
         RequestError: nothing was measured with the workload.
     """
     if tables == "auto" and not workload:
-        from deepvm.catalog.measured.location import nothing_measured
+        from deepvm.catalog.measured.storage import nothing_measured
 
         if nothing_measured():
             return tuple(catalogs)

@@ -177,8 +177,8 @@ def _save(new: tuple[Entry, ...]) -> None:
 
     known = every_type()
     warn_of_types((t for e in new for t in (e.instance_type, e.sender_type, e.receiver_type) if t), known)
-    change = save_entries(own_folder(), new)
-    kept, before = ({e.name: e for e in tables} for tables in (change.new, change.old))
+    earlier, tables = save_entries(own_folder(), new)
+    kept, before = {e.name: e for e in tables}, {e.name: e for e in earlier}
     for entry in new:
         old = before.get(entry.name)
         if kept[entry.name] == entry:
@@ -191,9 +191,9 @@ def _save(new: tuple[Entry, ...]) -> None:
                 f"{entry.name} is not saved: there is a later measurement, of {kept[entry.name].measured_at.date()}; "
                 f"'deepvm tables remove {entry.name}' makes room for this one"
             )
-    _say_which_are_used([e for e in new if kept[e.name] == e], change.new, known)
-    undo = "'deepvm tables restore' undoes the last change" if change.new != change.old else "nothing changed"
-    say(f"{change.path}: {counted(len(change.new), 'measurement')}; {undo}")
+    _say_which_are_used([e for e in new if kept[e.name] == e], tables, known)
+    undo = "'deepvm tables restore' undoes the last change" if tables != earlier else "nothing changed"
+    say(f"{tables.path}: {counted(len(tables), 'measurement')}; {undo}")
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:

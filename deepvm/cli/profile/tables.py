@@ -47,7 +47,7 @@ def list_tables(
     output: TableJson = "table",
 ) -> None:
     """List what was measured: kind, type, workload, day, whether recommend uses it, and the result."""
-    from deepvm.catalog.measured.location import CURRENT
+    from deepvm.catalog.measured.storage import CURRENT
     from deepvm.catalog.measured.tables import load_tables, own_folder
     from deepvm.reports.profiling import measured as report
 
@@ -207,10 +207,10 @@ def remove(
     from deepvm.core.units import counted
 
     found = _called(name)
-    change = remove_entries(own_folder(), (e.name for e in found))
+    _, kept = remove_entries(own_folder(), (e.name for e in found))
     for entry in found:
         say(f"removed: {entry.name}")
-    say(f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm tables restore' undoes this")
+    say(f"{kept.path}: {counted(len(kept), 'measurement')}; 'deepvm tables restore' undoes this")
 
 
 @app.command(short_help="Undo the last change.")
@@ -256,12 +256,12 @@ def _reasons(tables: Tables, catalog: str) -> dict[str, str]:
 
 
 def _of_json(path: Path, measured_at: str, instance_type: str, sender_type: str, receiver_type: str) -> Sequence[Entry]:
-    from deepvm.catalog.measured.entry_schema import EXPECTED, parse_document
-    from deepvm.catalog.measured.tables import read_measured, read_tables
+    from deepvm.catalog.measured.entry_schema import EXPECTED, read_document
+    from deepvm.catalog.measured.tables import read_tables
     from deepvm.cli.profile.save import entry_from
     from deepvm.errors import CatalogFormatError, Problem, RequestError
 
-    document = parse_document(read_measured(path), path)
+    document = read_document(path)
     if not isinstance(document, dict):
         raise CatalogFormatError(path, [Problem("top level", f"a {type(document).__name__}", EXPECTED)])
     if str(document.get("schema_version")).startswith("deepvm.tables/"):

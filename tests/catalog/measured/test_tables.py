@@ -33,7 +33,7 @@ from support.profiling.measurements import (
 
 from deepvm.catalog.measured import storage
 from deepvm.catalog.measured.entries import Entry
-from deepvm.catalog.measured.location import default_folder
+from deepvm.catalog.measured.storage import default_folder
 from deepvm.catalog.measured.tables import (
     CURRENT,
     PREVIOUS,
@@ -54,9 +54,9 @@ FORK = multiprocessing.get_context("fork")
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
     entries = (eflops("g4dn.xlarge"), scaling("g4dn.xlarge"), saturation())
-    change = save_entries(tmp_path / "new" / "folder", entries)
-    assert load_tables(tmp_path / "new" / "folder").entries == change.new.entries == tables(*entries).entries
-    assert not change.old and change.path.name == CURRENT
+    before, after = save_entries(tmp_path / "new" / "folder", entries)
+    assert load_tables(tmp_path / "new" / "folder").entries == after.entries == tables(*entries).entries
+    assert not before and Path(after.path).name == CURRENT
 
 
 def test_of_two_of_the_same_thing_the_later_stays(tmp_path: Path) -> None:
@@ -310,7 +310,8 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "no document": (changed((*EFLOPS, "document"), None), "document: null; allowed"),
     "document of another version": (
         changed((*EFLOPS, "document", "schema_version"), "deepvm.eflops/3"),
-        'entries[0] (g4dn.xlarge).document.schema_version: "deepvm.eflops/3" is newer than this deepvm reads',
+        'entries[0] (g4dn.xlarge).document.schema_version: "deepvm.eflops/3"; allowed: deepvm.eflops/1; '
+        "this file needs a newer deepvm, this is 0.1.0: pip install --upgrade deepvm",
     ),
     "eflops 0": (changed((*EFLOPS, "document", "eflops"), 0), "document.eflops: 0; allowed: operations per second"),
     "eflops as text": (changed((*EFLOPS, "document", "eflops"), "1e12"), 'document.eflops: "1e12"'),
@@ -462,12 +463,12 @@ def test_there_and_back(first: list[Entry], second: list[Entry]) -> None:
         save_entries(here, second)
         exported = Path(name) / "export.json"
         exported.write_bytes(encode_tables(load_tables(here)))
-        change = save_entries(there, read_tables(exported))
-        assert change.new.entries == load_tables(there).entries == load_tables(here).entries
+        _, imported = save_entries(there, read_tables(exported))
+        assert imported.entries == load_tables(there).entries == load_tables(here).entries
         assert load_tables(here).entries == Tables().merged(first).merged(second).entries
-        assert [e.name for e in change.new] == sorted({e.name for e in [*first, *second]})
+        assert [e.name for e in imported] == sorted({e.name for e in [*first, *second]})
         if len({e.measured_at for e in [*first, *second]}) == len(first) + len(second):
-            assert Tables().merged(second).merged(first).entries == change.new.entries
+            assert Tables().merged(second).merged(first).entries == imported.entries
 
 
 # --- where it is, and what it costs ---
