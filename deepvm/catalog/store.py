@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from deepvm.catalog.clouds import REGISTRY
-from deepvm.catalog.documents.json_file import format_document, load_exact, parse_json
+from deepvm.catalog.documents.json_file import format_document, load_exact, parse_json, read_existing
 from deepvm.catalog.documents.serialization import build_catalog, build_quotas, document_of
 from deepvm.core.cluster.instances import Catalog, Quota
 from deepvm.core.spelling import did_you_mean
-from deepvm.errors import CatalogFormatError, CatalogNotFoundError, Problem, RequestError
+from deepvm.errors import CatalogNotFoundError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.package_data import data_folder
 from deepvm.io.safe_read import read_text
@@ -43,7 +43,7 @@ class MarketOptions(TypedDict, total=False):
 
 
 _MOST_DOUBTS = 4
-_Built = TypeVar("_Built")
+_QUOTAS = "allowed: a JSON file of quotas"
 
 
 @lru_cache(maxsize=1)
@@ -110,7 +110,7 @@ def _load(name: str) -> Catalog:
         text = read_text(path)
     except FileNotFoundError:
         raise CatalogNotFoundError(name, "no such file", (*REGISTRY, *catalog_names())) from None
-    return _catalog_of_csv(text, path) if path.suffix.lower() == ".csv" else _catalog_of_json(text, path)
+    return _catalog_of(text, path)
 
 
 def catalog_names() -> tuple[str, ...]:
@@ -129,13 +129,9 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
     from deepvm.catalog.documents.validation import quota_findings
 
     file = Path(path)
-    try:
-        text = read_text(file)
-    except FileNotFoundError:
-        raise CatalogFormatError(file, [Problem("file", "does not exist", "allowed: a JSON file of quotas")]) from None
-    document = parse_json(text, file)
-    refuse(file, _guarded(file, lambda: quota_findings(document)), json_place(document))
-    return _guarded(file, lambda: build_quotas(document["quotas"]))  # type: ignore[index]  # valid, so it is an object
+    document: Any = parse_json(read_existing(file, _QUOTAS), file, _QUOTAS)
+    refuse(file, quota_findings(document), json_place(document))
+    return build_quotas(document["quotas"])
 
 
 def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:
@@ -171,52 +167,29 @@ def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, .
     return left_out
 
 
-def _catalog_of_json(text: str, path: Path) -> Catalog:
+def _catalog_of(text: str, path: Path) -> Catalog:
+    """A catalog from a user's file, validated, with doubts about implausible prices."""
     from deepvm.catalog.documents.findings import json_place, refuse
     from deepvm.catalog.documents.validation import catalog_findings
-
-    document = parse_json(text, path)
-    refuse(path, _guarded(path, lambda: catalog_findings(document)), json_place(document))
-    catalog = _guarded(path, lambda: build_catalog(document, name=_named(path)))  # type: ignore[arg-type]  # valid: an object
-    return _doubted(catalog, path, json_place(document))
-
-
-def _catalog_of_csv(text: str, path: Path) -> Catalog:
-    from deepvm.catalog.documents.csv_file import parse_csv
-    from deepvm.catalog.documents.findings import refuse
-    from deepvm.catalog.documents.validation import catalog_findings
-
-    sheet = parse_csv(text, path)
-    refuse(path, catalog_findings(sheet.document), sheet.place, sheet.problems)
-    return _doubted(_guarded(path, lambda: build_catalog(sheet.document, name=_named(path))), path, sheet.place)
-
-
-def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...]], str]) -> Catalog:
-    """Add doubts about implausible prices of a user's file."""
     from deepvm.catalog.market.price_filter import file_doubts
 
+    if path.suffix.lower() == ".csv":
+        from deepvm.catalog.documents.csv_file import parse_csv
+
+        sheet = parse_csv(text, path)
+        document: Any = sheet.document
+        place: Callable[[tuple[str | int, ...]], str] = sheet.place
+        refuse(path, catalog_findings(document), place, sheet.problems)
+    else:
+        document = parse_json(text, path)
+        place = json_place(document)
+        refuse(path, catalog_findings(document), place)
+    # Where the file has no name: its own, with undecodable bytes escaped.
+    catalog = build_catalog(document, name=path.stem.encode(errors="backslashreplace").decode())
     found = [f"{path}: {place(where)}: {doubt}" for where, doubt in file_doubts(catalog)]
-    if not found:
-        return catalog
-    more = [f"{path}: {len(found) - _MOST_DOUBTS} more prices like these"] if len(found) > _MOST_DOUBTS else []
-    doubts = (*catalog.provenance.doubts, *found[:_MOST_DOUBTS], *more)
-    return replace(catalog, provenance=replace(catalog.provenance, doubts=doubts))
-
-
-def _named(path: Path) -> str:
-    """Name of a catalog that has none: its file's, with undecodable bytes escaped."""
-    return path.stem.encode(errors="backslashreplace").decode()
-
-
-def _guarded(path: Path, build: Callable[[], _Built]) -> _Built:
-    """Turn what a core class refuses after the schema passed it into an error about the file."""
-    try:
-        return build()
-    except RequestError as error:
-        problem = Problem(error.option, repr(error.value)[:60], f"allowed: {error.allowed}")
-    except RecursionError:
-        problem = Problem("file", "lists or objects are nested too deeply", "allowed: the fields of a catalog")
-    raise CatalogFormatError(path, [problem])
+    if len(found) > _MOST_DOUBTS:
+        found[_MOST_DOUBTS:] = [f"{path}: {len(found) - _MOST_DOUBTS} more prices like these"]
+    return replace(catalog, provenance=replace(catalog.provenance, doubts=tuple(found)))
 
 
 def _why_not(name: str) -> str:

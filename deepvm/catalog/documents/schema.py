@@ -247,21 +247,21 @@ class InstanceDocument(_Object):
     )
     on_demand_usd_per_hour: Price | None = price("on-demand price", _NOT_SOLD)
     spot_usd_per_hour: Price | None = price("spot price", _NOT_SOLD)
-    quota_family: Name | None = name(
-        "the quota its vCPUs count against",
-        "for AWS's by the type's name (such as G and VT for g and vt types, P for p types, Standard for most others)",
-    )
     gpu: GpuDocument | None = Field(None, description="its GPUs: an object, or null for a CPU type")
     eflops: Eflops | None = number(
         "measured operations per second in the catalog's eflops_unit", MAX_EFLOPS, null="when nobody has profiled it"
     )
     eflops_basis: Text = text("how eflops was estimated, which needs --estimates; empty when it was measured")
     eflops_source: Text = text("who measured eflops, where it was not the catalog's own source")
+    quota_family: Name | None = name(
+        "the quota its vCPUs count against",
+        "for AWS's by the type's name (such as G and VT for g and vt types, P for p types, Standard for most others)",
+    )
     speedups: list[Curve] = rows("speed-up curves", 100)
+    speedup_basis: Text = text("whose curves these are, which is said as a doubt; empty when its own")
     default_speedup: Literal["", "hybrid", "ring", "measured"] = Field(
         "", description="kind of curve to use for this type: hybrid, ring or measured, empty for the catalog's"
     )
-    speedup_basis: Text = text("whose curves these are, which is said as a doubt; empty when its own")
     cpu_architecture: Literal["", "x86_64", "arm64"] = Field(
         "", description="processors: x86_64 or arm64, empty when unknown"
     )
