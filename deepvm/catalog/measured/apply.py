@@ -5,35 +5,20 @@ Pure: the new catalog's provenance says what was measured.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from deepvm.catalog.measured.comparable_eflops import choose_workload, measured_speeds
-from deepvm.catalog.measured.curves import choose_curves, curve_doubts, with_curves
-from deepvm.catalog.measured.entries import Entry, Note
-from deepvm.catalog.measured.gpu_check import another_gpu, usable_entries
-from deepvm.catalog.measured.saturation_pairs import measured_pairs
-from deepvm.core.cluster.instances import Catalog
+from deepvm.catalog.measured.comparable_eflops import apply_speeds, choose_workload
+from deepvm.catalog.measured.curves import Curves, curve_doubts, with_curves
+from deepvm.catalog.measured.entries import Applied, Entry
+from deepvm.catalog.measured.saturation_pairs import apply_pairs
+from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.provenance import Measurement
 from deepvm.errors import RequestError
 
 
-@dataclass(frozen=True)
-class Applied:
-    """A catalog with measured figures.
-
-    Attributes:
-        catalog: the catalog. used: the entries that changed it. notes: why others did not. workloads:
-            of the eFLOPS and the curves in use, empty without any.
-    """
-
-    catalog: Catalog
-    used: tuple[Entry, ...] = ()
-    notes: tuple[Note, ...] = ()
-    workloads: tuple[str, str] = ("", "")
-
-
-def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
+def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: Sequence[Catalog] = ()) -> Applied:
     """Replace a catalog's figures by measured ones.
 
     - ``eflops``: by the rule of :mod:`deepvm.catalog.measured.comparable_eflops`.
@@ -44,7 +29,7 @@ def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", *, amon
 
     Args:
         tables: what was measured.
-        catalog: what is known otherwise; returned as it is when nothing concerns it.
+        catalog: what is known otherwise; it remains as it is when nothing concerns it.
         workload: the beginning of the workload that counts, such as ``resnet50``; empty for the rule.
         among: all catalogs that are compared with this one, such as those of other regions: their eFLOPS must come
             to one scale.
@@ -52,7 +37,34 @@ def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", *, amon
     Raises:
         RequestError: nothing was measured with this workload, or it is the beginning of several models.
     """
-    return _applied(tables, catalog, workload, among).catalog
+    trained = [e for e in tables if e.kind != "saturation"]
+    if workload:
+        trained = _of_workload(trained, workload)
+    known = Catalog("known", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
+    applied = Applied(catalog)
+    # What cannot be used has no say in which workload counts.
+    speeds_of = _usable(applied, known, [e for e in trained if e.kind == "eflops"])
+    chosen = choose_workload(speeds_of, known)
+    applied.doubts += _another_gpu(known, speeds_of)
+    apply_speeds(applied, speeds_of, chosen, known)
+    curves = Curves.choose(applied, known, _usable(applied, known, [e for e in trained if e.kind == "scaling"]), chosen)
+    instances = with_curves(applied.catalog.instances, curves, known)
+    applied.used += [e for name, e in curves.general.items() if name in catalog.by_name]
+    n_sat = apply_pairs(applied, [e for e in tables if e.kind == "saturation"], known)
+    if not applied.used and not applied.notes:
+        return Applied(catalog)
+    applied.doubts += _another_gpu(known, curves.general.values())
+    applied.doubts += curve_doubts(instances, curves, chosen, {e.subject for e in speeds_of if e.workload == chosen})
+    about = catalog.provenance
+    provenance = replace(
+        about,
+        measured=tuple(Measurement(e.kind, e.subject, e.workload, e.measured_at, e.value) for e in applied.used),
+        doubts=(*about.doubts, *applied.doubts),
+        notes=(*about.notes, *applied.notes),
+    )
+    applied.catalog = replace(applied.catalog, instances=instances, n_sat=n_sat, provenance=provenance)
+    applied.workloads = (chosen, curves.workload)
+    return applied
 
 
 def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
@@ -62,11 +74,10 @@ def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
         tables: what was measured.
         catalog: all types that could be recommended.
     """
-    found = _applied(tables, catalog, "", ())
-    told = {name: note.text for note in found.notes for name in note.unused}
+    found = apply(tables, catalog)
     used = {e.name for e in found.used}
     return {
-        e.name: "" if e.name in used else told.get(e.name) or _not_concerned(e, catalog, found.workloads)
+        e.name: "" if e.name in used else found.unused.get(e.name) or _not_concerned(e, catalog, found.workloads)
         for e in tables
     }
 
@@ -84,42 +95,77 @@ def _not_concerned(entry: Entry, catalog: Catalog, workloads: tuple[str, str]) -
     return f"{workloads[entry.kind == 'scaling']} counts for {entry.instance_type}; --workload chooses"
 
 
-def _applied(tables: Iterable[Entry], catalog: Catalog, workload: str, among: Sequence[Catalog]) -> Applied:
-    trained = [e for e in tables if e.kind != "saturation"]
-    if workload:
-        trained = _of_workload(trained, workload)
-    known = Catalog("known", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
-    # What cannot be used has no say in which workload counts.
-    speeds_of, unused = usable_entries(known, [e for e in trained if e.kind == "eflops"])
-    chosen = choose_workload(speeds_of, known)
-    speeds = measured_speeds(catalog, speeds_of, chosen, known)
-    curves = choose_curves(known, [e for e in trained if e.kind == "scaling"], chosen)
-    instances = with_curves(speeds.instances, curves, known)
-    n_sat, pairs, told = measured_pairs(catalog, [e for e in tables if e.kind == "saturation"], known)
-    notes = (*unused, *speeds.notes, *curves.notes, *told)
-    used = (*speeds.used, *(e for name, e in curves.general.items() if name in catalog.by_name), *pairs)
-    if not used and not notes:
-        return Applied(catalog)
-    here = {e.subject for e in speeds_of if e.workload == chosen}
-    doubts = [*another_gpu(known, speeds_of), *speeds.doubts, *curve_doubts(instances, curves, chosen, here)]
-    about = catalog.provenance
-    provenance = replace(
-        about,
-        measured=tuple(Measurement(e.kind, e.subject, e.workload, e.measured_at, e.value) for e in used),
-        doubts=(*about.doubts, *doubts),
-        notes=(*about.notes, *(note.text for note in notes)),
-    )
-    found = replace(catalog, instances=instances, eflops_unit=speeds.unit, n_sat=n_sat, provenance=provenance)
-    return Applied(found, used, notes, (chosen, curves.workload))
-
-
 def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
     """The entries of the workload that begins so: a whole word of it, or the beginning of one model's name."""
-    found = [e for e in entries if e.workload == workload or e.workload.startswith(f"{workload}/")]
-    if not found:
-        begins = [e for e in entries if e.workload.startswith(workload)]
-        found = begins if len({e.workload.partition("/")[0] for e in begins}) == 1 else []
+    found = [e for e in entries if f"{e.workload}/".startswith(f"{workload}/")]
+    begins = [e for e in entries if e.workload.startswith(workload)]
+    if not found and len({e.workload.partition("/")[0] for e in begins}) == 1:
+        return begins
     if not found:
         known = ", ".join(sorted({e.workload for e in entries})) or "none, because nothing was measured yet"
         raise RequestError("workload", workload, f"one that was measured: {known}")
     return found
+
+
+def _usable(applied: Applied, known: Catalog, entries: Iterable[Entry]) -> list[Entry]:
+    """The entries that say what the GPUs of their type do; a note tells why others do not.
+
+    Entries of types that are not compared are left out without a word, as are those of CPU types.
+    """
+    usable = []
+    for entry in entries:
+        instance = known.by_name.get(entry.instance_type)
+        if instance is None:
+            continue
+        why = _why_not(entry, instance)
+        if why:
+            applied.note(why, entry)
+        elif instance.gpu is not None:
+            usable.append(entry)
+    return usable
+
+
+def _why_not(entry: Entry, instance: InstanceType) -> str:
+    gpu, of_eflops = instance.gpu, entry.kind == "eflops"
+    if gpu is None:
+        if not entry.gpus:
+            return ""
+        return (
+            f"{entry.instance_type} has no GPU, but {_what(entry)} measured on {entry.gpus[0]}: not used; "
+            f"'deepvm tables remove {entry.name}' and save it under the name of its type"
+        )
+    if entry.on_cpu and of_eflops:
+        return (
+            f"eFLOPS of {instance.name} were measured on its processors, not on its {gpu.name}: "
+            f"they are not used; 'deepvm tables remove {entry.name}' removes them"
+        )
+    if entry.on_cpu:
+        return (
+            f"the curve of {instance.name} was measured on its processors, whose steps are longer than its "
+            f"GPUs', so it is not used; 'deepvm tables remove {entry.name}' removes it"
+        )
+    took_part = entry.document.get("processes") or len(entry.gpus)
+    if of_eflops and isinstance(took_part, int) and 0 < took_part < gpu.count:
+        return (
+            f"eFLOPS of {instance.name} were measured on {took_part} of its {gpu.count} GPUs, and "
+            "all of them would train: they are not used; measure all, without --processes"
+        )
+    return ""
+
+
+def _another_gpu(known: Catalog, entries: Iterable[Entry]) -> list[str]:
+    """Doubts where a machine names its GPUs and none is the type's; providers' drivers add words to names."""
+    return [
+        f"{e.instance_type} has {gpu.name} GPUs, but {_what(e)} measured on {e.gpus[0]}: if that was "
+        f"another type, 'deepvm tables remove {e.name}' and save it under its name"
+        for e in entries
+        if (gpu := known[e.instance_type].gpu) and e.gpus and not any(_is_model(gpu.name, n) for n in e.gpus)
+    ]
+
+
+def _is_model(model: str, name: str) -> bool:
+    return re.search(rf"(?<![a-z0-9]){re.escape(model.lower())}(?![a-z0-9])", name.lower()) is not None
+
+
+def _what(entry: Entry) -> str:
+    return "its eFLOPS were" if entry.kind == "eflops" else "its curve was"

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepvm.io.times import format_time, parse_time
+
+if TYPE_CHECKING:
+    from deepvm.core.cluster.instances import Catalog
 
 TABLES_VERSION = "deepvm.tables/1"
 """``schema_version`` of measured tables."""
@@ -72,7 +75,7 @@ class Entry:
         if self.kind == "eflops":
             spread = self.document.get("spread")
             doubt = "" if spread is None else f" (spread {float(spread):.1%})"
-            return f"{float(self.document['eflops']):.4g} FLOP/s{doubt}"
+            return f"{self.eflops:.4g} FLOP/s{doubt}"
         if self.kind == "scaling":
             points = self.points
             local = ", on one machine" if self.local else ""
@@ -101,9 +104,19 @@ class Entry:
         return tuple(g for g in names if isinstance(g, str)) if isinstance(names, (list, tuple)) else ()
 
     @property
+    def eflops(self) -> float:
+        """FLOP/s of an ``eflops`` entry."""
+        return float(self.document["eflops"])
+
+    @property
     def points(self) -> tuple[tuple[float, float], ...]:
         """(n, S(n)) of a ``scaling`` entry, n increasing."""
         return tuple(sorted((float(p["n"]), float(p["speedup"])) for p in self.document["points"]))
+
+    @property
+    def sizes(self) -> int:
+        """How many sizes above 1 a ``scaling`` entry has."""
+        return sum(1 for n, _ in self.points if n > 1)
 
     @property
     def senders(self) -> tuple[int, bool]:
@@ -128,16 +141,27 @@ class Entry:
         }
 
 
-@dataclass(frozen=True)
-class Note:
-    """A message about measurements.
+@dataclass
+class Applied:
+    """A catalog with measured figures in it, and what became of the measurements.
 
     Attributes:
-        text: a sentence. unused: names of the entries that are not used for this reason.
+        catalog: the catalog. used: the entries that changed it. notes: why others did not, one sentence each.
+        unused: the same by name of entry. doubts: what these figures do not allow to say.
+        workloads: of the eFLOPS and the curves in use, empty without any.
     """
 
-    text: str
-    unused: tuple[str, ...] = ()
+    catalog: Catalog
+    used: list[Entry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unused: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    workloads: tuple[str, str] = ("", "")
+
+    def note(self, text: str, *unused: Entry) -> None:
+        """Add a note, which is why these entries are not used."""
+        self.notes.append(text)
+        self.unused |= dict.fromkeys((e.name for e in unused), text)
 
 
 def workload_key(workload: Mapping[str, Any]) -> str:

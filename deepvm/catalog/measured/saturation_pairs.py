@@ -13,94 +13,81 @@ n_sat is N or more, which contradicts only less than N: such a measurement lifts
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
-from deepvm.catalog.measured.entries import Entry, Note
+from deepvm.catalog.measured.entries import Applied, Entry
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.cluster.saturation import SaturationTable
 
 
-def measured_pairs(
-    catalog: Catalog, entries: Sequence[Entry], known: Catalog
-) -> tuple[SaturationTable, list[Entry], list[Note]]:
-    """The merged table, the entries used, and notes on rows that were replaced.
+def apply_pairs(applied: Applied, entries: Sequence[Entry], known: Catalog) -> SaturationTable:
+    """The merged table of a catalog; notes rows that were replaced.
 
     Args:
-        catalog: whose table it is.
+        applied: the catalog whose table it is.
         entries: of kind ``saturation``, of any types.
         known: all types that are compared, in whatever region; they give the bandwidths.
     """
-    notes: list[Note] = []
+    catalog = applied.catalog
     knees: dict[float, tuple[int, Entry]] = {}
     bounds: list[tuple[float, int, Entry]] = []
     for entry in entries:
         if not {entry.sender_type, entry.receiver_type} & known.by_name.keys():
             continue
         gbps = _bandwidth(entry, known, catalog.memory_nodes)
-        if gbps is None:
-            why = f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair"
-            notes.append(Note(why, (entry.name,)))
-            continue
         senders, seen = entry.senders
-        if not seen:
+        if gbps is None:
+            applied.note(f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair", entry)
+        elif not seen:
             bounds.append((gbps, senders, entry))
         elif gbps not in knees or senders < knees[gbps][0]:
             knees[gbps] = (senders, entry)
-    least: float = math.inf
-    own: dict[float, int] = {}
-    for gbps in sorted(knees, reverse=True):
-        least = min(least, knees[gbps][0])
-        own[gbps] = int(least)
+    own = {gbps: min(senders for g, (senders, _) in knees.items() if g >= gbps) for gbps in knees}
     published = dict(zip(catalog.n_sat.network_gbps, map(int, catalog.n_sat.n_sat), strict=True))
-    table = _merged(published, own, notes)
-    used = [e for _, e in knees.values()]
+    table = _merged(published, own, applied)
+    applied.used += [e for _, e in knees.values()]
     for gbps, senders, entry in sorted(bounds, key=lambda b: (b[0], -b[1])):
         now = int(SaturationTable.from_rows(list(table.items())).lookup(gbps))
-        lifted = min(senders, min((n for g, n in own.items() if g >= gbps), default=senders))
+        lifted = min([senders, *(n for g, n in own.items() if g >= gbps)])
         if lifted <= now:
-            why = (
+            applied.note(
                 f"n_sat of {entry.subject} stays {now}: no saturation was seen up to {senders} senders; measure with "
-                "more to know it"
+                "more to know it",
+                entry,
             )
-            notes.append(Note(why, (entry.name,)))
             continue
         own[gbps] = lifted
-        table = _merged(table, own, notes)
-        used.append(entry)
-    return SaturationTable.from_rows(list(table.items())), used, notes
+        table = _merged(table, own, applied)
+        applied.used.append(entry)
+    return SaturationTable.from_rows(list(table.items()))
 
 
-def _merged(published: Mapping[float, int], own: Mapping[float, int], notes: list[Note]) -> dict[float, int]:
+def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: Applied) -> dict[float, int]:
     """Measured rows, and the published rows that agree with them."""
     table = dict(own)
     for gbps, n in published.items():
-        if gbps in own:
-            continue
         below = max((m for g, m in own.items() if g < gbps), default=0)
         above = min((m for g, m in own.items() if g > gbps), default=n)
+        if gbps in own:
+            continue
         if n < below:
-            notes.append(Note(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth"))
-        elif n > above:
-            lower = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}, measured here at more bandwidth"
-            notes.append(Note(lower))
-            table[gbps] = above
-        else:
-            table[gbps] = n
+            applied.note(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth")
+            continue
+        if n > above:
+            what = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}"
+            applied.note(f"{what}, measured here at more bandwidth")
+        table[gbps] = min(n, above)
     return table
 
 
 def _bandwidth(entry: Entry, known: Catalog, rule: MemoryNodeRule) -> float | None:
     """Gbit/s of a pair, min(sender, receiver), None if unknown."""
-    ends: list[float] = []
     sender, receiver = (known.by_name.get(name) for name in (entry.sender_type, entry.receiver_type))
-    for side, gbps in (
-        ("sender_gbps", None if sender is None else sender.network_gbps),
-        ("receiver_gbps", None if receiver is None else receiver.memory_node_gbps(rule)),
-    ):
-        value = entry.document.get(side) if gbps is None else gbps
-        if value is None:
-            return None
-        ends.append(float(value))
-    return min(ends)
+    ends = {
+        "sender_gbps": sender.network_gbps if sender else None,
+        "receiver_gbps": receiver.memory_node_gbps(rule) if receiver else None,
+    }
+    found = [entry.document.get(side) if gbps is None else gbps for side, gbps in ends.items()]
+    known_ends = [float(gbps) for gbps in found if gbps is not None]
+    return min(known_ends) if len(known_ends) == 2 else None

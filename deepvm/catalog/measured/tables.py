@@ -60,7 +60,7 @@ class Tables:
         """The catalog with these figures in it; see :func:`deepvm.catalog.measured.apply.apply`."""
         from deepvm.catalog.measured.apply import apply
 
-        return apply(self, catalog, workload, among=among)
+        return apply(self, catalog, workload, among).catalog
 
     def as_document(self) -> dict[str, Any]:
         """The tables as they stand in a file."""
