@@ -30,26 +30,16 @@ MANY = 1000
 
 # Names that people and other tools use, where likeness of letters does not lead to ours.
 _ALIASES = {
-    "name": "instance_type",
-    "type": "instance_type",
-    "cpus": "vcpus",
-    "cores": "vcpus",
-    "ram": "memory_gib",
-    "mem": "memory_gib",
-    "bandwidth": "network_gbps",
-    "network_bandwidth": "network_gbps",
-    "price": "on_demand_usd_per_hour",
-    "usd_per_hour": "on_demand_usd_per_hour",
-    "ondemand": "on_demand_usd_per_hour",
-    "on_demand": "on_demand_usd_per_hour",
-    "ondemand_price": "on_demand_usd_per_hour",
-    "on_demand_price": "on_demand_usd_per_hour",
-    "spot": "spot_usd_per_hour",
-    "spot_price": "spot_usd_per_hour",
-    "flops": "eflops",
-    "family": "quota_family",
-    "date": "prices_as_of",
-    "version": "schema_version",
+    "instance_type": ("name", "type"),
+    "vcpus": ("cpus", "cores"),
+    "memory_gib": ("ram", "mem"),
+    "network_gbps": ("bandwidth", "network_bandwidth"),
+    "on_demand_usd_per_hour": ("price", "usd_per_hour", "ondemand", "on_demand", "ondemand_price", "on_demand_price"),
+    "spot_usd_per_hour": ("spot", "spot_price"),
+    "eflops": ("flops",),
+    "quota_family": ("family",),
+    "prices_as_of": ("date",),
+    "schema_version": ("version",),
 }
 _LARGER_UNIT = {"memory_gib": (1024, "MiB", "GiB"), "network_gbps": (1000, "Mbit/s", "Gbit/s")}
 _BARE_NUMBER = re.compile(r"-?[0-9]*\.?[0-9]+", re.ASCII)
@@ -122,8 +112,8 @@ def shown(value: object) -> str:
 
 def unknown_name(name: str, allowed: Sequence[str]) -> str:
     """What a misspelt name probably means, empty when nothing is near."""
-    alias = _ALIASES.get(name.lower(), "")
-    return alias if alias in allowed else next(iter(nearest(name, allowed)), "")
+    known_as = (field for field, others in _ALIASES.items() if name.lower() in others and field in allowed)
+    return next(iter([*known_as, *nearest(name, allowed)]), "")
 
 
 def repeats(keys: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
@@ -136,18 +126,20 @@ def repeats(keys: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
 
 def repeated_keys(document: object) -> list[Finding]:
     """Fields that an object has more than once, as :func:`.json_file.parse_json` marks them; the first 1000."""
-    return list(islice(_repeated(document), MANY))
+    paths = ((*p, name) for p, o in containers(document) if isinstance(o, RepeatedKeys) for name in o.repeated)
+    found = "this field stands twice in its object"
+    return [Finding(path, found, "allowed: every field once") for path in islice(paths, MANY)]
 
 
-def _repeated(document: object) -> Iterator[Finding]:
+def containers(document: object) -> Iterator[tuple[Path, dict[str, Any] | list[Any]]]:
+    """Every object and list of a document, with its path."""
     stack: list[tuple[Path, Any]] = [((), document)]
     while stack:
         path, value = stack.pop()
-        if isinstance(value, RepeatedKeys):
-            for name in value.repeated:
-                yield Finding((*path, name), "this field stands twice in its object", "allowed: every field once")
-        children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        stack += [((*path, step), child) for step, child in children if isinstance(child, (dict, list))]
+        if isinstance(value, (dict, list)):
+            yield path, value
+            children = value.items() if isinstance(value, dict) else enumerate(value)
+            stack += [((*path, step), child) for step, child in children if isinstance(child, (dict, list))]
 
 
 def schema_findings(model: type[BaseModel], document: object) -> list[Finding]:

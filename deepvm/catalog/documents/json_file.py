@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -39,13 +40,24 @@ def read_existing(path: Path, wanted: str) -> str:
         raise CatalogFormatError(path, [Problem("file", "does not exist", wanted)]) from None
 
 
-def parse_json(text: str, path: Path, wanted: str = _A_CATALOG) -> object:
-    """Parse JSON with exact decimals; NaN and infinities are kept for validation to locate.
+def exact_number(text: str) -> Decimal | float:
+    """The exact value of a number's decimal form; infinity or zero where the exponent is absurd."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return float(text)  # an exponent beyond what Decimal holds; validation refuses infinity and zero
+
+
+def parse_json(
+    text: str, path: Path, wanted: str = _A_CATALOG, number: Callable[[str], Decimal | float] = exact_number
+) -> object:
+    """Parse JSON; NaN and infinities are kept for validation to locate.
 
     Args:
         text: the JSON.
         path: where it comes from, for messages.
         wanted: what belongs there, for messages.
+        number: reads a number with a point or an exponent, or of a hundred digits.
 
     Raises:
         CatalogFormatError: not JSON (line and column), nested too deeply, more than 2 000 000 values, or an object with
@@ -64,12 +76,14 @@ def parse_json(text: str, path: Path, wanted: str = _A_CATALOG) -> object:
             found.repeated = tuple(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         return found
 
+    def whole(text: str) -> int | Decimal | float:
+        # int() of a text takes quadratic time and refuses more than 4300 digits.
+        return int(text) if len(text) < 100 else number(text)
+
     if text.count(",") > MAX_VALUES:
         raise refused("file", f"holds more than {MAX_VALUES} values")
     try:
-        return json.loads(
-            text, parse_float=exact_number, parse_int=_whole, parse_constant=float, object_pairs_hook=object_of
-        )
+        return json.loads(text, parse_float=number, parse_int=whole, parse_constant=float, object_pairs_hook=object_of)
     except json.JSONDecodeError as error:
         raise refused(f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}") from None
     except RecursionError:
@@ -85,19 +99,6 @@ def load_exact(text: str) -> dict[str, Any]:
 def format_document(document: object) -> str:
     """JSON with a newline at the end: what fits into 120 columns stands on one line, the rest is indented."""
     return _format(document, "") + "\n"
-
-
-def exact_number(text: str) -> Decimal | float:
-    """The exact value of a number's decimal form; infinity or zero where the exponent is absurd."""
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        return float(text)  # an exponent beyond what Decimal holds; validation refuses infinity and zero
-
-
-def _whole(text: str) -> int | Decimal:
-    # int() of a text takes quadratic time and refuses more than 4300 digits.
-    return int(text) if len(text) < 100 else Decimal(text)
 
 
 def _format(value: object, indent: str) -> str:

@@ -63,9 +63,7 @@ class _Object(BaseModel):
     model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
-class ZoneDocument(_Object):
-    """The spot price of one zone."""
-
+class _Zone(_Object):
     zone: Place = _place("id of the zone, such as use1-az4")
     zone_name: Place | None = _place("name of the zone, such as us-east-1a", "when unknown")
     usd_per_hour: Price = price("spot price of the zone")
@@ -80,9 +78,7 @@ class _Vms(_Object):
     )
 
 
-class GpuVmsDocument(_Vms):
-    """The VMs that train."""
-
+class _GpuVms(_Vms):
     spot_count: Whole = _count("spot VMs", 0)
     on_demand_count: Whole = _count("on-demand VMs", 0)
     spot_usd_per_hour: Price | None = price("spot price of one VM", "when unknown")
@@ -92,28 +88,24 @@ class GpuVmsDocument(_Vms):
     gpus_per_vm: Annotated[Whole, Field(ge=1, le=1024)] | None = Field(
         None, description="GPUs in one VM: a whole number from 1 to 1024, or null when unknown"
     )
-    zones: list[ZoneDocument] | None = Field(
+    zones: list[_Zone] | None = Field(
         None, max_length=1000, description="spot prices by zone: a list of at most 1000 objects, or null when unknown"
     )
 
 
-class MemoryVmsDocument(_Vms):
-    """The on-demand VMs that hold checkpoints."""
-
+class _MemoryVms(_Vms):
     zones: list[Place] | None = Field(
         None, max_length=1000, description=f"ids of zones that offer the type: a list of {_PLACE}, or null when unknown"
     )
 
 
-class ConfigurationDocument(_Object):
-    """One ranked cluster."""
-
+class _Configuration(_Object):
     rank: Whole = _count("place in the recommendation", 1)
     architecture: Name = Field(description="name of the architecture, such as tiering: one line of text")
-    gpu: GpuVmsDocument = Field(
+    gpu: _GpuVms = Field(
         description="the VMs that train: an object with instance_type, count, spot_count and on_demand_count"
     )
-    memory: MemoryVmsDocument | None = Field(
+    memory: _MemoryVms | None = Field(
         None, description="the memory nodes: an object with instance_type and count, or null without any"
     )
     usd_per_hour: Total = Field(
@@ -124,9 +116,7 @@ class ConfigurationDocument(_Object):
     warnings: list[Text] = Field([], max_length=1000, description="warnings: a list of lines of text")
 
 
-class SourceDocument(_Object):
-    """Where the prices come from."""
-
+class _Source(_Object):
     catalog: Text = _line("name of the catalog", 1000)
     region: Region | None = _place("the provider's region", "when unknown")
     prices_as_of: Day | None = Field(None, description="the day the prices were true: a date YYYY-MM-DD, or null")
@@ -135,41 +125,33 @@ class SourceDocument(_Object):
     price_basis: Text = _line("which spot price is meant", 1000)
 
 
-class RegionDocument(_Object):
-    """One of several regions that were compared."""
-
+class _Region(_Object):
     region: Region = _place("the provider's region")
-    source: SourceDocument = Field(description="where its prices come from: an object")
+    source: _Source = Field(description="where its prices come from: an object")
 
 
-class RequestDocument(_Object):
-    """What was asked for."""
-
+class _Request(_Object):
     pw_usd_per_hour: Budget | None = Field(
         None, description="the most to pay in US dollars an hour ($/h): a number from 0 to 1e12, or null"
     )
 
 
-class RelaxDocument(_Object):
-    """What to change when nothing is feasible."""
-
+class _Relax(_Object):
     advice: Text = Field("", description="what to change: one line of text")
 
 
-class PlanDocument(_Object):
-    """The document of a recommendation, as far as a plan needs it."""
-
+class _Document(_Object):
     schema_version: Literal["deepvm.recommend/1"] = Field(description=f"{PLAN_VERSION}, {_WRITTEN}")
-    request: RequestDocument | None = Field(None, description="what was asked for: an object, or null")
-    source: SourceDocument = Field(description="where the prices come from: an object")
-    regions: list[RegionDocument] | None = Field(
+    request: _Request | None = Field(None, description="what was asked for: an object, or null")
+    source: _Source = Field(description="where the prices come from: an object")
+    regions: list[_Region] | None = Field(
         None, max_length=1000, description="the regions that were compared: a list of objects, or null"
     )
-    configurations: list[ConfigurationDocument] = Field(
+    configurations: list[_Configuration] = Field(
         max_length=10_000, description="the ranked clusters: a list of objects"
     )
     reason: Text = Field("", description="why nothing is feasible: one line of text")
-    relax: RelaxDocument | None = Field(None, description="what to change when nothing is feasible: an object or null")
+    relax: _Relax | None = Field(None, description="what to change when nothing is feasible: an object or null")
 
 
 def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
@@ -215,8 +197,8 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
         CatalogFormatError: not valid. RequestError: no configuration has this rank.
     """
     raw = parse_json(text, FilePath(name), _EXPECTED)
-    refuse(name, schema_findings(PlanDocument, raw), json_place(raw))
-    document = PlanDocument.model_validate(raw)
+    refuse(name, schema_findings(_Document, raw), json_place(raw))
+    document = _Document.model_validate(raw)
     refuse(name, _joined_findings(document), json_place(raw))
     if not document.configurations:
         advice = document.relax.advice if document.relax else ""
@@ -232,7 +214,7 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
     return _plan(chosen, next(own, document.source), document.request.pw_usd_per_hour if document.request else None)
 
 
-def _plan(chosen: ConfigurationDocument, source: SourceDocument, budget: Decimal | None) -> Plan:
+def _plan(chosen: _Configuration, source: _Source, budget: Decimal | None) -> Plan:
     gpu, memory = chosen.gpu, chosen.memory
     zones = [ZonePrice(z.zone, z.usd_per_hour, z.zone_name or "") for z in gpu.zones or ()]
     nodes = None
@@ -263,7 +245,7 @@ def _known(vms: _Vms) -> dict[str, Any]:
     return vms.model_dump(exclude={"count", "zones"}, exclude_none=True)
 
 
-def _joined_findings(document: PlanDocument) -> Iterator[Finding]:
+def _joined_findings(document: _Document) -> Iterator[Finding]:
     """What only several fields together can get wrong."""
     for i, _ in repeats(c.rank for c in document.configurations):
         found = f"rank {document.configurations[i].rank} stands twice"

@@ -6,8 +6,8 @@ float, because they are written again.
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path as FilePath
@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from deepvm.catalog.documents.findings import (
     Finding,
     Path,
+    containers,
     json_place,
     refuse,
     repeated_keys,
@@ -42,7 +43,6 @@ from deepvm.catalog.documents.schema import (
     text,
 )
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, Entry, build_entry, workload_key
-from deepvm.errors import CatalogFormatError, Problem
 from deepvm.io.times import parse_time
 
 MAX_ENTRIES = 10_000
@@ -50,6 +50,7 @@ MAX_KEY = 100
 EXPECTED = "allowed: what `deepvm tables export` or `deepvm profile ... -o json` writes"
 TABLES_EXPECTED = "allowed: what `deepvm tables export` writes"
 _DEEPEST = 100
+_HALF = re.compile("[\ud800-\udfff]")
 _SINCE, _UNTIL = 2000, 2200
 
 
@@ -74,9 +75,7 @@ _NumberOrWord = Annotated[int | float | Decimal | Text | None, BeforeValidator(_
 _WORKLOAD = "what was trained: an object with at least a model"
 
 
-class WorkloadDocument(_Measured):
-    """What was trained; figures compare only where all of it is the same."""
-
+class _WorkloadDocument(_Measured):
     model: Name = name("the model that was trained")
     resolution: _NumberOrWord = Field(None, description="side of an image in pixels: a number, or null")
     batch: _NumberOrWord = Field(None, description="samples of a step of one GPU: a number, or null")
@@ -84,53 +83,43 @@ class WorkloadDocument(_Measured):
     optimizer: _NumberOrWord = Field(None, description="such as adam: a word, or null")
 
 
-class EflopsDocument(_Measured):
-    """``deepvm.eflops/1``, as far as it is used."""
-
+class _EflopsDocument(_Measured):
     schema_version: Literal["deepvm.eflops/1"] = Field(description=DOCUMENT_VERSIONS["eflops"])
     eflops: Number = number("operations per second", MAX_EFLOPS)
     images_per_s: Eflops | None = number("images per second", MAX_EFLOPS, null="when unknown")
     spread: Annotated[Number, Field(ge=0, le=1000)] | None = number(
         "spread of the windows as a share of the median", 1000, least=0, null="when unknown"
     )
-    workload: WorkloadDocument = Field(description=_WORKLOAD)
+    workload: _WorkloadDocument = Field(description=_WORKLOAD)
     machine: dict[str, Any] | None = Field(None, description="the machine: an object, or null")
 
 
-class PointDocument(_Measured):
-    """A speed-up that was measured."""
-
+class _PointDocument(_Measured):
     n: Whole = number("VMs", MAX_NODES, least=1, whole=True)
     speedup: Number = number("speed-up over one VM, exactly 1 at n = 1", 1_000_000, least=0.000001)
 
 
-class ScalingDocument(_Measured):
-    """``deepvm.scaling/1``, as far as it is used."""
-
+class _ScalingDocument(_Measured):
     schema_version: Literal["deepvm.scaling/1"] = Field(description=DOCUMENT_VERSIONS["scaling"])
-    workload: WorkloadDocument = Field(description=_WORKLOAD)
+    workload: _WorkloadDocument = Field(description=_WORKLOAD)
     local: bool = Field(False, strict=True, description="whether one machine stood for all VMs: true or false")
-    points: Annotated[list[PointDocument], Field(min_length=1, max_length=1000)] = Field(
+    points: Annotated[list[_PointDocument], Field(min_length=1, max_length=1000)] = Field(
         description="measured speed-ups: a list of 1 to 1000 objects with n and speedup, every n once, one above 1"
     )
 
 
-class TimesDocument(_Measured):
-    """How long n senders took."""
-
+class _TimesDocument(_Measured):
     n: Whole = number("senders", MAX_NODES, least=1, whole=True)
 
 
-class SaturationDocument(_Measured):
-    """``deepvm.saturation/1``, as far as it is used."""
-
+class _SaturationDocument(_Measured):
     schema_version: Literal["deepvm.saturation/1"] = Field(description=DOCUMENT_VERSIONS["saturation"])
     transport: Name = name("how the bytes travelled, such as tcp")
     sender_gbps: NetworkGbps | None = number("bandwidth of a sender, Gbit/s", MAX_NETWORK_GBPS, null="when unknown")
     receiver_gbps: NetworkGbps | None = number(
         "bandwidth of the receiver, Gbit/s", MAX_NETWORK_GBPS, null="when unknown"
     )
-    times: Annotated[list[TimesDocument], Field(min_length=1, max_length=1000)] = Field(
+    times: Annotated[list[_TimesDocument], Field(min_length=1, max_length=1000)] = Field(
         description="times by the number of senders: a list of 1 to 1000 objects with n"
     )
     n_sat_knee: Annotated[Number, Field(ge=1, le=MAX_NODES)] | None = number(
@@ -152,35 +141,27 @@ class _TypeEntry(_Entry):
 _PRINTED = Field(description="what the profiling command printed: an object")
 
 
-class EflopsEntry(_TypeEntry):
-    """eFLOPS of one type."""
-
+class _EflopsEntry(_TypeEntry):
     kind: Literal["eflops"]
-    document: EflopsDocument = _PRINTED
+    document: _EflopsDocument = _PRINTED
 
 
-class ScalingEntry(_TypeEntry):
-    """A speed-up curve of one type."""
-
+class _ScalingEntry(_TypeEntry):
     kind: Literal["scaling"]
-    document: ScalingDocument = _PRINTED
+    document: _ScalingDocument = _PRINTED
 
 
-class SaturationEntry(_Entry):
-    """Senders at saturation, between two types."""
-
+class _SaturationEntry(_Entry):
     kind: Literal["saturation"]
     sender_type: TypeName = name("the provider's name of the type that sends")
     receiver_type: TypeName = name("the provider's name of the type that receives")
-    document: SaturationDocument = _PRINTED
+    document: _SaturationDocument = _PRINTED
 
 
-_AnyEntry = Annotated[EflopsEntry | ScalingEntry | SaturationEntry, Field(discriminator="kind")]
+_AnyEntry = Annotated[_EflopsEntry | _ScalingEntry | _SaturationEntry, Field(discriminator="kind")]
 
 
-class TablesDocument(BaseModel):
-    """Measured tables."""
-
+class _TablesDocument(BaseModel):
     model_config = ConfigDict(extra="forbid", defer_build=True)
     schema_version: Literal["deepvm.tables/1"] = Field(
         description="deepvm.tables/1, what `deepvm tables export` writes"
@@ -200,33 +181,24 @@ def parse_document(text: str, path: FilePath, expected: str = EXPECTED) -> Any:
     """Read JSON of measurements; numbers are plain int and float.
 
     Raises:
-        CatalogFormatError: not JSON, a number that is not finite, or a field that stands twice.
+        CatalogFormatError: not JSON, a field that stands twice, or what could not be written again.
     """
-    document = parse_json(text, path, expected)
-    infinite: list[Finding] = []
-    try:
-        plain = _plain(document, (), infinite)
-        json.dumps(plain, ensure_ascii=False).encode()
-    except RecursionError:
-        raise CatalogFormatError(path, [Problem("file", "lists or objects are nested too deeply", expected)]) from None
-    except UnicodeEncodeError:
-        found = "a text holds half of a character (\\ud800)"
-        raise CatalogFormatError(path, [Problem("file", found, expected)]) from None
-    refuse(path, [*repeated_keys(document), *infinite], json_place(document))
-    return plain
+    document = parse_json(text, path, expected, float)
+    refuse(path, [*repeated_keys(document), *_unwritable(document)], json_place(document))
+    return document
 
 
-def _plain(value: Any, path: Path, infinite: list[Finding]) -> Any:
-    if len(path) > _DEEPEST:
-        raise RecursionError
-    if isinstance(value, dict):
-        return {key: _plain(child, (*path, key), infinite) for key, child in value.items()}
-    if isinstance(value, list):
-        return [_plain(child, (*path, i), infinite) for i, child in enumerate(value)]
-    number = float(value) if isinstance(value, Decimal) else value
-    if isinstance(number, float) and not math.isfinite(number):
-        infinite.append(Finding(path, shown(number), "allowed: a finite number"))
-    return number
+def _unwritable(document: object) -> Iterator[Finding]:
+    """What could be read, but not be written again."""
+    for path, value in containers(document):
+        if len(path) > _DEEPEST:
+            yield Finding(path[:3], "lists or objects are nested too deeply", f"allowed: {_DEEPEST} levels")
+            return
+        for step, child in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(child, float) and not math.isfinite(child):
+                yield Finding((*path, step), shown(child), "allowed: a finite number")
+            if any(isinstance(text, str) and _HALF.search(text) for text in (step, child)):
+                yield Finding(path, "a text in it holds half of a character", "allowed: no lone \\ud800 to \\udfff")
 
 
 def tables_findings(document: object) -> list[Finding]:
@@ -240,7 +212,7 @@ def tables_findings(document: object) -> list[Finding]:
                 "adds it to yours, which recommend uses without --tables"
             )
             return [Finding(("schema_version",), shown(version), expected)]
-    found = schema_findings(TablesDocument, document)
+    found = schema_findings(_TablesDocument, document)
     if any(len(f.path) < 2 for f in found):
         return found
     refused = {f.path[1] for f in found}
@@ -258,9 +230,9 @@ def tables_findings(document: object) -> list[Finding]:
 def entry_findings(entry: Entry) -> list[Finding]:
     """Everything that is wrong with one entry and the document in it."""
     models: dict[str, type[BaseModel]] = {
-        "eflops": EflopsEntry,
-        "scaling": ScalingEntry,
-        "saturation": SaturationEntry,
+        "eflops": _EflopsEntry,
+        "scaling": _ScalingEntry,
+        "saturation": _SaturationEntry,
     }
     return schema_findings(models[entry.kind], entry.as_document()) or list(_joined_findings(entry, ("document",)))
 
