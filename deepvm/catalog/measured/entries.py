@@ -1,7 +1,6 @@
-"""Entries of measured tables.
+"""Entries of measured tables: whole documents of ``deepvm profile``, of which later versions may use more.
 
-An entry keeps the whole document of a ``deepvm profile`` command, so that later versions can use more of it without
-measuring again. Validation is in :mod:`deepvm.catalog.measured.entry_schema`.
+Validation is in :mod:`deepvm.catalog.measured.entry_schema`.
 """
 
 from __future__ import annotations
@@ -26,22 +25,23 @@ DOCUMENT_VERSIONS = {
 }
 """The kinds of entries, and ``schema_version`` of the document of each."""
 
+TYPES = {"eflops": ("instance_type",), "scaling": ("instance_type",), "saturation": ("sender_type", "receiver_type")}
+"""The attributes that name the types of an entry, by its kind."""
+
 FUTURE = timedelta(days=1)
 """A measurement dated further ahead comes from a wrong clock; time zones and small clock errors stay below."""
 
 _WORKLOAD = {"model": "{}", "resolution": "{}px", "batch": "b{}", "dtype": "{}", "optimizer": "{}"}
 
 
-@dataclass(frozen=True, eq=True)
+@dataclass(frozen=True)
 class Entry:
     """One measurement.
 
     Attributes:
         kind: ``eflops``, ``scaling`` or ``saturation``.
-        measured_at: when, UTC, whole seconds.
-        document: what the profiling command printed.
-        instance_type: the type it was measured on; empty for ``saturation``.
-        sender_type, receiver_type: the types of both ends, for ``saturation`` only.
+        measured_at: when, UTC, whole seconds. document: what the profiling command printed.
+        instance_type: empty for ``saturation``, which has a ``sender_type`` and a ``receiver_type``.
     """
 
     kind: str
@@ -57,15 +57,20 @@ class Entry:
         return workload_key(self.document["workload"]) if self.kind != "saturation" else ""
 
     @property
+    def types(self) -> tuple[str, ...]:
+        """The type it was measured on, or the two of a pair."""
+        return tuple(getattr(self, name) for name in TYPES[self.kind])
+
+    @property
     def subject(self) -> str:
         """The type, or ``sender to receiver``."""
-        return self.instance_type or f"{self.sender_type} to {self.receiver_type}"
+        return " to ".join(self.types)
 
     @property
     def name(self) -> str:
         """Name on the command line; measurements of one name are of the same thing."""
         if self.kind == "saturation":
-            return f"{self.kind}:{self.sender_type}:{self.receiver_type}:{self.document['transport']}"
+            return ":".join([self.kind, *self.types, self.document["transport"]])
         # What the processors of a GPU type do must never take the place of what its GPUs do.
         return f"{self.kind}:{self.instance_type}:{self.workload}{':cpu' if self.on_cpu else ''}"
 
@@ -74,12 +79,11 @@ class Entry:
         """The result in words."""
         if self.kind == "eflops":
             spread = self.document.get("spread")
-            doubt = "" if spread is None else f" (spread {float(spread):.1%})"
-            return f"{self.eflops:.4g} FLOP/s{doubt}"
+            return f"{self.eflops:.4g} FLOP/s" + ("" if spread is None else f" (spread {float(spread):.1%})")
         if self.kind == "scaling":
-            points = self.points
+            n, speedup = self.points[-1]
             local = ", on one machine" if self.local else ""
-            return f"S({points[-1][0]:g}) = {points[-1][1]:.4g} ({len(points)} sizes{local})"
+            return f"S({n:g}) = {speedup:.4g} ({len(self.points)} sizes{local})"
         senders, seen = self.senders
         return f"n_sat {senders}" if seen else f"n_sat at least {senders} (no saturation seen)"
 
@@ -120,10 +124,9 @@ class Entry:
 
     @property
     def senders(self) -> tuple[int, bool]:
-        """n_sat of a ``saturation`` entry, and whether saturation was seen.
+        """n_sat of a ``saturation`` entry, and whether saturation was seen; else n_sat is at least as large.
 
-        The knee, because on a plateau noise decides eq. 14. Where no knee was seen up to N senders, t(n) kept falling,
-        so n_sat is at least N.
+        The knee, because on a plateau noise decides eq. 14.
         """
         knee = self.document.get("n_sat_knee")
         if knee is not None:
@@ -132,10 +135,9 @@ class Entry:
 
     def as_document(self) -> dict[str, Any]:
         """The entry as it stands in a file."""
-        types = ("sender_type", "receiver_type") if self.kind == "saturation" else ("instance_type",)
         return {
             "kind": self.kind,
-            **{name: getattr(self, name) for name in types},
+            **dict(zip(TYPES[self.kind], self.types, strict=True)),
             "measured_at": format_time(self.measured_at),
             "document": dict(self.document),
         }

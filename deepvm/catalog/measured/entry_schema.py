@@ -42,7 +42,7 @@ from deepvm.catalog.documents.schema import (
     number,
     text,
 )
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, Entry, build_entry, workload_key
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TYPES, Entry, build_entry, workload_key
 from deepvm.io.times import parse_time
 
 MAX_ENTRIES = 10_000
@@ -206,7 +206,7 @@ def tables_findings(document: object) -> list[Finding]:
     version = document.get("schema_version") if isinstance(document, Mapping) else None
     for kind, known in DOCUMENT_VERSIONS.items():
         if version == known:  # a single measurement, which does not say of what type it is
-            types = "--sender-type TYPE --receiver-type TYPE" if kind == "saturation" else "--instance-type TYPE"
+            types = " ".join(f"--{name.replace('_', '-')} TYPE" for name in TYPES[kind])
             expected = (
                 f"{TABLES_EXPECTED} (deepvm.tables/1); this is one measurement: 'deepvm tables import FILE {types}' "
                 "adds it to yours, which recommend uses without --tables"

@@ -11,7 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TABLES_VERSION, Entry, build_entry
+import deepvm
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TABLES_VERSION, TYPES, Entry, build_entry
 from deepvm.catalog.measured.storage import CURRENT, PREVIOUS, absent, default_folder, locked, replace_file
 from deepvm.core.cluster.instances import Catalog
 from deepvm.errors import CatalogFormatError, DataError, RequestError
@@ -20,11 +21,7 @@ from deepvm.io.safe_read import MAX_BYTES
 
 @dataclass(frozen=True)
 class Tables:
-    """Measured tables: at most one entry of each name, sorted by name.
-
-    Attributes:
-        entries: what was measured. path: the file they were read from, empty when none.
-    """
+    """Measured tables: one entry of each name, sorted by name; ``path`` is their file, empty without one."""
 
     entries: tuple[Entry, ...] = ()
     path: str = ""
@@ -43,9 +40,7 @@ class Tables:
         def is_meant(word: str) -> bool:
             return word == name or word.startswith((f"{name}:", f"{name}/", f"{name}.")) or fnmatchcase(word, name)
 
-        return tuple(
-            e for e in self.entries if any(map(is_meant, (e.name, e.instance_type, e.sender_type, e.receiver_type)))
-        )
+        return tuple(e for e in self.entries if any(map(is_meant, (e.name, *e.types))))
 
     def merged(self, entries: Iterable[Entry]) -> Tables:
         """Merge other entries; of one name the later measurement wins, of equal times the new one."""
@@ -64,10 +59,8 @@ class Tables:
 
     def as_document(self) -> dict[str, Any]:
         """The tables as they stand in a file."""
-        from deepvm import __version__
-
         entries = [e.as_document() for e in self.entries]
-        return {"schema_version": TABLES_VERSION, "deepvm": __version__, "entries": entries}
+        return {"schema_version": TABLES_VERSION, "deepvm": deepvm.__version__, "entries": entries}
 
 
 def own_folder() -> Path:
@@ -86,10 +79,7 @@ def own_folder() -> Path:
 
 
 def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
-    """Load the measured tables; empty if nothing was measured.
-
-    Args:
-        folder: where they are; the user's own unless given.
+    """Load the measured tables of a folder, the user's own unless given; empty if nothing was measured.
 
     Raises:
         CatalogFormatError: the file cannot be read, or is not what was written; names every problem with its place.
@@ -101,9 +91,11 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
     try:
         return read_tables(place / CURRENT)
     except CatalogFormatError as error:
-        cure = "'deepvm tables restore' brings back the tables before the last change, '--tables paper' does without"
-        _add_note(error, f"These are your measured tables: {cure}.")
-        raise
+        raise _noted(
+            error,
+            "These are your measured tables: 'deepvm tables restore' brings back the tables before the last change, "
+            "'--tables paper' does without.",
+        ) from None
 
 
 def open_tables(name: str) -> Tables | None:
@@ -153,9 +145,9 @@ def entry_of(
         kind: ``eflops``, ``scaling`` or ``saturation``.
         document: as the command prints it with ``-o json``.
         measured_at: when, with a time zone.
-        instance_type: the type of the VM, for ``eflops`` and ``scaling``.
-        sender_type: the type that sends, for ``saturation``.
-        receiver_type: the type that receives, for ``saturation``.
+        instance_type: of the VM, for ``eflops`` and ``scaling``.
+        sender_type: for ``saturation``, as is ``receiver_type``.
+        receiver_type: the other end.
         name: what the document is called in errors.
 
     Raises:
@@ -167,8 +159,8 @@ def entry_of(
 
     if kind not in DOCUMENT_VERSIONS:
         raise RequestError("kind", kind, " or ".join(DOCUMENT_VERSIONS))
-    types = {"sender_type": sender_type, "receiver_type": receiver_type, "instance_type": instance_type}
-    needed = {t: name for t, name in types.items() if (t == "instance_type") != (kind == "saturation")}
+    types = {"instance_type": instance_type, "sender_type": sender_type, "receiver_type": receiver_type}
+    needed = {t: types[t] for t in TYPES[kind]}
     for option, value in needed.items():
         if not value:
             raise RequestError(option, value, "the provider's name of the type that was measured, such as g4dn.xlarge")
@@ -181,10 +173,7 @@ def entry_of(
 
 
 def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> tuple[Tables, Tables]:
-    """Save measurements in a folder's tables; of one thing the later measurement wins.
-
-    Returns:
-        The tables before and after.
+    """Save measurements in a folder's tables; of one thing the later wins. Returns the tables before and after.
 
     Raises:
         DataError: the folder cannot be written, the disk is full, another process does not let go, or the tables that
@@ -195,10 +184,7 @@ def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> tu
 
 
 def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> tuple[Tables, Tables]:
-    """Remove entries by name from a folder's tables.
-
-    Returns:
-        The tables before and after.
+    """Remove entries by name from a folder's tables. Returns the tables before and after.
 
     Raises:
         DataError: as for :func:`save_entries`.
@@ -208,12 +194,7 @@ def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> tupl
 
 
 def restore_previous(folder: str | os.PathLike[str]) -> Path:
-    """Undo the last change; a second call redoes it.
-
-    Before the first change nothing was measured: then empty tables take the place of the file, whatever is in it.
-
-    Returns:
-        The file that was written.
+    """Undo the last change and return the file; a second call redoes it. Before the first change, tables are empty.
 
     Raises:
         DataError: there is nothing to go back to, it cannot be read, or the folder cannot be written.
@@ -225,8 +206,8 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
             try:
                 read_tables(before)
             except CatalogFormatError as error:
-                _add_note(error, f"These are the tables before the last change: remove {before} to do without them.")
-                raise
+                text = f"These are the tables before the last change: remove {before} to do without them."
+                raise _noted(error, text) from None
             replace_file(place, before.read_bytes())
         elif os.path.lexists(place / CURRENT):
             replace_file(place, encode_tables(Tables()))
@@ -259,15 +240,13 @@ def _change(folder: Path, change: Callable[[Tables], Tables]) -> tuple[Tables, T
         if new.entries != old.entries:
             data = encode_tables(new)
             if len(data) > MAX_BYTES:
-                most = f"{MAX_BYTES // 2**20} MiB"
-                raise DataError(
-                    f"{folder / CURRENT}: would have {len(data) / 2**20:.0f} MiB, more than the {most} that are read; "
-                    "'deepvm tables remove' makes room"
-                )
+                size = f"{len(data) / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB that are read"
+                raise DataError(f"{folder / CURRENT}: would have {size}; 'deepvm tables remove' makes room")
             replace_file(folder, data)
     return old, Tables(new.entries, str(folder / CURRENT))
 
 
-def _add_note(error: DataError, text: str) -> None:
+def _noted(error: CatalogFormatError, text: str) -> CatalogFormatError:
     # What BaseException.add_note does, which Python 3.10 lacks.
     error.__notes__ = [*getattr(error, "__notes__", ()), text]
+    return error
