@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from datetime import date
 from decimal import Decimal
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from deepvm.catalog.documents import schema
 from deepvm.catalog.documents.findings import Finding, Path, json_place, refuse, repeats, schema_findings, shown
 from deepvm.catalog.documents.json_file import parse_json, read_existing
-from deepvm.catalog.documents.schema import MAX_NODES, MAX_USD_PER_HOUR, Day, Name, Price, Text, Whole, number, price
+from deepvm.catalog.documents.schema import MAX_NODES, MAX_USD, Day, Name, Price, Text, Whole
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedVms, PlanSource
 from deepvm.errors import CatalogFormatError, Problem, RequestError
@@ -41,17 +41,13 @@ def _as_exact(value: object) -> object:
 Place = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Region = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$")]
 _PLACE = "1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first"
-_MOST_USD = MAX_USD_PER_HOUR * MAX_NODES
+_MOST_USD = MAX_USD * MAX_NODES
 Total = Annotated[Decimal, Field(gt=0, le=_MOST_USD, decimal_places=6), BeforeValidator(_as_exact)]
 Budget = Annotated[Decimal, Field(ge=0, le=10**12), BeforeValidator(_as_exact)]
 
 
 def _count(what: str, least: int) -> Any:
-    return number(what, MAX_NODES, least=least, whole=True)
-
-
-def _line(what: str, most: int) -> Any:
-    return Field("", max_length=most, description=f"{what}: one line of text")
+    return schema.number(what, MAX_NODES, least=least, whole=True)
 
 
 def _place(what: str, null: str = "") -> Any:
@@ -66,13 +62,13 @@ class _Object(BaseModel):
 class _Zone(_Object):
     zone: Place = _place("id of the zone, such as use1-az4")
     zone_name: Place | None = _place("name of the zone, such as us-east-1a", "when unknown")
-    usd_per_hour: Price = price("spot price of the zone")
+    usd_per_hour: Price = schema.price("spot price of the zone")
 
 
 class _Vms(_Object):
     instance_type: Place = _place("the provider's name of the type")
     count: Whole = _count("VMs", 1)
-    on_demand_usd_per_hour: Price | None = price("on-demand price of one VM", "when unknown")
+    on_demand_usd_per_hour: Price | None = schema.price("on-demand price of one VM", "when unknown")
     cpu_architecture: Literal["x86_64", "arm64", ""] | None = Field(
         None, description="x86_64 or arm64, or null or empty when unknown"
     )
@@ -81,12 +77,10 @@ class _Vms(_Object):
 class _GpuVms(_Vms):
     spot_count: Whole = _count("spot VMs", 0)
     on_demand_count: Whole = _count("on-demand VMs", 0)
-    spot_usd_per_hour: Price | None = price("spot price of one VM", "when unknown")
-    gpu_name: Name | None = Field(
-        None, description="GPU model, such as T4: one line of 1 to 100 characters, or null when unknown"
-    )
-    gpus_per_vm: Annotated[Whole, Field(ge=1, le=1024)] | None = Field(
-        None, description="GPUs in one VM: a whole number from 1 to 1024, or null when unknown"
+    spot_usd_per_hour: Price | None = schema.price("spot price of one VM", "when unknown")
+    gpu_name: Name | None = schema.name("GPU model, such as T4", "when unknown")
+    gpus_per_vm: Annotated[Whole, Field(ge=1, le=1024)] | None = schema.number(
+        "GPUs in one VM", 1024, least=1, whole=True, null="when unknown"
     )
     zones: list[_Zone] | None = Field(
         None, max_length=1000, description="spot prices by zone: a list of at most 1000 objects, or null when unknown"
@@ -101,7 +95,7 @@ class _MemoryVms(_Vms):
 
 class _Configuration(_Object):
     rank: Whole = _count("place in the recommendation", 1)
-    architecture: Name = Field(description="name of the architecture, such as tiering: one line of text")
+    architecture: Name = schema.name("name of the architecture, such as tiering")
     gpu: _GpuVms = Field(
         description="the VMs that train: an object with instance_type, count, spot_count and on_demand_count"
     )
@@ -117,12 +111,12 @@ class _Configuration(_Object):
 
 
 class _Source(_Object):
-    catalog: Text = _line("name of the catalog", 1000)
+    catalog: Text = schema.text("name of the catalog", 1000)
     region: Region | None = _place("the provider's region", "when unknown")
     prices_as_of: Day | None = Field(None, description="the day the prices were true: a date YYYY-MM-DD, or null")
-    kind: Text = _line("kind of the catalog, such as embedded", 100)
-    source: Text = _line("who published the prices", 10_000)
-    price_basis: Text = _line("which spot price is meant", 1000)
+    kind: Text = schema.text("kind of the catalog, such as embedded", 100)
+    source: Text = schema.text("who published the prices", 10_000)
+    price_basis: Text = schema.text("which spot price is meant", 1000)
 
 
 class _Region(_Object):
@@ -131,13 +125,13 @@ class _Region(_Object):
 
 
 class _Request(_Object):
-    pw_usd_per_hour: Budget | None = Field(
-        None, description="the most to pay in US dollars an hour ($/h): a number from 0 to 1e12, or null"
+    pw_usd_per_hour: Budget | None = schema.number(
+        "the most to pay in $/h", 1e12, least=0, null="when there is no budget"
     )
 
 
 class _Relax(_Object):
-    advice: Text = Field("", description="what to change: one line of text")
+    advice: Text = schema.text("what to change", 100_000)
 
 
 class _Document(_Object):
@@ -150,7 +144,7 @@ class _Document(_Object):
     configurations: list[_Configuration] = Field(
         max_length=10_000, description="the ranked clusters: a list of objects"
     )
-    reason: Text = Field("", description="why nothing is feasible: one line of text")
+    reason: Text = schema.text("why nothing is feasible", 100_000)
     relax: _Relax | None = Field(None, description="what to change when nothing is feasible: an object or null")
 
 
@@ -232,7 +226,7 @@ def _plan(chosen: _Configuration, source: _Source, budget: Decimal | None) -> Pl
         source=PlanSource(
             catalog=source.catalog,
             kind=source.kind,
-            prices_as_of=date.fromisoformat(source.prices_as_of) if source.prices_as_of else None,
+            prices_as_of=source.prices_as_of,
             source=source.source,
             basis="" if source.price_basis == "current" else source.price_basis,
         ),

@@ -1,12 +1,13 @@
-"""The one schema of the files that users write: catalogs (JSON, CSV) and quotas.
+"""The schema of the files that users write: catalogs (JSON, CSV) and quotas.
 
-The pydantic models are validated against, never used as data. Each description states the unit and the range; it is
-shown in the JSON Schema and, word for word, in the error about that field. Rules that join fields (prices, unique
-names, curves) are in :mod:`deepvm.catalog.documents.validation`.
+The models validate and are never used as data. Each description states the unit and the range; it is shown in the JSON
+Schema and, word for word, in the error about that field. Rules that join fields are in
+:mod:`deepvm.catalog.documents.validation`.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import date
 from decimal import Decimal
@@ -16,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from deepvm.catalog.documents.serialization import CATALOG_VERSION, QUOTAS_VERSION
 
-MAX_USD_PER_HOUR = 100_000
+MAX_USD = 100_000
 MAX_MEMORY_GIB = 65_536
 MAX_GPU_MEMORY_GIB = 4096
 MAX_NETWORK_GBPS = 25_600
@@ -31,15 +32,9 @@ _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 def _as_float(value: object) -> float:
     """A finite float of a JSON number; text and booleans are no numbers."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)) or not math.isfinite(value):
         raise ValueError("not a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise ValueError("too large") from None
-    if not -1e300 < number < 1e300:
-        raise ValueError("not finite")
-    return number
+    return float(value)
 
 
 def _as_whole(value: object) -> int:
@@ -52,23 +47,22 @@ def _as_whole(value: object) -> int:
 
 def _as_price(value: object) -> Decimal:
     """An exact price in $/h from a JSON number or its decimal form as text."""
-    if isinstance(value, str) and not _PRICE.fullmatch(value):
-        raise ValueError("not a number")
     if not isinstance(value, str):
         _as_float(value)
-    price = value if isinstance(value, Decimal) else Decimal(str(value))
+    elif not _PRICE.fullmatch(value):
+        raise ValueError("not a number")
+    price = Decimal(str(value))
     # Comparisons are exact; abs() would round to the context and overflow on a price of a million digits.
-    if not -MAX_USD_PER_HOUR <= price <= MAX_USD_PER_HOUR or price != price.quantize(MICRO):
+    if not -MAX_USD <= price <= MAX_USD or price != price.quantize(MICRO):
         raise ValueError("too large, or too many decimals")
     return price
 
 
-def _as_day(value: object) -> object:
+def _as_day(value: object) -> date:
     # Without this, pydantic takes 20231001 for seconds since 1970.
     if not isinstance(value, str) or not _DAY.fullmatch(value):
         raise ValueError("not a day")
-    date.fromisoformat(value)
-    return value
+    return date.fromisoformat(value)
 
 
 def _one_line(value: str) -> str:
@@ -87,13 +81,13 @@ Number = Annotated[float, BeforeValidator(_as_float)]
 Whole = Annotated[int, BeforeValidator(_as_whole)]
 # Types that may be null carry their range themselves, inside the validator: only there pydantic writes it into the
 # JSON Schema as a range.
-Price = Annotated[Decimal, Field(gt=0, le=MAX_USD_PER_HOUR), BeforeValidator(_as_price)]
+Price = Annotated[Decimal, Field(gt=0, le=MAX_USD), BeforeValidator(_as_price)]
 MemoryGib = Annotated[float, Field(gt=0, le=MAX_MEMORY_GIB), BeforeValidator(_as_float)]
 GpuMemoryGib = Annotated[float, Field(gt=0, le=MAX_GPU_MEMORY_GIB), BeforeValidator(_as_float)]
 NetworkGbps = Annotated[float, Field(gt=0, le=MAX_NETWORK_GBPS), BeforeValidator(_as_float)]
 Eflops = Annotated[float, Field(gt=0, le=MAX_EFLOPS), BeforeValidator(_as_float)]
 FittedTo = Annotated[float, Field(gt=0, le=MAX_NODES), BeforeValidator(_as_float)]
-Day = Annotated[str, BeforeValidator(_as_day)]
+Day = Annotated[date, BeforeValidator(_as_day)]
 Text = Annotated[str, AfterValidator(_one_line)]
 Name = Annotated[Text, Field(min_length=1, max_length=100)]
 TypeName = Annotated[Name, AfterValidator(_no_comment)]
@@ -102,15 +96,9 @@ TypeName = Annotated[Name, AfterValidator(_no_comment)]
 def number(
     what: str, most: float, *, least: float | None = None, whole: bool = False, default: Any = ..., null: str = ""
 ) -> Any:
-    """A numeric field: its range, and the sentence that describes it.
+    """A numeric field with its range, above 0 where no ``least`` is given, and the sentence that describes it.
 
-    Args:
-        what: the quantity and its unit.
-        most: the largest value.
-        least: the smallest one; above 0 where it is None.
-        whole: whether it must be whole.
-        default: where the field may be left out.
-        null: when it may be null, in words; the type carries the range then.
+    ``null`` says in words when it may be null; its type carries the range then.
     """
     low = "above 0 and at most" if least is None else f"from {_digits(least)} to"
     text = f"{what}: a {'whole ' if whole else ''}number {low} {_digits(most)}"
@@ -121,18 +109,15 @@ def number(
 
 def price(what: str, null: str = "") -> Any:
     """A field for a price, required unless it may be null."""
-    text = (
-        f"{what} in US dollars an hour ($/h): a number above 0 and at most {MAX_USD_PER_HOUR} with at most 6 decimals"
-    )
+    text = f"{what} in US dollars an hour ($/h): a number above 0 and at most {MAX_USD} with at most 6 decimals"
     return Field(None, description=f"{text}, or null {null}") if null else Field(description=text)
 
 
 def text(what: str, most: int = 2000, default: str = "") -> Any:
     """A field for one line of text that may be left out."""
-    least = 1 if default else 0
-    size = f"{least} to {most}" if least else f"at most {most}"
+    size = f"1 to {most}" if default else f"at most {most}"
     description = f"{what}: one line of {size} characters without blanks at the ends"
-    return Field(default, min_length=least, max_length=most, description=description)
+    return Field(default, min_length=1 if default else 0, max_length=most, description=description)
 
 
 def name(what: str, null: str = "") -> Any:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from deepvm.catalog.documents import schema
 from deepvm.catalog.documents.findings import (
     Finding,
     Path,
@@ -27,21 +28,7 @@ from deepvm.catalog.documents.findings import (
     shown,
 )
 from deepvm.catalog.documents.json_file import parse_json, read_existing
-from deepvm.catalog.documents.schema import (
-    MAX_EFLOPS,
-    MAX_NETWORK_GBPS,
-    MAX_NODES,
-    Eflops,
-    Name,
-    NetworkGbps,
-    Number,
-    Text,
-    TypeName,
-    Whole,
-    name,
-    number,
-    text,
-)
+from deepvm.catalog.documents.schema import Eflops, Name, NetworkGbps, Number, Text, TypeName, Whole
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TYPES, Entry, build_entry, workload_key
 from deepvm.io.times import parse_time
 
@@ -76,7 +63,7 @@ _WORKLOAD = "what was trained: an object with at least a model"
 
 
 class _WorkloadDocument(_Measured):
-    model: Name = name("the model that was trained")
+    model: Name = schema.name("the model that was trained")
     resolution: _NumberOrWord = Field(None, description="side of an image in pixels: a number, or null")
     batch: _NumberOrWord = Field(None, description="samples of a step of one GPU: a number, or null")
     dtype: _NumberOrWord = Field(None, description="type of the numbers, such as float32: a word, or null")
@@ -85,9 +72,9 @@ class _WorkloadDocument(_Measured):
 
 class _EflopsDocument(_Measured):
     schema_version: Literal["deepvm.eflops/1"] = Field(description=DOCUMENT_VERSIONS["eflops"])
-    eflops: Number = number("operations per second", MAX_EFLOPS)
-    images_per_s: Eflops | None = number("images per second", MAX_EFLOPS, null="when unknown")
-    spread: Annotated[Number, Field(ge=0, le=1000)] | None = number(
+    eflops: Number = schema.number("operations per second", schema.MAX_EFLOPS)
+    images_per_s: Eflops | None = schema.number("images per second", schema.MAX_EFLOPS, null="when unknown")
+    spread: Annotated[Number, Field(ge=0, le=1000)] | None = schema.number(
         "spread of the windows as a share of the median", 1000, least=0, null="when unknown"
     )
     workload: _WorkloadDocument = Field(description=_WORKLOAD)
@@ -95,8 +82,8 @@ class _EflopsDocument(_Measured):
 
 
 class _PointDocument(_Measured):
-    n: Whole = number("VMs", MAX_NODES, least=1, whole=True)
-    speedup: Number = number("speed-up over one VM, exactly 1 at n = 1", 1_000_000, least=0.000001)
+    n: Whole = schema.number("VMs", schema.MAX_NODES, least=1, whole=True)
+    speedup: Number = schema.number("speed-up over one VM, exactly 1 at n = 1", 1_000_000, least=0.000001)
 
 
 class _ScalingDocument(_Measured):
@@ -109,21 +96,23 @@ class _ScalingDocument(_Measured):
 
 
 class _TimesDocument(_Measured):
-    n: Whole = number("senders", MAX_NODES, least=1, whole=True)
+    n: Whole = schema.number("senders", schema.MAX_NODES, least=1, whole=True)
 
 
 class _SaturationDocument(_Measured):
     schema_version: Literal["deepvm.saturation/1"] = Field(description=DOCUMENT_VERSIONS["saturation"])
-    transport: Name = name("how the bytes travelled, such as tcp")
-    sender_gbps: NetworkGbps | None = number("bandwidth of a sender, Gbit/s", MAX_NETWORK_GBPS, null="when unknown")
-    receiver_gbps: NetworkGbps | None = number(
-        "bandwidth of the receiver, Gbit/s", MAX_NETWORK_GBPS, null="when unknown"
+    transport: Name = schema.name("how the bytes travelled, such as tcp")
+    sender_gbps: NetworkGbps | None = schema.number(
+        "bandwidth of a sender, Gbit/s", schema.MAX_NETWORK_GBPS, null="when unknown"
+    )
+    receiver_gbps: NetworkGbps | None = schema.number(
+        "bandwidth of the receiver, Gbit/s", schema.MAX_NETWORK_GBPS, null="when unknown"
     )
     times: Annotated[list[_TimesDocument], Field(min_length=1, max_length=1000)] = Field(
         description="times by the number of senders: a list of 1 to 1000 objects with n"
     )
-    n_sat_knee: Annotated[Number, Field(ge=1, le=MAX_NODES)] | None = number(
-        "senders at saturation", MAX_NODES, least=1, null="when none was seen"
+    n_sat_knee: Annotated[Number, Field(ge=1, le=schema.MAX_NODES)] | None = schema.number(
+        "senders at saturation", schema.MAX_NODES, least=1, null="when none was seen"
     )
 
 
@@ -135,7 +124,7 @@ class _Entry(BaseModel):
 
 
 class _TypeEntry(_Entry):
-    instance_type: TypeName = name("the provider's name of the type")
+    instance_type: TypeName = schema.name("the provider's name of the type")
 
 
 _PRINTED = Field(description="what the profiling command printed: an object")
@@ -153,8 +142,8 @@ class _ScalingEntry(_TypeEntry):
 
 class _SaturationEntry(_Entry):
     kind: Literal["saturation"]
-    sender_type: TypeName = name("the provider's name of the type that sends")
-    receiver_type: TypeName = name("the provider's name of the type that receives")
+    sender_type: TypeName = schema.name("the provider's name of the type that sends")
+    receiver_type: TypeName = schema.name("the provider's name of the type that receives")
     document: _SaturationDocument = _PRINTED
 
 
@@ -166,7 +155,7 @@ class _TablesDocument(BaseModel):
     schema_version: Literal["deepvm.tables/1"] = Field(
         description="deepvm.tables/1, what `deepvm tables export` writes"
     )
-    deepvm: Text = text("which deepvm wrote it", 100)
+    deepvm: Text = schema.text("which deepvm wrote it", 100)
     entries: Annotated[list[_AnyEntry], Field(max_length=MAX_ENTRIES)] = Field(
         description=f"measurements: a list of at most {MAX_ENTRIES} objects"
     )
