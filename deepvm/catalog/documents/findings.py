@@ -1,7 +1,6 @@
-"""What is wrong with a document: pydantic's errors as place, value and what is allowed.
+"""What is wrong with a document that users write: pydantic's errors as place, value and what is allowed.
 
-One translation for every file that users write. A field's description in its schema is what its error says, word for
-word; the value is shown as it stands in the file.
+A field's description in its schema is what its error says, word for word; values are shown as they stand in the file.
 """
 
 from __future__ import annotations
@@ -66,11 +65,7 @@ def refuse(
     place: Callable[[Path], str],
     problems: Iterable[Problem] = (),
 ) -> None:
-    """Raise if anything was found.
-
-    Raises:
-        CatalogFormatError: with every problem and finding.
-    """
+    """Raise a CatalogFormatError with every problem and finding, if there are any."""
     found = [*problems, *(Problem(place(f.path), f.found, f.expected) for f in findings)]
     if found:
         raise CatalogFormatError(name, found)
@@ -177,14 +172,21 @@ def _translate(model: type[BaseModel], document: object, error: str, loc: Path) 
             # Also by its name in the file: $schema is no name that Python could have.
             field = next((f for name, f in owner.model_fields.items() if step in (name, f.alias)), None)
             models = _models_in(field.annotation) if field else ()
+    kinds = ", ".join(kind for m in models for kind in _kinds(m)) if len(models) > 1 else ""
     if error.startswith("union_tag"):
-        return Finding((*path, "kind"), shown(_at(value, "kind")), f"allowed: {_all_kinds(models)}")
+        return Finding((*path, "kind"), shown(_at(value, "kind")), f"allowed: {kinds}")
     if owner is None:
-        return Finding(path, shown(value), _object_of(model))
+        version = model.model_fields["schema_version"].description
+        return Finding(path, shown(value), f"allowed: an object with the schema_version {version}")
     if field is None:
-        return _unknown_field(path, owner)
+        allowed = [n for n in owner.model_fields if n != "schema_ref"]
+        near = unknown_name(str(path[-1]), allowed)
+        meant = f"did you mean {near} ({owner.model_fields[near].description})? " if near else ""
+        return Finding(path, "unknown field", f"{meant}allowed fields: {', '.join(allowed)}")
     if error.startswith("model_") and isinstance(path[-1], int):
-        return Finding(path, shown(value), _object_of(*models))
+        needed = ", ".join(n for n, f in models[0].model_fields.items() if f.is_required())
+        what = f"a kind of {kinds}" if kinds else f"at least the fields {needed}"
+        return Finding(path, shown(value), f"allowed: an object with {what}")
     description = field.description or ""
     if path[-1] == "schema_version":
         hint = _newer(get_args(field.annotation)[0], value, parent)
@@ -201,26 +203,6 @@ def _models_in(annotation: Any) -> tuple[type[BaseModel], ...]:
 
 def _kinds(model: type[BaseModel]) -> tuple[str, ...]:
     return get_args(model.model_fields["kind"].annotation)
-
-
-def _all_kinds(models: Iterable[type[BaseModel]]) -> str:
-    return ", ".join(kind for model in models for kind in _kinds(model))
-
-
-def _unknown_field(path: Path, owner: type[BaseModel]) -> Finding:
-    allowed = [n for n in owner.model_fields if n != "schema_ref"]
-    near = unknown_name(str(path[-1]), allowed)
-    meant = f"did you mean {near} ({owner.model_fields[near].description})? " if near else ""
-    return Finding(path, "unknown field", f"{meant}allowed fields: {', '.join(allowed)}")
-
-
-def _object_of(model: type[BaseModel], *others: type[BaseModel]) -> str:
-    if others:
-        return f"allowed: an object with a kind of {_all_kinds((model, *others))}"
-    if "schema_version" in model.model_fields:
-        return f"allowed: an object with the schema_version {model.model_fields['schema_version'].description}"
-    needed = ", ".join(n for n, f in model.model_fields.items() if f.is_required())
-    return f"allowed: an object with at least the fields {needed}"
 
 
 def _newer(known: str, version: object, document: object) -> str:

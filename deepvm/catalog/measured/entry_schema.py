@@ -1,19 +1,14 @@
-"""Schema and validation of measured tables.
-
-Profiling documents are validated as far as they are used; the rest is kept as it is. Their numbers become plain int and
-float, because they are written again.
-"""
+"""Schema and validation of measured tables; profiling documents are validated as far as they are used."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictFloat, StrictInt
 
 from deepvm.catalog.documents import schema
 from deepvm.catalog.documents.findings import (
@@ -47,18 +42,12 @@ def _as_time(value: object) -> str:
     return value
 
 
-def _short(value: object) -> object:
-    if isinstance(value, bool) or (isinstance(value, str) and len(value) > 100):
-        raise ValueError("not a word")
-    return value
-
-
 class _Measured(BaseModel):
     # A profiling command may come to say more.
     model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
-_NumberOrWord = Annotated[int | float | Decimal | Text | None, BeforeValidator(_short)]
+_NumberOrWord = StrictInt | StrictFloat | Annotated[Text, Field(max_length=100)] | None
 _WORKLOAD = "what was trained: an object with at least a model"
 
 
