@@ -26,12 +26,7 @@ _SIZES = (2, 4, 8, 16, 32)
 
 @dataclass(frozen=True)
 class PriceChange:
-    """One changed price.
-
-    Attributes:
-        instance_type: the type. market: where. zone: id of the zone, empty for the price of the region.
-        old: $/h before, None where it was not sold. new: $/h now, None where it is not sold any more.
-    """
+    """One changed price: $/h before and now, None where it was or is not sold; ``zone`` is empty for the region."""
 
     instance_type: str
     market: Market
@@ -54,12 +49,7 @@ class PriceChange:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One changed figure.
-
-    Attributes:
-        instance_type: the type, empty for a figure of the catalog itself. figure: its name.
-        old: before, None when unknown or absent. new: now.
-    """
+    """One changed figure, None where it is unknown or absent; ``instance_type`` is empty for the catalog's own."""
 
     instance_type: str
     figure: str
@@ -72,11 +62,8 @@ class CatalogDiff:
     """What changed from one catalog to another.
 
     Attributes:
-        old: the first catalog. new: the second.
-        added: types that only the new one has. removed: types that only the old one has.
-        prices: prices of common types, the largest change first: those that came or went, then by the size in %, then
-            in $/h, then by name.
-        figures: other figures, the catalog's own first, then in the order of the old catalog.
+        prices: of common types, the largest change first: those that came or went, then by the size in %, then in $/h.
+        figures: all others, the catalog's own first, then in the order of the old catalog.
     """
 
     old: Catalog
@@ -122,11 +109,10 @@ def _price_changes(old: InstanceType, new: InstanceType) -> Iterator[PriceChange
         before, after = old.usd_per_hour(market), new.usd_per_hour(market)
         if before != after:
             yield PriceChange(old.name, market, before, after)
-    zones_before = {z.zone: z.usd_per_hour for z in old.spot_zones}
-    zones_after = {z.zone: z.usd_per_hour for z in new.spot_zones}
-    for zone in sorted({*zones_before, *zones_after}):
-        if zones_before.get(zone) != zones_after.get(zone):
-            yield PriceChange(old.name, Market.SPOT, zones_before.get(zone), zones_after.get(zone), zone)
+    zones, zones_now = ({z.zone: z.usd_per_hour for z in i.spot_zones} for i in (old, new))
+    for zone in sorted({*zones, *zones_now}):
+        if zones.get(zone) != zones_now.get(zone):
+            yield PriceChange(old.name, Market.SPOT, zones.get(zone), zones_now.get(zone), zone)
 
 
 def _changes(instance_type: str, old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[FigureChange]:
@@ -169,25 +155,22 @@ def _plain(value: object) -> Plain:
         return value
     if isinstance(value, SpeedupCurve):
         return _in_words(value)
-    if isinstance(value, (tuple, list)):
-        return " ".join(f"({_plain(v)})" if isinstance(v, (tuple, list)) else str(_plain(v)) for v in value) or None
-    return str(value)
+    return " ".join(map(str, value)) or None if isinstance(value, tuple) else str(value)
 
 
 def _in_words(curve: SpeedupCurve) -> str:
     """S(n) at some sizes, then the parameters, then the source."""
     speedups = curve.speedup(np.array(_SIZES, dtype=np.float64))
     said = [f"S({n}) {float(s):.4g}" for n, s in zip(_SIZES, speedups, strict=True)]
-    said += [f"{name} {value}" for name, value in _parameters(curve)]
-    return ", ".join([*said, f"source {curve.source}"] if curve.source else said)
+    return ", ".join([*said, *_parameters(curve), *([f"source {curve.source}"] if curve.source else [])])
 
 
-def _parameters(curve: SpeedupCurve) -> Iterator[tuple[str, str]]:
+def _parameters(curve: SpeedupCurve) -> Iterator[str]:
     for name in (f.name for f in fields(curve) if f.name not in ("workload", "source")):
         value = getattr(curve, name)
         if isinstance(value, SpeedupCurve):
-            yield name, " ".join([value.kind, *(f"{n} {v}" for n, v in _parameters(value))])
+            yield " ".join([name, value.kind, *_parameters(value)])
         elif isinstance(value, tuple):
-            yield name, " ".join(f"({n:.10g} {s:.10g})" for n, s in value)
+            yield " ".join([name, *(f"({n:.10g} {s:.10g})" for n, s in value)])
         elif value is not None:
-            yield name, f"{value:.10g}"
+            yield f"{name} {value:.10g}"

@@ -135,12 +135,7 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
 
 
 def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:
-    """Format a catalog file; also says what the format cannot hold.
-
-    Args:
-        catalog: what to write down.
-        ending: ``.json``, which carries everything, or ``.csv``.
-    """
+    """Format a catalog as ``.json``, which carries everything, or ``.csv``; also says what cannot be held."""
     if ending == ".csv":
         from deepvm.catalog.documents.csv_file import format_csv
 
@@ -149,10 +144,7 @@ def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]
 
 
 def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Write a catalog to a file, whole or not at all; the ending decides the format.
-
-    Returns:
-        In words, what the format cannot carry and was left out.
+    """Write a catalog to a file, whole or not at all, and say what its format cannot hold; the ending decides it.
 
     Raises:
         RequestError: the name ends neither in ``.json`` nor in ``.csv``.
