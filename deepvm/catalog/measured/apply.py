@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from deepvm.catalog.measured.comparable_eflops import apply_speeds, choose_workload
-from deepvm.catalog.measured.curves import Curves, curve_doubts, with_curves
+from deepvm.catalog.measured.curves import apply_curves, curve_doubts
 from deepvm.catalog.measured.entries import Applied, Entry
 from deepvm.catalog.measured.saturation_pairs import apply_pairs
 from deepvm.core.cluster.instances import Catalog, InstanceType
@@ -47,14 +47,14 @@ def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: 
     chosen = choose_workload(speeds_of, known)
     applied.doubts += _another_gpu(known, speeds_of)
     apply_speeds(applied, speeds_of, chosen, known)
-    curves = Curves.choose(applied, known, _usable(applied, known, [e for e in trained if e.kind == "scaling"]), chosen)
-    instances = with_curves(applied.catalog.instances, curves, known)
-    applied.used += [e for name, e in curves.general.items() if name in catalog.by_name]
-    n_sat = apply_pairs(applied, [e for e in tables if e.kind == "saturation"], known)
+    curves_of = _usable(applied, known, [e for e in trained if e.kind == "scaling"])
+    of_curves, general = apply_curves(applied, curves_of, chosen, known)
+    apply_pairs(applied, [e for e in tables if e.kind == "saturation"], known)
     if not applied.used and not applied.notes:
         return Applied(catalog)
-    applied.doubts += _another_gpu(known, curves.general.values())
-    applied.doubts += curve_doubts(instances, curves, chosen, {e.subject for e in speeds_of if e.workload == chosen})
+    applied.doubts += _another_gpu(known, general.values())
+    speeds = {e.subject for e in speeds_of if e.workload == chosen}
+    applied.doubts += curve_doubts(applied.catalog, general, of_curves, chosen, speeds)
     about = catalog.provenance
     provenance = replace(
         about,
@@ -62,8 +62,8 @@ def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: 
         doubts=(*about.doubts, *applied.doubts),
         notes=(*about.notes, *applied.notes),
     )
-    applied.catalog = replace(applied.catalog, instances=instances, n_sat=n_sat, provenance=provenance)
-    applied.workloads = (chosen, curves.workload)
+    applied.catalog = replace(applied.catalog, provenance=provenance)
+    applied.workloads = (chosen, of_curves)
     return applied
 
 

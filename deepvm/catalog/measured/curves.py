@@ -12,8 +12,8 @@ of the types beside which it is ranked. Speed-ups of two workloads may differ se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from deepvm.catalog.measured.comparable_eflops import choose_workload, smallest_of_each_gpu, speed_is_ours
 from deepvm.catalog.measured.entries import Applied, Entry, same_workload
@@ -28,52 +28,43 @@ FEWEST_SIZES = 3
 _HERE = "measured here, "
 
 
-@dataclass(frozen=True)
-class Curves:
-    """The measured curves in use.
+def apply_curves(
+    applied: Applied, usable: Sequence[Entry], of_eflops: str, known: Catalog
+) -> tuple[str, dict[str, Entry]]:
+    """Put measured curves into a catalog's types, also into those that shared a measured type's curves.
 
-    Attributes:
-        workload: what they were measured with, empty without any.
-        general: those that count, by type.
-        by_type: all that could be used, by type.
+    Args:
+        applied: the catalog where they go.
+        usable: of kind ``scaling``, those that can be used.
+        of_eflops: the workload of the measured eFLOPS, empty without any.
+        known: all types that are compared, as they were before.
+
+    Returns:
+        The workload that counts, by rule 1, empty without any; and its curves by type.
     """
-
-    workload: str
-    general: Mapping[str, Entry]
-    by_type: Mapping[str, Sequence[Entry]]
-
-    @classmethod
-    def choose(cls, applied: Applied, catalog: Catalog, usable: Sequence[Entry], of_eflops: str) -> Curves:
-        """Choose the curves to use, by rule 1; notes why others are not.
-
-        Args:
-            applied: where notes go.
-            catalog: all types that are compared.
-            usable: of kind ``scaling``, those that can be used.
-            of_eflops: the workload of the measured eFLOPS, empty without any.
-        """
-        wanted = _workload(usable, of_eflops, catalog)
-        by_type: dict[str, list[Entry]] = {}
-        for entry in usable:
-            by_type.setdefault(entry.instance_type, []).append(entry)
-        general = {}
-        for name, own in by_type.items():
-            fit = [e for e in own if same_workload(e.workload, wanted)]
-            if fit:
-                general[name] = max(fit, key=lambda e: (e.workload == wanted, e.measured_at))
-                continue
-            theirs = " and ".join(sorted({e.workload for e in own}))
-            applied.note(
-                f"the speed-up of {name} was measured with {theirs}, what counts here with {wanted}: they do not "
-                "compare, so it is not used; --workload chooses, or measure both with one workload",
-                *own,
-            )
-        return cls(wanted, general, by_type)
-
-    @property
-    def defaults(self) -> list[str]:
-        """Types that use their measured curve by default, sorted."""
-        return sorted(name for name, entry in self.general.items() if entry.sizes >= FEWEST_SIZES)
+    wanted = _workload(usable, of_eflops, known)
+    by_type: dict[str, list[Entry]] = {}
+    for entry in usable:
+        by_type.setdefault(entry.instance_type, []).append(entry)
+    general: dict[str, Entry] = {}
+    for name, own in by_type.items():
+        fit = [e for e in own if same_workload(e.workload, wanted)]
+        if fit:
+            general[name] = max(fit, key=lambda e: (e.workload == wanted, e.measured_at))
+            continue
+        theirs = " and ".join(sorted({e.workload for e in own}))
+        applied.note(
+            f"the speed-up of {name} was measured with {theirs}, what counts here with {wanted}: they do not compare, "
+            "so it is not used; --workload chooses, or measure both with one workload",
+            *own,
+        )
+    instances = tuple(
+        _with_own(i, by_type[i.name], general.get(i.name)) if i.name in by_type else _following(i, known, general)
+        for i in applied.catalog
+    )
+    applied.used += [e for name, e in general.items() if name in applied.catalog.by_name]
+    applied.catalog = replace(applied.catalog, instances=instances)
+    return wanted, general
 
 
 def _workload(entries: Sequence[Entry], of_eflops: str, catalog: Catalog) -> str:
@@ -85,35 +76,20 @@ def _workload(entries: Sequence[Entry], of_eflops: str, catalog: Catalog) -> str
     return choose_workload(alike or enough, catalog)
 
 
-def with_curves(instances: Iterable[InstanceType], curves: Curves, known: Catalog) -> tuple[InstanceType, ...]:
-    """Put measured curves into types, also into those that shared a measured type's curves.
-
-    Args:
-        instances: where they go.
-        curves: what counts.
-        known: all types that are compared, as they were before.
-    """
-    return tuple(
-        _with_own(i, curves.by_type[i.name], curves.general.get(i.name))
-        if i.name in curves.by_type
-        else _following(i, known, curves)
-        for i in instances
-    )
-
-
 def curve_doubts(
-    instances: Sequence[InstanceType], curves: Curves, of_eflops: str, speeds: Collection[str]
+    catalog: Catalog, general: Mapping[str, Entry], workload: str, of_eflops: str, speeds: Collection[str]
 ) -> list[str]:
     """Doubts about ranking measured curves beside figures that may not be comparable.
 
     Args:
-        instances: all types, with everything measured in them.
-        curves: what counts.
+        catalog: with everything measured in it.
+        general: the measured curves that count, by type.
+        workload: theirs.
         of_eflops: the workload of the measured eFLOPS.
         speeds: types with eFLOPS that were measured.
     """
     found = []
-    for name, entry in curves.general.items():
+    for name, entry in general.items():
         if entry.local:
             found.append(f"the curve of {name} was measured with processes of one machine, not with VMs")
         if entry.sizes < FEWEST_SIZES:
@@ -124,29 +100,29 @@ def curve_doubts(
         if name in speeds and not same_workload(entry.workload, of_eflops):
             found.append(f"the curve of {name} was measured with {entry.workload}, its eFLOPS with {of_eflops}")
     # Rule 2. Types with estimated eFLOPS rank only with --estimates, which says so itself.
-    ranked = [i for i in instances if i.gpu is not None and i.eflops is not None and not i.eflops_basis]
-    own = sorted({i.name for i in ranked} & set(curves.defaults))
-    rest = [i for i in ranked if not _is_measured(i)]
+    ranked = [i for i in catalog if i.gpu is not None and i.eflops is not None and not i.eflops_basis]
+    own = sorted({i.name for i in ranked} & set(_defaults(general)))
+    rest = [i for i in ranked if (curve := i.curve(i.default_speedup)) is None or not curve.source.startswith(_HERE)]
     borrowed = [i.name for i in ranked if i.name in own and not speed_is_ours(i)]
     if own and rest:
         to_measure = smallest_of_each_gpu(rest)
         found.append(
-            f"the speed-up of {listed(own)} was measured here with {curves.workload}, and "
+            f"the speed-up of {listed(own)} was measured here with {workload}, and "
             f"{listed([i.name for i in rest])} {'goes' if len(rest) == 1 else 'go'} by the catalog's, which may be of "
             "another workload: they compare only as far as both scale alike; run 'deepvm profile scaling' with "
-            f"{curves.workload} on {listed(to_measure)} too"
+            f"{workload} on {listed(to_measure)} too"
         )
     if borrowed:
         found.append(
-            f"the eFLOPS of {listed(borrowed)} are the catalog's, perhaps of another workload than {curves.workload}, "
+            f"the eFLOPS of {listed(borrowed)} are the catalog's, perhaps of another workload than {workload}, "
             "with which the speed-up was measured here; run 'deepvm profile eflops' with that there too"
         )
     return found
 
 
-def _is_measured(instance: InstanceType) -> bool:
-    curve = instance.curve(MeasuredSpeedup.kind)
-    return instance.default_speedup == MeasuredSpeedup.kind and curve is not None and curve.source.startswith(_HERE)
+def _defaults(general: Mapping[str, Entry]) -> list[str]:
+    """Types that use their measured curve by default, sorted."""
+    return sorted(name for name, entry in general.items() if entry.sizes >= FEWEST_SIZES)
 
 
 def _with_own(instance: InstanceType, entries: Sequence[Entry], general: Entry | None) -> InstanceType:
@@ -160,12 +136,12 @@ def _with_own(instance: InstanceType, entries: Sequence[Entry], general: Entry |
     return replace(instance, speedups=tuple(speedups), default_speedup=MeasuredSpeedup.kind, speedup_basis="")
 
 
-def _following(instance: InstanceType, known: Catalog, curves: Curves) -> InstanceType:
+def _following(instance: InstanceType, known: Catalog, general: Mapping[str, Entry]) -> InstanceType:
     """Give a type the measured curves of another one with the same GPUs and curves."""
-    for name in curves.defaults:
+    for name in _defaults(general):
         other = known[name]
         if other.gpu == instance.gpu and _shared(other) == _shared(instance):
-            new = _general_curves(curves.general[name])
+            new = _general_curves(general[name])
             return replace(
                 instance,
                 speedups=(*_others(instance, new), *new),

@@ -14,6 +14,7 @@ n_sat is N or more, which contradicts only less than N: such a measurement lifts
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from deepvm.catalog.measured.entries import Applied, Entry
 from deepvm.core.cluster.instances import Catalog
@@ -21,8 +22,8 @@ from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.cluster.saturation import SaturationTable
 
 
-def apply_pairs(applied: Applied, entries: Sequence[Entry], known: Catalog) -> SaturationTable:
-    """The merged table of a catalog; notes rows that were replaced.
+def apply_pairs(applied: Applied, entries: Sequence[Entry], known: Catalog) -> None:
+    """Merge measured n_sat into a catalog's table; notes rows that were replaced.
 
     Args:
         applied: the catalog whose table it is.
@@ -60,7 +61,7 @@ def apply_pairs(applied: Applied, entries: Sequence[Entry], known: Catalog) -> S
         own[gbps] = lifted
         table = _merged(table, own, applied)
         applied.used.append(entry)
-    return SaturationTable.from_rows(list(table.items()))
+    applied.catalog = replace(catalog, n_sat=SaturationTable.from_rows(list(table.items())))
 
 
 def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: Applied) -> dict[float, int]:
