@@ -149,11 +149,7 @@ class _Document(_Object):
 
 
 def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
-    """Read one configuration of a file that ``deepvm recommend -o json`` wrote.
-
-    Args:
-        path: the file.
-        rank: which configuration, 1 is the best.
+    """Read the configuration of this rank (1 is the best) from a file that ``deepvm recommend -o json`` wrote.
 
     Raises:
         CatalogFormatError: the file is missing, cannot be read, is not valid, or holds no configuration; lists every
@@ -163,33 +159,20 @@ def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
     return parse_plan(read_existing(FilePath(path), _EXPECTED), rank, os.fspath(path))
 
 
-def decode_plan(data: bytes, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
-    """Read one configuration of a document in UTF-8 that did not come from a file, as :func:`load_plan` does.
-
-    Raises:
-        CatalogFormatError: not UTF-8, empty, or not valid. RequestError: no configuration has this rank.
-    """
+def decode_plan(data: bytes, rank: int = 1) -> Plan:
+    """As :func:`load_plan`, from the bytes of standard input, in UTF-8."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         found = f"byte 0x{data[error.start]:02x} is not UTF-8"
-        raise CatalogFormatError(name, [Problem(f"byte {error.start}", found, _EXPECTED)]) from None
+        raise CatalogFormatError(STANDARD_INPUT, [Problem(f"byte {error.start}", found, _EXPECTED)]) from None
     if not text.strip():
-        raise CatalogFormatError(name, [Problem("file", "is empty", _EXPECTED)])
-    return parse_plan(text, rank, name)
+        raise CatalogFormatError(STANDARD_INPUT, [Problem("file", "is empty", _EXPECTED)])
+    return parse_plan(text, rank)
 
 
 def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
-    """Read one configuration of a document's text, as :func:`load_plan` does.
-
-    Args:
-        text: JSON.
-        rank: which configuration, 1 is the best.
-        name: what the document is called in errors.
-
-    Raises:
-        CatalogFormatError: not valid. RequestError: no configuration has this rank.
-    """
+    """As :func:`load_plan`, from JSON text that errors call ``name``."""
     raw = parse_json(text, FilePath(name), _EXPECTED)
     refuse(name, schema_findings(_Document, raw), json_place(raw))
     document = _Document.model_validate(raw)
@@ -205,10 +188,7 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
         raise RequestError("rank", rank, f"the ranks of {name}: {ranks}")
     # Several regions were compared: each has prices of its own.
     own = (r.source for r in document.regions or () if r.region == chosen.region)
-    return _plan(chosen, next(own, document.source), document.request.pw_usd_per_hour if document.request else None)
-
-
-def _plan(chosen: _Configuration, source: _Source, budget: Decimal | None) -> Plan:
+    source = next(own, document.source)
     gpu, memory = chosen.gpu, chosen.memory
     zones = [ZonePrice(z.zone, z.usd_per_hour, z.zone_name or "") for z in gpu.zones or ()]
     nodes = None
@@ -222,21 +202,15 @@ def _plan(chosen: _Configuration, source: _Source, budget: Decimal | None) -> Pl
         usd_per_hour=chosen.usd_per_hour,
         region=chosen.region or source.region or "",
         zone=chosen.zone or "",
-        budget=budget,
-        source=PlanSource(
-            catalog=source.catalog,
-            kind=source.kind,
-            prices_as_of=source.prices_as_of,
-            source=source.source,
-            basis="" if source.price_basis == "current" else source.price_basis,
-        ),
+        budget=document.request.pw_usd_per_hour if document.request else None,
+        source=PlanSource(**_known(source), basis="" if source.price_basis == "current" else source.price_basis),
         warnings=tuple(chosen.warnings),
     )
 
 
-def _known(vms: _Vms) -> dict[str, Any]:
-    """The fields that :class:`PlannedVms` has too; what is null is unknown, which are its defaults."""
-    return vms.model_dump(exclude={"count", "zones"}, exclude_none=True)
+def _known(part: _Object) -> dict[str, Any]:
+    """The fields that the class in core has too; what is null is unknown, as are its defaults."""
+    return part.model_dump(exclude={"count", "zones", "region", "price_basis"}, exclude_none=True)
 
 
 def _joined_findings(document: _Document) -> Iterator[Finding]:
