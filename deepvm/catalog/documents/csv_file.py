@@ -9,9 +9,8 @@
     instance_type,vcpus,memory_gib,...,measured,note
     g4dn.xlarge,4,16,...,1:1 2:1.036,
 
-Lines ``# key: value`` above the header hold the catalog's own fields; ``quota`` and ``n_sat`` may be repeated. An empty
-field is one that the JSON document leaves out. Columns and keys are the fields of the schema, in its order; rows are
-validated against the same schema as JSON.
+Lines ``# key: value`` above the header hold the catalog's own fields; ``quota`` and ``n_sat`` may be repeated. Empty
+fields are left out. Keys and columns are the schema's fields in its order, and files are validated against it.
 """
 
 from __future__ import annotations
@@ -32,12 +31,10 @@ from deepvm.core.cluster.instances import Catalog
 from deepvm.core.spelling import listed
 from deepvm.errors import CatalogFormatError, Problem
 
-MAX_ROWS = 20_000
-"""As many instance types as the schema allows."""
-
+MAX_ROWS = 20_000  # as many instance types as the schema allows
 MAX_COLUMNS = 100
 MAX_ABOVE = 10_000
-"""More lines above the header are not a catalog's; nor are more columns than 100."""
+"""More lines above the header are not a catalog's, nor are more columns."""
 
 REQUIRED = ("instance_type", "vcpus")
 KEYS = tuple(n for n in CatalogDocument.model_fields if n not in ("schema_ref", "n_sat", "quotas", "instances"))

@@ -12,11 +12,9 @@ from typing import Any
 from deepvm.errors import CatalogFormatError, Problem
 from deepvm.io.safe_read import read_text
 
+# Refused before each field is reported as unknown; and unread: 20 000 types, the schema's most, hold fewer values.
 MAX_FIELDS = 1000
-"""More fields in one object are not a catalog; refused before each is reported as unknown."""
-
 MAX_VALUES = 2_000_000
-"""More values in a file are refused unread: 20 000 types, the most that the schema allows, hold fewer."""
 
 _WIDTH = 120
 _A_CATALOG = "allowed: one JSON object, as `deepvm catalog show paper -o json` prints it"
@@ -29,11 +27,7 @@ class RepeatedKeys(dict[str, Any]):
 
 
 def read_existing(path: Path, wanted: str) -> str:
-    """The text of a file, as :func:`deepvm.io.safe_read.read_text` reads it.
-
-    Raises:
-        CatalogFormatError: missing too.
-    """
+    """As :func:`deepvm.io.safe_read.read_text`; a missing file is a CatalogFormatError too."""
     try:
         return read_text(path, wanted)
     except FileNotFoundError:
@@ -53,11 +47,7 @@ def parse_json(
 ) -> object:
     """Parse JSON; NaN and infinities are kept for validation to locate.
 
-    Args:
-        text: the JSON.
-        path: where it comes from, for messages.
-        wanted: what belongs there, for messages.
-        number: reads a number with a point or an exponent, or of a hundred digits.
+    ``path`` and what is ``wanted`` there are for messages; ``number`` reads numbers that are no short integers.
 
     Raises:
         CatalogFormatError: not JSON (line and column), nested too deeply, more than 2 000 000 values, or an object with

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from deepvm.catalog.documents.serialization import CATALOG_VERSION, QUOTAS_VERSION
+from deepvm.catalog.documents.serialization import CATALOG_VERSION
 
 MAX_USD = 100_000
 MAX_MEMORY_GIB = 65_536
@@ -323,7 +323,7 @@ class QuotaDocument(_Object):
     """Limits of an account, to be used in place of a catalog's own."""
 
     schema_ref: str | None = Field(None, alias="$schema", description="for editors: where the JSON Schema is")
-    schema_version: Literal["deepvm.quotas/1"] = Field(description=f"{QUOTAS_VERSION}, the version of the format")
+    schema_version: Literal["deepvm.quotas/1"] = Field(description="deepvm.quotas/1, the version of the format")
     quotas: list[QuotaRow] = rows("account limits, one for each family and market", 1000, required=True)
 
 

@@ -1,7 +1,7 @@
 """Catalogs to and from plain documents (the contents of a JSON file).
 
-Nothing is validated here: a test validates the embedded documents, and users' files pass
-:mod:`deepvm.catalog.documents.validation` first. That keeps pydantic, slow to import, off the common path.
+Nothing is validated here, which keeps pydantic, slow to import, off the common path: a test validates the embedded
+documents, and users' files pass :mod:`deepvm.catalog.documents.validation` first.
 """
 
 from __future__ import annotations
@@ -22,24 +22,12 @@ from deepvm.errors import RequestError
 CATALOG_VERSION = "deepvm.catalog/1"
 """``schema_version`` of a catalog."""
 
-QUOTAS_VERSION = "deepvm.quotas/1"
-"""``schema_version`` of a file of quotas."""
-
 Document = Mapping[str, Any]
 """A JSON object; numbers are int, Decimal or float."""
 
 
 def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> Catalog:
-    """Build a catalog from a valid document.
-
-    Args:
-        document: valid by the schema; prices in $/h, memory in GiB, network in Gbit/s.
-        kind: ``Provenance.kind``, ``embedded`` or ``file``.
-        name: the catalog's name where the document gives none.
-
-    Raises:
-        RequestError: a core class refuses a figure; a document that passed the schema does not get here.
-    """
+    """Build a catalog from a valid document; ``name`` is for one that gives none."""
     instances = tuple(build_instance(i) for i in document["instances"])
     rows = document.get("n_sat")
     as_of = document.get("prices_as_of")
@@ -106,8 +94,7 @@ def _quota(family: str, market: str, vcpus: int, in_use: int = 0) -> Quota:
 def document_of(catalog: Catalog) -> dict[str, Any]:
     """The document of a catalog, from which :func:`build_catalog` builds an equal one.
 
-    Prices become JSON numbers whose shortest decimal form is the exact price. ``Provenance.kind`` is left out: it says
-    where the document was found.
+    Prices become JSON numbers whose shortest decimal form is the exact price.
 
     Raises:
         RequestError: a curve of a kind that the file format does not have.

@@ -21,10 +21,9 @@ from deepvm.errors import RequestError
 def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: Sequence[Catalog] = ()) -> Applied:
     """Replace a catalog's figures by measured ones.
 
-    - ``eflops``: by the rule of :mod:`deepvm.catalog.measured.comparable_eflops`.
-    - ``scaling``: the type's ``measured`` curve, which becomes its default where it has at least three sizes above 1,
-      and then its ``ring`` as well; types that had its curves, because they have its GPU, follow. Only curves of one
-      workload count, by the rule of :mod:`deepvm.catalog.measured.curves`.
+    - ``eflops``: by the rules of :mod:`deepvm.catalog.measured.comparable_eflops`.
+    - ``scaling``: the type's ``measured`` curve, by the rules of :mod:`deepvm.catalog.measured.curves`; with at least
+      three sizes above 1 it becomes the default, with its ``ring``, and types with the same GPU and curves follow.
     - ``saturation``: see :mod:`deepvm.catalog.measured.saturation_pairs`.
 
     Args:
@@ -68,12 +67,7 @@ def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: 
 
 
 def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
-    """Why entries are not used in a catalog, by name; empty for those that are.
-
-    Args:
-        tables: what was measured.
-        catalog: all types that could be recommended.
-    """
+    """Why entries are not used in a catalog of all types that could be recommended; empty for those that are."""
     found = apply(tables, catalog)
     used = {e.name for e in found.used}
     return {
@@ -108,10 +102,7 @@ def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
 
 
 def _usable(applied: Applied, known: Catalog, entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that say what the GPUs of their type do; a note tells why others do not.
-
-    Entries of types that are not compared are left out without a word, as are those of CPU types.
-    """
+    """The entries that say what the GPUs of a known type do; notes why others do not."""
     usable = []
     for entry in entries:
         instance = known.by_name.get(entry.instance_type)

@@ -39,7 +39,7 @@ class _Scale:
 
     Attributes:
         factor: catalog's unit in one FLOP/s. links: the types that say so. spread: largest ratio over smallest.
-        estimated: whether they are estimates, so that the catalog's figures come to the measured scale instead.
+        estimated: they are estimates, so the catalog's figures come to the measured scale instead.
     """
 
     factor: float
@@ -53,13 +53,9 @@ class _Scale:
 
 
 def apply_speeds(applied: Applied, entries: Sequence[Entry], chosen: str, known: Catalog) -> None:
-    """Put measured eFLOPS into a catalog's types.
+    """Put measured eFLOPS of the workload ``chosen`` into a catalog's types.
 
-    Args:
-        applied: the catalog where they go.
-        entries: of kind ``eflops``, those that can be used.
-        chosen: the workload that counts, as :func:`choose_workload` gives it.
-        known: all types that are compared, in whatever region; they set the scale.
+    ``known`` are all types that are compared, in whatever region; they set the scale.
     """
     here = {e.instance_type: e for e in entries if e.workload == chosen}
     if not here:
@@ -82,12 +78,7 @@ def apply_speeds(applied: Applied, entries: Sequence[Entry], chosen: str, known:
 
 
 def choose_workload(entries: Iterable[Entry], catalog: Catalog) -> str:
-    """The workload measured on the most GPU types of a catalog; among equals, the latest.
-
-    Args:
-        entries: those that can be used.
-        catalog: whose types count.
-    """
+    """The workload measured on the most GPU types of a catalog; among equals, the latest."""
     types: dict[str, set[str]] = {}
     last: dict[str, datetime] = {}
     for entry in entries:

@@ -33,14 +33,8 @@ def apply_curves(
 ) -> tuple[str, dict[str, Entry]]:
     """Put measured curves into a catalog's types, also into those that shared a measured type's curves.
 
-    Args:
-        applied: the catalog where they go.
-        usable: of kind ``scaling``, those that can be used.
-        of_eflops: the workload of the measured eFLOPS, empty without any.
-        known: all types that are compared, as they were before.
-
-    Returns:
-        The workload that counts, by rule 1, empty without any; and its curves by type.
+    ``of_eflops`` is the workload of the measured eFLOPS, ``known`` all types that are compared, as they were before.
+    Returns the workload that counts, by rule 1, empty without any, and its curves by type.
     """
     wanted = _workload(usable, of_eflops, known)
     by_type: dict[str, list[Entry]] = {}
@@ -81,12 +75,8 @@ def curve_doubts(
 ) -> list[str]:
     """Doubts about ranking measured curves beside figures that may not be comparable.
 
-    Args:
-        catalog: with everything measured in it.
-        general: the measured curves that count, by type.
-        workload: theirs.
-        of_eflops: the workload of the measured eFLOPS.
-        speeds: types with eFLOPS that were measured.
+    ``general`` are the curves of :func:`apply_curves` and ``workload`` is theirs; ``speeds`` are the types whose eFLOPS
+    were measured, with ``of_eflops``.
     """
     found = []
     for name, entry in general.items():

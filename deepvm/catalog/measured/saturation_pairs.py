@@ -1,14 +1,13 @@
 """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth (DeepVM Table V).
 
-The planner looks n_sat up by the bandwidth that the catalog gives both types, min(sender, receiver), of the receiver
-what counts for a memory node; so there the row of a pair stands, whatever bandwidth was seen while it was measured: one
-stream of a 25 Gbit/s VM may reach 5, and a row at 5 would never count for the pair itself. Where the catalog does not
-know an end, the document's bandwidth counts; a pair of two unknown types changes nothing.
+The planner looks n_sat up by the bandwidth that the catalog gives both types, min(sender, receiver), so the row of a
+pair stands there, whatever bandwidth was seen: one stream of a 25 Gbit/s VM may reach 5, and a row at 5 would never
+count for the pair itself. Where the catalog does not know an end, the document's bandwidth counts.
 
-n_sat never falls as bandwidth grows. A knee that was measured replaces the published row of its bandwidth; rows of less
+n_sat never falls as bandwidth grows. A measured knee replaces the published row of its bandwidth; rows of less
 bandwidth with a larger n_sat come down to it, rows of more bandwidth with a smaller one go. Of measured rows that
-contradict each other the smaller holds, for it only asks for more memory nodes. Where t(n) kept falling up to N senders
-n_sat is N or more, which contradicts only less than N: such a measurement lifts a row and never lowers one.
+contradict each other the smaller holds: it only asks for more memory nodes. Where t(n) kept falling up to N senders,
+n_sat is at least N: such a measurement lifts a row and never lowers one.
 """
 
 from __future__ import annotations
@@ -23,13 +22,7 @@ from deepvm.core.cluster.saturation import SaturationTable
 
 
 def apply_pairs(applied: Applied, entries: Sequence[Entry], known: Catalog) -> None:
-    """Merge measured n_sat into a catalog's table; notes rows that were replaced.
-
-    Args:
-        applied: the catalog whose table it is.
-        entries: of kind ``saturation``, of any types.
-        known: all types that are compared, in whatever region; they give the bandwidths.
-    """
+    """Merge measured n_sat into a catalog's table; the types of ``known``, in whatever region, give the bandwidths."""
     catalog = applied.catalog
     knees: dict[float, tuple[int, Entry]] = {}
     bounds: list[tuple[float, int, Entry]] = []
