@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 import numpy as np
 
@@ -54,10 +55,6 @@ def _clamped(instance: InstanceType, curve: SpeedupCurve) -> Iterator[str]:
 
 
 def _ranges(sizes: Iterable[float]) -> str:
-    runs: list[list[int]] = []
-    for size in map(int, sizes):
-        if runs and runs[-1][-1] == size - 1:
-            runs[-1][1:] = [size]
-        else:
-            runs.append([size])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+    runs = groupby(enumerate(map(int, sizes)), key=lambda pair: pair[1] - pair[0])
+    ends = [(run[0][1], run[-1][1]) for run in (list(pairs) for _, pairs in runs)]
+    return ", ".join(f"{first}-{last}" if first < last else f"{first}" for first, last in ends)

@@ -6,7 +6,6 @@ Embedded catalogs are trusted (a test validates them) and load without pydantic;
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -125,8 +124,7 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
     Raises:
         CatalogFormatError: the file is missing, cannot be read, or is not valid; lists every problem with its place.
     """
-    from deepvm.catalog.documents.findings import json_place, refuse
-    from deepvm.catalog.documents.validation import quota_findings
+    from deepvm.catalog.documents.findings import json_place, quota_findings, refuse
 
     file = Path(path)
     document: Any = parse_json(read_existing(file, _QUOTAS), file, _QUOTAS)
@@ -161,8 +159,7 @@ def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, .
 
 def _catalog_of(text: str, path: Path) -> Catalog:
     """A catalog from a user's file, validated, with doubts about implausible prices."""
-    from deepvm.catalog.documents.findings import json_place, refuse
-    from deepvm.catalog.documents.validation import catalog_findings
+    from deepvm.catalog.documents.findings import Place, catalog_findings, json_place, refuse
     from deepvm.catalog.market.price_filter import file_doubts
 
     if path.suffix.lower() == ".csv":
@@ -170,7 +167,7 @@ def _catalog_of(text: str, path: Path) -> Catalog:
 
         sheet = parse_csv(text, path)
         document: Any = sheet.document
-        place: Callable[[tuple[str | int, ...]], str] = sheet.place
+        place: Place = sheet.place
         refuse(path, catalog_findings(document), place, sheet.problems)
     else:
         document = parse_json(text, path)

@@ -12,12 +12,12 @@ from decimal import Decimal
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from deepvm.catalog.documents import schema
 from deepvm.catalog.documents.findings import Finding, Path, json_place, refuse, repeats, schema_findings, shown
 from deepvm.catalog.documents.json_file import parse_json, read_existing
-from deepvm.catalog.documents.schema import MAX_NODES, MAX_USD, Day, Name, Price, Text, Whole
+from deepvm.catalog.documents.schema import MAX_NODES, MAX_USD, Day, Lenient, Name, Price, Text, Whole
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedVms, PlanSource
 from deepvm.errors import CatalogFormatError, Problem, RequestError
@@ -55,17 +55,13 @@ def _place(what: str, null: str = "") -> Any:
     return Field(None, description=f"{text}, or null {null}") if null else Field(description=text)
 
 
-class _Object(BaseModel):
-    model_config = ConfigDict(extra="ignore", defer_build=True)
-
-
-class _Zone(_Object):
+class _Zone(Lenient):
     zone: Place = _place("id of the zone, such as use1-az4")
     zone_name: Place | None = _place("name of the zone, such as us-east-1a", "when unknown")
     usd_per_hour: Price = schema.price("spot price of the zone")
 
 
-class _Vms(_Object):
+class _Vms(Lenient):
     instance_type: Place = _place("the provider's name of the type")
     count: Whole = _count("VMs", 1)
     on_demand_usd_per_hour: Price | None = schema.price("on-demand price of one VM", "when unknown")
@@ -93,7 +89,7 @@ class _MemoryVms(_Vms):
     )
 
 
-class _Configuration(_Object):
+class _Configuration(Lenient):
     rank: Whole = _count("place in the recommendation", 1)
     architecture: Name = schema.name("name of the architecture, such as tiering")
     gpu: _GpuVms = Field(
@@ -110,7 +106,7 @@ class _Configuration(_Object):
     warnings: list[Text] = Field([], max_length=1000, description="warnings: a list of lines of text")
 
 
-class _Source(_Object):
+class _Source(Lenient):
     catalog: Text = schema.text("name of the catalog", 1000)
     region: Region | None = _place("the provider's region", "when unknown")
     prices_as_of: Day | None = Field(None, description="the day the prices were true: a date YYYY-MM-DD, or null")
@@ -119,22 +115,22 @@ class _Source(_Object):
     price_basis: Text = schema.text("which spot price is meant", 1000)
 
 
-class _Region(_Object):
+class _Region(Lenient):
     region: Region = _place("the provider's region")
     source: _Source = Field(description="where its prices come from: an object")
 
 
-class _Request(_Object):
+class _Request(Lenient):
     pw_usd_per_hour: Budget | None = schema.number(
         "the most to pay in $/h", 1e12, least=0, null="when there is no budget"
     )
 
 
-class _Relax(_Object):
+class _Relax(Lenient):
     advice: Text = schema.text("what to change", 100_000)
 
 
-class _Document(_Object):
+class _Document(Lenient):
     schema_version: Literal["deepvm.recommend/1"] = Field(description=f"{PLAN_VERSION}, {_WRITTEN}")
     request: _Request | None = Field(None, description="what was asked for: an object, or null")
     source: _Source = Field(description="where the prices come from: an object")
@@ -208,7 +204,7 @@ def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
     )
 
 
-def _known(part: _Object) -> dict[str, Any]:
+def _known(part: Lenient) -> dict[str, Any]:
     """The fields that the class in core has too; what is null is unknown, as are its defaults."""
     return part.model_dump(exclude={"count", "zones", "region", "price_basis"}, exclude_none=True)
 

@@ -2,7 +2,7 @@
 
 The models validate and are never used as data. Each description states the unit and the range; it is shown in the JSON
 Schema and, word for word, in the error about that field. Rules that join fields are in
-:mod:`deepvm.catalog.documents.validation`.
+:mod:`deepvm.catalog.documents.findings`.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def name(what: str, null: str = "") -> Any:
     return Field(None, description=f"{text}, or null {null}") if null else Field(description=text)
 
 
-def rows(what: str, most: int, *, least: int = 0, required: bool = False) -> Any:
-    """A field for a list of objects."""
-    text = f"{what}: a list of {least} to {most} objects"
+def rows(what: str, most: int, *, least: int = 0, required: bool = False, of: str = "objects") -> Any:
+    """A field for a list."""
+    text = f"{what}: a list of {least} to {most} {of}"
     return Field(... if required else [], min_length=least, max_length=most, description=text)
 
 
@@ -136,12 +136,20 @@ def _digits(value: float) -> str:
     return f"{value:g}" if value > 1e9 else format(Decimal(repr(value)).normalize(), "f")
 
 
-class _Object(BaseModel):
+class Strict(BaseModel):
+    """An object that people write: unknown fields are refused."""
+
     # defer_build: parts are built once, as parts of the whole, and not each by itself too.
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
-class GpuDocument(_Object):
+class Lenient(BaseModel):
+    """An object that deepvm writes: later versions may say more."""
+
+    model_config = ConfigDict(extra="ignore", defer_build=True)
+
+
+class GpuDocument(Strict):
     """The GPUs of one VM."""
 
     name: Name = name("GPU model, such as T4")
@@ -150,7 +158,7 @@ class GpuDocument(_Object):
     manufacturer: Text = text("maker of the GPU", 100, "NVIDIA")
 
 
-class _Curve(_Object):
+class _Curve(Strict):
     workload: Name | None = name(
         "the model that was trained", "for the general curve; one curve of each kind and workload"
     )
@@ -172,7 +180,7 @@ class HybridDocument(_FittedCurve):
     c: Number = number("speed-up approached for large n, dimensionless", 1_000_000)
 
 
-class RingParameters(_Object):
+class RingParameters(Strict):
     """S(n) = n / (1 + c (n-1)/n + l (n-1)), the cost of a ring all-reduce."""
 
     c: Number = number("gradient bytes over bandwidth, in step times of one VM", 1_000_000, least=0)
@@ -207,7 +215,7 @@ class MeasuredDocument(_Curve):
 Curve = Annotated[HybridDocument | RingDocument | MeasuredDocument, Field(discriminator="kind")]
 
 
-class ZoneRow(_Object):
+class ZoneRow(Strict):
     """The spot price of a type in one zone."""
 
     zone: Name = name("id of the zone, such as use1-az4")
@@ -218,7 +226,7 @@ class ZoneRow(_Object):
 _NOT_SOLD = "where it is not sold that way; at least one of the two prices is needed"
 
 
-class InstanceDocument(_Object):
+class InstanceDocument(Strict):
     """One VM type in one region."""
 
     instance_type: TypeName = name(
@@ -261,9 +269,7 @@ class InstanceDocument(_Object):
         description="how often it is taken away: 0 to 4 for below 5, 5 to 10, 10 to 15, 15 to 20, above 20 % a month, "
         "or null when unknown",
     )
-    zones: list[Name] = Field(
-        [], max_length=1000, description="ids of the zones that offer it: a list of at most 1000 texts; any when empty"
-    )
+    zones: list[Name] = rows("ids of the zones that offer it, any when empty", 1000, of="texts")
     spot_zones: list[ZoneRow] = rows(
         "spot prices by zone, the cheapest first, which is spot_usd_per_hour; untold when empty", 1000
     )
@@ -271,14 +277,14 @@ class InstanceDocument(_Object):
     note: Text = text("anything a reader should know")
 
 
-class SaturationRow(_Object):
+class SaturationRow(Strict):
     """How many VMs may send to one memory node before its network saturates."""
 
     network_gbps: Number = number("network bandwidth in Gbit/s", MAX_NETWORK_GBPS)
     n_sat: Whole = number("senders at saturation, VMs", 1_000_000, least=1, whole=True)
 
 
-class QuotaRow(_Object):
+class QuotaRow(Strict):
     """The most vCPUs that an account may run in one family and market."""
 
     family: Name = name("quota family, as in quota_family")
@@ -287,7 +293,7 @@ class QuotaRow(_Object):
     in_use: Whole = number("vCPUs that run already", 100_000_000, least=0, whole=True, default=0)
 
 
-class CatalogDocument(_Object):
+class CatalogDocument(Strict):
     """Instance types of one region with prices in US dollars an hour, as deepvm reads them."""
 
     schema_ref: str | None = Field(None, alias="$schema", description="for editors: where this JSON Schema is")
@@ -319,7 +325,7 @@ class CatalogDocument(_Object):
     instances: list[InstanceDocument] = rows("instance types", 20_000, least=1, required=True)
 
 
-class QuotaDocument(_Object):
+class QuotaDocument(Strict):
     """Limits of an account, to be used in place of a catalog's own."""
 
     schema_ref: str | None = Field(None, alias="$schema", description="for editors: where the JSON Schema is")

@@ -1,7 +1,7 @@
 """Catalogs to and from plain documents (the contents of a JSON file).
 
 Nothing is validated here, which keeps pydantic, slow to import, off the common path: a test validates the embedded
-documents, and users' files pass :mod:`deepvm.catalog.documents.validation` first.
+documents, and users' files pass :mod:`deepvm.catalog.documents.findings` first.
 """
 
 from __future__ import annotations

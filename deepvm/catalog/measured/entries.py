@@ -171,17 +171,14 @@ def workload_key(workload: Mapping[str, Any]) -> str:
 
     Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold between workloads.
     """
-    parts = ((form, workload.get(name)) for name, form in _WORKLOAD.items())
-    return "/".join(form.format(_word(value)) for form, value in parts if value not in (None, ""))
+    parts = [(form, workload.get(name)) for name, form in _WORKLOAD.items()]
+    words = [(form, f"{value:g}" if isinstance(value, float) else value) for form, value in parts]
+    return "/".join(form.format(word) for form, word in words if word not in (None, ""))
 
 
 def same_workload(one: str, other: str) -> bool:
     """Whether two workloads agree as far as both say; one may name the model alone, as a CSV does."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
-
-
-def _word(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def build_entry(raw: Mapping[str, Any]) -> Entry:

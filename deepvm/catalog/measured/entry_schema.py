@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictFloat, StrictInt
+from pydantic import AfterValidator, BaseModel, Field, StrictFloat, StrictInt
 
 from deepvm.catalog.documents import schema
 from deepvm.catalog.documents.findings import (
@@ -23,7 +23,7 @@ from deepvm.catalog.documents.findings import (
     shown,
 )
 from deepvm.catalog.documents.json_file import parse_json, read_existing
-from deepvm.catalog.documents.schema import Eflops, Name, NetworkGbps, Number, Text, TypeName, Whole
+from deepvm.catalog.documents.schema import Eflops, Lenient, Name, NetworkGbps, Number, Strict, Text, TypeName, Whole
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TYPES, Entry, build_entry, workload_key
 from deepvm.io.times import parse_time
 
@@ -42,16 +42,11 @@ def _as_time(value: object) -> str:
     return value
 
 
-class _Measured(BaseModel):
-    # A profiling command may come to say more.
-    model_config = ConfigDict(extra="ignore", defer_build=True)
-
-
 _NumberOrWord = StrictInt | StrictFloat | Annotated[Text, Field(max_length=100)] | None
 _WORKLOAD = "what was trained: an object with at least a model"
 
 
-class _WorkloadDocument(_Measured):
+class _WorkloadDocument(Lenient):
     model: Name = schema.name("the model that was trained")
     resolution: _NumberOrWord = Field(None, description="side of an image in pixels: a number, or null")
     batch: _NumberOrWord = Field(None, description="samples of a step of one GPU: a number, or null")
@@ -59,7 +54,7 @@ class _WorkloadDocument(_Measured):
     optimizer: _NumberOrWord = Field(None, description="such as adam: a word, or null")
 
 
-class _EflopsDocument(_Measured):
+class _EflopsDocument(Lenient):
     schema_version: Literal["deepvm.eflops/1"] = Field(description=DOCUMENT_VERSIONS["eflops"])
     eflops: Number = schema.number("operations per second", schema.MAX_EFLOPS)
     images_per_s: Eflops | None = schema.number("images per second", schema.MAX_EFLOPS, null="when unknown")
@@ -70,12 +65,15 @@ class _EflopsDocument(_Measured):
     machine: dict[str, Any] | None = Field(None, description="the machine: an object, or null")
 
 
-class _PointDocument(_Measured):
+class _SizeDocument(Lenient):
     n: Whole = schema.number("VMs", schema.MAX_NODES, least=1, whole=True)
+
+
+class _PointDocument(_SizeDocument):
     speedup: Number = schema.number("speed-up over one VM, exactly 1 at n = 1", 1_000_000, least=0.000001)
 
 
-class _ScalingDocument(_Measured):
+class _ScalingDocument(Lenient):
     schema_version: Literal["deepvm.scaling/1"] = Field(description=DOCUMENT_VERSIONS["scaling"])
     workload: _WorkloadDocument = Field(description=_WORKLOAD)
     local: bool = Field(False, strict=True, description="whether one machine stood for all VMs: true or false")
@@ -84,11 +82,7 @@ class _ScalingDocument(_Measured):
     )
 
 
-class _TimesDocument(_Measured):
-    n: Whole = schema.number("senders", schema.MAX_NODES, least=1, whole=True)
-
-
-class _SaturationDocument(_Measured):
+class _SaturationDocument(Lenient):
     schema_version: Literal["deepvm.saturation/1"] = Field(description=DOCUMENT_VERSIONS["saturation"])
     transport: Name = schema.name("how the bytes travelled, such as tcp")
     sender_gbps: NetworkGbps | None = schema.number(
@@ -97,7 +91,7 @@ class _SaturationDocument(_Measured):
     receiver_gbps: NetworkGbps | None = schema.number(
         "bandwidth of the receiver, Gbit/s", schema.MAX_NETWORK_GBPS, null="when unknown"
     )
-    times: Annotated[list[_TimesDocument], Field(min_length=1, max_length=1000)] = Field(
+    times: Annotated[list[_SizeDocument], Field(min_length=1, max_length=1000)] = Field(
         description="times by the number of senders: a list of 1 to 1000 objects with n"
     )
     n_sat_knee: Annotated[Number, Field(ge=1, le=schema.MAX_NODES)] | None = schema.number(
@@ -105,8 +99,7 @@ class _SaturationDocument(_Measured):
     )
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", defer_build=True)
+class _Entry(Strict):
     measured_at: Annotated[str, AfterValidator(_as_time)] = Field(
         description="when, in ISO 8601 with a time zone, such as 2026-01-31T12:00:00Z"
     )
@@ -139,8 +132,7 @@ class _SaturationEntry(_Entry):
 _AnyEntry = Annotated[_EflopsEntry | _ScalingEntry | _SaturationEntry, Field(discriminator="kind")]
 
 
-class _TablesDocument(BaseModel):
-    model_config = ConfigDict(extra="forbid", defer_build=True)
+class _TablesDocument(Strict):
     schema_version: Literal["deepvm.tables/1"] = Field(
         description="deepvm.tables/1, what `deepvm tables export` writes"
     )

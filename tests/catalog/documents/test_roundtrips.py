@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 
+from deepvm.catalog.documents.findings import catalog_findings
 from deepvm.catalog.documents.json_file import format_document, load_exact
 from deepvm.catalog.documents.schema import CatalogDocument, InstanceDocument, MeasuredDocument
 from deepvm.catalog.documents.serialization import build_catalog, build_quotas, document_of
-from deepvm.catalog.documents.validation import catalog_findings
 from deepvm.catalog.store import format_catalog, load_catalog, load_quotas
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, ZonePrice
 from deepvm.core.cluster.memory_nodes import RULES
