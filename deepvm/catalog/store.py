@@ -48,8 +48,7 @@ _QUOTAS = "allowed: a JSON file of quotas"
 @lru_cache(maxsize=1)
 def embedded_names() -> tuple[str, ...]:
     """Names of the catalogs that come with deepvm, sorted."""
-    schemas = (".schema.json",)
-    return tuple(sorted(p.stem for p in data_folder().glob("*.json") if not p.name.endswith(schemas)))
+    return tuple(sorted(p.stem for p in data_folder().glob("*.json") if not p.name.endswith(".schema.json")))
 
 
 def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Unpack[MarketOptions]) -> Catalog:

@@ -6,10 +6,8 @@
     <folder>/measured.previous.json    what they were before the last change
     <folder>/.measured.lock            held while a process changes them
 
-A change writes a new file beside the old one, syncs it, gives the old one a second name and renames: a kill at any
-point leaves a whole ``measured.json``. Two processes that save at once wait for each other.
-
-``recommend`` imports this module to see whether there are any tables, so it imports little.
+A change writes the new file and a copy of the old one beside it, syncs them and renames: a kill at any point leaves a
+whole ``measured.json``. ``recommend`` imports this module to see whether there are any tables, so it imports little.
 """
 
 from __future__ import annotations
@@ -63,27 +61,15 @@ def replace_file(folder: Path, data: bytes) -> None:
         # All that needs room on the disk comes first.
         write_bytes(upcoming, data)
         if os.path.lexists(current):
-            _second_name(current, folder / PREVIOUS)
+            write_bytes(folder / PREVIOUS, current.read_bytes())
         os.replace(upcoming, current)
         sync_folder(folder)
-    except OSError as error:
+    except (OSError, DataError) as error:
         with contextlib.suppress(OSError):
             upcoming.unlink()
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"{current}: cannot be written: {error.strerror}; nothing was changed") from None
-
-
-def _second_name(current: Path, previous: Path) -> None:
-    spare = previous.with_name(f".{previous.name}.{os.urandom(4).hex()}.tmp")
-    try:
-        os.link(current, spare)
-    except OSError:  # file systems without hard links
-        write_bytes(previous, current.read_bytes())
-        return
-    try:
-        os.replace(spare, previous)
-    finally:
-        # Renaming one name of a file to another one of the same file does nothing (POSIX), and the first remains.
-        spare.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -48,6 +48,7 @@ from deepvm.catalog.measured.tables import (
     save_entries,
 )
 from deepvm.errors import CatalogFormatError, DataError, RequestError
+from deepvm.io.atomic_write import write_bytes
 
 FORK = multiprocessing.get_context("fork")
 
@@ -110,14 +111,18 @@ def test_a_damaged_first_file_gives_way_and_is_kept(tmp_path: Path) -> None:
     assert load_tables(tmp_path).entries == (eflops("g4dn.xlarge"),)
 
 
-def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
+def test_no_room_for_the_previous_version_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        if path.name == PREVIOUS:
+            raise DataError(f"{path}: cannot be written: No space left on device")
+        write_bytes(path, data)
 
-    monkeypatch.setattr(os, "link", none)
     save_entries(tmp_path, [eflops("g4dn.xlarge")])
-    save_entries(tmp_path, [eflops("g5.xlarge")])
-    assert [len(previous_tables(tmp_path)), len(load_tables(tmp_path))] == [1, 2]
+    monkeypatch.setattr(storage, "write_bytes", full)
+    with pytest.raises(DataError, match="No space left on device"):
+        save_entries(tmp_path, [eflops("g5.xlarge")])
+    assert load_tables(tmp_path).entries == (eflops("g4dn.xlarge"),)
+    assert {p.name for p in tmp_path.iterdir()} == {CURRENT, storage.LOCK}
 
 
 # --- kills, full disks, several at once ---
