@@ -53,8 +53,15 @@ class Entry:
 
     @property
     def workload(self) -> str:
-        """What was trained; empty for ``saturation``."""
-        return workload_key(self.document["workload"]) if self.kind != "saturation" else ""
+        """What was trained in one word, ``resnet50/224px/b64/float32/adam``; empty for ``saturation``.
+
+        Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold between workloads.
+        """
+        if self.kind == "saturation":
+            return ""
+        parts = [(form, self.document["workload"].get(name)) for name, form in _WORKLOAD.items()]
+        words = [(form, f"{value:g}" if isinstance(value, float) else value) for form, value in parts]
+        return "/".join(form.format(word) for form, word in words if word not in (None, ""))
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -99,13 +106,13 @@ class Entry:
             return False
         workload, machine = self.document["workload"], self.document.get("machine") or {}
         device = self.document.get("device", workload.get("device", machine.get("device")))
-        return device == "cpu" or (device is None and machine.get("gpus", None) in ([], ()))
+        return device == "cpu" or (device is None and machine.get("gpus") == [])
 
     @property
     def gpus(self) -> tuple[str, ...]:
         """What the machine called its GPUs, empty where the document does not say."""
         names = (self.document.get("machine") or {}).get("gpus")
-        return tuple(g for g in names if isinstance(g, str)) if isinstance(names, (list, tuple)) else ()
+        return tuple(g for g in names if isinstance(g, str)) if isinstance(names, list) else ()
 
     @property
     def eflops(self) -> float:
@@ -124,11 +131,8 @@ class Entry:
 
     @property
     def senders(self) -> tuple[int, bool]:
-        """n_sat of a ``saturation`` entry, and whether saturation was seen; else n_sat is at least as large.
-
-        The knee, because on a plateau noise decides eq. 14.
-        """
-        knee = self.document.get("n_sat_knee")
+        """n_sat of a ``saturation`` entry, and whether saturation was seen; else n_sat is at least as large."""
+        knee = self.document.get("n_sat_knee")  # on a plateau, noise decides eq. 14
         if knee is not None:
             return max(1, int(float(knee))), True
         return max(int(row["n"]) for row in self.document["times"]), False
@@ -164,16 +168,6 @@ class Applied:
         """Add a note, which is why these entries are not used."""
         self.notes.append(text)
         self.unused |= dict.fromkeys((e.name for e in unused), text)
-
-
-def workload_key(workload: Mapping[str, Any]) -> str:
-    """A workload as one word: ``resnet50/224px/b64/float32/adam``.
-
-    Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold between workloads.
-    """
-    parts = [(form, workload.get(name)) for name, form in _WORKLOAD.items()]
-    words = [(form, f"{value:g}" if isinstance(value, float) else value) for form, value in parts]
-    return "/".join(form.format(word) for form, word in words if word not in (None, ""))
 
 
 def same_workload(one: str, other: str) -> bool:

@@ -24,7 +24,7 @@ from deepvm.catalog.documents.findings import (
 )
 from deepvm.catalog.documents.json_file import parse_json, read_existing
 from deepvm.catalog.documents.schema import Eflops, Lenient, Name, NetworkGbps, Number, Strict, Text, TypeName, Whole
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TYPES, Entry, build_entry, workload_key
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TYPES, Entry, build_entry
 from deepvm.io.times import parse_time
 
 MAX_ENTRIES = 10_000
@@ -210,10 +210,9 @@ def entry_findings(entry: Entry) -> list[Finding]:
 def _joined_findings(entry: Entry, path: Path) -> Iterator[Finding]:
     if entry.kind == "saturation":
         return
-    key = workload_key(entry.document["workload"])
-    if len(key) > MAX_KEY:
+    if len(entry.workload) > MAX_KEY:
         expected = f"allowed: at most {MAX_KEY} characters together, as a workload of a catalog has"
-        yield Finding((*path, "workload"), shown(key), expected)
+        yield Finding((*path, "workload"), shown(entry.workload), expected)
     if entry.kind == "scaling":
         points = entry.document["points"]
         sizes = [int(p["n"]) for p in points]

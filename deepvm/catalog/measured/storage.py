@@ -74,11 +74,7 @@ def replace_file(folder: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder against other processes; the kernel unlocks it however this one ends.
-
-    Raises:
-        DataError: it cannot be made or written, or somebody holds it for too long.
-    """
+    """Lock the folder against other processes, or raise a DataError; the kernel unlocks it however this one ends."""
     import fcntl
 
     elsewhere = "DEEPVM_DATA_DIR names another place"

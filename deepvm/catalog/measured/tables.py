@@ -64,17 +64,11 @@ class Tables:
 
 
 def own_folder() -> Path:
-    """The user's folder of measured tables.
-
-    Raises:
-        DataError: the system names none, and there is no ``DEEPVM_DATA_DIR``.
-    """
+    """The user's folder of measured tables; DataError where the system names none."""
     folder = default_folder(os.environ)
     if folder is None:
-        raise DataError(
-            "there is no place for measured tables: no home folder, or XDG_DATA_HOME is not an absolute path; "
-            "DEEPVM_DATA_DIR names one"
-        )
+        why = "no home folder, or XDG_DATA_HOME is not an absolute path"
+        raise DataError(f"there is no place for measured tables: {why}; DEEPVM_DATA_DIR names one")
     return folder
 
 
@@ -91,19 +85,15 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
     try:
         return read_tables(place / CURRENT)
     except CatalogFormatError as error:
-        raise _noted(
-            error,
-            "These are your measured tables: 'deepvm tables restore' brings back the tables before the last change, "
-            "'--tables paper' does without.",
-        ) from None
+        cure = "'deepvm tables restore' brings back the tables before the last change, '--tables paper' does without"
+        raise _noted(error, f"These are your measured tables: {cure}.") from None
 
 
 def open_tables(name: str) -> Tables | None:
     """What ``--tables`` means: ``auto`` for the user's own, ``paper`` for none (None), or a file.
 
     Raises:
-        RequestError: neither of the words nor the name of a JSON file.
-        CatalogFormatError: the file is missing or not valid; names every problem with its place.
+        RequestError: neither of the words nor the name of a JSON file. CatalogFormatError: as :func:`read_tables`.
     """
     if name == "paper":
         return None
@@ -115,11 +105,10 @@ def open_tables(name: str) -> Tables | None:
 
 
 def read_tables(path: Path) -> Tables:
-    """Read measured tables from a file, validated.
+    """Read measured tables from a file.
 
     Raises:
-        CatalogFormatError: missing, too large, not JSON, of another version, or with values that cannot be; names
-            every problem with its place.
+        CatalogFormatError: missing, unreadable, of another version or not valid; names every problem with its place.
     """
     from deepvm.catalog.documents.findings import json_place, refuse
     from deepvm.catalog.measured.entry_schema import TABLES_EXPECTED, read_document, tables_findings
@@ -145,9 +134,9 @@ def entry_of(
         kind: ``eflops``, ``scaling`` or ``saturation``.
         document: as the command prints it with ``-o json``.
         measured_at: when, with a time zone.
-        instance_type: of the VM, for ``eflops`` and ``scaling``.
-        sender_type: for ``saturation``, as is ``receiver_type``.
-        receiver_type: the other end.
+        instance_type: for ``eflops`` and ``scaling``.
+        sender_type: for ``saturation``.
+        receiver_type: for ``saturation``.
         name: what the document is called in errors.
 
     Raises:
@@ -176,19 +165,14 @@ def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> tu
     """Save measurements in a folder's tables; of one thing the later wins. Returns the tables before and after.
 
     Raises:
-        DataError: the folder cannot be written, the disk is full, another process does not let go, or the tables that
-            are there cannot be read; whatever was there is unchanged.
+        DataError: the tables there cannot be read, locked or written; whatever was there is unchanged.
     """
     added = tuple(entries)
     return _change(Path(folder), lambda old: old.merged(added))
 
 
 def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> tuple[Tables, Tables]:
-    """Remove entries by name from a folder's tables. Returns the tables before and after.
-
-    Raises:
-        DataError: as for :func:`save_entries`.
-    """
+    """Remove entries by name, as :func:`save_entries` adds them."""
     gone = frozenset(names)
     return _change(Path(folder), lambda old: Tables(tuple(e for e in old if e.name not in gone), old.path))
 
@@ -212,18 +196,12 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
         elif os.path.lexists(place / CURRENT):
             replace_file(place, encode_tables(Tables()))
         else:
-            raise DataError(
-                f"{place / CURRENT}: nothing was measured yet, so there is no earlier version to go back to"
-            )
+            raise DataError(f"{place / CURRENT}: nothing was measured yet, there is no earlier version to go back to")
     return place / CURRENT
 
 
 def previous_tables(folder: str | os.PathLike[str]) -> Tables:
-    """The tables before the last change; empty before the first one.
-
-    Raises:
-        CatalogFormatError: the file is not what was written.
-    """
+    """The tables before the last change; empty before the first one."""
     before = Path(folder) / PREVIOUS
     return read_tables(before) if os.path.lexists(before) else Tables()
 
