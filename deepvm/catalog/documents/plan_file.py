@@ -75,9 +75,7 @@ class _GpuVms(_Vms):
     on_demand_count: Whole = _count("on-demand VMs", 0)
     spot_usd_per_hour: Price | None = schema.price("spot price of one VM", "when unknown")
     gpu_name: Name | None = schema.name("GPU model, such as T4", "when unknown")
-    gpus_per_vm: Annotated[Whole, Field(ge=1, le=1024)] | None = schema.number(
-        "GPUs in one VM", 1024, least=1, whole=True, null="when unknown"
-    )
+    gpus_per_vm: Whole | None = schema.number("GPUs in one VM", 1024, least=1, whole=True, null="when unknown")
     zones: list[_Zone] | None = Field(
         None, max_length=1000, description="spot prices by zone: a list of at most 1000 objects, or null when unknown"
     )
@@ -137,9 +135,7 @@ class _Document(Lenient):
     regions: list[_Region] | None = Field(
         None, max_length=1000, description="the regions that were compared: a list of objects, or null"
     )
-    configurations: list[_Configuration] = Field(
-        max_length=10_000, description="the ranked clusters: a list of objects"
-    )
+    configurations: list[_Configuration] = schema.rows("the ranked clusters", 10_000, required=True)
     reason: Text = schema.text("why nothing is feasible", 100_000)
     relax: _Relax | None = Field(None, description="what to change when nothing is feasible: an object or null")
 

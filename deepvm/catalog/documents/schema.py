@@ -7,6 +7,7 @@ Schema and, word for word, in the error about that field. Rules that join fields
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from datetime import date
@@ -79,31 +80,22 @@ def _no_comment(value: str) -> str:
 
 Number = Annotated[float, BeforeValidator(_as_float)]
 Whole = Annotated[int, BeforeValidator(_as_whole)]
-# Types that may be null carry their range themselves, inside the validator: only there pydantic writes it into the
-# JSON Schema as a range.
 Price = Annotated[Decimal, Field(gt=0, le=MAX_USD), BeforeValidator(_as_price)]
-MemoryGib = Annotated[float, Field(gt=0, le=MAX_MEMORY_GIB), BeforeValidator(_as_float)]
-GpuMemoryGib = Annotated[float, Field(gt=0, le=MAX_GPU_MEMORY_GIB), BeforeValidator(_as_float)]
-NetworkGbps = Annotated[float, Field(gt=0, le=MAX_NETWORK_GBPS), BeforeValidator(_as_float)]
-Eflops = Annotated[float, Field(gt=0, le=MAX_EFLOPS), BeforeValidator(_as_float)]
-FittedTo = Annotated[float, Field(gt=0, le=MAX_NODES), BeforeValidator(_as_float)]
 Day = Annotated[date, BeforeValidator(_as_day)]
 Text = Annotated[str, AfterValidator(_one_line)]
-Name = Annotated[Text, Field(min_length=1, max_length=100)]
-TypeName = Annotated[Name, AfterValidator(_no_comment)]
+# Flat: of an alias in an alias, pydantic before 2.12 loses validators.
+Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_one_line)]
+TypeName = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_one_line), AfterValidator(_no_comment)]
 
 
 def number(
     what: str, most: float, *, least: float | None = None, whole: bool = False, default: Any = ..., null: str = ""
 ) -> Any:
-    """A numeric field with its range, above 0 where no ``least`` is given, and the sentence that describes it.
-
-    ``null`` says in words when it may be null; its type carries the range then.
-    """
+    """A numeric field: its range, above 0 where no ``least`` is given, and when it may be null, in words."""
     low = "above 0 and at most" if least is None else f"from {_digits(least)} to"
     text = f"{what}: a {'whole ' if whole else ''}number {low} {_digits(most)}"
     if null:
-        return Field(None, description=f"{text}, or null {null}")
+        default, text = None, f"{text}, or null {null}"
     return Field(default, ge=least, gt=0 if least is None else None, le=most, description=text)
 
 
@@ -154,7 +146,7 @@ class GpuDocument(Strict):
 
     name: Name = name("GPU model, such as T4")
     count: Whole = number("GPUs in one VM", 1024, least=1, whole=True, default=1)
-    memory_gib: GpuMemoryGib | None = number("memory of each GPU in GiB", MAX_GPU_MEMORY_GIB, null="when unknown")
+    memory_gib: Number | None = number("memory of each GPU in GiB", MAX_GPU_MEMORY_GIB, null="when unknown")
     manufacturer: Text = text("maker of the GPU", 100, "NVIDIA")
 
 
@@ -166,7 +158,7 @@ class _Curve(Strict):
 
 
 class _FittedCurve(_Curve):
-    fitted_to: FittedTo | None = number(
+    fitted_to: Number | None = number(
         "the largest n that it was fitted to, in VMs; used beyond, it is flagged", MAX_NODES, null="when unknown"
     )
 
@@ -233,15 +225,15 @@ class InstanceDocument(Strict):
         "the provider's name of the type, such as g4dn.xlarge, unique and not starting with #"
     )
     vcpus: Whole = number("virtual CPUs", 4096, least=1, whole=True)
-    memory_gib: MemoryGib | None = number("main memory in GiB", MAX_MEMORY_GIB, null="when unknown")
-    network_gbps: NetworkGbps | None = number("network bandwidth in Gbit/s", MAX_NETWORK_GBPS, null="when unknown")
-    network_baseline_gbps: NetworkGbps | None = number(
+    memory_gib: Number | None = number("main memory in GiB", MAX_MEMORY_GIB, null="when unknown")
+    network_gbps: Number | None = number("network bandwidth in Gbit/s", MAX_NETWORK_GBPS, null="when unknown")
+    network_baseline_gbps: Number | None = number(
         "what the network sustains in Gbit/s, for --network baseline", MAX_NETWORK_GBPS, null="when unknown"
     )
     on_demand_usd_per_hour: Price | None = price("on-demand price", _NOT_SOLD)
     spot_usd_per_hour: Price | None = price("spot price", _NOT_SOLD)
     gpu: GpuDocument | None = Field(None, description="its GPUs: an object, or null for a CPU type")
-    eflops: Eflops | None = number(
+    eflops: Number | None = number(
         "measured operations per second in the catalog's eflops_unit", MAX_EFLOPS, null="when nobody has profiled it"
     )
     eflops_basis: Text = text("how eflops was estimated, which needs --estimates; empty when it was measured")
@@ -264,8 +256,10 @@ class InstanceDocument(Strict):
     current_generation: bool = Field(
         True, description="whether it is still sold as current: true or false", strict=True
     )
-    interruption_band: Annotated[int, Field(ge=0, le=4), BeforeValidator(_as_whole)] | None = Field(
+    interruption_band: Whole | None = Field(
         None,
+        ge=0,
+        le=4,
         description="how often it is taken away: 0 to 4 for below 5, 5 to 10, 10 to 15, 15 to 20, above 20 % a month, "
         "or null when unknown",
     )
@@ -316,8 +310,10 @@ class CatalogDocument(Strict):
         description="what a memory node must have: real or paper; real is room for the system and the node beside the "
         "checkpoints, a sustained network, 2 vCPUs, a current generation; paper is the memory of DeepVM's eq. 6 alone",
     )
-    n_sat: Annotated[list[SaturationRow], Field(min_length=1, max_length=1000)] | None = Field(
+    n_sat: list[SaturationRow] | None = Field(
         None,
+        min_length=1,
+        max_length=1000,
         description="senders at saturation by bandwidth: a list of 1 to 1000 objects, one for each bandwidth, n_sat "
         "never decreasing with it; or null for DeepVM's Table V",
     )
@@ -335,8 +331,12 @@ class QuotaDocument(Strict):
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a catalog, units and ranges in the descriptions."""
+    found = json.dumps(CatalogDocument.model_json_schema())
+    # Where a field may be null, pydantic writes ranges by its own words.
+    for word, standard in (("gt", "exclusiveMinimum"), ("ge", "minimum"), ("le", "maximum")):
+        found = found.replace(f'"{word}": ', f'"{standard}": ')
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "catalog.schema.json",
-        **CatalogDocument.model_json_schema(),
+        **json.loads(found),
     }

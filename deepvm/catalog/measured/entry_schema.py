@@ -23,7 +23,7 @@ from deepvm.catalog.documents.findings import (
     shown,
 )
 from deepvm.catalog.documents.json_file import parse_json, read_existing
-from deepvm.catalog.documents.schema import Eflops, Lenient, Name, NetworkGbps, Number, Strict, Text, TypeName, Whole
+from deepvm.catalog.documents.schema import Lenient, Name, Number, Strict, Text, TypeName, Whole
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TYPES, Entry, build_entry
 from deepvm.io.times import parse_time
 
@@ -57,8 +57,8 @@ class _WorkloadDocument(Lenient):
 class _EflopsDocument(Lenient):
     schema_version: Literal["deepvm.eflops/1"] = Field(description=DOCUMENT_VERSIONS["eflops"])
     eflops: Number = schema.number("operations per second", schema.MAX_EFLOPS)
-    images_per_s: Eflops | None = schema.number("images per second", schema.MAX_EFLOPS, null="when unknown")
-    spread: Annotated[Number, Field(ge=0, le=1000)] | None = schema.number(
+    images_per_s: Number | None = schema.number("images per second", schema.MAX_EFLOPS, null="when unknown")
+    spread: Number | None = schema.number(
         "spread of the windows as a share of the median", 1000, least=0, null="when unknown"
     )
     workload: _WorkloadDocument = Field(description=_WORKLOAD)
@@ -77,24 +77,24 @@ class _ScalingDocument(Lenient):
     schema_version: Literal["deepvm.scaling/1"] = Field(description=DOCUMENT_VERSIONS["scaling"])
     workload: _WorkloadDocument = Field(description=_WORKLOAD)
     local: bool = Field(False, strict=True, description="whether one machine stood for all VMs: true or false")
-    points: Annotated[list[_PointDocument], Field(min_length=1, max_length=1000)] = Field(
-        description="measured speed-ups: a list of 1 to 1000 objects with n and speedup, every n once, one above 1"
+    points: list[_PointDocument] = schema.rows(
+        "measured speed-ups, every n once, one above 1", 1000, least=1, required=True, of="objects with n and speedup"
     )
 
 
 class _SaturationDocument(Lenient):
     schema_version: Literal["deepvm.saturation/1"] = Field(description=DOCUMENT_VERSIONS["saturation"])
     transport: Name = schema.name("how the bytes travelled, such as tcp")
-    sender_gbps: NetworkGbps | None = schema.number(
+    sender_gbps: Number | None = schema.number(
         "bandwidth of a sender, Gbit/s", schema.MAX_NETWORK_GBPS, null="when unknown"
     )
-    receiver_gbps: NetworkGbps | None = schema.number(
+    receiver_gbps: Number | None = schema.number(
         "bandwidth of the receiver, Gbit/s", schema.MAX_NETWORK_GBPS, null="when unknown"
     )
-    times: Annotated[list[_SizeDocument], Field(min_length=1, max_length=1000)] = Field(
-        description="times by the number of senders: a list of 1 to 1000 objects with n"
+    times: list[_SizeDocument] = schema.rows(
+        "times by the number of senders", 1000, least=1, required=True, of="objects with n"
     )
-    n_sat_knee: Annotated[Number, Field(ge=1, le=schema.MAX_NODES)] | None = schema.number(
+    n_sat_knee: Number | None = schema.number(
         "senders at saturation", schema.MAX_NODES, least=1, null="when none was seen"
     )
 
@@ -137,9 +137,7 @@ class _TablesDocument(Strict):
         description="deepvm.tables/1, what `deepvm tables export` writes"
     )
     deepvm: Text = schema.text("which deepvm wrote it", 100)
-    entries: Annotated[list[_AnyEntry], Field(max_length=MAX_ENTRIES)] = Field(
-        description=f"measurements: a list of at most {MAX_ENTRIES} objects"
-    )
+    entries: list[_AnyEntry] = schema.rows("measurements", MAX_ENTRIES, required=True)
 
 
 def read_document(path: FilePath, expected: str = EXPECTED) -> Any:
