@@ -74,7 +74,7 @@ class _GpuVms(_Vms):
     spot_count: Whole = _count("spot VMs", 0)
     on_demand_count: Whole = _count("on-demand VMs", 0)
     spot_usd_per_hour: Price | None = schema.price("spot price of one VM", "when unknown")
-    gpu_name: Name | None = schema.name("GPU model, such as T4", "when unknown")
+    gpu_name: Name | None = schema.name_of("GPU model, such as T4", "when unknown")
     gpus_per_vm: Whole | None = schema.number("GPUs in one VM", 1024, least=1, whole=True, null="when unknown")
     zones: list[_Zone] | None = Field(
         None, max_length=1000, description="spot prices by zone: a list of at most 1000 objects, or null when unknown"
@@ -89,7 +89,7 @@ class _MemoryVms(_Vms):
 
 class _Configuration(Lenient):
     rank: Whole = _count("place in the recommendation", 1)
-    architecture: Name = schema.name("name of the architecture, such as tiering")
+    architecture: Name = schema.name_of("name of the architecture, such as tiering")
     gpu: _GpuVms = Field(
         description="the VMs that train: an object with instance_type, count, spot_count and on_demand_count"
     )

@@ -112,7 +112,7 @@ def text(what: str, most: int = 2000, default: str = "") -> Any:
     return Field(default, min_length=1 if default else 0, max_length=most, description=description)
 
 
-def name(what: str, null: str = "") -> Any:
+def name_of(what: str, null: str = "") -> Any:
     """A field for a :data:`Name`, required unless it may be null."""
     text = f"{what}: one line of 1 to 100 characters without blanks at the ends"
     return Field(None, description=f"{text}, or null {null}") if null else Field(description=text)
@@ -144,14 +144,14 @@ class Lenient(BaseModel):
 class GpuDocument(Strict):
     """The GPUs of one VM."""
 
-    name: Name = name("GPU model, such as T4")
+    name: Name = name_of("GPU model, such as T4")
     count: Whole = number("GPUs in one VM", 1024, least=1, whole=True, default=1)
     memory_gib: Number | None = number("memory of each GPU in GiB", MAX_GPU_MEMORY_GIB, null="when unknown")
     manufacturer: Text = text("maker of the GPU", 100, "NVIDIA")
 
 
 class _Curve(Strict):
-    workload: Name | None = name(
+    workload: Name | None = name_of(
         "the model that was trained", "for the general curve; one curve of each kind and workload"
     )
     source: Text = text("where the curve comes from")
@@ -210,7 +210,7 @@ Curve = Annotated[HybridDocument | RingDocument | MeasuredDocument, Field(discri
 class ZoneRow(Strict):
     """The spot price of a type in one zone."""
 
-    zone: Name = name("id of the zone, such as use1-az4")
+    zone: Name = name_of("id of the zone, such as use1-az4")
     usd_per_hour: Price = price("spot price there")
     name: Text = text("what an account calls the zone, such as us-east-1a", 100)
 
@@ -221,7 +221,7 @@ _NOT_SOLD = "where it is not sold that way; at least one of the two prices is ne
 class InstanceDocument(Strict):
     """One VM type in one region."""
 
-    instance_type: TypeName = name(
+    instance_type: TypeName = name_of(
         "the provider's name of the type, such as g4dn.xlarge, unique and not starting with #"
     )
     vcpus: Whole = number("virtual CPUs", 4096, least=1, whole=True)
@@ -238,7 +238,7 @@ class InstanceDocument(Strict):
     )
     eflops_basis: Text = text("how eflops was estimated, which needs --estimates; empty when it was measured")
     eflops_source: Text = text("who measured eflops, where it was not the catalog's own source")
-    quota_family: Name | None = name(
+    quota_family: Name | None = name_of(
         "the quota its vCPUs count against",
         "for AWS's by the type's name (such as G and VT for g and vt types, P for p types, Standard for most others)",
     )
@@ -281,7 +281,7 @@ class SaturationRow(Strict):
 class QuotaRow(Strict):
     """The most vCPUs that an account may run in one family and market."""
 
-    family: Name = name("quota family, as in quota_family")
+    family: Name = name_of("quota family, as in quota_family")
     market: Literal["spot", "on-demand"] = Field(description="market: spot or on-demand")
     vcpus: Whole = number("limit in vCPUs, inclusive", 100_000_000, least=0, whole=True)
     in_use: Whole = number("vCPUs that run already", 100_000_000, least=0, whole=True, default=0)

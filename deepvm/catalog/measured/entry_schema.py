@@ -47,7 +47,7 @@ _WORKLOAD = "what was trained: an object with at least a model"
 
 
 class _WorkloadDocument(Lenient):
-    model: Name = schema.name("the model that was trained")
+    model: Name = schema.name_of("the model that was trained")
     resolution: _NumberOrWord = Field(None, description="side of an image in pixels: a number, or null")
     batch: _NumberOrWord = Field(None, description="samples of a step of one GPU: a number, or null")
     dtype: _NumberOrWord = Field(None, description="type of the numbers, such as float32: a word, or null")
@@ -84,7 +84,7 @@ class _ScalingDocument(Lenient):
 
 class _SaturationDocument(Lenient):
     schema_version: Literal["deepvm.saturation/1"] = Field(description=DOCUMENT_VERSIONS["saturation"])
-    transport: Name = schema.name("how the bytes travelled, such as tcp")
+    transport: Name = schema.name_of("how the bytes travelled, such as tcp")
     sender_gbps: Number | None = schema.number(
         "bandwidth of a sender, Gbit/s", schema.MAX_NETWORK_GBPS, null="when unknown"
     )
@@ -106,7 +106,7 @@ class _Entry(Strict):
 
 
 class _TypeEntry(_Entry):
-    instance_type: TypeName = schema.name("the provider's name of the type")
+    instance_type: TypeName = schema.name_of("the provider's name of the type")
 
 
 _PRINTED = Field(description="what the profiling command printed: an object")
@@ -124,8 +124,8 @@ class _ScalingEntry(_TypeEntry):
 
 class _SaturationEntry(_Entry):
     kind: Literal["saturation"]
-    sender_type: TypeName = schema.name("the provider's name of the type that sends")
-    receiver_type: TypeName = schema.name("the provider's name of the type that receives")
+    sender_type: TypeName = schema.name_of("the provider's name of the type that sends")
+    receiver_type: TypeName = schema.name_of("the provider's name of the type that receives")
     document: _SaturationDocument = _PRINTED
 
 
