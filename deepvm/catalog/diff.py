@@ -42,9 +42,7 @@ class PriceChange:
     @property
     def percent(self) -> Decimal | None:
         """The same in % of the old price."""
-        if self.old is None or self.difference is None:
-            return None
-        return self.difference / self.old * 100
+        return None if self.old is None or self.difference is None else self.difference / self.old * 100
 
 
 @dataclass(frozen=True)

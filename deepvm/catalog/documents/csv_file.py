@@ -68,10 +68,8 @@ def _is_text(annotation: Any) -> bool:
     return annotation is str or isinstance(annotation, str) or any(map(_is_text, get_args(annotation)))
 
 
-_TEXTS = {n for n, f in InstanceDocument.model_fields.items() if _is_text(f.annotation)} | {
-    "gpu_name",
-    "gpu_manufacturer",
-}
+_TEXTS = {n for n, f in InstanceDocument.model_fields.items() if _is_text(f.annotation)}
+_TEXTS |= {"gpu_name", "gpu_manufacturer"}
 
 
 def _value(text: str) -> object:
@@ -89,12 +87,9 @@ def _points(text: str) -> object:
 
 @dataclass
 class Sheet:
-    """A parsed CSV file, with the line of everything in it.
+    """A parsed CSV file: its document, not validated yet, and what is wrong with it as CSV.
 
-    Attributes:
-        document: as in JSON, not validated yet.
-        problems: what is wrong with the file as CSV.
-        lines: line of each key, ``("instances", 3)``, ``("quotas", 0)``, ``("name",)``.
+    ``lines`` has the line of ``("instances", 3)``, ``("quotas", 0)``, ``("name",)`` and all others.
     """
 
     document: dict[str, Any] = field(default_factory=dict)

@@ -55,11 +55,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem before it is known how its place is written (JSON path, or line and column).
-
-    Attributes:
-        path: where. found: what stands there, shortened. expected: what is allowed there.
-    """
+    """A :class:`~deepvm.errors.Problem` whose place is not in words yet (JSON path, or line and column)."""
 
     path: Path
     found: str
