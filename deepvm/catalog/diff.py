@@ -7,7 +7,7 @@ and what an account calls the zone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
 
@@ -20,16 +20,13 @@ Plain = str | int | float | bool | None
 """A printable figure; complex ones in words."""
 
 _NOT_FIGURES = frozenset({"name", "on_demand_usd_per_hour", "spot_usd_per_hour", "spot_zones", "gpu", "speedups"})
+_SIZES = (2, 4, 8, 16, 32)
+"""VMs for which a curve that changed shows S(n): its parameters and its source say little to a person."""
 
 
 @dataclass(frozen=True)
 class PriceChange:
-    """One changed price.
-
-    Attributes:
-        instance_type: the type. market: where. zone: id of the zone, empty for the price of the region.
-        old: $/h before, None where it was not sold. new: $/h now, None where it is not sold any more.
-    """
+    """One changed price: $/h before and now, None where it was or is not sold; ``zone`` is empty for the region."""
 
     instance_type: str
     market: Market
@@ -45,19 +42,12 @@ class PriceChange:
     @property
     def percent(self) -> Decimal | None:
         """The same in % of the old price."""
-        if self.old is None or self.difference is None:
-            return None
-        return self.difference / self.old * 100
+        return None if self.old is None or self.difference is None else self.difference / self.old * 100
 
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One changed figure.
-
-    Attributes:
-        instance_type: the type, empty for a figure of the catalog itself. figure: its name.
-        old: before, None when unknown or absent. new: now.
-    """
+    """One changed figure, None where it is unknown or absent; ``instance_type`` is empty for the catalog's own."""
 
     instance_type: str
     figure: str
@@ -70,11 +60,8 @@ class CatalogDiff:
     """What changed from one catalog to another.
 
     Attributes:
-        old: the first catalog. new: the second.
-        added: types that only the new one has. removed: types that only the old one has.
-        prices: prices of common types, the largest change first: those that came or went, then by the size in %, then
-            in $/h, then by name.
-        figures: other figures, the catalog's own first, then in the order of the old catalog.
+        prices: of common types, the largest change first: those that came or went, then by the size in %, then in $/h.
+        figures: all others, the catalog's own first, then in the order of the old catalog.
     """
 
     old: Catalog
@@ -94,7 +81,10 @@ def diff_catalogs(old: Catalog, new: Catalog) -> CatalogDiff:
     """Compare two catalogs."""
     common = [(i, new.by_name[i.name]) for i in old if i.name in new.by_name]
     prices = [change for before, after in common for change in _price_changes(before, after)]
-    figures = [*_catalog_changes(old, new), *(c for before, after in common for c in _figure_changes(before, after))]
+    figures = [*_changes("", _catalog_figures(old), _catalog_figures(new))]
+    for before, after in common:
+        gpus = before.gpu is not None and after.gpu is not None
+        figures += _changes(before.name, _figures(before, gpus), _figures(after, gpus))
     return CatalogDiff(
         old=old,
         new=new,
@@ -117,99 +107,68 @@ def _price_changes(old: InstanceType, new: InstanceType) -> Iterator[PriceChange
         before, after = old.usd_per_hour(market), new.usd_per_hour(market)
         if before != after:
             yield PriceChange(old.name, market, before, after)
-    zones_before = {z.zone: z.usd_per_hour for z in old.spot_zones}
-    zones_after = {z.zone: z.usd_per_hour for z in new.spot_zones}
-    for zone in sorted({*zones_before, *zones_after}):
-        if zones_before.get(zone) != zones_after.get(zone):
-            yield PriceChange(old.name, Market.SPOT, zones_before.get(zone), zones_after.get(zone), zone)
+    zones, zones_now = ({z.zone: z.usd_per_hour for z in i.spot_zones} for i in (old, new))
+    for zone in sorted({*zones, *zones_now}):
+        if zones.get(zone) != zones_now.get(zone):
+            yield PriceChange(old.name, Market.SPOT, zones.get(zone), zones_now.get(zone), zone)
 
 
-def _figure_changes(old: InstanceType, new: InstanceType) -> Iterator[FigureChange]:
-    for field in fields(InstanceType):
-        if field.name not in _NOT_FIGURES:
-            yield from _changed(old.name, field.name, getattr(old, field.name), getattr(new, field.name))
-    yield from _gpu_changes(old.name, old.gpu, new.gpu)
-    before, after = _curves(old.speedups), _curves(new.speedups)
-    for key in dict.fromkeys([*before, *after]):
-        one, other = before.get(key), after.get(key)
-        if one != other:
-            yield from _changed(old.name, f"speedup {key}", one and _in_words(one), other and _in_words(other))
+def _changes(instance_type: str, old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[FigureChange]:
+    for figure in dict.fromkeys([*old, *new]):
+        before, after = old.get(figure), new.get(figure)
+        # Words are made of what differs alone: those of a curve take scipy.
+        if before != after and _plain(before) != _plain(after):
+            yield FigureChange(instance_type, figure, _plain(before), _plain(after))
 
 
-def _gpu_changes(name: str, old: Gpu | None, new: Gpu | None) -> Iterator[FigureChange]:
-    if old is None or new is None:
-        yield from _changed(name, "gpu", old and f"{old.count} x {old.name}", new and f"{new.count} x {new.name}")
-        return
-    for field in fields(Gpu):
-        yield from _changed(name, f"gpu.{field.name}", getattr(old, field.name), getattr(new, field.name))
+def _figures(instance: InstanceType, gpu_parts: bool) -> dict[str, object]:
+    """All that is compared of a type; of its GPUs each figure, or all in one where the other type has none."""
+    found = {f.name: getattr(instance, f.name) for f in fields(InstanceType) if f.name not in _NOT_FIGURES}
+    gpu = instance.gpu
+    if gpu is not None and gpu_parts:
+        found |= {f"gpu.{f.name}": getattr(gpu, f.name) for f in fields(Gpu)}
+    elif gpu is not None:
+        found["gpu"] = f"{gpu.count} x {gpu.name}"
+    for c in instance.speedups:
+        found[f"speedup {c.kind} of {c.workload}" if c.workload is not None else f"speedup {c.kind}"] = c
+    return found
 
 
-_SIZES = (2, 4, 8, 16, 32)
-"""VMs for which a curve that changed shows S(n): its parameters and its source say little to a person."""
+def _catalog_figures(catalog: Catalog) -> dict[str, object]:
+    """All that is compared of a catalog beside its types. A limit of 0 is a limit; none in use is not worth a word."""
+    found = {name: getattr(catalog, name) for name in ("region", "description", "default_speedup", "eflops_unit")}
+    found["memory_nodes"] = catalog.memory_nodes.name
+    found |= {name: getattr(catalog.provenance, name) for name in ("prices_as_of", "source", "basis")}
+    for gbps, n_sat in zip(catalog.n_sat.network_gbps, catalog.n_sat.n_sat, strict=True):
+        found[f"n_sat at {gbps:g} Gbit/s"] = n_sat
+    for quota in catalog.quotas:
+        found[f"quota {quota.family} {quota.market.value} (vCPUs)"] = quota.vcpus
+    for quota in catalog.quotas:
+        found[f"quota {quota.family} {quota.market.value} (vCPUs in use)"] = quota.in_use or None
+    return found
 
 
-def _curves(curves: Sequence[SpeedupCurve]) -> dict[str, SpeedupCurve]:
-    """Each curve by its kind and workload."""
-    return {f"{c.kind} of {c.workload}" if c.workload is not None else c.kind: c for c in curves}
+def _plain(value: object) -> Plain:
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, SpeedupCurve):
+        return _in_words(value)
+    return " ".join(map(str, value)) or None if isinstance(value, tuple) else str(value)
 
 
 def _in_words(curve: SpeedupCurve) -> str:
     """S(n) at some sizes, then the parameters, then the source."""
     speedups = curve.speedup(np.array(_SIZES, dtype=np.float64))
     said = [f"S({n}) {float(s):.4g}" for n, s in zip(_SIZES, speedups, strict=True)]
-    said += [f"{name} {value}" for name, value in _parameters(curve)]
-    return ", ".join([*said, f"source {curve.source}"] if curve.source else said)
+    return ", ".join([*said, *_parameters(curve), *([f"source {curve.source}"] if curve.source else [])])
 
 
-def _parameters(curve: SpeedupCurve) -> Iterator[tuple[str, str]]:
+def _parameters(curve: SpeedupCurve) -> Iterator[str]:
     for name in (f.name for f in fields(curve) if f.name not in ("workload", "source")):
         value = getattr(curve, name)
         if isinstance(value, SpeedupCurve):
-            yield name, " ".join([value.kind, *(f"{n} {v}" for n, v in _parameters(value))])
+            yield " ".join([name, value.kind, *_parameters(value)])
         elif isinstance(value, tuple):
-            yield name, " ".join(f"({n:.10g} {s:.10g})" for n, s in value)
+            yield " ".join([name, *(f"({n:.10g} {s:.10g})" for n, s in value)])
         elif value is not None:
-            yield name, f"{value:.10g}"
-
-
-def _catalog_changes(old: Catalog, new: Catalog) -> Iterator[FigureChange]:
-    for name in ("region", "description", "default_speedup", "eflops_unit"):
-        yield from _changed("", name, getattr(old, name), getattr(new, name))
-    yield from _changed("", "memory_nodes", old.memory_nodes.name, new.memory_nodes.name)
-    for name in ("prices_as_of", "source", "basis"):
-        yield from _changed("", name, getattr(old.provenance, name), getattr(new.provenance, name))
-    yield from _rows(
-        "n_sat at {} Gbit/s",
-        {f"{g:g}": int(n) for g, n in zip(old.n_sat.network_gbps, old.n_sat.n_sat, strict=True)},
-        {f"{g:g}": int(n) for g, n in zip(new.n_sat.network_gbps, new.n_sat.n_sat, strict=True)},
-    )
-    for what, unit in (("vcpus", "quota {} (vCPUs)"), ("in_use", "quota {} (vCPUs in use)")):
-        yield from _rows(
-            unit,
-            _quotas(old, what),
-            _quotas(new, what),
-        )
-
-
-def _quotas(catalog: Catalog, what: str) -> dict[str, int]:
-    """A figure of each quota; a quota of which nothing is in use has none in use, and a limit of 0 is a limit."""
-    rows = {f"{q.family} {q.market.value}": int(getattr(q, what)) for q in catalog.quotas}
-    return {key: value for key, value in rows.items() if value or what != "in_use"}
-
-
-def _rows(name: str, old: dict[str, int], new: dict[str, int]) -> Iterator[FigureChange]:
-    for key in dict.fromkeys([*old, *new]):
-        yield from _changed("", name.format(key), old.get(key), new.get(key))
-
-
-def _changed(instance_type: str, figure: str, old: object, new: object) -> Iterator[FigureChange]:
-    if old != new:
-        yield FigureChange(instance_type, figure, _plain(old), _plain(new))
-
-
-def _plain(value: object) -> Plain:
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
-    if isinstance(value, (tuple, list)):
-        return " ".join(f"({_plain(v)})" if isinstance(v, (tuple, list)) else str(_plain(v)) for v in value) or None
-    return str(value)
+            yield f"{name} {value:.10g}"

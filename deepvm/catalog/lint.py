@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 import numpy as np
 
-from deepvm.core.cluster.instances import Catalog, InstanceType, Market
+from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.core.spelling import listed
 from deepvm.core.units import counted
@@ -16,11 +17,7 @@ LARGEST_COUNT = 32
 
 
 def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
-    """Warnings about a valid catalog, one sentence each.
-
-    Curves that have to be clamped for n in 1..32, GPU types without eFLOPS, spot price or the default curve, CPU types
-    that can hold no checkpoints, and spot prices above on-demand prices.
-    """
+    """Warnings about a valid catalog, one sentence each: what is never recommended, odd prices, clamped curves."""
     gpus = [i for i in catalog if i.gpu is not None]
     cpus = [i for i in catalog if i.gpu is None]
     kind = catalog.default_speedup
@@ -28,7 +25,7 @@ def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
         ("without eflops, never recommended", [i for i in gpus if i.eflops is None]),
         ("without a spot price, never recommended", [i for i in gpus if i.spot_usd_per_hour is None]),
         (f"without a general {kind} curve, the default", [i for i in gpus if i.curve(kind) is None]),
-        ("without memory, network or on-demand price, no memory nodes", [i for i in cpus if not _holds(i)]),
+        ("without memory, network or on-demand price, no memory nodes", [i for i in cpus if None in _needed(i)]),
         ("dearer on the spot market than on demand", [i for i in catalog if _spot_is_dearer(i)]),
     )
     named = [
@@ -37,13 +34,13 @@ def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
     return tuple([*named, *(w for i in gpus for c in i.speedups for w in _clamped(i, c))])
 
 
-def _holds(instance: InstanceType) -> bool:
-    needed = (instance.memory_gib, instance.network_gbps, instance.on_demand_usd_per_hour)
-    return all(value is not None for value in needed)
+def _needed(instance: InstanceType) -> tuple[object, ...]:
+    """What a memory node must have."""
+    return instance.memory_gib, instance.network_gbps, instance.on_demand_usd_per_hour
 
 
 def _spot_is_dearer(instance: InstanceType) -> bool:
-    spot, on_demand = instance.micro_usd_per_hour(Market.SPOT), instance.micro_usd_per_hour(Market.ON_DEMAND)
+    spot, on_demand = instance.spot_usd_per_hour, instance.on_demand_usd_per_hour
     return spot is not None and on_demand is not None and spot > on_demand
 
 
@@ -57,10 +54,6 @@ def _clamped(instance: InstanceType, curve: SpeedupCurve) -> Iterator[str]:
 
 
 def _ranges(sizes: Iterable[float]) -> str:
-    runs: list[list[int]] = []
-    for size in map(int, sizes):
-        if runs and runs[-1][-1] == size - 1:
-            runs[-1][1:] = [size]
-        else:
-            runs.append([size])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+    runs = groupby(enumerate(map(int, sizes)), key=lambda pair: pair[1] - pair[0])
+    ends = [(run[0][1], run[-1][1]) for run in (list(pairs) for _, pairs in runs)]
+    return ", ".join(f"{first}-{last}" if first < last else f"{first}" for first, last in ends)

@@ -6,18 +6,17 @@ Embedded catalogs are trusted (a test validates them) and load without pydantic;
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from deepvm.catalog.clouds import REGISTRY
-from deepvm.catalog.documents.json_file import format_document, load_exact, parse_json
+from deepvm.catalog.documents.json_file import format_document, load_exact, parse_json, read_existing
 from deepvm.catalog.documents.serialization import build_catalog, build_quotas, document_of
 from deepvm.core.cluster.instances import Catalog, Quota
 from deepvm.core.spelling import did_you_mean
-from deepvm.errors import CatalogFormatError, CatalogNotFoundError, Problem, RequestError
+from deepvm.errors import CatalogNotFoundError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
 from deepvm.io.user_dirs import data_folder
@@ -43,14 +42,13 @@ class MarketOptions(TypedDict, total=False):
 
 
 _MOST_DOUBTS = 4
-_Built = TypeVar("_Built")
+_QUOTAS = "allowed: a JSON file of quotas"
 
 
 @lru_cache(maxsize=1)
 def embedded_names() -> tuple[str, ...]:
     """Names of the catalogs that come with deepvm, sorted."""
-    schemas = (".schema.json",)
-    return tuple(sorted(p.stem for p in data_folder().glob("*.json") if not p.name.endswith(schemas)))
+    return tuple(sorted(p.stem for p in data_folder().glob("*.json") if not p.name.endswith(".schema.json")))
 
 
 def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Unpack[MarketOptions]) -> Catalog:
@@ -112,7 +110,7 @@ def _load(name: str) -> Catalog:
         text = read_text(path)
     except FileNotFoundError:
         raise CatalogNotFoundError(name, "no such file", (*REGISTRY, *catalog_names())) from None
-    return _catalog_of_csv(text, path) if path.suffix.lower() == ".csv" else _catalog_of_json(text, path)
+    return _catalog_of(text, path)
 
 
 def catalog_names() -> tuple[str, ...]:
@@ -127,26 +125,16 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
     Raises:
         CatalogFormatError: the file is missing, cannot be read, or is not valid; lists every problem with its place.
     """
-    from deepvm.catalog.documents.findings import json_place, refuse
-    from deepvm.catalog.documents.validation import quota_findings
+    from deepvm.catalog.documents.findings import json_place, quota_findings, refuse
 
     file = Path(path)
-    try:
-        text = read_text(file)
-    except FileNotFoundError:
-        raise CatalogFormatError(file, [Problem("file", "does not exist", "allowed: a JSON file of quotas")]) from None
-    document = parse_json(text, file)
-    refuse(file, _guarded(file, lambda: quota_findings(document)), json_place(document))
-    return _guarded(file, lambda: build_quotas(document["quotas"]))  # type: ignore[index]  # valid, so it is an object
+    document: Any = parse_json(read_existing(file, _QUOTAS), file, _QUOTAS)
+    refuse(file, quota_findings(document), json_place(document))
+    return build_quotas(document["quotas"])
 
 
 def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:
-    """Format a catalog file; also says what the format cannot hold.
-
-    Args:
-        catalog: what to write down.
-        ending: ``.json``, which carries everything, or ``.csv``.
-    """
+    """Format a catalog as ``.json``, which carries everything, or ``.csv``; also says what cannot be held."""
     if ending == ".csv":
         from deepvm.catalog.documents.csv_file import format_csv
 
@@ -155,10 +143,7 @@ def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]
 
 
 def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Write a catalog to a file, whole or not at all; the ending decides the format.
-
-    Returns:
-        In words, what the format cannot carry and was left out.
+    """Write a catalog to a file, whole or not at all, and say what its format cannot hold; the ending decides it.
 
     Raises:
         RequestError: the name ends neither in ``.json`` nor in ``.csv``.
@@ -173,52 +158,28 @@ def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, .
     return left_out
 
 
-def _catalog_of_json(text: str, path: Path) -> Catalog:
-    from deepvm.catalog.documents.findings import json_place, refuse
-    from deepvm.catalog.documents.validation import catalog_findings
-
-    document = parse_json(text, path)
-    refuse(path, _guarded(path, lambda: catalog_findings(document)), json_place(document))
-    catalog = _guarded(path, lambda: build_catalog(document, name=_named(path)))  # type: ignore[arg-type]  # valid: an object
-    return _doubted(catalog, path, json_place(document))
-
-
-def _catalog_of_csv(text: str, path: Path) -> Catalog:
-    from deepvm.catalog.documents.csv_file import parse_csv
-    from deepvm.catalog.documents.findings import refuse
-    from deepvm.catalog.documents.validation import catalog_findings
-
-    sheet = parse_csv(text, path)
-    refuse(path, catalog_findings(sheet.document), sheet.place, sheet.problems)
-    return _doubted(_guarded(path, lambda: build_catalog(sheet.document, name=_named(path))), path, sheet.place)
-
-
-def _doubted(catalog: Catalog, path: Path, place: Callable[[tuple[str | int, ...]], str]) -> Catalog:
-    """Add doubts about implausible prices of a user's file."""
+def _catalog_of(text: str, path: Path) -> Catalog:
+    """A catalog from a user's file, validated, with doubts about implausible prices."""
+    from deepvm.catalog.documents.findings import Place, catalog_findings, json_place, refuse
     from deepvm.catalog.market.price_filter import file_doubts
 
+    if path.suffix.lower() == ".csv":
+        from deepvm.catalog.documents.csv_file import parse_csv
+
+        sheet = parse_csv(text, path)
+        document: Any = sheet.document
+        place: Place = sheet.place
+        refuse(path, catalog_findings(document), place, sheet.problems)
+    else:
+        document = parse_json(text, path)
+        place = json_place(document)
+        refuse(path, catalog_findings(document), place)
+    # Where the file has no name: its own, with undecodable bytes escaped.
+    catalog = build_catalog(document, name=path.stem.encode(errors="backslashreplace").decode())
     found = [f"{path}: {place(where)}: {doubt}" for where, doubt in file_doubts(catalog)]
-    if not found:
-        return catalog
-    more = [f"{path}: {len(found) - _MOST_DOUBTS} more prices like these"] if len(found) > _MOST_DOUBTS else []
-    doubts = (*catalog.provenance.doubts, *found[:_MOST_DOUBTS], *more)
-    return replace(catalog, provenance=replace(catalog.provenance, doubts=doubts))
-
-
-def _named(path: Path) -> str:
-    """Name of a catalog that has none: its file's, with undecodable bytes escaped."""
-    return path.stem.encode(errors="backslashreplace").decode()
-
-
-def _guarded(path: Path, build: Callable[[], _Built]) -> _Built:
-    """Turn what a core class refuses after the schema passed it into an error about the file."""
-    try:
-        return build()
-    except RequestError as error:
-        problem = Problem(error.option, repr(error.value)[:60], f"allowed: {error.allowed}")
-    except RecursionError:
-        problem = Problem("file", "lists or objects are nested too deeply", "allowed: the fields of a catalog")
-    raise CatalogFormatError(path, [problem])
+    if len(found) > _MOST_DOUBTS:
+        found[_MOST_DOUBTS:] = [f"{path}: {len(found) - _MOST_DOUBTS} more prices like these"]
+    return replace(catalog, provenance=replace(catalog.provenance, doubts=tuple(found)))
 
 
 def _why_not(name: str) -> str:

@@ -11,10 +11,10 @@ import pytest
 from support.places import ROOT
 
 from deepvm.catalog.documents.csv_file import format_csv
+from deepvm.catalog.documents.findings import catalog_findings
 from deepvm.catalog.documents.json_file import format_document, load_exact
 from deepvm.catalog.documents.schema import json_schema
 from deepvm.catalog.documents.serialization import build_catalog, document_of
-from deepvm.catalog.documents.validation import catalog_findings
 from deepvm.catalog.store import DEFAULT_CATALOG, embedded_names, load_catalog
 from deepvm.core.cluster.instances import Market, quota_limit
 from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES

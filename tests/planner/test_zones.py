@@ -16,8 +16,8 @@ from support.effort import examples
 from support.planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp
 from support.planner.strategies import usd
 
+from deepvm.catalog.documents.findings import catalog_findings
 from deepvm.catalog.documents.serialization import document_of
-from deepvm.catalog.documents.validation import catalog_findings
 from deepvm.core.cluster.instances import Catalog, InstanceType, Quota, ZonePrice
 from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.planner.candidates import gather

@@ -9,8 +9,8 @@
     instance_type,vcpus,memory_gib,...,measured,note
     g4dn.xlarge,4,16,...,1:1 2:1.036,
 
-Lines ``# key: value`` above the header hold the catalog's own fields; ``quota`` and ``n_sat`` may be repeated. An empty
-field is one that the JSON document leaves out. Rows are validated against the same schema as JSON.
+Lines ``# key: value`` above the header hold the catalog's own fields; ``quota`` and ``n_sat`` may be repeated. Empty
+fields are left out. Keys and columns are the schema's fields in its order, and files are validated against it.
 """
 
 from __future__ import annotations
@@ -18,122 +18,83 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, get_args
 
 from deepvm.catalog.documents.findings import Path, shown, unknown_name
 from deepvm.catalog.documents.json_file import exact_number
+from deepvm.catalog.documents.schema import CatalogDocument, GpuDocument, InstanceDocument
 from deepvm.catalog.documents.serialization import document_of
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.spelling import listed
 from deepvm.errors import CatalogFormatError, Problem
 
-MAX_ROWS = 20_000
-"""As many instance types as the schema allows."""
-
+MAX_ROWS = 20_000  # as many instance types as the schema allows
 MAX_COLUMNS = 100
 MAX_ABOVE = 10_000
-"""More lines above the header are not a catalog's; nor are more columns than 100."""
+"""More lines above the header are not a catalog's, nor are more columns."""
 
 REQUIRED = ("instance_type", "vcpus")
-KEYS = (
-    "schema_version",
-    "name",
-    "region",
-    "description",
-    "prices_as_of",
-    "source",
-    "eflops_unit",
-    "default_speedup",
-    "memory_nodes",
-)
-"""Keys of the comment lines, beside ``quota`` and ``n_sat``."""
+KEYS = tuple(n for n in CatalogDocument.model_fields if n not in ("schema_ref", "n_sat", "quotas", "instances"))
+"""Keys of the comment lines, beside those of ``_ROWS``."""
 
-_KINDS = ("hybrid", "ring", "measured")
+_ROWS = {"quota": ("quotas", ("family", "market", "vcpus")), "n_sat": ("n_sat", ("network_gbps", "n_sat"))}
+"""Keys of comment lines that are rows of a list: its name in JSON, and the fields."""
+
+_CURVES = {"hybrid": ("a", "b", "c"), "ring": ("c", "l"), "measured": ("points",)}
 _COMMENT = re.compile(r"#\s*([A-Za-z_]+)\s*:(.*)")
 _NUMBER = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII)
 _FIELDS = "allowed: fields between commas; a field that holds a comma or a quote stands in double quotes"
-_ABOVE = "comment lines above the header"
 
 
-def _truth(text: str) -> object:
+def _columns() -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name in InstanceDocument.model_fields:
+        if name == "gpu":
+            yield from ((f"gpu_{part}", ("gpu", part)) for part in GpuDocument.model_fields)
+        elif name == "speedups":
+            for kind, parts in _CURVES.items():
+                yield from ((kind if part == "points" else f"{kind}_{part}", (kind, part)) for part in parts)
+        elif name not in ("zones", "spot_zones"):
+            yield name, (name,)
+
+
+COLUMNS = dict(_columns())
+"""Columns in the order they are written, and where each stands in an instance (curves by their kind)."""
+
+
+def _is_text(annotation: Any) -> bool:
+    return annotation is str or isinstance(annotation, str) or any(map(_is_text, get_args(annotation)))
+
+
+_TEXTS = {n for n, f in InstanceDocument.model_fields.items() if _is_text(f.annotation)}
+_TEXTS |= {"gpu_name", "gpu_manufacturer"}
+
+
+def _value(text: str) -> object:
+    """An exact number or a boolean; other text as it is, for validation to refuse."""
+    if _NUMBER.fullmatch(text):
+        return exact_number(text)
     return {"true": True, "false": False}.get(text.lower(), text)  # spreadsheets write TRUE
-
-
-def _number(text: str) -> object:
-    """The exact number, or the text as it is, for validation to refuse."""
-    return exact_number(text) if _NUMBER.fullmatch(text) else text
 
 
 def _points(text: str) -> object:
     """``1:1 2:1.775`` as pairs; the text as it is where it is not of this form."""
     pairs = [token.split(":") for token in text.split()]
-    return [[_number(part) for part in pair] for pair in pairs] if all(len(p) == 2 for p in pairs) else text
-
-
-@dataclass(frozen=True)
-class Column:
-    """How a column is read, and where it stands in an instance (curves by their kind): under its own name if empty."""
-
-    read: Callable[[str], object]
-    where: tuple[str, ...] = ()
-
-
-COLUMNS = {
-    "instance_type": Column(str),
-    "vcpus": Column(_number),
-    "memory_gib": Column(_number),
-    "network_gbps": Column(_number),
-    "network_baseline_gbps": Column(_number),
-    "on_demand_usd_per_hour": Column(_number),
-    "spot_usd_per_hour": Column(_number),
-    "gpu_name": Column(str, ("gpu", "name")),
-    "gpu_count": Column(_number, ("gpu", "count")),
-    "gpu_memory_gib": Column(_number, ("gpu", "memory_gib")),
-    "gpu_manufacturer": Column(str, ("gpu", "manufacturer")),
-    "eflops": Column(_number),
-    "eflops_basis": Column(str),
-    "eflops_source": Column(str),
-    "quota_family": Column(str),
-    "hybrid_a": Column(_number, ("hybrid", "a")),
-    "hybrid_b": Column(_number, ("hybrid", "b")),
-    "hybrid_c": Column(_number, ("hybrid", "c")),
-    "ring_c": Column(_number, ("ring", "c")),
-    "ring_l": Column(_number, ("ring", "l")),
-    "measured": Column(_points, ("measured", "points")),
-    "speedup_basis": Column(str),
-    "default_speedup": Column(str),
-    "cpu_architecture": Column(str),
-    "burstable": Column(_truth),
-    "current_generation": Column(_truth),
-    "interruption_band": Column(_number),
-    "unusable": Column(str),
-    "note": Column(str),
-}
-"""Columns in the order they are written."""
-
-
-def _where(column: str) -> tuple[str, ...]:
-    return COLUMNS[column].where or (column,)
+    return [[_value(part) for part in pair] for pair in pairs] if all(len(p) == 2 for p in pairs) else text
 
 
 @dataclass
 class Sheet:
-    """A parsed CSV file, with the line of everything in it.
+    """A parsed CSV file: its document, not validated yet, and what is wrong with it as CSV.
 
-    Attributes:
-        document: as in JSON, not validated yet.
-        problems: what is wrong with the file as CSV.
-        lines: line of each key, ``("instances", 3)``, ``("quotas", 0)``, ``("name",)``.
-        kinds: the kinds of the curves of each instance, in the order of its ``speedups``.
+    ``lines`` has the line of ``("instances", 3)``, ``("quotas", 0)``, ``("name",)`` and all others.
     """
 
     document: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     lines: dict[Path, int] = field(default_factory=dict)
-    kinds: list[list[str]] = field(default_factory=list)
 
     def place(self, path: Path) -> str:
         """Translate a path into ``line 7, column spot_usd_per_hour``."""
@@ -141,18 +102,20 @@ class Sheet:
             return "rows below the header"
         line = self.lines.get(path[:2]) or self.lines.get(path[:1]) or self.lines.get((*path[:1], 0))
         if line is None:
-            return f"{_ABOVE}, {path[0] if path else 'all'}"
+            return f"comment lines above the header, {path[0] if path else 'all'}"
         if path[0] != "instances":
             return f"line {line}, {path[-1]}" if len(path) > 2 else f"line {line}"
-        column = self._column(int(path[1]), [str(step) for step in path[2:]])
-        return f"line {line}, column {column}" if column else f"line {line}"
-
-    def _column(self, row: int, steps: Sequence[str]) -> str:
+        _, row, *steps = path
         if steps[:1] == ["speedups"] and len(steps) > 2:
-            steps = [self.kinds[row][int(steps[1])], steps[2]]
+            steps = [self.document["instances"][row]["speedups"][steps[1]]["kind"], steps[2]]
         elif steps == ["gpu"]:
             steps = ["gpu", "name"]
-        return next((name for name in COLUMNS if _where(name) == tuple(steps[:2])), "")
+        column = next((name for name, where in COLUMNS.items() if where == tuple(steps[:2])), "")
+        return f"line {line}, column {column}" if column else f"line {line}"
+
+    def refuse(self, line: int, found: str, expected: str) -> None:
+        """Keep a problem of a line."""
+        self.problems.append(Problem(f"line {line}", found, expected))
 
 
 def parse_csv(text: str, path: FilePath) -> Sheet:
@@ -162,57 +125,34 @@ def parse_csv(text: str, path: FilePath) -> Sheet:
         CatalogFormatError: no header that can be used: columns missing, unknown or twice, or not CSV at all.
     """
     sheet = Sheet()
-    stream = io.StringIO(text, newline="")
-    header_line, first = _read_comments(sheet, stream)
-    reader = csv.reader(_chain(first, stream), strict=True)
+    lines = io.StringIO(text, newline="").readlines()
+    above = _read_comments(sheet, lines)
+    reader = csv.reader(lines[above:], strict=True)
     try:
-        header = _read_header(sheet, next(reader, []), header_line)
-        if header is None:
-            raise CatalogFormatError(path, sheet.problems)
+        header = [cell.strip() for cell in next(reader, [])]
+        while header and not header[-1]:
+            header.pop()
+        problems = _header_problems(header, f"line {above + 1}")
+        if problems:
+            raise CatalogFormatError(path, [*sheet.problems, *problems])
         instances = sheet.document.setdefault("instances", [])
         before = reader.line_num
         for cells in reader:
             # A field may hold line breaks: a row is named by the line it begins in.
-            line, before = header_line + before, reader.line_num
+            line, before = above + before + 1, reader.line_num
             if any(cell.strip() for cell in cells):
-                _read_row(sheet, header, cells, line, instances)
+                _read_row(sheet, header, cells, line)
             if len(instances) > MAX_ROWS or len(sheet.problems) > MAX_ROWS:
                 break  # validation says that it is too much; reading on would only take time and memory
     except csv.Error as error:
-        line = header_line + reader.line_num - 1
-        sheet.problems.append(Problem(f"line {line}", f"not CSV: {error}", _FIELDS))
+        sheet.refuse(above + reader.line_num, f"not CSV: {error}", _FIELDS)
         raise CatalogFormatError(path, sheet.problems) from None
     return sheet
 
 
-def format_csv(catalog: Catalog) -> tuple[str, tuple[str, ...]]:
-    """Format a catalog as CSV; also says what CSV cannot hold and was left out."""
-    document = document_of(catalog)
-    out = io.StringIO()
-    for key in KEYS:
-        if document[key] not in (None, ""):
-            out.write(_comment(key, document[key]))
-    for quota in document["quotas"]:
-        out.write(_comment("quota", f"{quota['family']}, {quota['market']}, {quota['vcpus']}"))
-    for row in document["n_sat"]:
-        out.write(_comment("n_sat", f"{row['network_gbps']}, {row['n_sat']}"))
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for instance in document["instances"]:
-        writer.writerow(_cells(instance))
-    return out.getvalue(), _left_out(document)
-
-
-def _chain(first: str, stream: io.StringIO) -> Any:
-    if first:
-        yield first
-    yield from stream
-
-
-def _read_comments(sheet: Sheet, stream: io.StringIO) -> tuple[int, str]:
-    """Read the lines above the header; returns the header's line number and text."""
-    number = 0
-    for number, line in enumerate(stream, start=1):
+def _read_comments(sheet: Sheet, lines: Sequence[str]) -> int:
+    """Read the lines above the header; returns how many there are."""
+    for number, line in enumerate(lines, start=1):
         text = line.strip()
         if text.startswith('"#'):
             # A spreadsheet, or format_csv, quoted the line.
@@ -221,117 +161,111 @@ def _read_comments(sheet: Sheet, stream: io.StringIO) -> tuple[int, str]:
             # A spreadsheet fills every line up to the width of the table.
             text = text.rstrip(", \t")
         elif text.strip(","):
-            return number, line
-        match = _COMMENT.match(text)
+            return number - 1
         if number > MAX_ABOVE:
-            sheet.problems.append(Problem(f"line {number}", "no header row until here", _FIELDS))
-            return number, ""
+            sheet.refuse(number, "no header row until here", _FIELDS)
+            break
+        match = _COMMENT.match(text)
         if match:
             _read_key(sheet, match[1].lower(), match[2].strip(), number)
-    return number + 1, ""
+    return len(lines)
 
 
 def _read_key(sheet: Sheet, key: str, value: str, line: int) -> None:
-    place = f"line {line}"
-    if key in ("quota", "n_sat"):
-        names = ("family", "market", "vcpus") if key == "quota" else ("network_gbps", "n_sat")
-        parts = [part.strip() for part in value.rsplit(",", len(names) - 1)]
-        if len(parts) != len(names):
-            sheet.problems.append(Problem(place, shown(value), f"allowed: # {key}: {', '.join(names)}"))
+    if key in _ROWS:
+        name, fields = _ROWS[key]
+        parts = [part.strip() for part in value.rsplit(",", len(fields) - 1)]
+        if len(parts) != len(fields):
+            sheet.refuse(line, shown(value), f"allowed: # {key}: {', '.join(fields)}")
             return
-        rows = sheet.document.setdefault("quotas" if key == "quota" else key, [])
-        sheet.lines["quotas" if key == "quota" else key, len(rows)] = line
-        rows.append({n: p if n in ("family", "market") else _number(p) for n, p in zip(names, parts, strict=True)})
+        rows = sheet.document.setdefault(name, [])
+        sheet.lines[name, len(rows)] = line
+        rows.append({f: p if f in ("family", "market") else _value(p) for f, p in zip(fields, parts, strict=True)})
     elif key not in KEYS:
-        near = unknown_name(key, [*KEYS, "quota", "n_sat"])
-        meant = f"did you mean {near}? " if near else ""
-        expected = f"{meant}allowed keys: {', '.join(KEYS)}, quota, n_sat"
-        sheet.problems.append(Problem(place, f"unknown key {shown(key)}", expected))
+        expected = f"{_meant(key, [*KEYS, *_ROWS])}allowed keys: {', '.join([*KEYS, *_ROWS])}"
+        sheet.refuse(line, f"unknown key {shown(key)}", expected)
     elif (key,) in sheet.lines:
         expected = f"allowed: every key once; it stands in line {sheet.lines[key,]} too"
-        sheet.problems.append(Problem(place, f"{key} stands twice", expected))
+        sheet.refuse(line, f"{key} stands twice", expected)
     else:
         sheet.lines[key,] = line
         if value:
             sheet.document[key] = value
 
 
-def _read_header(sheet: Sheet, cells: Sequence[str], line: int) -> list[str] | None:
-    header = [cell.strip() for cell in cells]
-    while header and not header[-1]:
-        header.pop()
-    place = f"line {line}"
+def _header_problems(header: Sequence[str], place: str) -> list[Problem]:
     separator = next((s for s in (";", "\t", "|") if len(header) == 1 and s in header[0]), "")
     if separator:
-        found = [Problem(place, f"fields are separated by {separator!r}", _FIELDS)]
-    elif len(header) > MAX_COLUMNS:
-        found = [Problem(place, f"{len(header)} columns", f"allowed columns: {', '.join(COLUMNS)}")]
-    else:
-        found = _column_problems(header, place)
-    sheet.problems += found
-    return None if found else header
-
-
-def _column_problems(header: Sequence[str], place: str) -> list[Problem]:
+        return [Problem(place, f"fields are separated by {separator!r}", _FIELDS)]
+    if len(header) > MAX_COLUMNS:
+        return [Problem(place, f"{len(header)} columns", f"allowed columns: {', '.join(COLUMNS)}")]
     problems = []
-    seen: set[str] = set()
     for number, name in enumerate(header, start=1):
-        if name in seen:
+        if name in header[: number - 1]:
             problems.append(Problem(f"{place}, column {name or number}", "stands twice", "allowed: every column once"))
         elif name not in COLUMNS:
-            near = unknown_name(name, [c for c in COLUMNS if c not in header])
-            meant = f"did you mean {near}? " if near else ""
+            meant = _meant(name, [c for c in COLUMNS if c not in header])
             expected = f"{meant}allowed columns: {', '.join(COLUMNS)}"
             problems.append(Problem(f"{place}, column {number}", f"unknown column {shown(name)}", expected))
-        seen.add(name)
-    missing = [c for c in REQUIRED if c not in seen]
+    missing = ", ".join(c for c in REQUIRED if c not in header)
     if missing:
         expected = f"the header row needs at least {', '.join(REQUIRED)} and a price"
-        problems.append(Problem(place, f"missing columns: {', '.join(missing)}", expected))
+        problems.append(Problem(place, f"missing columns: {missing}", expected))
     return problems
 
 
-def _read_row(sheet: Sheet, header: Sequence[str], cells: Sequence[str], line: int, instances: list[Any]) -> None:
-    if len(cells) > len(header) and not any(cells[len(header) :]):
+def _meant(name: str, known: Sequence[str]) -> str:
+    near = unknown_name(name, known)
+    return f"did you mean {near}? " if near else ""
+
+
+def _read_row(sheet: Sheet, header: Sequence[str], cells: Sequence[str], line: int) -> None:
+    if not any(cells[len(header) :]):
         cells = cells[: len(header)]
     if len(cells) != len(header):
         missing = f" (none for {', '.join(header[len(cells) :])})" if len(cells) < len(header) else ""
         expected = f"allowed: {len(header)} fields, as in the header; a comma inside a field needs double quotes"
-        sheet.problems.append(Problem(f"line {line}", f"{len(cells)} fields{missing}", expected))
+        sheet.refuse(line, f"{len(cells)} fields{missing}", expected)
         return
     instance: dict[str, Any] = {}
-    curves: dict[str, dict[str, Any]] = {}
     for column, cell in zip(header, map(str.strip, cells), strict=True):
-        if not cell:
-            continue
-        *parent, name = _where(column)
-        value = COLUMNS[column].read(cell)
-        if not parent:
-            instance[name] = value
-        elif parent == ["gpu"]:
-            instance.setdefault("gpu", {})[name] = value
-        else:
-            curves.setdefault(parent[0], {"kind": parent[0]})[name] = value
+        if cell:
+            *parent, name = COLUMNS[column]
+            value = cell if column in _TEXTS else _points(cell) if column == "measured" else _value(cell)
+            part = instance.setdefault(parent[0], {}) if parent else instance
+            part[name] = value
+    curves = [{"kind": kind, **instance.pop(kind)} for kind in _CURVES if kind in instance]
     if curves:
-        instance["speedups"] = [curves[kind] for kind in _KINDS if kind in curves]
+        instance["speedups"] = curves
+    instances = sheet.document["instances"]
     sheet.lines["instances", len(instances)] = line
-    sheet.kinds.append([kind for kind in _KINDS if kind in curves])
     instances.append(instance)
 
 
-def _comment(key: str, value: object) -> str:
-    line = f"# {key}: {value}"
-    # Commas at the end look like those that a spreadsheet adds: quotes keep them.
-    return '"' + line.replace('"', '""') + '"\n' if line.endswith(",") else line + "\n"
+def format_csv(catalog: Catalog) -> tuple[str, tuple[str, ...]]:
+    """Format a catalog as CSV; also says what CSV cannot hold and was left out."""
+    document = document_of(catalog)
+    above = [(key, document[key]) for key in KEYS if document[key] not in (None, "")]
+    for key, (name, fields) in _ROWS.items():
+        above += [(key, ", ".join(str(row[f]) for f in fields)) for row in document[name]]
+    out = io.StringIO()
+    for key, value in above:
+        line = f"# {key}: {value}"
+        # Commas at the end look like those that a spreadsheet adds: quotes keep them.
+        out.write('"' + line.replace('"', '""') + '"\n' if line.endswith(",") else line + "\n")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_cells(instance) for instance in document["instances"])
+    return out.getvalue(), _left_out(document)
 
 
 def _cells(instance: dict[str, Any]) -> list[str]:
     general = {c["kind"]: c for c in instance.get("speedups", ()) if c.get("workload") is None}
     whole = {**instance, **general}
     cells = []
-    for column in COLUMNS:
+    for column, where in COLUMNS.items():
         value: Any = whole
-        for step in _where(column):
+        for step in where:
             value = (value or {}).get(step)
         if column == "measured":
             value = " ".join(f"{n}:{s}" for n, s in value or ())

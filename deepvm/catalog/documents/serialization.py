@@ -1,7 +1,7 @@
 """Catalogs to and from plain documents (the contents of a JSON file).
 
-Nothing is validated here: a test validates the embedded documents, and users' files pass
-:mod:`deepvm.catalog.documents.validation` first. That keeps pydantic, slow to import, off the common path.
+Nothing is validated here, which keeps pydantic, slow to import, off the common path: a test validates the embedded
+documents, and users' files pass :mod:`deepvm.catalog.documents.findings` first.
 """
 
 from __future__ import annotations
@@ -22,44 +22,29 @@ from deepvm.errors import RequestError
 CATALOG_VERSION = "deepvm.catalog/1"
 """``schema_version`` of a catalog."""
 
-QUOTAS_VERSION = "deepvm.quotas/1"
-"""``schema_version`` of a file of quotas."""
-
 Document = Mapping[str, Any]
 """A JSON object; numbers are int, Decimal or float."""
 
 
 def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> Catalog:
-    """Build a catalog from a valid document.
-
-    Args:
-        document: valid by the schema; prices in $/h, memory in GiB, network in Gbit/s.
-        kind: ``Provenance.kind``, ``embedded`` or ``file``.
-        name: the catalog's name where the document gives none.
-
-    Raises:
-        RequestError: a core class refuses a figure; a document that passed the schema does not get here.
-    """
+    """Build a catalog from a valid document; ``name`` is for one that gives none."""
     instances = tuple(build_instance(i) for i in document["instances"])
     rows = document.get("n_sat")
     as_of = document.get("prices_as_of")
+    # The first kind, in the order of the paper's own, that any type has.
+    usual = next((kind for kind in _CURVES if any(i.curve(kind) for i in instances)), HybridSpeedup.kind)
     return Catalog(
         name=document.get("name") or name,
         instances=instances,
         region=document.get("region", ""),
         n_sat=PAPER_TABLE if rows is None else build_saturation(rows),
         quotas=build_quotas(document.get("quotas", ())),
-        default_speedup=document.get("default_speedup") or _default_speedup(instances),
+        default_speedup=document.get("default_speedup") or usual,
         eflops_unit=document.get("eflops_unit", "eFLOPS"),
         description=document.get("description", ""),
         provenance=Provenance(kind, date.fromisoformat(as_of) if as_of else None, document.get("source", "")),
         memory_nodes=RULES[document.get("memory_nodes") or REAL_NODES.name],
     )
-
-
-def _default_speedup(instances: tuple[InstanceType, ...]) -> str:
-    """The first kind, in the order of the paper's own, that any type carries."""
-    return next((kind for kind in _CURVES if any(i.curve(kind) for i in instances)), next(iter(_CURVES)))
 
 
 def build_instance(raw: Document) -> InstanceType:
@@ -98,20 +83,18 @@ def build_saturation(rows: Iterable[Document]) -> SaturationTable:
 
 def build_quotas(rows: Iterable[Document]) -> tuple[Quota, ...]:
     """Build quotas (vCPUs by family and market) from the rows of ``quotas``."""
-    return tuple(_quota(q["family"], Market(q["market"]), int(q["vcpus"]), int(q.get("in_use") or 0)) for q in rows)
+    return tuple(_quota(**row) for row in rows)
 
 
-def _quota(family: str, market: Market, vcpus: int, in_use: int) -> Quota:
-    known = DEFAULT_CLOUD.quota_families.get(family)
-    code, title = (known.code(market), known.title(market)) if known else ("", "")
-    return Quota(family, market, vcpus, in_use, code, title)
+def _quota(family: str, market: str, vcpus: int, in_use: int = 0) -> Quota:
+    sold, known = Market(market), DEFAULT_CLOUD.quota_families.get(family)
+    return Quota(family, sold, vcpus, in_use, known.code(sold) if known else "", known.title(sold) if known else "")
 
 
 def document_of(catalog: Catalog) -> dict[str, Any]:
     """The document of a catalog, from which :func:`build_catalog` builds an equal one.
 
-    Prices become JSON numbers whose shortest decimal form is the exact price. ``Provenance.kind`` is left out: it says
-    where the document was found.
+    Prices become JSON numbers whose shortest decimal form is the exact price.
 
     Raises:
         RequestError: a curve of a kind that the file format does not have.
@@ -131,24 +114,22 @@ def document_of(catalog: Catalog) -> dict[str, Any]:
             {"network_gbps": _plain(g), "n_sat": int(n)}
             for g, n in zip(catalog.n_sat.network_gbps, catalog.n_sat.n_sat, strict=True)
         ],
-        "quotas": [_quota_document(q) for q in catalog.quotas],
+        "quotas": [
+            {"family": q.family, "market": q.market.value, "vcpus": q.vcpus}
+            | ({"in_use": q.in_use} if q.in_use else {})
+            for q in catalog.quotas
+        ],
         "instances": [_instance_document(i) for i in catalog],
     }
 
 
-def _quota_document(quota: Quota) -> dict[str, Any]:
-    document = {"family": quota.family, "market": quota.market.value, "vcpus": quota.vcpus}
-    return document | ({"in_use": quota.in_use} if quota.in_use else {})
-
-
 def _instance_document(instance: InstanceType) -> dict[str, Any]:
-    always = ("vcpus", "memory_gib", "network_gbps", "on_demand_usd_per_hour", "spot_usd_per_hour", "quota_family")
-    document = {"instance_type": instance.name, **{name: _plain(getattr(instance, name)) for name in always}}
+    document = {"instance_type": instance.name, **{name: _plain(getattr(instance, name)) for name in _ALWAYS}}
     if instance.gpu is not None:
         document["gpu"] = {f.name: _plain(getattr(instance.gpu, f.name)) for f in fields(Gpu)}
         # A GPU type without eFLOPS says so: whoever edits the file sees what is missing.
         document["eflops"] = _plain(instance.eflops)
-    for name in _SAID_WHERE_KNOWN:
+    for name in _WHERE_KNOWN:
         value = getattr(instance, name)
         if value != _DEFAULTS[name] and name not in document:
             document[name] = [_curve_document(c) for c in value] if name == "speedups" else _plain(value)
@@ -157,19 +138,19 @@ def _instance_document(instance: InstanceType) -> dict[str, Any]:
     return document
 
 
-def _zone_document(zone: ZonePrice) -> dict[str, Any]:
-    document = {"zone": zone.zone, "usd_per_hour": _plain(zone.usd_per_hour)}
-    return document | ({"name": zone.name} if zone.name else {})
-
-
 def _curve_document(curve: SpeedupCurve) -> dict[str, Any]:
     if curve.kind not in _CURVES:
         raise RequestError("speedups", curve.kind, f"curves that a file can hold: {', '.join(_CURVES)}")
     names = ["workload", *(f.name for f in fields(curve) if not f.kw_only), "fitted_to", "source"]
     if isinstance(curve, MeasuredSpeedup):
         names.remove("fitted_to")  # its points say so themselves
-    found = {name: _plain(getattr(curve, name)) for name in names}
-    return {"kind": curve.kind, **{name: value for name, value in found.items() if value not in (None, "")}}
+    return {"kind": curve.kind, **_filled(curve, *names)}
+
+
+def _filled(thing: object, *names: str) -> dict[str, Any]:
+    """JSON of these attributes, without those that are None or empty."""
+    found = {name: _plain(getattr(thing, name)) for name in names}
+    return {name: value for name, value in found.items() if value not in (None, "")}
 
 
 _CURVES: dict[str, Callable[..., SpeedupCurve]] = {
@@ -177,7 +158,8 @@ _CURVES: dict[str, Callable[..., SpeedupCurve]] = {
 }
 _DEFAULTS = {f.name: f.default for f in fields(InstanceType)}
 _AS_IT_STANDS = _DEFAULTS.keys() - {"name", "gpu", "spot_zones", "zones", "speedups", "quota_family"}
-_SAID_WHERE_KNOWN = (
+_ALWAYS = ("vcpus", "memory_gib", "network_gbps", "on_demand_usd_per_hour", "spot_usd_per_hour", "quota_family")
+_WHERE_KNOWN = (
     "eflops",
     "network_baseline_gbps",
     "cpu_architecture",
@@ -203,8 +185,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     if isinstance(value, ZonePrice):
-        return _zone_document(value)
+        return _filled(value, "zone", "usd_per_hour", "name")
     if isinstance(value, RingSpeedup):
-        return {"c": _plain(value.c), "l": _plain(value.l)}
+        return _filled(value, "c", "l")
     number = float(value)
     return int(number) if number.is_integer() and abs(number) < 1e15 else number

@@ -5,46 +5,31 @@ Pure: the new catalog's provenance says what was measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from deepvm.catalog.measured.comparable_eflops import choose_workload, measured_speeds
-from deepvm.catalog.measured.curves import choose_curves, curve_doubts, with_curves
-from deepvm.catalog.measured.entries import Entry, Note
-from deepvm.catalog.measured.gpu_check import another_gpu, usable_entries
-from deepvm.catalog.measured.saturation_pairs import measured_pairs
-from deepvm.core.cluster.instances import Catalog
+from deepvm.catalog.measured.comparable_eflops import apply_speeds, choose_workload
+from deepvm.catalog.measured.curves import apply_curves, curve_doubts
+from deepvm.catalog.measured.entries import Applied, Entry
+from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.cluster.provenance import Measurement
+from deepvm.core.cluster.saturation import SaturationTable
 from deepvm.errors import RequestError
 
 
-@dataclass(frozen=True)
-class Applied:
-    """A catalog with measured figures.
-
-    Attributes:
-        catalog: the catalog. used: the entries that changed it. notes: why others did not. workloads:
-            of the eFLOPS and the curves in use, empty without any.
-    """
-
-    catalog: Catalog
-    used: tuple[Entry, ...] = ()
-    notes: tuple[Note, ...] = ()
-    workloads: tuple[str, str] = ("", "")
-
-
-def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
+def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: Sequence[Catalog] = ()) -> Applied:
     """Replace a catalog's figures by measured ones.
 
-    - ``eflops``: by the rule of :mod:`deepvm.catalog.measured.comparable_eflops`.
-    - ``scaling``: the type's ``measured`` curve, which becomes its default where it has at least three sizes above 1,
-      and then its ``ring`` as well; types that had its curves, because they have its GPU, follow. Only curves of one
-      workload count, by the rule of :mod:`deepvm.catalog.measured.curves`.
-    - ``saturation``: see :mod:`deepvm.catalog.measured.saturation_pairs`.
+    - ``eflops``: by the rules of :mod:`deepvm.catalog.measured.comparable_eflops`.
+    - ``scaling``: the type's ``measured`` curve, by the rules of :mod:`deepvm.catalog.measured.curves`; with at least
+      three sizes above 1 it becomes the default, with its ``ring``, and types with the same GPU and curves follow.
+    - ``saturation``: at the bandwidth where the planner looks; of measurements that contradict each other the smaller.
 
     Args:
         tables: what was measured.
-        catalog: what is known otherwise; returned as it is when nothing concerns it.
+        catalog: what is known otherwise; it remains as it is when nothing concerns it.
         workload: the beginning of the workload that counts, such as ``resnet50``; empty for the rule.
         among: all catalogs that are compared with this one, such as those of other regions: their eFLOPS must come
             to one scale.
@@ -52,21 +37,42 @@ def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", *, amon
     Raises:
         RequestError: nothing was measured with this workload, or it is the beginning of several models.
     """
-    return _applied(tables, catalog, workload, among).catalog
+    trained = [e for e in tables if e.kind != "saturation"]
+    if workload:
+        trained = _of_workload(trained, workload)
+    known = Catalog("known", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
+    applied = Applied(catalog)
+    # What cannot be used has no say in which workload counts.
+    speeds_of = _usable(applied, known, [e for e in trained if e.kind == "eflops"])
+    chosen = choose_workload(speeds_of, known)
+    applied.doubts += _another_gpu(known, speeds_of)
+    apply_speeds(applied, speeds_of, chosen, known)
+    curves_of = _usable(applied, known, [e for e in trained if e.kind == "scaling"])
+    of_curves, general = apply_curves(applied, curves_of, chosen, known)
+    _apply_pairs(applied, [e for e in tables if e.kind == "saturation"], known)
+    if not applied.used and not applied.notes:
+        return Applied(catalog)
+    applied.doubts += _another_gpu(known, general.values())
+    speeds = {e.subject for e in speeds_of if e.workload == chosen}
+    applied.doubts += curve_doubts(applied.catalog, general, of_curves, chosen, speeds)
+    about = catalog.provenance
+    provenance = replace(
+        about,
+        measured=tuple(Measurement(e.kind, e.subject, e.workload, e.measured_at, e.value) for e in applied.used),
+        doubts=(*about.doubts, *applied.doubts),
+        notes=(*about.notes, *applied.notes),
+    )
+    applied.catalog = replace(applied.catalog, provenance=provenance)
+    applied.workloads = (chosen, of_curves)
+    return applied
 
 
 def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
-    """Why entries are not used in a catalog, by name; empty for those that are.
-
-    Args:
-        tables: what was measured.
-        catalog: all types that could be recommended.
-    """
-    found = _applied(tables, catalog, "", ())
-    told = {name: note.text for note in found.notes for name in note.unused}
+    """Why entries are not used in a catalog of all types that could be recommended; empty for those that are."""
+    found = apply(tables, catalog)
     used = {e.name for e in found.used}
     return {
-        e.name: "" if e.name in used else told.get(e.name) or _not_concerned(e, catalog, found.workloads)
+        e.name: "" if e.name in used else found.unused.get(e.name) or _not_concerned(e, catalog, found.workloads)
         for e in tables
     }
 
@@ -84,42 +90,150 @@ def _not_concerned(entry: Entry, catalog: Catalog, workloads: tuple[str, str]) -
     return f"{workloads[entry.kind == 'scaling']} counts for {entry.instance_type}; --workload chooses"
 
 
-def _applied(tables: Iterable[Entry], catalog: Catalog, workload: str, among: Sequence[Catalog]) -> Applied:
-    trained = [e for e in tables if e.kind != "saturation"]
-    if workload:
-        trained = _of_workload(trained, workload)
-    known = Catalog("known", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
-    # What cannot be used has no say in which workload counts.
-    speeds_of, unused = usable_entries(known, [e for e in trained if e.kind == "eflops"])
-    chosen = choose_workload(speeds_of, known)
-    speeds = measured_speeds(catalog, speeds_of, chosen, known)
-    curves = choose_curves(known, [e for e in trained if e.kind == "scaling"], chosen)
-    instances = with_curves(speeds.instances, curves, known)
-    n_sat, pairs, told = measured_pairs(catalog, [e for e in tables if e.kind == "saturation"], known)
-    notes = (*unused, *speeds.notes, *curves.notes, *told)
-    used = (*speeds.used, *(e for name, e in curves.general.items() if name in catalog.by_name), *pairs)
-    if not used and not notes:
-        return Applied(catalog)
-    here = {e.subject for e in speeds_of if e.workload == chosen}
-    doubts = [*another_gpu(known, speeds_of), *speeds.doubts, *curve_doubts(instances, curves, chosen, here)]
-    about = catalog.provenance
-    provenance = replace(
-        about,
-        measured=tuple(Measurement(e.kind, e.subject, e.workload, e.measured_at, e.value) for e in used),
-        doubts=(*about.doubts, *doubts),
-        notes=(*about.notes, *(note.text for note in notes)),
-    )
-    found = replace(catalog, instances=instances, eflops_unit=speeds.unit, n_sat=n_sat, provenance=provenance)
-    return Applied(found, used, notes, (chosen, curves.workload))
-
-
 def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
     """The entries of the workload that begins so: a whole word of it, or the beginning of one model's name."""
-    found = [e for e in entries if e.workload == workload or e.workload.startswith(f"{workload}/")]
-    if not found:
-        begins = [e for e in entries if e.workload.startswith(workload)]
-        found = begins if len({e.workload.partition("/")[0] for e in begins}) == 1 else []
+    found = [e for e in entries if f"{e.workload}/".startswith(f"{workload}/")]
+    begins = [e for e in entries if e.workload.startswith(workload)]
+    if not found and len({e.workload.partition("/")[0] for e in begins}) == 1:
+        return begins
     if not found:
         known = ", ".join(sorted({e.workload for e in entries})) or "none, because nothing was measured yet"
         raise RequestError("workload", workload, f"one that was measured: {known}")
     return found
+
+
+def _usable(applied: Applied, known: Catalog, entries: Iterable[Entry]) -> list[Entry]:
+    """The entries that say what the GPUs of a known type do; notes why others do not."""
+    usable = []
+    for entry in entries:
+        instance = known.by_name.get(entry.instance_type)
+        if instance is None:
+            continue
+        why = _why_not(entry, instance)
+        if why:
+            applied.note(why, entry)
+        elif instance.gpu is not None:
+            usable.append(entry)
+    return usable
+
+
+def _why_not(entry: Entry, instance: InstanceType) -> str:
+    gpu, of_eflops = instance.gpu, entry.kind == "eflops"
+    if gpu is None:
+        if not entry.gpus:
+            return ""
+        return (
+            f"{entry.instance_type} has no GPU, but {_what(entry)} measured on {entry.gpus[0]}: not used; "
+            f"'deepvm tables remove {entry.name}' and save it under the name of its type"
+        )
+    if entry.on_cpu and of_eflops:
+        return (
+            f"eFLOPS of {instance.name} were measured on its processors, not on its {gpu.name}: "
+            f"they are not used; 'deepvm tables remove {entry.name}' removes them"
+        )
+    if entry.on_cpu:
+        return (
+            f"the curve of {instance.name} was measured on its processors, whose steps are longer than its "
+            f"GPUs', so it is not used; 'deepvm tables remove {entry.name}' removes it"
+        )
+    took_part = entry.document.get("processes") or len(entry.gpus)
+    if of_eflops and isinstance(took_part, int) and 0 < took_part < gpu.count:
+        return (
+            f"eFLOPS of {instance.name} were measured on {took_part} of its {gpu.count} GPUs, and "
+            "all of them would train: they are not used; measure all, without --processes"
+        )
+    return ""
+
+
+def _another_gpu(known: Catalog, entries: Iterable[Entry]) -> list[str]:
+    """Doubts where a machine names its GPUs and none is the type's; providers' drivers add words to names."""
+    return [
+        f"{e.instance_type} has {gpu.name} GPUs, but {_what(e)} measured on {e.gpus[0]}: if that was "
+        f"another type, 'deepvm tables remove {e.name}' and save it under its name"
+        for e in entries
+        if (gpu := known[e.instance_type].gpu) and e.gpus and not any(_is_model(gpu.name, n) for n in e.gpus)
+    ]
+
+
+def _is_model(model: str, name: str) -> bool:
+    return re.search(rf"(?<![a-z0-9]){re.escape(model.lower())}(?![a-z0-9])", name.lower()) is not None
+
+
+def _what(entry: Entry) -> str:
+    return "its eFLOPS were" if entry.kind == "eflops" else "its curve was"
+
+
+def _apply_pairs(applied: Applied, entries: Sequence[Entry], known: Catalog) -> None:
+    """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth (DeepVM Table V).
+
+    The planner looks n_sat up by the bandwidth that the catalog gives both types, min(sender, receiver), so a pair's
+    row stands there, whatever bandwidth was seen: one stream of a 25 Gbit/s VM may reach 5, and a row at 5 would never
+    count for the pair itself. Where the catalog does not know an end, the document's bandwidth counts.
+
+    n_sat never falls as bandwidth grows. A measured knee replaces the published row of its bandwidth; rows of less
+    bandwidth with a larger n_sat come down to it, rows of more bandwidth with a smaller one go. Of measured rows that
+    contradict each other the smaller holds: it only asks for more memory nodes. Where t(n) fell up to N senders, n_sat
+    is at least N: such a measurement lifts a row and never lowers one.
+    """
+    catalog = applied.catalog
+    knees: dict[float, tuple[int, Entry]] = {}
+    bounds: list[tuple[float, int, Entry]] = []
+    for entry in entries:
+        if not {entry.sender_type, entry.receiver_type} & known.by_name.keys():
+            continue
+        gbps = _bandwidth(entry, known, catalog.memory_nodes)
+        senders, seen = entry.senders
+        if gbps is None:
+            applied.note(f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair", entry)
+        elif not seen:
+            bounds.append((gbps, senders, entry))
+        elif gbps not in knees or senders < knees[gbps][0]:
+            knees[gbps] = (senders, entry)
+    own = {gbps: min(senders for g, (senders, _) in knees.items() if g >= gbps) for gbps in knees}
+    published = dict(zip(catalog.n_sat.network_gbps, map(int, catalog.n_sat.n_sat), strict=True))
+    table = _merged(published, own, applied)
+    applied.used += [e for _, e in knees.values()]
+    for gbps, senders, entry in sorted(bounds, key=lambda b: (b[0], -b[1])):
+        now = int(SaturationTable.from_rows(list(table.items())).lookup(gbps))
+        lifted = min([senders, *(n for g, n in own.items() if g >= gbps)])
+        if lifted <= now:
+            applied.note(
+                f"n_sat of {entry.subject} stays {now}: no saturation was seen up to {senders} senders; measure with "
+                "more to know it",
+                entry,
+            )
+            continue
+        own[gbps] = lifted
+        table = _merged(table, own, applied)
+        applied.used.append(entry)
+    applied.catalog = replace(catalog, n_sat=SaturationTable.from_rows(list(table.items())))
+
+
+def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: Applied) -> dict[float, int]:
+    """Measured rows, and the published rows that agree with them."""
+    table = dict(own)
+    for gbps, n in published.items():
+        below = max((m for g, m in own.items() if g < gbps), default=0)
+        above = min((m for g, m in own.items() if g > gbps), default=n)
+        if gbps in own:
+            continue
+        if n < below:
+            applied.note(f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less bandwidth")
+            continue
+        if n > above:
+            what = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}"
+            applied.note(f"{what}, measured here at more bandwidth")
+        table[gbps] = min(n, above)
+    return table
+
+
+def _bandwidth(entry: Entry, known: Catalog, rule: MemoryNodeRule) -> float | None:
+    """Gbit/s of a pair, min(sender, receiver), None if unknown."""
+    sender, receiver = (known.by_name.get(name) for name in (entry.sender_type, entry.receiver_type))
+    ends = {
+        "sender_gbps": sender.network_gbps if sender else None,
+        "receiver_gbps": receiver.memory_node_gbps(rule) if receiver else None,
+    }
+    found = [entry.document.get(side) if gbps is None else gbps for side, gbps in ends.items()]
+    known_ends = [float(gbps) for gbps in found if gbps is not None]
+    return min(known_ends) if len(known_ends) == 2 else None

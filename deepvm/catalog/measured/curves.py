@@ -12,12 +12,11 @@ of the types beside which it is ranked. Speed-ups of two workloads may differ se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from deepvm.catalog.measured.comparable_eflops import choose_workload, smallest_of_each_gpu
-from deepvm.catalog.measured.entries import Entry, Note, same_workload
-from deepvm.catalog.measured.gpu_check import another_gpu, usable_entries
+from deepvm.catalog.measured.comparable_eflops import choose_workload, smallest_of_each_gpu, speed_is_ours
+from deepvm.catalog.measured.entries import Applied, Entry, same_workload
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.core.spelling import listed
@@ -26,156 +25,116 @@ from deepvm.core.units import counted
 FEWEST_SIZES = 3
 """Sizes above 1 that a curve needs to become a type's own default: the ring beyond them has two parameters."""
 
+_HERE = "measured here, "
 
-@dataclass(frozen=True)
-class Curves:
-    """The measured curves in use.
 
-    Attributes:
-        workload: what they were measured with, empty without any.
-        general: those that count, by type.
-        by_type: all that could be used, by type.
-        notes: why others are not used. odd: what is strange about those that count.
+def apply_curves(
+    applied: Applied, usable: Sequence[Entry], of_eflops: str, known: Catalog
+) -> tuple[str, dict[str, Entry]]:
+    """Put measured curves into a catalog's types, also into those that shared a measured type's curves.
+
+    ``of_eflops`` is the workload of the measured eFLOPS, ``known`` all types that are compared, as they were before.
+    Returns the workload that counts, by rule 1, empty without any, and its curves by type.
     """
-
-    workload: str
-    general: Mapping[str, Entry]
-    by_type: Mapping[str, Sequence[Entry]]
-    notes: tuple[Note, ...]
-    odd: tuple[str, ...]
-
-    @property
-    def defaults(self) -> list[str]:
-        """Types that use their measured curve by default, sorted."""
-        return sorted(name for name, entry in self.general.items() if _sizes(entry) >= FEWEST_SIZES)
-
-
-def choose_curves(catalog: Catalog, entries: Iterable[Entry], of_eflops: str) -> Curves:
-    """Choose the curves to use, by rule 1.
-
-    Args:
-        catalog: all types that are compared.
-        entries: of kind ``scaling``.
-        of_eflops: the workload of the measured eFLOPS, empty without any.
-    """
-    usable, notes = usable_entries(catalog, entries)
-    wanted = _workload(usable, of_eflops, catalog)
+    wanted = _workload(usable, of_eflops, known)
     by_type: dict[str, list[Entry]] = {}
     for entry in usable:
         by_type.setdefault(entry.instance_type, []).append(entry)
-    general = {}
+    general: dict[str, Entry] = {}
     for name, own in by_type.items():
         fit = [e for e in own if same_workload(e.workload, wanted)]
         if fit:
             general[name] = max(fit, key=lambda e: (e.workload == wanted, e.measured_at))
             continue
         theirs = " and ".join(sorted({e.workload for e in own}))
-        why = (
+        applied.note(
             f"the speed-up of {name} was measured with {theirs}, what counts here with {wanted}: they do not compare, "
-            "so it is not used; --workload chooses, or measure both with one workload"
+            "so it is not used; --workload chooses, or measure both with one workload",
+            *own,
         )
-        notes.append(Note(why, tuple(e.name for e in own)))
-    return Curves(wanted, general, by_type, tuple(notes), tuple(another_gpu(catalog, general.values())))
+    instances = tuple(
+        _with_own(i, by_type[i.name], general.get(i.name)) if i.name in by_type else _following(i, known, general)
+        for i in applied.catalog
+    )
+    applied.used += [e for name, e in general.items() if name in applied.catalog.by_name]
+    applied.catalog = replace(applied.catalog, instances=instances)
+    return wanted, general
 
 
 def _workload(entries: Sequence[Entry], of_eflops: str, catalog: Catalog) -> str:
     if any(same_workload(e.workload, of_eflops) for e in entries):
         return of_eflops
     # A curve that is too short to go by has a say only among its like.
-    enough = [e for e in entries if _sizes(e) >= FEWEST_SIZES] or entries
+    enough = [e for e in entries if e.sizes >= FEWEST_SIZES] or entries
     alike = [e for e in enough if e.workload.partition("/")[0] == of_eflops.partition("/")[0]]
     return choose_workload(alike or enough, catalog)
 
 
-def with_curves(instances: Iterable[InstanceType], curves: Curves, known: Catalog) -> tuple[InstanceType, ...]:
-    """Put measured curves into types, also into those that shared a measured type's curves.
-
-    Args:
-        instances: where they go.
-        curves: what counts.
-        known: all types that are compared, as they were before.
-    """
-    return tuple(
-        _with_own(i, curves.by_type[i.name], curves.general.get(i.name))
-        if i.name in curves.by_type
-        else _following(i, known, curves)
-        for i in instances
-    )
-
-
 def curve_doubts(
-    instances: Iterable[InstanceType], curves: Curves, of_eflops: str, speeds: Collection[str]
+    catalog: Catalog, general: Mapping[str, Entry], workload: str, of_eflops: str, speeds: Collection[str]
 ) -> list[str]:
     """Doubts about ranking measured curves beside figures that may not be comparable.
 
-    Args:
-        instances: all types, with everything measured in them.
-        curves: what counts.
-        of_eflops: the workload of the measured eFLOPS.
-        speeds: types with eFLOPS that were measured.
+    ``general`` are the curves of :func:`apply_curves` and ``workload`` is theirs; ``speeds`` are the types whose eFLOPS
+    were measured, with ``of_eflops``.
     """
-    found = [*curves.odd]
-    for name, entry in curves.general.items():
+    found = []
+    for name, entry in general.items():
         if entry.local:
             found.append(f"the curve of {name} was measured with processes of one machine, not with VMs")
-        if _sizes(entry) < FEWEST_SIZES:
+        if entry.sizes < FEWEST_SIZES:
             found.append(
-                f"the curve of {name} was measured at {counted(_sizes(entry), 'size')} above 1, too few to go by: it "
+                f"the curve of {name} was measured at {counted(entry.sizes, 'size')} above 1, too few to go by: it "
                 "counts only with --speedup measured"
             )
         if name in speeds and not same_workload(entry.workload, of_eflops):
             found.append(f"the curve of {name} was measured with {entry.workload}, its eFLOPS with {of_eflops}")
-    return [*found, *_beside_the_catalog(list(instances), curves)]
-
-
-def _beside_the_catalog(instances: Sequence[InstanceType], curves: Curves) -> list[str]:
-    """Rule 2. Types with estimated eFLOPS rank only with ``--estimates``, which says so itself."""
-    ranked = [i for i in instances if i.gpu is not None and i.eflops is not None and not i.eflops_basis]
-    own = sorted({i.name for i in ranked} & set(curves.defaults))
-    if not own:
-        return []
-    found, workload = [], curves.workload
-    rest = [i for i in ranked if not _is_measured(i)]
-    if rest:
+    # Rule 2. Types with estimated eFLOPS rank only with --estimates, which says so itself.
+    ranked = [i for i in catalog if i.gpu is not None and i.eflops is not None and not i.eflops_basis]
+    own = sorted({i.name for i in ranked} & set(_defaults(general)))
+    rest = [i for i in ranked if (curve := i.curve(i.default_speedup)) is None or not curve.source.startswith(_HERE)]
+    borrowed = [i.name for i in ranked if i.name in own and not speed_is_ours(i)]
+    if own and rest:
         to_measure = smallest_of_each_gpu(rest)
         found.append(
-            f"the speed-up of {listed(own)} was measured here with {workload}, and {listed([i.name for i in rest])} "
-            f"{'goes' if len(rest) == 1 else 'go'} by the catalog's, which may be of another workload: they compare "
-            f"only as far as both scale alike; run 'deepvm profile scaling' with {workload} on {listed(to_measure)} too"
+            f"the speed-up of {listed(own)} was measured here with {workload}, and "
+            f"{listed([i.name for i in rest])} {'goes' if len(rest) == 1 else 'go'} by the catalog's, which may be of "
+            "another workload: they compare only as far as both scale alike; run 'deepvm profile scaling' with "
+            f"{workload} on {listed(to_measure)} too"
         )
-    borrowed = [i.name for i in ranked if i.name in own and not i.eflops_source.startswith(("measured", "after"))]
     if borrowed:
         found.append(
-            f"the eFLOPS of {listed(borrowed)} are the catalog's, perhaps of another workload than {workload}, with "
-            "which the speed-up was measured here; run 'deepvm profile eflops' with that there too"
+            f"the eFLOPS of {listed(borrowed)} are the catalog's, perhaps of another workload than {workload}, "
+            "with which the speed-up was measured here; run 'deepvm profile eflops' with that there too"
         )
     return found
 
 
-def _is_measured(instance: InstanceType) -> bool:
-    curve = instance.curve(MeasuredSpeedup.kind)
-    return instance.default_speedup == MeasuredSpeedup.kind and curve is not None and curve.source.startswith(_HERE)
+def _defaults(general: Mapping[str, Entry]) -> list[str]:
+    """Types that use their measured curve by default, sorted."""
+    return sorted(name for name, entry in general.items() if entry.sizes >= FEWEST_SIZES)
 
 
 def _with_own(instance: InstanceType, entries: Sequence[Entry], general: Entry | None) -> InstanceType:
-    new: list[SpeedupCurve] = [*_general_curves(general), *(_curve(e, e.workload) for e in entries)]
-    replaced = {(c.kind, c.workload) for c in new}
-    if general is None or _sizes(general) < FEWEST_SIZES:
-        return replace(instance, speedups=(*_others(instance, replaced), *new))
+    own = _general_curves(general) if general else []
+    new: list[SpeedupCurve] = [*own, *(_curve(e, e.workload) for e in entries)]
+    kept = _others(instance, new)
+    if general is None or general.sizes < FEWEST_SIZES:
+        return replace(instance, speedups=(*kept, *new))
     # Curves that were another type's say less than its own.
-    kept = [c for c in instance.speedups if (c.kind, c.workload) not in replaced and not instance.speedup_basis]
-    return replace(instance, speedups=(*kept, *new), default_speedup=MeasuredSpeedup.kind, speedup_basis="")
+    speedups = new if instance.speedup_basis else [*kept, *new]
+    return replace(instance, speedups=tuple(speedups), default_speedup=MeasuredSpeedup.kind, speedup_basis="")
 
 
-def _following(instance: InstanceType, known: Catalog, curves: Curves) -> InstanceType:
+def _following(instance: InstanceType, known: Catalog, general: Mapping[str, Entry]) -> InstanceType:
     """Give a type the measured curves of another one with the same GPUs and curves."""
-    for name in curves.defaults:
+    for name in _defaults(general):
         other = known[name]
         if other.gpu == instance.gpu and _shared(other) == _shared(instance):
-            new = _general_curves(curves.general[name])
+            new = _general_curves(general[name])
             return replace(
                 instance,
-                speedups=(*_others(instance, {(c.kind, None) for c in new}), *new),
+                speedups=(*_others(instance, new), *new),
                 default_speedup=MeasuredSpeedup.kind,
                 speedup_basis=f"those of {name}, the same GPU",
             )
@@ -186,32 +145,21 @@ def _shared(instance: InstanceType) -> set[SpeedupCurve]:
     return {c for c in instance.speedups if c.workload is None}
 
 
-def _others(instance: InstanceType, replaced: Collection[tuple[str, str | None]]) -> list[SpeedupCurve]:
+def _others(instance: InstanceType, new: Sequence[SpeedupCurve]) -> list[SpeedupCurve]:
+    """The curves that no new one replaces."""
+    replaced = {(c.kind, c.workload) for c in new}
     return [c for c in instance.speedups if (c.kind, c.workload) not in replaced]
 
 
-def _general_curves(entry: Entry | None) -> list[SpeedupCurve]:
+def _general_curves(entry: Entry) -> list[SpeedupCurve]:
     """The measured curve and, where the points determine it, the ring through them."""
-    if entry is None:
-        return []
     curve = _curve(entry, None)
-    if _sizes(entry) < FEWEST_SIZES or curve.beyond is None:
+    if entry.sizes < FEWEST_SIZES or curve.beyond is None:
         return [curve]
     return [replace(curve.beyond, fitted_to=curve.points[-1][0], source=curve.source), curve]
 
 
 def _curve(entry: Entry, workload: str | None) -> MeasuredSpeedup:
-    points = entry.points
-    ring = RingSpeedup.fit([p for p in points if p[0] > 1])
-    return MeasuredSpeedup(points, ring, workload=workload, source=_said(entry))
-
-
-_HERE = "measured here, "
-
-
-def _said(entry: Entry) -> str:
-    return f"{_HERE}{entry.measured_at.date()} ({entry.workload})"
-
-
-def _sizes(entry: Entry) -> int:
-    return sum(1 for n, _ in entry.points if n > 1)
+    ring = RingSpeedup.fit([p for p in entry.points if p[0] > 1])
+    source = f"{_HERE}{entry.measured_at.date()} ({entry.workload})"
+    return MeasuredSpeedup(entry.points, ring, workload=workload, source=source)

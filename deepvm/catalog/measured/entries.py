@@ -1,7 +1,6 @@
-"""Entries of measured tables.
+"""Entries of measured tables: whole documents of ``deepvm profile``, of which later versions may use more.
 
-An entry keeps the whole document of a ``deepvm profile`` command, so that later versions can use more of it without
-measuring again. Validation is in :mod:`deepvm.catalog.measured.entry_schema`.
+Validation is in :mod:`deepvm.catalog.measured.entry_schema`.
 """
 
 from __future__ import annotations
@@ -9,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepvm.io.times import format_time, parse_time
+
+if TYPE_CHECKING:
+    from deepvm.core.cluster.instances import Catalog
 
 TABLES_VERSION = "deepvm.tables/1"
 """``schema_version`` of measured tables."""
@@ -23,22 +25,23 @@ DOCUMENT_VERSIONS = {
 }
 """The kinds of entries, and ``schema_version`` of the document of each."""
 
+TYPES = {"eflops": ("instance_type",), "scaling": ("instance_type",), "saturation": ("sender_type", "receiver_type")}
+"""The attributes that name the types of an entry, by its kind."""
+
 FUTURE = timedelta(days=1)
 """A measurement dated further ahead comes from a wrong clock; time zones and small clock errors stay below."""
 
 _WORKLOAD = {"model": "{}", "resolution": "{}px", "batch": "b{}", "dtype": "{}", "optimizer": "{}"}
 
 
-@dataclass(frozen=True, eq=True)
+@dataclass(frozen=True)
 class Entry:
     """One measurement.
 
     Attributes:
         kind: ``eflops``, ``scaling`` or ``saturation``.
-        measured_at: when, UTC, whole seconds.
-        document: what the profiling command printed.
-        instance_type: the type it was measured on; empty for ``saturation``.
-        sender_type, receiver_type: the types of both ends, for ``saturation`` only.
+        measured_at: when, UTC, whole seconds. document: what the profiling command printed.
+        instance_type: empty for ``saturation``, which has a ``sender_type`` and a ``receiver_type``.
     """
 
     kind: str
@@ -50,19 +53,31 @@ class Entry:
 
     @property
     def workload(self) -> str:
-        """What was trained; empty for ``saturation``."""
-        return workload_key(self.document["workload"]) if self.kind != "saturation" else ""
+        """What was trained in one word, ``resnet50/224px/b64/float32/adam``; empty for ``saturation``.
+
+        Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold between workloads.
+        """
+        if self.kind == "saturation":
+            return ""
+        parts = [(form, self.document["workload"].get(name)) for name, form in _WORKLOAD.items()]
+        words = [(form, f"{value:g}" if isinstance(value, float) else value) for form, value in parts]
+        return "/".join(form.format(word) for form, word in words if word not in (None, ""))
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The type it was measured on, or the two of a pair."""
+        return tuple(getattr(self, name) for name in TYPES[self.kind])
 
     @property
     def subject(self) -> str:
         """The type, or ``sender to receiver``."""
-        return self.instance_type or f"{self.sender_type} to {self.receiver_type}"
+        return " to ".join(self.types)
 
     @property
     def name(self) -> str:
         """Name on the command line; measurements of one name are of the same thing."""
         if self.kind == "saturation":
-            return f"{self.kind}:{self.sender_type}:{self.receiver_type}:{self.document['transport']}"
+            return ":".join([self.kind, *self.types, self.document["transport"]])
         # What the processors of a GPU type do must never take the place of what its GPUs do.
         return f"{self.kind}:{self.instance_type}:{self.workload}{':cpu' if self.on_cpu else ''}"
 
@@ -71,12 +86,11 @@ class Entry:
         """The result in words."""
         if self.kind == "eflops":
             spread = self.document.get("spread")
-            doubt = "" if spread is None else f" (spread {float(spread):.1%})"
-            return f"{float(self.document['eflops']):.4g} FLOP/s{doubt}"
+            return f"{self.eflops:.4g} FLOP/s" + ("" if spread is None else f" (spread {float(spread):.1%})")
         if self.kind == "scaling":
-            points = self.points
+            n, speedup = self.points[-1]
             local = ", on one machine" if self.local else ""
-            return f"S({points[-1][0]:g}) = {points[-1][1]:.4g} ({len(points)} sizes{local})"
+            return f"S({n:g}) = {speedup:.4g} ({len(self.points)} sizes{local})"
         senders, seen = self.senders
         return f"n_sat {senders}" if seen else f"n_sat at least {senders} (no saturation seen)"
 
@@ -92,13 +106,18 @@ class Entry:
             return False
         workload, machine = self.document["workload"], self.document.get("machine") or {}
         device = self.document.get("device", workload.get("device", machine.get("device")))
-        return device == "cpu" or (device is None and machine.get("gpus", None) in ([], ()))
+        return device == "cpu" or (device is None and machine.get("gpus") == [])
 
     @property
     def gpus(self) -> tuple[str, ...]:
         """What the machine called its GPUs, empty where the document does not say."""
         names = (self.document.get("machine") or {}).get("gpus")
-        return tuple(g for g in names if isinstance(g, str)) if isinstance(names, (list, tuple)) else ()
+        return tuple(g for g in names if isinstance(g, str)) if isinstance(names, list) else ()
+
+    @property
+    def eflops(self) -> float:
+        """FLOP/s of an ``eflops`` entry."""
+        return float(self.document["eflops"])
 
     @property
     def points(self) -> tuple[tuple[float, float], ...]:
@@ -106,50 +125,49 @@ class Entry:
         return tuple(sorted((float(p["n"]), float(p["speedup"])) for p in self.document["points"]))
 
     @property
-    def senders(self) -> tuple[int, bool]:
-        """n_sat of a ``saturation`` entry, and whether saturation was seen.
+    def sizes(self) -> int:
+        """How many sizes above 1 a ``scaling`` entry has."""
+        return sum(1 for n, _ in self.points if n > 1)
 
-        The knee, because on a plateau noise decides eq. 14. Where no knee was seen up to N senders, t(n) kept falling,
-        so n_sat is at least N.
-        """
-        knee = self.document.get("n_sat_knee")
+    @property
+    def senders(self) -> tuple[int, bool]:
+        """n_sat of a ``saturation`` entry, and whether saturation was seen; else n_sat is at least as large."""
+        knee = self.document.get("n_sat_knee")  # on a plateau, noise decides eq. 14
         if knee is not None:
             return max(1, int(float(knee))), True
         return max(int(row["n"]) for row in self.document["times"]), False
 
     def as_document(self) -> dict[str, Any]:
         """The entry as it stands in a file."""
-        if self.kind == "saturation":
-            about = {"sender_type": self.sender_type, "receiver_type": self.receiver_type}
-        else:
-            about = {"instance_type": self.instance_type}
         return {
             "kind": self.kind,
-            **about,
+            **dict(zip(TYPES[self.kind], self.types, strict=True)),
             "measured_at": format_time(self.measured_at),
             "document": dict(self.document),
         }
 
 
-@dataclass(frozen=True)
-class Note:
-    """A message about measurements.
+@dataclass
+class Applied:
+    """A catalog with measured figures in it, and what became of the measurements.
 
     Attributes:
-        text: a sentence. unused: names of the entries that are not used for this reason.
+        catalog: the catalog. used: the entries that changed it. notes: why others did not, one sentence each.
+        unused: the same by name of entry. doubts: what these figures do not allow to say.
+        workloads: of the eFLOPS and the curves in use, empty without any.
     """
 
-    text: str
-    unused: tuple[str, ...] = ()
+    catalog: Catalog
+    used: list[Entry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unused: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    workloads: tuple[str, str] = ("", "")
 
-
-def workload_key(workload: Mapping[str, Any]) -> str:
-    """A workload as one word: ``resnet50/224px/b64/float32/adam``.
-
-    Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold between workloads.
-    """
-    parts = ((form, workload.get(name)) for name, form in _WORKLOAD.items())
-    return "/".join(form.format(_word(value)) for form, value in parts if value not in (None, ""))
+    def note(self, text: str, *unused: Entry) -> None:
+        """Add a note, which is why these entries are not used."""
+        self.notes.append(text)
+        self.unused |= dict.fromkeys((e.name for e in unused), text)
 
 
 def same_workload(one: str, other: str) -> bool:
@@ -157,17 +175,6 @@ def same_workload(one: str, other: str) -> bool:
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
-def _word(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def build_entry(raw: Mapping[str, Any]) -> Entry:
     """Make an entry from its valid object."""
-    return Entry(
-        kind=raw["kind"],
-        measured_at=parse_time(raw["measured_at"]),
-        document=raw["document"],
-        instance_type=raw.get("instance_type", ""),
-        sender_type=raw.get("sender_type", ""),
-        receiver_type=raw.get("receiver_type", ""),
-    )
+    return Entry(**{**raw, "measured_at": parse_time(raw["measured_at"])})

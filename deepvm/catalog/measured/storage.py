@@ -6,30 +6,50 @@
     <folder>/measured.previous.json    what they were before the last change
     <folder>/.measured.lock            held while a process changes them
 
-A change is a new file beside the old one, fsync, a second name for the old one, and a rename: whatever happens on the
-way, a whole ``measured.json`` remains. Two processes that save at once wait for each other, and nothing is lost.
+A change writes the new file and a copy of the old one beside it, syncs them and renames: a kill at any point leaves a
+whole ``measured.json``. ``recommend`` imports this module to see whether there are any tables, so it imports little.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from deepvm.catalog.measured.location import CURRENT
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import sync_folder, write_bytes
+from deepvm.io.user_dirs import user_folder
 
-PREVIOUS, LOCK = "measured.previous.json", ".measured.lock"
+CURRENT, PREVIOUS, LOCK = "measured.json", "measured.previous.json", ".measured.lock"
 _NEXT = ".measured.next.json"
 
 LOCK_WAIT_S = 30.0
 """How long a save waits for another one; a save takes milliseconds."""
 
 _POLL_S = 0.02
+
+
+def default_folder(environ: Mapping[str, str]) -> Path | None:
+    """Where measured tables are: ``DEEPVM_DATA_DIR``, else deepvm's folder in the user's data; None without a home."""
+    named = environ.get("DEEPVM_DATA_DIR", "")
+    return Path(os.path.expanduser(named)).absolute() if named else user_folder("data", environ)
+
+
+def nothing_measured() -> bool:
+    """Whether it is certain that the user has no measured tables."""
+    place = default_folder(os.environ)
+    return place is None or absent(place / CURRENT)
+
+
+def absent(path: Path) -> bool:
+    """Whether a file certainly does not exist; without permission to look, it may."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return isinstance(error, (FileNotFoundError, NotADirectoryError))  # after others, reading it says why
+    return False
 
 
 def replace_file(folder: Path, data: bytes) -> None:
@@ -41,44 +61,29 @@ def replace_file(folder: Path, data: bytes) -> None:
         # All that needs room on the disk comes first.
         write_bytes(upcoming, data)
         if os.path.lexists(current):
-            _second_name(current, folder / PREVIOUS)
+            write_bytes(folder / PREVIOUS, current.read_bytes())
         os.replace(upcoming, current)
         sync_folder(folder)
-    except OSError as error:
+    except (OSError, DataError) as error:
         with contextlib.suppress(OSError):
             upcoming.unlink()
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"{current}: cannot be written: {error.strerror}; nothing was changed") from None
-
-
-def _second_name(current: Path, previous: Path) -> None:
-    spare = previous.with_name(f".{previous.name}.{os.urandom(4).hex()}.tmp")
-    try:
-        os.link(current, spare)
-    except OSError:  # file systems without hard links
-        write_bytes(previous, current.read_bytes())
-        return
-    try:
-        os.replace(spare, previous)
-    finally:
-        # Two names of one file are renamed to each other by doing nothing at all (POSIX), and then the first remains.
-        spare.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder against other processes; the kernel unlocks it however this one ends.
+    """Lock the folder against other processes, or raise a DataError; the kernel unlocks it however this one ends."""
+    import fcntl
 
-    Raises:
-        DataError: it cannot be made or written, or somebody holds it for too long.
-    """
+    elsewhere = "DEEPVM_DATA_DIR names another place"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         why = error.strerror or type(error).__name__
-        raise DataError(
-            f"{error.filename or folder}: measured tables cannot be written: {why}; DEEPVM_DATA_DIR names another place"
-        ) from None
+        raise DataError(f"{error.filename or folder}: measured tables cannot be written: {why}; {elsewhere}") from None
     end = time.monotonic() + LOCK_WAIT_S
     try:
         while True:
@@ -91,9 +96,7 @@ def locked(folder: Path) -> Iterator[None]:
                     raise DataError(f"{what}; nothing was saved, try again") from None
                 time.sleep(_POLL_S)
             except OSError as error:  # without a lock, two saves could lose each other's entries
-                raise DataError(
-                    f"{folder / LOCK}: cannot be locked: {error.strerror}; DEEPVM_DATA_DIR names another place"
-                ) from None
+                raise DataError(f"{folder / LOCK}: cannot be locked: {error.strerror}; {elsewhere}") from None
         yield
     finally:
         os.close(descriptor)

@@ -11,21 +11,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TABLES_VERSION, Entry, build_entry
-from deepvm.catalog.measured.location import CURRENT, absent, default_folder
-from deepvm.catalog.measured.storage import PREVIOUS, locked, replace_file
+import deepvm
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TABLES_VERSION, TYPES, Entry, build_entry
+from deepvm.catalog.measured.storage import CURRENT, PREVIOUS, absent, default_folder, locked, replace_file
 from deepvm.core.cluster.instances import Catalog
-from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
-from deepvm.io.safe_read import MAX_BYTES, read_text
+from deepvm.errors import CatalogFormatError, DataError, RequestError
+from deepvm.io.safe_read import MAX_BYTES
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Measured tables: at most one entry of each name, sorted by name.
-
-    Attributes:
-        entries: what was measured. path: the file they were read from, empty when none.
-    """
+    """Measured tables: one entry of each name, sorted by name; ``path`` is their file, empty without one."""
 
     entries: tuple[Entry, ...] = ()
     path: str = ""
@@ -44,9 +40,7 @@ class Tables:
         def is_meant(word: str) -> bool:
             return word == name or word.startswith((f"{name}:", f"{name}/", f"{name}.")) or fnmatchcase(word, name)
 
-        return tuple(
-            e for e in self.entries if any(map(is_meant, (e.name, e.instance_type, e.sender_type, e.receiver_type)))
-        )
+        return tuple(e for e in self.entries if any(map(is_meant, (e.name, *e.types))))
 
     def merged(self, entries: Iterable[Entry]) -> Tables:
         """Merge other entries; of one name the later measurement wins, of equal times the new one."""
@@ -61,36 +55,25 @@ class Tables:
         """The catalog with these figures in it; see :func:`deepvm.catalog.measured.apply.apply`."""
         from deepvm.catalog.measured.apply import apply
 
-        return apply(self, catalog, workload, among=among)
+        return apply(self, catalog, workload, among).catalog
 
     def as_document(self) -> dict[str, Any]:
         """The tables as they stand in a file."""
-        from deepvm import __version__
-
         entries = [e.as_document() for e in self.entries]
-        return {"schema_version": TABLES_VERSION, "deepvm": __version__, "entries": entries}
+        return {"schema_version": TABLES_VERSION, "deepvm": deepvm.__version__, "entries": entries}
 
 
 def own_folder() -> Path:
-    """The user's folder of measured tables.
-
-    Raises:
-        DataError: the system names none, and there is no ``DEEPVM_DATA_DIR``.
-    """
+    """The user's folder of measured tables; DataError where the system names none."""
     folder = default_folder(os.environ)
     if folder is None:
-        raise DataError(
-            "there is no place for measured tables: no home folder, or XDG_DATA_HOME is not an absolute path; "
-            "DEEPVM_DATA_DIR names one"
-        )
+        why = "no home folder, or XDG_DATA_HOME is not an absolute path"
+        raise DataError(f"there is no place for measured tables: {why}; DEEPVM_DATA_DIR names one")
     return folder
 
 
 def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
-    """Load the measured tables; empty if nothing was measured.
-
-    Args:
-        folder: where they are; the user's own unless given.
+    """Load the measured tables of a folder, the user's own unless given; empty if nothing was measured.
 
     Raises:
         CatalogFormatError: the file cannot be read, or is not what was written; names every problem with its place.
@@ -103,16 +86,14 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
         return read_tables(place / CURRENT)
     except CatalogFormatError as error:
         cure = "'deepvm tables restore' brings back the tables before the last change, '--tables paper' does without"
-        _add_note(error, f"These are your measured tables: {cure}.")
-        raise
+        raise _noted(error, f"These are your measured tables: {cure}.") from None
 
 
 def open_tables(name: str) -> Tables | None:
     """What ``--tables`` means: ``auto`` for the user's own, ``paper`` for none (None), or a file.
 
     Raises:
-        RequestError: neither of the words nor the name of a JSON file.
-        CatalogFormatError: the file is missing or not valid; names every problem with its place.
+        RequestError: neither of the words nor the name of a JSON file. CatalogFormatError: as :func:`read_tables`.
     """
     if name == "paper":
         return None
@@ -123,43 +104,18 @@ def open_tables(name: str) -> Tables | None:
     return read_tables(Path(name))
 
 
-def build_tables(document: Mapping[str, Any], path: str = "") -> Tables:
-    """Make the tables that a valid document describes."""
-    return Tables((), path).merged(build_entry(raw) for raw in document["entries"])
-
-
 def read_tables(path: Path) -> Tables:
-    """Read measured tables from a file, validated.
+    """Read measured tables from a file.
 
     Raises:
-        CatalogFormatError: missing, too large, not JSON, of another version, or with values that cannot be; names
-            every problem with its place.
+        CatalogFormatError: missing, unreadable, of another version or not valid; names every problem with its place.
     """
     from deepvm.catalog.documents.findings import json_place, refuse
-    from deepvm.catalog.measured.entry_schema import TABLES_EXPECTED, parse_document, tables_findings
+    from deepvm.catalog.measured.entry_schema import TABLES_EXPECTED, read_document, tables_findings
 
-    document = parse_document(read_measured(path, TABLES_EXPECTED), path, TABLES_EXPECTED)
+    document = read_document(path, TABLES_EXPECTED)
     refuse(path, tables_findings(document), json_place(document))
-    return build_tables(document, str(path))
-
-
-def read_measured(path: Path, expected: str = "") -> str:
-    """The text of a file of measurements.
-
-    Args:
-        path: the file.
-        expected: what belongs there, for messages; tables or a document unless given.
-
-    Raises:
-        CatalogFormatError: missing, no regular file, too large, empty, or not UTF-8.
-    """
-    from deepvm.catalog.measured.entry_schema import EXPECTED
-
-    expected = expected or EXPECTED
-    try:
-        return read_text(path, expected)
-    except FileNotFoundError:
-        raise CatalogFormatError(path, [Problem("file", "does not exist", expected)]) from None
+    return Tables((), str(path)).merged(map(build_entry, document["entries"]))
 
 
 def entry_of(
@@ -178,9 +134,9 @@ def entry_of(
         kind: ``eflops``, ``scaling`` or ``saturation``.
         document: as the command prints it with ``-o json``.
         measured_at: when, with a time zone.
-        instance_type: the type of the VM, for ``eflops`` and ``scaling``.
-        sender_type: the type that sends, for ``saturation``.
-        receiver_type: the type that receives, for ``saturation``.
+        instance_type: for ``eflops`` and ``scaling``.
+        sender_type: for ``saturation``.
+        receiver_type: for ``saturation``.
         name: what the document is called in errors.
 
     Raises:
@@ -192,10 +148,8 @@ def entry_of(
 
     if kind not in DOCUMENT_VERSIONS:
         raise RequestError("kind", kind, " or ".join(DOCUMENT_VERSIONS))
-    if kind == "saturation":
-        needed = {"sender_type": sender_type, "receiver_type": receiver_type}
-    else:
-        needed = {"instance_type": instance_type}
+    types = {"instance_type": instance_type, "sender_type": sender_type, "receiver_type": receiver_type}
+    needed = {t: types[t] for t in TYPES[kind]}
     for option, value in needed.items():
         if not value:
             raise RequestError(option, value, "the provider's name of the type that was measured, such as g4dn.xlarge")
@@ -203,51 +157,28 @@ def entry_of(
     plain = parse_document(json.dumps(dict(document)), Path(name))
     entry = Entry(kind, measured_at.replace(microsecond=0), plain, **needed)
     inside = json_place({"document": plain})
-    refuse(name, entry_findings(entry.as_document()), lambda path: inside(path).removeprefix("document."))
+    refuse(name, entry_findings(entry), lambda path: inside(path).removeprefix("document."))
     return entry
 
 
-@dataclass(frozen=True)
-class Change:
-    """What a change did to the tables.
-
-    Attributes:
-        old: before. new: after. path: the file that was written.
-    """
-
-    old: Tables
-    new: Tables
-    path: Path
-
-
-def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> Change:
-    """Save measurements in a folder's tables; of one thing the later measurement wins.
+def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> tuple[Tables, Tables]:
+    """Save measurements in a folder's tables; of one thing the later wins. Returns the tables before and after.
 
     Raises:
-        DataError: the folder cannot be written, the disk is full, another process does not let go, or the tables that
-            are there cannot be read; whatever was there is unchanged.
+        DataError: the tables there cannot be read, locked or written; whatever was there is unchanged.
     """
     added = tuple(entries)
     return _change(Path(folder), lambda old: old.merged(added))
 
 
-def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Change:
-    """Remove entries by name from a folder's tables.
-
-    Raises:
-        DataError: as for :func:`save_entries`.
-    """
+def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> tuple[Tables, Tables]:
+    """Remove entries by name, as :func:`save_entries` adds them."""
     gone = frozenset(names)
     return _change(Path(folder), lambda old: Tables(tuple(e for e in old if e.name not in gone), old.path))
 
 
 def restore_previous(folder: str | os.PathLike[str]) -> Path:
-    """Undo the last change; a second call redoes it.
-
-    Before the first change nothing was measured: then empty tables take the place of the file, whatever is in it.
-
-    Returns:
-        The file that was written.
+    """Undo the last change and return the file; a second call redoes it. Before the first change, tables are empty.
 
     Raises:
         DataError: there is nothing to go back to, it cannot be read, or the folder cannot be written.
@@ -259,24 +190,18 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
             try:
                 read_tables(before)
             except CatalogFormatError as error:
-                _add_note(error, f"These are the tables before the last change: remove {before} to do without them.")
-                raise
+                text = f"These are the tables before the last change: remove {before} to do without them."
+                raise _noted(error, text) from None
             replace_file(place, before.read_bytes())
         elif os.path.lexists(place / CURRENT):
             replace_file(place, encode_tables(Tables()))
         else:
-            raise DataError(
-                f"{place / CURRENT}: nothing was measured yet, so there is no earlier version to go back to"
-            )
+            raise DataError(f"{place / CURRENT}: nothing was measured yet, there is no earlier version to go back to")
     return place / CURRENT
 
 
 def previous_tables(folder: str | os.PathLike[str]) -> Tables:
-    """The tables before the last change; empty before the first one.
-
-    Raises:
-        CatalogFormatError: the file is not what was written.
-    """
+    """The tables before the last change; empty before the first one."""
     before = Path(folder) / PREVIOUS
     return read_tables(before) if os.path.lexists(before) else Tables()
 
@@ -286,22 +211,20 @@ def encode_tables(tables: Tables) -> bytes:
     return (json.dumps(tables.as_document(), indent=1, allow_nan=False) + "\n").encode()
 
 
-def _change(folder: Path, change: Callable[[Tables], Tables]) -> Change:
+def _change(folder: Path, change: Callable[[Tables], Tables]) -> tuple[Tables, Tables]:
     with locked(folder):
         old = load_tables(folder)
         new = change(old)
         if new.entries != old.entries:
             data = encode_tables(new)
             if len(data) > MAX_BYTES:
-                most = f"{MAX_BYTES // 2**20} MiB"
-                raise DataError(
-                    f"{folder / CURRENT}: would have {len(data) / 2**20:.0f} MiB, more than the {most} that are read; "
-                    "'deepvm tables remove' makes room"
-                )
+                size = f"{len(data) / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB that are read"
+                raise DataError(f"{folder / CURRENT}: would have {size}; 'deepvm tables remove' makes room")
             replace_file(folder, data)
-    return Change(old, Tables(new.entries, str(folder / CURRENT)), folder / CURRENT)
+    return old, Tables(new.entries, str(folder / CURRENT))
 
 
-def _add_note(error: DataError, text: str) -> None:
+def _noted(error: CatalogFormatError, text: str) -> CatalogFormatError:
     # What BaseException.add_note does, which Python 3.10 lacks.
     error.__notes__ = [*getattr(error, "__notes__", ()), text]
+    return error

@@ -12,9 +12,9 @@ from deepvm.cli.output import note, say
 from deepvm.core.cluster.cluster import Binding, Outlook, Recommendation, Spread
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
-from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations, ranking
+from deepvm.planner.search.formulation import SolveStatus
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import InstanceType

@@ -251,7 +251,7 @@ def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tupl
         DataError: the tables cannot be read. RequestError: nothing was measured with the workload.
     """
     if tables == "auto" and not workload:
-        from deepvm.catalog.measured.location import nothing_measured
+        from deepvm.catalog.measured.storage import nothing_measured
 
         if nothing_measured():  # the tables' modules are slow to load
             return tuple(catalogs)

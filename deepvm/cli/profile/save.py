@@ -131,8 +131,8 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
 def _save(new: tuple[Entry, ...]) -> None:
     known = every_type()
     warn_of_types((t for e in new for t in (e.instance_type, e.sender_type, e.receiver_type) if t), known)
-    change = save_entries(own_folder(), new)
-    kept, before = ({e.name: e for e in tables} for tables in (change.new, change.old))
+    earlier, tables = save_entries(own_folder(), new)
+    kept, before = {e.name: e for e in tables}, {e.name: e for e in earlier}
     saved = [e for e in new if kept[e.name] == e]
     for entry in new:
         old = before.get(entry.name)
@@ -145,15 +145,15 @@ def _save(new: tuple[Entry, ...]) -> None:
             say(f"saved: {entry.name}, {entry.value}")
         else:
             say(f"replaced: {entry.name}, {entry.value}\n  before: {old.value}, {old.measured_at.date()}")
-    unused = {name: reason for name, reason in reasons(change.new, known).items() if reason}
+    unused = {name: reason for name, reason in reasons(tables, known).items() if reason}
     why = {e.name: unused[e.name] for e in saved if e.name in unused}
     if len(why) < len({e.name for e in saved}):
         what = "the others" if why else "it" if len(saved) == 1 else "them"
         say(f"'deepvm recommend' uses {what} from now on")
     for name, reason in why.items():
         note(f"'deepvm recommend' does not use {name}: {reason}")
-    undo = "'deepvm tables restore' undoes the last change" if change.new != change.old else "nothing changed"
-    say(f"{change.path}: {counted(len(change.new), 'measurement')}; {undo}")
+    undo = "'deepvm tables restore' undoes the last change" if tables != earlier else "nothing changed"
+    say(f"{tables.path}: {counted(len(tables), 'measurement')}; {undo}")
 
 
 def every_type() -> Catalog:

@@ -156,10 +156,10 @@ def remove(name: Annotated[list[str], arg("NAME...", "Names as for 'tables show'
     from deepvm.catalog.measured.tables import own_folder, remove_entries
 
     found = _called(name)
-    change = remove_entries(own_folder(), (e.name for e in found))
+    _, kept = remove_entries(own_folder(), (e.name for e in found))
     for entry in found:
         say(f"removed: {entry.name}")
-    say(f"{change.path}: {counted(len(change.new), 'measurement')}; 'deepvm tables restore' undoes this")
+    say(f"{kept.path}: {counted(len(kept), 'measurement')}; 'deepvm tables restore' undoes this")
 
 
 @app.command(short_help="Undo the last change.")
@@ -192,11 +192,11 @@ def _called(names: Sequence[str]) -> tuple[Entry, ...]:
 
 
 def _of_json(path: Path, measured_at: str, types: dict[str, str]) -> Sequence[Entry]:
-    from deepvm.catalog.measured.entry_schema import EXPECTED, parse_document
-    from deepvm.catalog.measured.tables import read_measured, read_tables
+    from deepvm.catalog.measured.entry_schema import EXPECTED, read_document
+    from deepvm.catalog.measured.tables import read_tables
     from deepvm.cli.profile.save import entry_from
 
-    document = parse_document(read_measured(path), path)
+    document = read_document(path)
     if not isinstance(document, dict):
         raise CatalogFormatError(path, [Problem("top level", f"a {type(document).__name__}", EXPECTED)])
     if not str(document.get("schema_version")).startswith("deepvm.tables/"):

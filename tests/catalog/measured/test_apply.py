@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import combinations
@@ -17,8 +17,9 @@ from support.profiling.measurements import DAY, WORKLOAD, eflops, saturation, sc
 from support.published import FIGURE_5, SIZES
 
 import deepvm
-from deepvm.catalog.measured.apply import apply, reasons
+from deepvm.catalog.measured.apply import reasons
 from deepvm.catalog.measured.entries import Entry
+from deepvm.catalog.measured.tables import Tables
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
 from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES
@@ -39,6 +40,10 @@ def paper_gpus() -> Catalog:
 
 PAPER = paper_gpus()
 OTHER = {**WORKLOAD, "model": "resnet18"}
+
+
+def apply(tables: Tables, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
+    return tables.apply(catalog, workload, among=among)
 
 
 def test_nothing_measured_changes_nothing() -> None:

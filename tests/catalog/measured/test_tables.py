@@ -33,7 +33,7 @@ from support.profiling.measurements import (
 
 from deepvm.catalog.measured import storage
 from deepvm.catalog.measured.entries import Entry
-from deepvm.catalog.measured.location import default_folder
+from deepvm.catalog.measured.storage import default_folder
 from deepvm.catalog.measured.tables import (
     CURRENT,
     PREVIOUS,
@@ -48,15 +48,16 @@ from deepvm.catalog.measured.tables import (
     save_entries,
 )
 from deepvm.errors import CatalogFormatError, DataError, RequestError
+from deepvm.io.atomic_write import write_bytes
 
 FORK = multiprocessing.get_context("fork")
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
     entries = (eflops("g4dn.xlarge"), scaling("g4dn.xlarge"), saturation())
-    change = save_entries(tmp_path / "new" / "folder", entries)
-    assert load_tables(tmp_path / "new" / "folder").entries == change.new.entries == tables(*entries).entries
-    assert not change.old and change.path.name == CURRENT
+    before, after = save_entries(tmp_path / "new" / "folder", entries)
+    assert load_tables(tmp_path / "new" / "folder").entries == after.entries == tables(*entries).entries
+    assert not before and Path(after.path).name == CURRENT
 
 
 def test_of_two_of_the_same_thing_the_later_stays(tmp_path: Path) -> None:
@@ -110,14 +111,18 @@ def test_a_damaged_first_file_gives_way_and_is_kept(tmp_path: Path) -> None:
     assert load_tables(tmp_path).entries == (eflops("g4dn.xlarge"),)
 
 
-def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
+def test_no_room_for_the_previous_version_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        if path.name == PREVIOUS:
+            raise DataError(f"{path}: cannot be written: No space left on device")
+        write_bytes(path, data)
 
-    monkeypatch.setattr(os, "link", none)
     save_entries(tmp_path, [eflops("g4dn.xlarge")])
-    save_entries(tmp_path, [eflops("g5.xlarge")])
-    assert [len(previous_tables(tmp_path)), len(load_tables(tmp_path))] == [1, 2]
+    monkeypatch.setattr(storage, "write_bytes", full)
+    with pytest.raises(DataError, match="No space left on device"):
+        save_entries(tmp_path, [eflops("g5.xlarge")])
+    assert load_tables(tmp_path).entries == (eflops("g4dn.xlarge"),)
+    assert {p.name for p in tmp_path.iterdir()} == {CURRENT, storage.LOCK}
 
 
 # --- kills, full disks, several at once ---
@@ -310,7 +315,8 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "no document": (changed((*EFLOPS, "document"), None), "document: null; allowed"),
     "document of another version": (
         changed((*EFLOPS, "document", "schema_version"), "deepvm.eflops/3"),
-        'entries[0] (g4dn.xlarge).document.schema_version: "deepvm.eflops/3" is newer than this deepvm reads',
+        'entries[0] (g4dn.xlarge).document.schema_version: "deepvm.eflops/3"; allowed: deepvm.eflops/1; '
+        "this file needs a newer deepvm, this is 0.1.0: pip install --upgrade deepvm",
     ),
     "eflops 0": (changed((*EFLOPS, "document", "eflops"), 0), "document.eflops: 0; allowed: operations per second"),
     "eflops as text": (changed((*EFLOPS, "document", "eflops"), "1e12"), 'document.eflops: "1e12"'),
@@ -462,12 +468,12 @@ def test_there_and_back(first: list[Entry], second: list[Entry]) -> None:
         save_entries(here, second)
         exported = Path(name) / "export.json"
         exported.write_bytes(encode_tables(load_tables(here)))
-        change = save_entries(there, read_tables(exported))
-        assert change.new.entries == load_tables(there).entries == load_tables(here).entries
+        _, imported = save_entries(there, read_tables(exported))
+        assert imported.entries == load_tables(there).entries == load_tables(here).entries
         assert load_tables(here).entries == Tables().merged(first).merged(second).entries
-        assert [e.name for e in change.new] == sorted({e.name for e in [*first, *second]})
+        assert [e.name for e in imported] == sorted({e.name for e in [*first, *second]})
         if len({e.measured_at for e in [*first, *second]}) == len(first) + len(second):
-            assert Tables().merged(second).merged(first).entries == change.new.entries
+            assert Tables().merged(second).merged(first).entries == imported.entries
 
 
 # --- where it is, and what it costs ---

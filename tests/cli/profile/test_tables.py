@@ -290,7 +290,11 @@ REFUSED = {
     "no CSV there": (("none.csv", *CSV), 4, "none.csv: file: does not exist; allowed: CSV with the columns"),
     "future": (("e.json", "--instance-type", "a", "--measured-at", "2100-01-01"), 2, "not in the future"),
     "no day": (("e.json", "--instance-type", "a", "--measured-at", "monday"), 2, "--measured-at: 'monday'"),
-    "newer": (("new.json", "--instance-type", "a"), 4, '"deepvm.eflops/9" is newer than this deepvm reads'),
+    "newer": (
+        ("new.json", "--instance-type", "a"),
+        4,
+        '"deepvm.eflops/9"; allowed: deepvm.eflops/1; this file needs a newer',
+    ),
 }
 
 
@@ -444,7 +448,7 @@ def test_without_measurements_recommend_does_not_load_what_reads_them() -> None:
     code = f"import sys\nfrom deepvm.cli.main import main\n{run}"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     loaded = {m for m in out.splitlines()[-1].split() if m.startswith("deepvm.catalog.measured.")}
-    assert loaded == {"deepvm.catalog.measured.location"}
+    assert loaded == {"deepvm.catalog.measured.storage"}
 
 
 def test_a_first_save_is_undone_and_a_second_one_says_what_it_replaces(
