@@ -1,16 +1,20 @@
-"""The interface of a storage tier."""
+"""The interfaces of storage tiers, and of those that a memory node can persist versions to."""
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from deepvm.checkpoint.format.manifest import Damage, Manifest
+from deepvm.checkpoint.files.file_names import file_name
+from deepvm.checkpoint.files.retention import kept_of, outdated
+from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.errors import CheckpointError, RequestError
+from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,12 @@ class Tier(ABC):
 
     Attributes:
         form: its URLs, for errors. listed: whether ``deepvm ckpt`` can ask it, from outside the training.
-        shared: whether trainings on other machines may write there as well, so that each needs a name of its own.
+        shared: whether trainings on other machines may write there as well, so that each needs its own job name.
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
-            still being copied. To other tiers only finished copies are given.
+            still being copied. Other tiers get finished copies only.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
-        away: whether what it keeps cannot go with this machine. Beside such a tier, what the others have does not count
-            as safe from that.
+        away: whether what it keeps cannot be lost with this machine. Beside such a tier, what the others have does not
+            count as safe from that.
     """
 
     form: ClassVar[str] = ""
@@ -73,13 +77,12 @@ class Tier(ABC):
 
     @abstractmethod
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """Take one rank's part of a version.
+        """Take one rank's part of a version; its memory is free on return.
 
         Args:
             shard: the part.
             acknowledged: called as soon as the whole version, of all ranks, is safe at a level; once for each level
                 that this tier reaches, the weakest first, perhaps from another thread after this method has returned.
-                The shard's memory is free when it returns.
 
         Raises:
             CheckpointError: it is not safe.
@@ -99,14 +102,14 @@ class Tier(ABC):
         """
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """The versions that were there once and that :meth:`versions` does not give, newest first.
+        """The versions that existed once and that :meth:`versions` does not give, newest first. Raises CheckpointError.
 
-        Where versions cannot be half there, there are none. Raises CheckpointError.
+        There are none where no version can be half there.
         """
         return ()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename these and all damaged versions, so that nobody takes them for versions; no bytes are lost.
+        """Rename these and all damaged versions so that they no longer count as versions; no bytes are lost.
 
         Raises:
             CheckpointError: that cannot be done.
@@ -119,3 +122,95 @@ class Tier(ABC):
 
     def close(self) -> None:  # noqa: B027  a tier without connections has nothing to close
         """Close connections."""
+
+
+class Store(Tier):
+    """A tier that takes whole versions whose checksums are known. One node writes to it, from several threads.
+
+    Attributes:
+        fills: whether a version can be written while it is still arriving.
+    """
+
+    fills: ClassVar[bool] = False
+
+    @classmethod
+    @abstractmethod
+    def open_store(cls, url: str, *, shared: bool = False) -> Store:
+        """The store that ``--persist`` means; see :func:`deepvm.checkpoint.tiers.registry.open_store`."""
+
+    @abstractmethod
+    def take(self) -> None:
+        """Make sure that it can be written to, and by no other node; clear up what a killed one left.
+
+        Raises:
+            CheckpointError: it cannot.
+        """
+
+    def write(self, image: memoryview, manifest: Manifest) -> None:
+        """Write a version and its commit record.
+
+        Raises:
+            CheckpointError: it could not be written; what was complete under its number before still is, or it is.
+        """
+        self.write_filling(image, manifest.job, manifest.version, [len(image)], lambda: manifest)
+
+    @abstractmethod
+    def write_filling(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+    ) -> None:
+        """:meth:`write` in the manner of :meth:`~deepvm.checkpoint.files.version_dir.VersionFolder.write_filling`."""
+
+    @abstractmethod
+    def unrecorded(self, job: str) -> set[int]:
+        """The damaged versions of which only the record is gone. Raises CheckpointError."""
+
+    @abstractmethod
+    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+        """A version in pieces, unverified; each piece is valid until the next.
+
+        Raises:
+            FileNotFoundError: it is not there. CheckpointError: it cannot be read; also from the iterator.
+        """
+
+    @abstractmethod
+    def delete(self, job: str, version: int) -> None:
+        """Remove a version; nothing happens if it is not there. Raises CheckpointError."""
+
+    def expired(self, job: str, found: Iterable[Manifest], keep: int, every: int) -> set[int]:
+        """What retention lets go of the complete versions ``found`` and of files without a record."""
+        rows = list(found)
+        numbers = {m.version for m in rows}
+        return numbers - kept_of(rows, keep, every) | outdated(numbers, self.unrecorded(job), keep, every)
+
+
+def download(pieces: Generator[memoryview, None, None], manifest: Manifest, folder: Path, name: str) -> Path:
+    """Bring a version from elsewhere into a new file in ``folder``, whole or not at all, without a commit record.
+
+    Args:
+        pieces: the version's bytes, in order; compared with their checksums as they come.
+        manifest: what they should be.
+        folder: created if needed.
+        name: the version's, in errors.
+
+    Raises:
+        CheckpointError: the file cannot be written, and what ``pieces`` raises. DamagedError: the bytes differ.
+    """
+    path = folder / file_name(manifest.job, manifest.version)
+    hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    checks = ChunkChecks(manifest, name)
+    try:
+        with contextlib.closing(pieces):
+            folder.mkdir(parents=True, exist_ok=True)
+            with hidden.open("xb") as file:
+                for piece in pieces:
+                    checks.add(piece)
+                    file.write(piece)
+                if file.tell() != manifest.size:
+                    raise DamagedError(f"{name}: {file.tell()} bytes came in place of {manifest.size}")
+        hidden.replace(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            hidden.unlink(missing_ok=True)
+    return path

@@ -24,20 +24,10 @@ _ADVICE = {
 class Bucket:
     """A bucket. Its methods raise boto3's errors; :meth:`errors` turns them into ours."""
 
-    def __init__(self, name: str, url: str, *, threads: int, attempts: int, endpoint: str, region: str) -> None:
-        """Remember where; nothing is sent yet.
-
-        Args:
-            name: the bucket's.
-            url: what the user calls it.
-            threads: requests that are under way at once.
-            attempts: how often a request is tried; botocore waits longer before each.
-            endpoint: URL of another store with this interface; empty for the environment's or AWS's.
-            region: empty for the environment's.
-        """
+    def __init__(self, name: str, url: str, *, threads: int, attempts: int, endpoint: str) -> None:
+        """Remember where; nothing is sent yet. ``url``: what the user calls it; for the others see ``S3Tier``."""
         self.name, self.url = name, url
-        self._threads, self._attempts = threads, attempts
-        self._endpoint, self._region = endpoint or None, region or None
+        self._threads, self._attempts, self._endpoint = threads, attempts, endpoint or None
         self._opening = threading.Lock()
 
     @cached_property
@@ -51,9 +41,8 @@ class Bucket:
             max_pool_connections=self._threads + 2,
             retries={"mode": "standard", "total_max_attempts": self._attempts},
         )
-        session = boto3.session.Session()
         try:
-            return session.client("s3", region_name=self._region, endpoint_url=self._endpoint, config=config)
+            return boto3.session.Session().client("s3", endpoint_url=self._endpoint, config=config)
         except ValueError as error:  # botocore has no class of its own for it
             raise CheckpointError(f"{self.url}: {error}; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL") from None
 
@@ -79,9 +68,9 @@ class Bucket:
         self.remove(key)
 
     def composite(self, key: str) -> str:
-        """The store's checksum of the checksums of an object's parts; some other text where it keeps none."""
+        """The store's checksum of the checksums of an object's parts; some other text if it keeps none."""
         head = self.s3.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
-        return str(head.get("ChecksumCRC32")).partition("-")[0]  # behind it stands mostly their number
+        return str(head.get("ChecksumCRC32")).partition("-")[0]  # mostly followed by the number of parts
 
     def read(self, key: str, **options: str) -> bytes:
         """An object's bytes; ``options`` are those of GetObject."""
@@ -90,7 +79,7 @@ class Bucket:
         for left in reversed(range(_READS)):
             try:
                 return bytes(self.s3.get_object(Bucket=self.name, Key=key, **options)["Body"].read())
-            except BotoCoreError:  # botocore tries a request again, but not a reply that breaks off
+            except BotoCoreError:  # botocore retries a request, but not a reply that breaks off
                 if not left:
                     raise
         raise AssertionError

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pkgutil
 from typing import cast
 
-from deepvm.checkpoint.tiers.base import Tier, TierOptions
-from deepvm.checkpoint.tiers.store import Store
+from deepvm.checkpoint.tiers.base import Store, Tier, TierOptions
 from deepvm.errors import RequestError
 
 TIERS = {
     "file": "deepvm.checkpoint.tiers.file:FileTier",
     "tcp": "deepvm.checkpoint.tiers.striped:StripedTier",
     "tcps": "deepvm.checkpoint.tiers.striped:StripedTier",
-    "mpi": "deepvm.checkpoint.tiers.mpi:MpiTier",
+    "mpi": "deepvm.checkpoint.tiers.striped:MpiTier",
     "s3": "deepvm.checkpoint.tiers.s3:S3Tier",
 }
 """Scheme -> ``module:class``, imported when first used."""
@@ -29,8 +28,7 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str
     """The tier that a URL means; for the arguments see :class:`~deepvm.checkpoint.tiers.base.TierOptions`.
 
     Raises:
-        RequestError: it means none.
-        CheckpointError: the token of a memory node cannot be read.
+        RequestError: it means none. CheckpointError: the token of a memory node cannot be read.
     """
     kind = find_tier(url)
     if kind is None:
@@ -38,13 +36,12 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str
     return kind.open(url, TierOptions(session, keep, every, option))
 
 
-def open_store(url: str, *, direct: bool = True, shared: bool = False) -> Store | None:
+def open_store(url: str, *, shared: bool = False) -> Store | None:
     """The store that ``--persist`` means; None for no text.
 
     Args:
         url: where.
-        direct: write past the page cache where the file system can.
-        shared: other nodes that say so too may write there; no two of them the versions of one job.
+        shared: other nodes with this setting may write there; no two of them versions of the same job.
 
     Raises:
         RequestError: it means none.
@@ -54,7 +51,7 @@ def open_store(url: str, *, direct: bool = True, shared: bool = False) -> Store 
     kind = find_tier(url)
     if kind is None or not issubclass(kind, Store):
         raise RequestError("persist", url, _forms(Store))
-    return kind.open_store(url, direct=direct, shared=shared)
+    return kind.open_store(url, shared=shared)
 
 
 def _forms(base: type) -> str:

@@ -1,7 +1,7 @@
 """``tcp://host:port``: a memory node, and the disk behind it.
 
 A rank's part goes over up to two connections at once, because one may not fill the network; when the node has verified
-it, :meth:`TcpTier.put` returns. The rest, that others' parts came and all is on disk, is learnt in the background.
+it, :meth:`TcpTier.put` returns. That the other ranks' parts came and all is on disk is learnt in the background.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,11 @@ from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.ack_poller import AckPoller, Pending
-from deepvm.checkpoint.network.client import Address, Link, damage_in, manifest_in, pairs_in, unreachable
-from deepvm.checkpoint.network.endpoint import Endpoint
-from deepvm.checkpoint.network.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Kind
+from deepvm.checkpoint.network.client import Link, unreachable
+from deepvm.checkpoint.network.endpoint import Address, Endpoint
+from deepvm.checkpoint.network.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Frame, Kind, unexpected
 from deepvm.checkpoint.network.token import Token
-from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.tiers.commit_barrier import CommitBarrier
-from deepvm.checkpoint.tiers.download import download
+from deepvm.checkpoint.tiers.base import Tier, download
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.host_info import cores
 
@@ -37,6 +35,46 @@ WIRE_BYTES = 2**20
 """Bytes of one message: small enough to be hashed while they are in the processor's cache."""
 _ANSWERS = {Level.REMOTE: "complete", Level.DURABLE: "durable"}
 _WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
+
+
+class CommitBarrier:
+    """Keep puts to several memory nodes in step: no node completes its part before all of them have theirs.
+
+    Attributes:
+        hold: the oldest version that must stay in the nodes' folders; None: they decide. error: the first that failed.
+    """
+
+    def __init__(self, count: int, hold: int | None, limit_s: float) -> None:
+        """Start with nobody at any stage; ``limit_s``: how long each of the ``count`` waits for the others, in all."""
+        self.hold, self._count = hold, count
+        self._deadline = time.monotonic() + limit_s
+        self._reached: dict[str, set[int]] = {}
+        self._change = threading.Condition()
+        self.error: BaseException | None = None
+
+    def wait(self, stage: str) -> None:
+        """Wait until all senders have reached a stage; each calls from its own thread, perhaps twice.
+
+        Raises:
+            CheckpointError: another one failed, or is too late. TierBusyError: another one has no room.
+        """
+        with self._change:
+            here = self._reached.setdefault(stage, set())
+            here.add(threading.get_ident())
+            self._change.notify_all()
+            while len(here) < self._count and self.error is None:
+                if not self._change.wait(self._deadline - time.monotonic()):
+                    raise CheckpointError("another memory node was too slow")
+            if isinstance(self.error, TierBusyError):
+                raise TierBusyError("another memory node has no room")
+            if self.error is not None:
+                raise CheckpointError("another memory node failed")
+
+    def fail(self, error: BaseException) -> None:
+        """Fail all other senders too; the first error counts."""
+        with self._change:
+            self.error = self.error or error
+            self._change.notify_all()
 
 
 class TcpTier(Tier):
@@ -60,12 +98,12 @@ class TcpTier(Tier):
         Args:
             address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the authority's file.
             session: a random id, the same on all ranks of one training run, another for the next run.
-            token: what the node knows as well, see :func:`deepvm.checkpoint.network.token.token_from_environment`.
+            token: the node's or the job's, see :func:`deepvm.checkpoint.network.token.token_from_environment`.
             flows: connections for one part; two unless given, one to a node with which this process shares two cores.
             wire_bytes: bytes of one message.
-            limit_s: the longest that ``put`` blocks beside the time for the bytes (see ``Shard.moving_s``), and that
+            limit_s: the longest that ``put`` blocks on top of the time for the bytes (see ``Shard.moving_s``), and that
                 the node may take for one message.
-            await_s: how long a level is awaited in the background, beside that time as well.
+            await_s: how long a level is awaited in the background, on top of that time as well.
 
         Raises:
             RequestError: naming the argument.
@@ -94,8 +132,8 @@ class TcpTier(Tier):
     def put(self, shard: Shard, acknowledged: Callable[[Level], None], barrier: CommitBarrier | None = None) -> None:
         """See :meth:`Tier.put`; returns when the node has verified this part, and may acknowledge later from a thread.
 
-        Connections that break are made again, and only what is missing is sent again. ``barrier`` joins it to the
-        puts to other nodes.
+        Broken connections are reopened, and only what is missing is sent again. ``barrier`` joins it to the puts to
+        other nodes.
         """
         deadline = time.monotonic() + self._limit_s + shard.moving_s
         check_job(shard.job)
@@ -135,10 +173,10 @@ class TcpTier(Tier):
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
         with self._reader() as link:
-            count = link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})).body.get("count")
+            count = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get("count")
             if type(count) is not int or count < 0:
                 raise BrokenError("a count that is none")
-            found = [manifest_in(link.expect(Kind.MANIFEST, link.answer(most=MOST_DOCUMENT))) for _ in range(count)]
+            found = [_manifest(link.answer(Kind.MANIFEST, most=MOST_DOCUMENT)) for _ in range(count)]
             if any(manifest.job != job for manifest in found):
                 raise BrokenError("versions of another job")
             return tuple(found)
@@ -146,13 +184,17 @@ class TcpTier(Tier):
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`: those in the node's folder or bucket."""
         with self._reader() as link:
-            return damage_in(link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})))
+            rows = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get("damaged", ())
+            try:  # an older node sends none
+                return tuple(Damage(int(number), str(problem), int(size)) for number, size, problem in rows)
+            except (TypeError, ValueError):
+                raise BrokenError("damaged versions that are none") from None
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: in the node's folder or bucket."""
         with self._reader() as link:
             question = {"job": check_job(job), "versions": sorted(versions)}
-            link.expect(Kind.PONG, link.call(Kind.ASIDE, question, limit_s=self._limit_s))
+            link.call(Kind.ASIDE, question, Kind.PONG, limit_s=self._limit_s)
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; the file is a new one in ``folder``, without a commit record."""
@@ -171,44 +213,39 @@ class TcpTier(Tier):
             poller.close()
 
     def stream(self, manifest: Manifest) -> Generator[memoryview, None, None]:
-        """A version's bytes in order, unverified, in pieces of at most a chunk.
-
-        Whoever has seen enough closes the iterator. A piece is valid until the next one is asked for.
+        """A version's bytes in order, unverified, in pieces of at most a chunk, each valid until the next.
 
         Raises:
             CheckpointError: it is gone, or another one by now.
         """
         with self._reader() as link:
-            frame = link.call(Kind.GET, {"job": manifest.job, "version": manifest.version}, most=MOST_DOCUMENT)
-            if manifest_in(link.expect(Kind.MANIFEST, frame)) != manifest:
+            question = {"job": manifest.job, "version": manifest.version}
+            if _manifest(link.call(Kind.GET, question, Kind.MANIFEST, most=MOST_DOCUMENT)) != manifest:
                 raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is another one by now")
             buffer, start = memoryview(bytearray(min(CHUNK_BYTES, manifest.size))), 0
             while start < manifest.size:
                 kind, length = link.channel.header(idle_s=FRAME_S)
                 if kind is not Kind.DATA:
-                    link.fail(link.channel.rest(kind, length))
+                    raise unexpected(link.channel.rest(kind, length))
                 piece = link.channel.piece(length)
                 if piece.offset != start or piece.length > min(manifest.size - start, len(buffer)):
                     raise BrokenError("the node sends other bytes than were asked for")
                 link.channel.read_into(buffer[: piece.length], limit_s=FRAME_S)
                 yield buffer[: piece.length]
                 start += piece.length
-            link.expect(Kind.END, link.answer())
+            link.answer(Kind.END)
 
     @contextlib.contextmanager
-    def _reader(self) -> Any:
+    def _reader(self) -> Iterator[Link]:
         try:
-            link = self._connect()
-            try:
+            with contextlib.closing(self._connect()) as link:
                 link.hello({"role": "reader"})
                 yield link
-            finally:
-                link.close()
         except OSError as error:
             raise unreachable(self._address, error) from error
 
     def _soon(self, deadline: float) -> float:
-        """What one message may take; only a commit, for which the node may have to read all, has the time for all."""
+        """The time limit of one message; only a commit, for which the node may have to read all, has all the time."""
         return min(_left(deadline), self._limit_s)
 
     def _connect(self, limit_s: float = 5.0) -> Link:
@@ -252,7 +289,7 @@ class TcpTier(Tier):
                 welcome = links[-1].hello(self._greeting(shard), limit_s=self._soon(deadline))
                 if not welcome.get("layout"):
                     document, limit_s = shard.layout.to_json(), self._soon(deadline)
-                    links[-1].expect(Kind.PONG, links[-1].call(Kind.LAYOUT, document, limit_s=limit_s))
+                    links[-1].call(Kind.LAYOUT, document, Kind.PONG, limit_s=limit_s)
                     links[-1].welcome = {**welcome, "layout": True}
         except BaseException:
             for link in links:
@@ -274,7 +311,7 @@ class TcpTier(Tier):
         The connections go back to the pool or are closed.
         """
         try:
-            received = self._reserve_all(links, shard, put, deadline, barrier)
+            received = self._reserve(links, shard, put, deadline, barrier)
             begun()
             answer = self._send(links, shard, received, deadline, barrier)
         except TierBusyError:
@@ -295,7 +332,7 @@ class TcpTier(Tier):
         for link in links:
             link.close()
 
-    def _reserve_all(
+    def _reserve(
         self, links: list[Link], shard: Shard, put: str, deadline: float, barrier: CommitBarrier | None
     ) -> Ranges:
         """Reserve room on all connections; returns what is there already."""
@@ -303,7 +340,16 @@ class TcpTier(Tier):
         question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best, "attempt": shard.attempt}
         if barrier is not None and barrier.hold is not None:
             question["hold"] = barrier.hold
-        return Ranges(pairs_in([self._reserve(link, question, deadline) for link in links][0]))
+        received = []
+        for link in links:
+            answer = link.call(Kind.RESERVE, question, limit_s=self._soon(deadline))
+            if answer.kind is Kind.RETRY_AFTER:
+                why = answer.body.get("reason", "")
+                raise TierBusyError(f"{self.url}: no room for version {shard.version}: {why}")
+            if answer.kind is not Kind.CREDIT:
+                raise unexpected(answer)
+            received.append(_ranges(answer, "received"))
+        return received[0]
 
     def _send(
         self, links: list[Link], shard: Shard, received: Ranges, deadline: float, barrier: CommitBarrier | None
@@ -322,23 +368,15 @@ class TcpTier(Tier):
             self._flow(links, shard, missing, deadline)
             if barrier is not None:
                 # Arrived, not only sent: what one node completes and another one never does helps nobody.
-                links[0].expect(Kind.PONG, links[0].call(Kind.PING, limit_s=self._soon(deadline)))
+                links[0].call(Kind.PING, b"", Kind.PONG, limit_s=self._soon(deadline))
                 barrier.wait("sent")
             point("sender.before-commit")
-            frame = links[0].call(Kind.COMMIT, {"version": shard.version}, limit_s=_left(deadline))
-            answer = links[0].expect(Kind.ACK, frame)
-            gaps = Ranges(pairs_in(answer.body.get("missing")))
+            answer = links[0].call(Kind.COMMIT, {"version": shard.version}, Kind.ACK, limit_s=_left(deadline))
+            gaps = _ranges(answer, "missing")
             if not len(gaps):
                 return answer.body
             missing = deque(c for c in cells if gaps.touches(*c))
         raise CheckpointError(f"{self.url}: bytes of version {shard.version} arrive damaged again and again")
-
-    def _reserve(self, link: Link, question: Mapping[str, Any], deadline: float) -> Any:
-        answer = link.call(Kind.RESERVE, question, limit_s=self._soon(deadline))
-        if answer.kind is Kind.RETRY_AFTER:
-            why = answer.body.get("reason", "")
-            raise TierBusyError(f"{self.url}: no room for version {question['version']}: {why}")
-        return link.expect(Kind.CREDIT, answer).body.get("received")
 
     def _flow(self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float) -> None:
         """Send ranges over all connections in parallel; each takes the next one when it is free."""
@@ -355,7 +393,7 @@ class TcpTier(Tier):
                     limit_s = self._soon(deadline)
                     link.channel.send_data(start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s)
                 if link is not links[0]:  # all of this connection is verified before the other one commits
-                    link.expect(Kind.PONG, link.call(Kind.PING, limit_s=self._soon(deadline)))
+                    link.call(Kind.PING, b"", Kind.PONG, limit_s=self._soon(deadline))
             except BaseException as error:
                 errors.append(link.explain(error))
 
@@ -377,3 +415,19 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise BrokenError("it took too long")
     return left
+
+
+def _manifest(frame: Frame) -> Manifest:
+    """The commit record in a frame. Raises BrokenError."""
+    try:
+        return Manifest.from_json(frame.raw)
+    except RequestError:
+        raise BrokenError("no commit record, where one was due") from None
+
+
+def _ranges(frame: Frame, name: str) -> Ranges:
+    """Ranges in a frame's body. Raises BrokenError."""
+    try:
+        return Ranges((int(start), int(end)) for start, end in frame.body.get(name) or ())
+    except (TypeError, ValueError):
+        raise BrokenError("ranges that are none") from None

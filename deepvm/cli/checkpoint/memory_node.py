@@ -67,14 +67,12 @@ def serve(
     """
     import logging
 
-    from deepvm.checkpoint.network.client import Address
+    from deepvm.checkpoint.network.endpoint import Address, MpiEndpoint
     from deepvm.checkpoint.node.server import Node, NodeSettings
     from deepvm.errors import RequestError
 
     place: Endpoint
     if listen == "mpi":
-        from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
-
         if tls_cert or tls_key:
             raise RequestError("tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS")
         place = MpiEndpoint.here()
@@ -115,7 +113,8 @@ def status(
     """
     import json
 
-    from deepvm.checkpoint.network.client import Address, node_status
+    from deepvm.checkpoint.network.client import node_status
+    from deepvm.checkpoint.network.endpoint import Address
     from deepvm.checkpoint.network.token import read_token, token_from_environment
 
     token = read_token(token_file) if token_file else token_from_environment()

@@ -22,6 +22,7 @@ from support.checkpoint.memory_nodes import (
     TOKEN,
     Acks,
     NodeDisk,
+    Peer,
     Process,
     finished,
     make_image,
@@ -782,24 +783,13 @@ def test_a_layout_costs_little_beside_the_memory(tmp_path: Path) -> None:
 def test_layouts_of_living_runs_are_not_forgotten_for_others() -> None:
     with running(2 * MIB) as node:
         registry = node.registry
-        registry.enter(Peer(), "a", "s", 1, 0, "x")
-        registry.learn("a", "s", make_layout(1000), 2**20)
-        registry.enter(Peer(), "b", "s", 1, 0, "x")
-        registry.learn("b", "s", make_layout(1000), 2**20)
-        gone = Peer()
-        registry.enter(gone, "c", "s", 1, 0, "x")
+        for job in "ab":
+            registry.enter(peer := Peer(job))
+            registry.learn(peer, make_layout(1000), 2**20)
+        registry.enter(last := Peer("c"))
         with pytest.raises(Refused, match="more --memory"):
-            registry.learn("c", "s", make_layout(1000), 1)
+            registry.learn(last, make_layout(1000), 1)
         assert [len(registry.jobs[name].plans) for name in "abc"] == [1, 1, 0]
         registry.jobs["a"].session.heard -= 60
-        registry.learn("c", "s", make_layout(1000), 1)
+        registry.learn(last, make_layout(1000), 1)
         assert [len(registry.jobs[name].plans) for name in "abc"] == [0, 1, 1]
-
-
-class Peer:
-    """A connection without one."""
-
-    def abort(self) -> None: ...
-
-    def gone(self) -> bool:
-        return False

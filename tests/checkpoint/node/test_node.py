@@ -35,7 +35,7 @@ from deepvm.checkpoint.format.crc_combine import Cuts, seal_by_parts, total
 from deepvm.checkpoint.format.interval_set import runs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.network.client import Address
+from deepvm.checkpoint.network.endpoint import Address
 from deepvm.checkpoint.network.protocol import Channel, Kind, Refused, tune, within_machine
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.server import Node
@@ -454,7 +454,7 @@ def test_who_asks_again_after_no_room_gets_room() -> None:
             put(to, 1, layout, make_image(layout, 1))
         for slot in held:
             assert slot is not None
-            node.registry.pool.give(slot)
+            node.registry.pool.free.append(slot)
         assert put(to, 1, layout, make_image(layout, 1)).levels == [Level.REMOTE]
         to.close()
 

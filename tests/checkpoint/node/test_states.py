@@ -32,13 +32,12 @@ from deepvm.checkpoint.format import checksums as image
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.network.protocol import Refused
-from deepvm.checkpoint.node import flusher, partial_version
+from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.node import version_registry as rules
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.flusher import Flusher
-from deepvm.checkpoint.node.slots import Slot
 from deepvm.checkpoint.node.version_registry import VersionRegistry
-from deepvm.checkpoint.node.versions import Busy, Claim, Job, RecentNumbers, Reservation, Session, State, Version
+from deepvm.checkpoint.node.versions import Claim, Job, RecentNumbers, Reservation, Session, State, Version
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError, DamagedError
 
@@ -59,8 +58,11 @@ def sent(run: str, number: int, rank: int, put: int) -> bytes:
 class Sender:
     """A connection, as the registry sees it, and what its peer is about."""
 
-    run: str
+    session: str
     rank: int
+    world: int
+    digest: str
+    job: str = "job"
     ticket: Reservation | None = None
     put: int = 0
     dead: bool = False
@@ -153,10 +155,6 @@ class Turns(threading.Condition):
 class StepwiseStore(FileTier):
     """A disk that a thread writes to step by step, and that has the bytes of the moment when they were written."""
 
-    def write(self, image: memoryview, manifest: Manifest) -> None:
-        self._step()
-        super().write(image, manifest)
-
     def write_filling(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
     ) -> None:
@@ -201,12 +199,13 @@ class Protocol(RuleBasedStateMachine):
             self.slots * SLOT, persists=self.persists, lease_s=LEASE_S, clock=CLOCK.monotonic
         )
         self.registry.changed = Turns()
-        self.store = StepwiseStore(self.folder.path, direct=False)
+        self.store = StepwiseStore(self.folder.path)
+        self.store.folder = self.folder
         self.flusher = Flusher(self.registry, self.store, keep=KEEP)
         self.seen: dict[Version, bytes] = {}
         self.committed: dict[tuple[Version, int], int] = {}
         self.borrowed: list[tuple[Version, bytes]] = []
-        self.in_use: dict[object, Slot] = {}
+        self.in_use: dict[object, memoryview] = {}
         self.begun: dict[int, Version] = {}
         if not hasattr(self, "acknowledged"):
             self.acknowledged: dict[int, bytes] = {}
@@ -235,18 +234,19 @@ class Protocol(RuleBasedStateMachine):
         self.enter(run, rank % self.world)
 
     def enter(self, run: str, rank: int) -> Sender | None:
-        sender, layout = Sender(run, rank), self.layout_of(run)
+        layout = self.layout_of(run)
+        sender = Sender(run, rank, self.world, layout.digest)
         job = self.registry.jobs.get("job")
         rival = job.session if job is not None and job.session is not None and job.session.name != run else None
         alive = rival is not None and CLOCK.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.owners)
         try:
-            known = self.registry.enter(sender, "job", run, self.world, rank, layout.digest)
+            known = self.registry.enter(sender)
         except Refused as error:
             assert error.code == "session" and alive
             return None
         assert not alive, "a living run was pushed aside"
         if not known:
-            self.registry.learn("job", run, layout)
+            self.registry.learn(sender, layout)
         self.living.append(sender)
         return sender
 
@@ -293,22 +293,21 @@ class Protocol(RuleBasedStateMachine):
             self.puts += 1
             sender.put = self.puts
         sender.ticket = None
-        digest = self.layout_of(sender.run).digest
         try:
-            answer = self.registry.reserve(sender, "job", sender.run, digest, sender.rank, number, f"{sender.put}")
+            answer = self.registry.reserve(sender, number, f"{sender.put}")
         except Refused as error:
-            assert error.code in ("request", "layout") or sender.run != self.current()
+            assert error.code in ("request", "layout") or sender.session != self.current()
             self.end(sender)
             return
-        assert sender.run == self.current()
-        if not isinstance(answer, Busy):
+        assert sender.session == self.current()
+        if isinstance(answer, Reservation):
             sender.ticket = answer
             self.begun[number] = answer.version
 
     def pieces(self, sender: Sender) -> list[tuple[int, int]]:
         return [
             (start, min(start + 700, offset + length))
-            for offset, length in self.layout_of(sender.run).shards[sender.rank]
+            for offset, length in self.layout_of(sender.session).shards[sender.rank]
             for start in range(offset, offset + length, 700)
         ]
 
@@ -342,7 +341,7 @@ class Protocol(RuleBasedStateMachine):
 
     @staticmethod
     def receive(sender: Sender, claim: Claim) -> None:
-        claim.view[:] = sent(sender.run, claim.version.number, sender.rank, sender.put)[claim.start : claim.end]
+        claim.view[:] = sent(sender.session, claim.version.number, sender.rank, sender.put)[claim.start : claim.end]
 
     def arrive(self, sender: Sender) -> None:
         claim = sender.claims.pop()
@@ -370,10 +369,10 @@ class Protocol(RuleBasedStateMachine):
             assert error.code == "stale"
             self.end(sender)
             return
-        assert sender.run == self.current()
-        if not receipt.missing:
+        assert sender.session == self.current()
+        if not receipt["missing"]:
             self.committed[version, sender.rank] = sender.put
-        assert not receipt.complete or version.state is State.COMPLETE
+        assert not receipt["complete"] or version.state is State.COMPLETE
 
     @rule(number=NUMBERS, order=st.randoms(use_true_random=False), first=st.sampled_from(FATES), stay=st.booleans())
     def whole_version(self, number: int, order: random.Random, first: str, stay: bool) -> None:
@@ -471,8 +470,9 @@ class Protocol(RuleBasedStateMachine):
     def borrow(self, one: int) -> None:
         complete = self.complete()
         if complete:
-            version = self.registry.borrow("job", complete[one % len(complete)].number)
+            version = self.registry.complete("job", complete[one % len(complete)].number)
             assert version is not None and version.slot is not None
+            version.pins += 1  # as while it is copied
             self.borrowed.append((version, self.seen[version]))
             self.in_use[version] = version.slot
 
@@ -581,7 +581,6 @@ class ThreeRanks(Protocol):
 def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread plays all: who would wait for another's bytes is refused at once."""
     monkeypatch.setattr(rules, "_ABORT_S", 0.0)
-    monkeypatch.setattr(partial_version, "time", CLOCK)
     monkeypatch.setattr(flusher, "time", CLOCK)
     monkeypatch.setattr(image, "CHUNK_BYTES", 300)
     monkeypatch.setattr(rules, "LEAST_PIECE", 1)
@@ -633,7 +632,7 @@ def unnoticed(self: Version, rank: int) -> None:
 
 def said_too_soon(self: Flusher, version: Version) -> float:
     try:
-        return write_early(self, version)
+        return write_early(self, version) or 0.0
     except CheckpointError:
         return 0.0
 

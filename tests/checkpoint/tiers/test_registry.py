@@ -13,9 +13,8 @@ torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.tiers import registry  # noqa: E402
-from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
+from deepvm.checkpoint.tiers.base import Store, Tier  # noqa: E402
 from deepvm.checkpoint.tiers.registry import TIERS, find_tier, open_store, open_tier  # noqa: E402
-from deepvm.checkpoint.tiers.store import Store  # noqa: E402
 from deepvm.cli.main import main  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 

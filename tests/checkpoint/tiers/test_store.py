@@ -24,8 +24,8 @@ from support.checkpoint.memory_nodes import (
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.tiers.base import Store
 from deepvm.checkpoint.tiers.registry import open_store, open_tier
-from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import CheckpointError, RequestError
 
 

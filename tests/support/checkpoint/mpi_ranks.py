@@ -31,7 +31,7 @@ LONGEST_S = 50
 def node(folder: Path) -> Mapping[str, object]:
     """A memory node whose disk takes its time with the victim's version: it is on its way when the victim dies."""
     from deepvm.checkpoint.files.version_dir import VersionFolder
-    from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
+    from deepvm.checkpoint.network.endpoint import MpiEndpoint
     from deepvm.checkpoint.network.mpi_streams import carrier
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
