@@ -6,15 +6,18 @@ import contextlib
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from deepvm.checkpoint.files.file_names import file_name
 from deepvm.checkpoint.files.retention import kept_of, outdated
 from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,14 @@ def refuse_query(url: str, option: str) -> None:
     """Raise RequestError for a URL with a query or a fragment: dropping those would write elsewhere."""
     if "?" in url or "#" in url:
         raise RequestError(option, url, "a URL without ? and #; in a folder's name write %3F and %23")
+
+
+def fulfil(future: Future[_T], work: Callable[..., _T], *arguments: Any) -> None:
+    """Do a piece of work for whoever waits for the future."""
+    try:
+        future.set_result(work(*arguments))
+    except BaseException as error:
+        future.set_exception(error)
 
 
 class Tier(ABC):

@@ -35,8 +35,7 @@ from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier, TierOptions, download, refuse_query
-from deepvm.checkpoint.tiers.bucket import Bucket, checksum
-from deepvm.checkpoint.tiers.objects import UPCOMING, VersionObjects, submit
+from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum, submit
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -76,11 +75,8 @@ class S3Tier(Store):
             kept((), keep, every)
         if not bucket:
             raise RequestError("bucket", bucket, "the name of a bucket, as in s3://bucket/prefix")
-        self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self._keep, self._every, self._threads = keep, every, threads
-        url = f"s3://{bucket}/{self._prefix}".rstrip("/")
-        self._bucket = Bucket(bucket, url, threads=threads, attempts=attempts, endpoint=endpoint)
-        self._objects = VersionObjects(self._bucket, self._prefix, threads)
+        self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
         self._cleared, self._told = set[str](), set[str]()
         self._writing = threading.RLock()
         self._counting, self._readers = threading.Lock(), 0
@@ -123,7 +119,7 @@ class S3Tier(Store):
 
     def prove(self) -> None:
         """See :meth:`Tier.prove`: begins an upload and aborts it."""
-        where = {"Bucket": self._bucket.name, "Key": f"{self._prefix}.deepvm-proof"}
+        where = {"Bucket": self._bucket.name, "Key": f"{self._bucket.prefix}.deepvm-proof"}
         with self._bucket.errors("write there"):
             upload = self._bucket.s3.create_multipart_upload(**where)["UploadId"]
             self._bucket.s3.abort_multipart_upload(**where, UploadId=upload)
@@ -138,7 +134,7 @@ class S3Tier(Store):
         """See :class:`Store`. Makes the object, whole or not at all; S3 compares each part with its checksum."""
         with self._writing:
             self._abort_others(job)
-            key = self._objects.key(job, version)
+            key = self._bucket.key(job, version)
             where = {"Bucket": self._bucket.name, "Key": key}
             with self._bucket.errors(f"write {key}"):
                 begun = self._bucket.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
@@ -182,7 +178,7 @@ class S3Tier(Store):
             return
         self._cleared.add(job)
         try:
-            uploads = self._objects.uploads(job)
+            uploads = self._bucket.uploads(job)
         except CheckpointError as error:  # it may be allowed to write and not to list: then there is the lifecycle rule
             log.debug("%s", error)
             return
@@ -197,10 +193,10 @@ class S3Tier(Store):
 
     def _settled(self, job: str, version: int) -> Manifest | None:
         """The one record of what is complete under this number; records that fit nothing are removed."""
-        key = self._objects.key(job, version)
+        key = self._bucket.key(job, version)
         sizes = self._bucket.sizes(key)
         try:
-            old = self._objects.record(job, version, sizes) if key in sizes else None
+            old = self._bucket.record(job, version, sizes) if key in sizes else None
         except DamagedError:
             old = None
         if old is None:
@@ -249,13 +245,13 @@ class S3Tier(Store):
 
     def delete(self, job: str, version: int) -> None:
         """See :class:`Store`; its record goes first."""
-        key = self._objects.key(job, version)
+        key = self._bucket.key(job, version)
         with self._bucket.errors(f"remove {key}"):
             self._bucket.remove(key + SUFFIX, key + UPCOMING, key)
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`; others are logged once."""
-        found = self._objects.look(job)
+        found = self._bucket.look(job)
         for each in found:
             if isinstance(each, Damage) and each.problem not in self._told:
                 self._told.add(each.problem)
@@ -264,18 +260,18 @@ class S3Tier(Store):
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`."""
-        return tuple(d for d in self._objects.look(job) if isinstance(d, Damage))
+        return tuple(d for d in self._bucket.look(job) if isinstance(d, Damage))
 
     def unrecorded(self, job: str) -> set[int]:
         """See :class:`Store`."""
-        return self._objects.unrecorded(job)
+        return self._bucket.unrecorded(job)
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``; they are copied for it."""
         added = ending()
-        sizes, _ = self._objects.sizes(job)
+        sizes, _ = self._bucket.objects(job)
         for version in sorted({*versions, *(d.version for d in self.damaged(job))}):
-            key = self._objects.key(job, version)
+            key = self._bucket.key(job, version)
             with self._bucket.errors(f"set {key} aside"):
                 for name in (key + UPCOMING, key + SUFFIX, key):
                     if name in sizes:
@@ -283,7 +279,7 @@ class S3Tier(Store):
 
     def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
         """See :class:`Store`."""
-        found = self._objects.state(job, version, self._objects.sizes(job)[0])
+        found = self._bucket.state(job, version, self._bucket.objects(job)[0])
         if not isinstance(found, Manifest):
             raise FileNotFoundError(f"{self.url}: version {version} of {job}")
         return found, self.chunks(found)
@@ -294,8 +290,7 @@ class S3Tier(Store):
         About as many as there are threads, of all readers together, and at least two of each: a restarted memory node
         may have to serve all ranks of a training at once.
         """
-        key = self._objects.key(manifest.job, manifest.version)
-        starts = range(0, manifest.size, manifest.chunk_bytes)
+        key = self._bucket.key(manifest.job, manifest.version)
         with (
             self._bucket.errors(f"read {key}"),
             ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool,
@@ -307,9 +302,8 @@ class S3Tier(Store):
             with self._counting:
                 self._readers += 1
             try:
-                for start in starts:
-                    end = min(start + manifest.chunk_bytes, manifest.size)
-                    ahead.append(pool.submit(self._objects.range, key, start, end, IfMatch=head["ETag"]))
+                for number in range(len(manifest.crcs)):
+                    ahead.append(pool.submit(self._bucket.chunk, key, manifest, number, IfMatch=head["ETag"]))
                     while len(ahead) > max(self._threads // self._readers, 1):
                         yield memoryview(ahead.popleft().result())
                 while ahead:
@@ -321,7 +315,7 @@ class S3Tier(Store):
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
-        name = f"{self.url}: {self._objects.key(manifest.job, manifest.version)}"
+        name = f"{self.url}: {self._bucket.key(manifest.job, manifest.version)}"
         return download(self.chunks(manifest), manifest, folder, name)
 
 

@@ -17,21 +17,22 @@ import logging
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
-from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job
+from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, whole_job
 from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part
-from deepvm.checkpoint.files.version_dir import VersionFolder
+from deepvm.checkpoint.files.version_dir import VersionFolder, verify
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import parse_endpoint
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.network.token import token_from_environment
-from deepvm.checkpoint.tiers.base import Tier, TierOptions
+from deepvm.checkpoint.tiers.base import Tier, TierOptions, fulfil
 from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
@@ -102,14 +103,8 @@ class StripedTier(Tier):
             except BaseException as error:
                 barrier.fail(error)
 
-        def make_mark() -> None:
-            try:
-                mark.set_result(mark_of(shard))
-            except BaseException as error:
-                mark.set_exception(error)
-
-        # While the parts are sent: the mark goes last, see TcpTier, and is ready by then.
-        marking = threading.Thread(target=make_mark, name="deepvm-mark", daemon=True)
+        # Made while the parts are sent: the mark goes last, see TcpTier.
+        marking = threading.Thread(target=fulfil, args=(mark, mark_of, shard), name="deepvm-mark", daemon=True)
         marking.start()
         _all(send, self._nodes, parts)
         marking.join()  # until then it reads the shard's memory; the copy into that has its time limit
@@ -238,6 +233,64 @@ class MpiTier(StripedTier):
     listed = False
 
 
+class RecoveryTier(Tier):
+    """Read-only: folders with whole versions or parts."""
+
+    def __init__(self, folders: Sequence[VersionFolder]) -> None:
+        """Remember where."""
+        self._folders = tuple(folders)
+
+    @property
+    def url(self) -> str:
+        """See :class:`Tier`."""
+        return ",".join(f"file://{folder.path}" for folder in self._folders)
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        """See :class:`Tier`; always refused."""
+        raise CheckpointError(f"{self.url}: only for reading")
+
+    def versions(self, job: str) -> tuple[Manifest, ...]:
+        """See :meth:`Tier.versions`; of a version that is there as a whole and in parts, the whole comes first."""
+        found = [manifest for folder in self._folders for manifest in folder.manifests(job)]
+        sets: dict[tuple[int, int], dict[int, Manifest]] = defaultdict(dict)
+        for row in (row for folder in self._folders for row in folder.found()):
+            known = whole_job(row.job)
+            if known is not None and known[0] == job and row.manifest is not None and not row.problem:
+                sets[row.version, known[2]][known[1]] = row.manifest
+        for (version, of), rows in sets.items():
+            if len(rows) == of:
+                parts = tuple(rows[number] for number in sorted(rows))
+                size = sum(part.size for part in parts)  # a little more than the whole has
+                found.append(JoinedManifest(job, version, parts[0].world, size, (), parts=parts))
+        return tuple(sorted(found, key=lambda m: -m.version))
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :meth:`Tier.damaged`; of parts nothing is said."""
+        return tuple(damage for folder in self._folders for damage in folder.damaged(job))
+
+    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+        """See :meth:`Tier.fetch`; parts are joined in ``folder``."""
+        if not isinstance(manifest, JoinedManifest):
+            return self._verified(manifest)
+        target = VersionFolder(folder).file(manifest.job, manifest.version)
+        join([self._verified(part) for part in manifest.parts], target)
+        return target
+
+    def _verified(self, manifest: Manifest) -> Path:
+        for folder in self._folders:
+            if manifest in folder.manifests(manifest.job):
+                path = folder.file(manifest.job, manifest.version)
+                verify(path, manifest)
+                return path
+        raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is gone")
+
+
+def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
+    """The jobs in these folders; parts count as their job."""
+    names = {row.job for folder in folders for row in folder.found()}
+    return sorted({name if (known := whole_job(name)) is None else known[0] for name in names})
+
+
 def _head(node: TcpTier, manifest: Manifest) -> Part:
     data = bytearray()
     with contextlib.closing(node.stream(manifest)) as pieces:
@@ -251,21 +304,14 @@ def _head(node: TcpTier, manifest: Manifest) -> Part:
 
 def _all(work: Callable[[TcpTier, _A], _T], nodes: Sequence[TcpTier], what: Sequence[_A]) -> list[_T]:
     """Ask all nodes at once; raises what the first of them raises."""
-    found: dict[int, _T] = {}
-    errors: dict[int, BaseException] = {}
-
-    def ask(number: int) -> None:
-        try:
-            found[number] = work(nodes[number], what[number])
-        except BaseException as error:
-            errors[number] = error
-
+    asked = [(Future[_T](), node, each) for node, each in zip(nodes, what, strict=True)]
     # Not an executor: those refuse work at the end of a program, when the last version is still to be sent.
-    threads = [threading.Thread(target=ask, args=(n,), name="deepvm-split", daemon=True) for n in range(len(nodes))]
+    threads = [
+        threading.Thread(target=fulfil, args=(future, work, node, each), name="deepvm-split", daemon=True)
+        for future, node, each in asked
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()  # every call to a node has its time limit
-    if errors:
-        raise errors[min(errors)]
-    return [found[number] for number in range(len(nodes))]
+    return [future.result() for future, _, _ in asked]

@@ -7,12 +7,12 @@ it, :meth:`TcpTier.put` returns. That the other ranks' parts came and all is on 
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from deepvm.io.host_info import cores
 
 WIRE_BYTES = 2**20
 """Bytes of one message: small enough to be hashed while they are in the processor's cache."""
-_ANSWERS = {Level.REMOTE: "complete", Level.DURABLE: "durable"}
 _WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
 
 
@@ -86,7 +85,7 @@ class TcpTier(Tier):
         self,
         address: str | Endpoint,
         session: str,
-        token: Token | bytes | str,
+        token: Token | bytes,
         *,
         flows: int | None = None,
         wire_bytes: int = WIRE_BYTES,
@@ -116,7 +115,7 @@ class TcpTier(Tier):
         if flows is not None and flows < 1 or not 4096 <= wire_bytes <= CHUNK_BYTES:
             raise RequestError("wire_bytes", wire_bytes, f"4096 to {CHUNK_BYTES}, over at least one flow")
         self.shared = self._address.shared
-        self._token, self._session = token.encode() if isinstance(token, str) else token, session
+        self._token, self._session = token, session
         self._flows, self._wire_bytes = flows, wire_bytes
         self._limit_s, self._await_s = limit_s, await_s
         self._lock = threading.Lock()
@@ -146,10 +145,12 @@ class TcpTier(Tier):
         try:
             for attempt in range(_TRIES):
                 try:
-                    links = self._links(shard, deadline)
-                    pending.expect(links[0].lacks)
-                    poller = self._poller(shard)
-                    answer = self._transfer(links, shard, attempt_id, deadline, barrier, partial(poller.add, pending))
+                    with self._links(shard, deadline) as links:
+                        pending.expect(links[0].lacks)
+                        poller = self._poller(shard)
+                        received = self._reserve(links, shard, attempt_id, deadline, barrier)
+                        poller.add(pending)  # there is room, and it cannot be complete yet
+                        answer = self._send(links, shard, received, deadline, barrier)
                     break
                 except OSError as error:
                     if attempt == _TRIES - 1 or time.monotonic() + _PAUSE_S > deadline:
@@ -160,8 +161,9 @@ class TcpTier(Tier):
             if poller is not None:
                 poller.discard(pending)
             raise
-        levels = [level for level, name in _ANSWERS.items() if answer.get(name)]
-        if levels and poller is not None and pending.reached(levels[-1]):
+        level = Level.DURABLE if answer.get("durable") else Level.REMOTE
+        known = answer.get("complete") or level is Level.DURABLE
+        if known and poller is not None and pending.reached(level):
             poller.discard(pending)
 
     def settle(self, limit_s: float) -> bool:
@@ -204,12 +206,11 @@ class TcpTier(Tier):
     def close(self) -> None:
         """See :meth:`Tier.close`; levels that are still awaited will not be acknowledged, see :meth:`settle`."""
         with self._lock:
-            self._closed, pollers, links = True, list(self._pollers.values()), list(self._idle)
-            self._pollers.clear()
-            self._idle.clear()
+            links, pollers = self._idle, self._pollers
+            self._closed, self._idle, self._pollers = True, [], {}
         for link in links:
             link.close()
-        for poller in pollers:
+        for poller in pollers.values():
             poller.close()
 
     def stream(self, manifest: Manifest) -> Generator[memoryview, None, None]:
@@ -244,10 +245,6 @@ class TcpTier(Tier):
         except OSError as error:
             raise unreachable(self._address, error) from error
 
-    def _soon(self, deadline: float) -> float:
-        """The time limit of one message; only a commit, for which the node may have to read all, has all the time."""
-        return min(_left(deadline), self._limit_s)
-
     def _connect(self, limit_s: float = 5.0) -> Link:
         if self._closed:
             raise CheckpointError(f"{self.url}: the tier is closed")
@@ -272,10 +269,12 @@ class TcpTier(Tier):
                 self._pollers[key] = AckPoller(self._connect, self._greeting(shard), self._await_s)
             return self._pollers[key]
 
-    def _links(self, shard: Shard, deadline: float) -> list[Link]:
-        """Connections that know who is sending, one or more."""
+    @contextlib.contextmanager
+    def _links(self, shard: Shard, deadline: float) -> Iterator[list[Link]]:
+        """Connections that know who is sending, one or more; closed if something fails, or else pooled."""
         size = sum(s.length for s in shard.layout.shards[shard.rank])
         links: list[Link] = []
+        good = False
         try:
             while len(links) < (self._flows or 2 if size >= _WORTH_TWO else 1):
                 if links and not self._flows and cores() <= 2 and links[0].channel.within_machine:
@@ -286,51 +285,22 @@ class TcpTier(Tier):
                     link.close()
                     link = None
                 links.append(link or self._connect(_left(deadline)))
-                welcome = links[-1].hello(self._greeting(shard), limit_s=self._soon(deadline))
+                welcome = links[-1].hello(self._greeting(shard), limit_s=_left(deadline, self._limit_s))
                 if not welcome.get("layout"):
-                    document, limit_s = shard.layout.to_json(), self._soon(deadline)
+                    document, limit_s = shard.layout.to_json(), _left(deadline, self._limit_s)
                     links[-1].call(Kind.LAYOUT, document, Kind.PONG, limit_s=limit_s)
                     links[-1].welcome = {**welcome, "layout": True}
-        except BaseException:
-            for link in links:
-                link.close()
-            raise
-        return links
-
-    def _transfer(
-        self,
-        links: list[Link],
-        shard: Shard,
-        put: str,
-        deadline: float,
-        barrier: CommitBarrier | None,
-        begun: Callable[[], None],
-    ) -> Mapping[str, Any]:
-        """Send what the node lacks; ``begun`` is called when it has room, before the version can be complete there.
-
-        The connections go back to the pool or are closed.
-        """
-        try:
-            received = self._reserve(links, shard, put, deadline, barrier)
-            begun()
-            answer = self._send(links, shard, received, deadline, barrier)
+            yield links
+            good = True
         except TierBusyError:
-            self._keep(links)
+            good = True
             raise
-        except BaseException:
-            for link in links:
-                link.close()
-            raise
-        self._keep(links)
-        return answer
-
-    def _keep(self, links: list[Link]) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle += links
-                return
-        for link in links:
-            link.close()
+        finally:
+            with self._lock:
+                good = good and not self._closed
+                self._idle += links if good else []
+            for each in () if good else links:
+                each.close()
 
     def _reserve(
         self, links: list[Link], shard: Shard, put: str, deadline: float, barrier: CommitBarrier | None
@@ -342,7 +312,7 @@ class TcpTier(Tier):
             question["hold"] = barrier.hold
         received = []
         for link in links:
-            answer = link.call(Kind.RESERVE, question, limit_s=self._soon(deadline))
+            answer = link.call(Kind.RESERVE, question, limit_s=_left(deadline, self._limit_s))
             if answer.kind is Kind.RETRY_AFTER:
                 why = answer.body.get("reason", "")
                 raise TierBusyError(f"{self.url}: no room for version {shard.version}: {why}")
@@ -368,7 +338,7 @@ class TcpTier(Tier):
             self._flow(links, shard, missing, deadline)
             if barrier is not None:
                 # Arrived, not only sent: what one node completes and another one never does helps nobody.
-                links[0].call(Kind.PING, b"", Kind.PONG, limit_s=self._soon(deadline))
+                links[0].call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
                 barrier.wait("sent")
             point("sender.before-commit")
             answer = links[0].call(Kind.COMMIT, {"version": shard.version}, Kind.ACK, limit_s=_left(deadline))
@@ -390,10 +360,10 @@ class TcpTier(Tier):
                     except IndexError:
                         break
                     shard.ready(end)
-                    limit_s = self._soon(deadline)
+                    limit_s = _left(deadline, self._limit_s)
                     link.channel.send_data(start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s)
                 if link is not links[0]:  # all of this connection is verified before the other one commits
-                    link.call(Kind.PING, b"", Kind.PONG, limit_s=self._soon(deadline))
+                    link.call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
             except BaseException as error:
                 errors.append(link.explain(error))
 
@@ -410,11 +380,12 @@ class TcpTier(Tier):
             raise next((e for e in errors if not isinstance(e, OSError)), errors[0])
 
 
-def _left(deadline: float) -> float:
+def _left(deadline: float, most: float = math.inf) -> float:
+    """Seconds for a message; only a commit, for which the node may have to read everything, has all that are left."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise BrokenError("it took too long")
-    return left
+    return min(left, most)
 
 
 def _manifest(frame: Frame) -> Manifest:

@@ -191,7 +191,7 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
         return where, manifest
     if isinstance(where, Path):
         from deepvm.checkpoint.files.file_names import whole_job
-        from deepvm.checkpoint.tiers.recover_stripes import RecoveryTier, jobs_in
+        from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 
         places = [open_folder(path) for path in (where, *more)]
         jobs = jobs_in(places)

@@ -30,10 +30,10 @@ class Node:
         Raises:
             CheckpointError: it does not start.
         """
-        self._token = secrets.token_hex(16)
+        self._token = secrets.token_hex(16).encode()
         token = folder / "token"
         token.touch(mode=0o600)
-        token.write_text(self._token)
+        token.write_bytes(self._token)
         words = [sys.executable, "-m", "deepvm.cli.main", "memory-node", "serve", "--listen", "127.0.0.1:0"]
         words += ["--memory", f"{memory_bytes // 2**20 + 1}MiB", "--token-file", str(token)]
         words += ["--persist", (folder / "persisted").resolve().as_uri()] if persist else []

@@ -506,8 +506,8 @@ def test_many_readers_share_the_memory_of_one(tier: S3Tier, monkeypatch: pytest.
     image = noise(40 * 100)
     manifest = manifest_of(image, chunk_bytes=100)
     tier.write(memoryview(image), manifest)
-    asked, honest = [], tier._objects.range
-    monkeypatch.setattr(tier._objects, "range", lambda *given, **more: (asked.append(given), honest(*given, **more))[1])
+    asked, honest = [], tier._bucket.chunk
+    monkeypatch.setattr(tier._bucket, "chunk", lambda *given, **more: (asked.append(given), honest(*given, **more))[1])
     alone = tier.chunks(manifest)
     next(alone)
     assert len(asked) <= 9  # eight ahead
