@@ -28,27 +28,26 @@ class Pending:
     Attributes:
         version: its number. acknowledged: called once for each level, the weakest first.
         lost: called once with the reason when nothing more will be acknowledged.
+        lacks: why it will never be durable, empty if it will.
         moving_s: time for its bytes, on top of the limit for all.
-        wanted: levels not reached; None until it is known which ones can be. lacks: why they will never be durable.
-        sent: this rank's part is verified; until then the node need not know of it. since: monotonic.
+        sent: this rank's part is verified; until then the node need not know of it.
+        wanted: levels that can be reached and were not yet. since: monotonic.
     """
 
     version: int
     acknowledged: Callable[[Level], None]
     lost: Callable[[CheckpointError], None]
+    lacks: str
     moving_s: float
-    wanted: list[Level] | None = None
-    lacks: str = ""
     sent: bool = False
+    wanted: list[Level] = field(default_factory=lambda: [Level.REMOTE, Level.DURABLE])
     since: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def expect(self, lacks: str) -> None:
-        """Set which levels can be reached, and why no more; the first call counts."""
-        with self.lock:
-            if self.wanted is None:
-                self.wanted = [Level.REMOTE] if lacks else [Level.REMOTE, Level.DURABLE]
-                self.lacks = lacks
+    def __post_init__(self) -> None:
+        """Leave out the level that cannot be reached."""
+        if self.lacks:
+            self.wanted.remove(Level.DURABLE)
 
     def reached(self, level: Level) -> bool:
         """Acknowledge a level and those below it, unless that was done; returns whether nothing more is awaited."""
@@ -169,7 +168,7 @@ class AckPoller:
         with self._changed:
             late = [p for p in self._pending if now - p.since > self._limit_s + p.moving_s]
         for pending in late:
-            levels = " and ".join(level.value for level in pending.wanted or ())
+            levels = " and ".join(level.value for level in pending.wanted)
             self._give_up(pending, f"it was not {levels} in {self._limit_s + pending.moving_s:.0f} s")
 
     def _give_up(self, pending: Pending, why: str) -> None:

@@ -81,17 +81,11 @@ class TcpListener:
 
     def __init__(self, address: Address, secure: bool) -> None:
         """Listen at an address of this machine; port 0 picks one. Raises OSError."""
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        self._socket = socket.socket(family, kind, protocol)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(where)
-            self._socket.listen(64)
-        except BaseException:
-            self._socket.close()
-            raise
+        flags = socket.AI_PASSIVE
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
+        family, where = found[0][0], found[0][4]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        self._socket = socket.create_server(where, family=family, backlog=64, dualstack_ipv6=both)
         host, port, *_ = self._socket.getsockname()
         self.endpoint = Address(host, port, secure)
 
@@ -181,7 +175,7 @@ class MpiListener:
 
     def shut(self) -> None:
         """Accept nobody any more; ``accept`` fails."""
-        self._streams.unserve()
+        self._streams.opened = None
         self._queue.put(None)
 
     close = shut

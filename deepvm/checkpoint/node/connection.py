@@ -12,16 +12,7 @@ from deepvm.checkpoint.files.file_names import check_job, whole_job
 from deepvm.checkpoint.format.crc_combine import Atom, total
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest
-from deepvm.checkpoint.network.protocol import (
-    FRAME_S,
-    MOST_BODY,
-    BrokenError,
-    Channel,
-    Frame,
-    Kind,
-    Refused,
-    admit,
-)
+from deepvm.checkpoint.network.protocol import FRAME_S, MOST_BODY, BrokenError, Channel, Frame, Kind, Refused, admit
 from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.node.version_registry import MOST_MISSING, VersionRegistry
 from deepvm.checkpoint.node.versions import Reservation
@@ -225,7 +216,7 @@ class Connection:
     def _list(self, frame: Frame) -> None:
         job, store = self._own(frame.body), self._store
         found = {m.version: m for m in (store.versions(job) if store is not None else ())}
-        found |= {m.version: m for m in self._registry.manifests(job)}
+        found |= {n: v.manifest for n, v in self._registry.complete(job).items() if v.manifest is not None}
         damaged = [d for d in (store.damaged(job) if store is not None else ()) if d.version not in found]
         rows = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in damaged[:_MOST_DAMAGED]]
         self._channel.send(Kind.VERSIONS, {"count": len(found), "damaged": rows})
@@ -245,7 +236,7 @@ class Connection:
     def _get(self, frame: Frame) -> None:
         job, number = self._own(frame.body), _whole(frame.body, "version")
         chunks: Iterator[memoryview] = iter(())
-        start, version = 0, self._registry.complete(job, number)
+        start, version = 0, self._registry.complete(job).get(number)
         if version is None:
             manifest, chunks = self._stored(job, number)
             self._channel.send(Kind.MANIFEST, manifest.to_json())

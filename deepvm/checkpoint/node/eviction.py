@@ -5,10 +5,9 @@ from __future__ import annotations
 import mmap
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from itertools import chain
 
-from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.node.versions import Job, State, Version
 
@@ -72,7 +71,8 @@ class VersionMemory:
         changed: the one lock; notified with every change. jobs: by name. pool: the memory.
         queue: complete versions that are not on disk yet, oldest first. stopping: no new versions are taken.
         closed: no version becomes complete any more. counts: since the start. reading: held to read a layout.
-        lacks: why what was flushed is not durable, and what to do about it; empty: it is.
+        persists: complete versions are to be flushed. lacks: why they are not durable then, and what to do about it.
+        lease_s: how long a silent sender's session and unfinished versions are kept.
     """
 
     def __init__(
@@ -84,15 +84,7 @@ class VersionMemory:
         lease_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start empty.
-
-        Args:
-            limit: bytes of all slots together.
-            persists: complete versions are to be flushed.
-            lacks: see the attributes.
-            lease_s: how long a silent sender's session and unfinished versions are kept.
-            clock: for tests.
-        """
+        """Start empty; ``limit``: bytes of all slots together, ``clock``: for tests."""
         self.changed = threading.Condition()
         self.jobs: dict[str, Job] = {}
         self.pool = Pool(limit)
@@ -104,17 +96,11 @@ class VersionMemory:
         self.counts = dict.fromkeys(_COUNTS, 0)
         self._clock = clock
 
-    def manifests(self, job: str) -> Sequence[Manifest]:
-        """The complete versions in memory."""
+    def complete(self, job: str) -> dict[int, Version]:
+        """The complete versions in memory, by number; for their bytes see :meth:`copy`."""
         with self.changed:
             here = self.jobs.get(job)
-            return [v.manifest for v in here.complete.values() if v.manifest is not None] if here is not None else []
-
-    def complete(self, job: str, number: int) -> Version | None:
-        """A complete version, None if it is not in memory; for its bytes see :meth:`copy`."""
-        with self.changed:
-            here = self.jobs.get(job)
-            return here.complete.get(number) if here is not None else None
+            return dict(here.complete) if here is not None else {}
 
     def copy(self, version: Version, start: int, into: memoryview) -> bool:
         """Fill ``into`` with a version's bytes from ``start`` on; returns whether they are still here."""
@@ -148,11 +134,16 @@ class VersionMemory:
 
         def find() -> Version | None:
             found = next((v for v in self.queue if v.job not in resting), None)
-            if found is None and early_bytes is not None and not (self.queue or self.stopping):
-                found = next((v for v in self._arriving(resting) if v.plan.layout.size >= early_bytes), None)
-                if found is not None:
-                    found.early = True
-            return found
+            if found is not None or early_bytes is None or self.queue or self.stopping:
+                return found
+            # Where others have parts of the versions, the first bytes are sent last: there is nothing to write early.
+            for job in (j for j in self.jobs.values() if j.name not in resting and j.hold is None):
+                for version in job.partial.values():
+                    large = version.plan.layout.size >= early_bytes
+                    if large and version.state is State.RECEIVING and not version.early:
+                        version.early = True
+                        return version
+            return None
 
         with self.changed:
             version = find()
@@ -162,13 +153,6 @@ class VersionMemory:
             if version is not None:
                 version.pins += 1
             return version
-
-    def _arriving(self, resting: Container[str]) -> Iterator[Version]:
-        for job in self.jobs.values():
-            # Where others have parts of the versions, the first bytes are sent last: there is nothing to write early.
-            for version in job.partial.values() if job.name not in resting and job.hold is None else ():
-                if version.state is State.RECEIVING and not version.early:
-                    yield version
 
     def flushed(self, version: Version) -> None:
         """Note that a version is on disk, and take it off the queue."""

@@ -40,14 +40,7 @@ class Flusher(threading.Thread):
     """
 
     def __init__(self, memory: VersionMemory, store: Store, *, keep: int, every: int = 0) -> None:
-        """Wait for ``start``; it ends after the memory was closed.
-
-        Args:
-            memory: where versions come from.
-            store: where they go.
-            keep: newest versions of each job that stay there.
-            every: also one for each so many steps; 0 for none.
-        """
+        """Wait for ``start``; for ``keep`` and ``every`` see :func:`deepvm.checkpoint.files.retention.kept`."""
         super().__init__(name="deepvm-flusher", daemon=True)
         self._memory, self._store, self._keep, self._every = memory, store, keep, every
         self._recent: dict[str, list[int]] = {}

@@ -6,6 +6,7 @@ A line for each would let anybody who can reach the port fill the disk.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 class _Kind:
     """How many were not logged since a time (monotonic), and the last of them."""
 
-    since: float
+    since: float = -math.inf
     count: int = 0
     last: str = ""
 
@@ -36,14 +37,13 @@ class Refusals:
     def tell(self, kind: str, peer: str, why: str) -> bool:
         """Log that a peer was refused, or count it; ``kind`` is one of few. Returns whether it was logged."""
         with self._lock:
-            known = self._kinds.get(kind)
-            if known is not None and self._clock() < known.since + self._window_s:
+            known = self._kinds.setdefault(kind, _Kind())
+            if self._clock() < known.since + self._window_s:
                 known.count, known.last = known.count + 1, f"{peer}: {why}"
                 self._watch()
                 return False
-            if known is not None:
-                self._sum_up(known)
-            self._kinds[kind] = _Kind(self._clock())
+            self._sum_up(known)
+            known.since = self._clock()
         _LOG.warning("%s: refused: %s", peer, why)
         return True
 

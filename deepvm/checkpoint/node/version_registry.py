@@ -114,14 +114,7 @@ class VersionRegistry(VersionMemory):
             self.changed.notify_all()
 
     def reserve(
-        self,
-        owner: Owner,
-        number: int,
-        put: str,
-        *,
-        hold: int | None = None,
-        best: bool = False,
-        attempt: int = 0,
+        self, owner: Owner, number: int, put: str, *, hold: int | None = None, best: bool = False, attempt: int = 0
     ) -> Reservation | str:
         """Reserve a slot for a version, or join the one that another rank reserved; returns why there is no room.
 

@@ -7,7 +7,6 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -18,22 +17,6 @@ from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class TierOptions:
-    """How the tier of a URL is opened.
-
-    Attributes:
-        session: a random text, the same for all tiers and ranks of this run.
-        keep: how many versions stay where the trainer decides that. every: also one for each so many steps; 0 for none.
-        option: what errors call the URL.
-    """
-
-    session: str
-    keep: int = 2
-    every: int = 0
-    option: str = "tiers"
 
 
 def refuse_query(url: str, option: str) -> None:
@@ -74,8 +57,19 @@ class Tier(ABC):
     away: ClassVar[bool] = True
 
     @classmethod
-    def open(cls, url: str, options: TierOptions) -> Tier:
-        """The tier that a URL means. Raises RequestError, CheckpointError."""
+    def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
+        """The tier that a URL means.
+
+        Args:
+            url: where.
+            session: a random text, the same for all tiers and ranks of this run.
+            keep: how many versions stay where the trainer decides that.
+            every: also one for each so many steps; 0 for none.
+            option: what errors call the URL.
+
+        Raises:
+            RequestError: it means none. CheckpointError: it cannot be opened.
+        """
         raise NotImplementedError(f"{cls.__name__} has no URL")
 
     @property

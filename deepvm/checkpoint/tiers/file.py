@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from io import FileIO
+from io import BufferedReader
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,7 +25,7 @@ from deepvm.checkpoint.files.writer_lock import NODE, FileLock
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers.base import Store, Tier, TierOptions, refuse_query
+from deepvm.checkpoint.tiers.base import Store, Tier, refuse_query
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -44,13 +44,7 @@ class FileTier(Store):
     away = False  # nobody can tell a volume that outlives the machine from one that does not
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        keep: int = 0,
-        every: int = 0,
-        session: str = "",
-        several_nodes: bool = False,
+        self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "", several_nodes: bool = False
     ) -> None:
         """Remember where; nothing is made before the first version.
 
@@ -75,10 +69,9 @@ class FileTier(Store):
         self._several_nodes, self._node_lock = several_nodes, FileLock(folder / NODE)
 
     @classmethod
-    def open(cls, url: str, options: TierOptions) -> Tier:
+    def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
         """See :meth:`Tier.open`."""
-        folder = folder_of(url, options.option)
-        return cls(folder, keep=options.keep, every=options.every, session=options.session)
+        return cls(folder_of(url, option), keep=keep, every=every, session=session)
 
     @classmethod
     def open_store(cls, url: str, *, shared: bool = False) -> Store:
@@ -166,7 +159,7 @@ class FileTier(Store):
         """See :class:`Store`."""
         path = self.folder.file(job, version)
         manifest = read_manifest(path)
-        return manifest, _pieces(path.open("rb", buffering=0), path.name, manifest.size)
+        return manifest, _pieces(path.open("rb"), path.name, manifest.size)
 
     def delete(self, job: str, version: int) -> None:
         """See :class:`Store`."""
@@ -238,15 +231,12 @@ def folder_of(url: str, option: str) -> Path:
     return Path(path)
 
 
-def _pieces(stream: FileIO, name: str, size: int) -> Iterator[memoryview]:
+def _pieces(stream: BufferedReader, name: str, size: int) -> Iterator[memoryview]:
     """A file's bytes, each piece in the same memory."""
     buffer = memoryview(bytearray(min(_READ_BYTES, size)))
     with stream:
         for start in range(0, size, _READ_BYTES):
-            piece, done = buffer[: size - start], 0
-            while done < len(piece):
-                count = stream.readinto(piece[done:])
-                if not count:
-                    raise DamagedError(f"{name}: the file is shorter than its commit record says")
-                done += count
+            piece = buffer[: size - start]
+            if stream.readinto(piece) < len(piece):
+                raise DamagedError(f"{name}: the file is shorter than its commit record says")
             yield piece

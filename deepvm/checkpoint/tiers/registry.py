@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from typing import cast
 
-from deepvm.checkpoint.tiers.base import Store, Tier, TierOptions
+from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import RequestError
 
 TIERS = {
@@ -25,7 +25,7 @@ def find_tier(url: str) -> type[Tier] | None:
 
 
 def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str = "tiers") -> Tier:
-    """The tier that a URL means; for the arguments see :class:`~deepvm.checkpoint.tiers.base.TierOptions`.
+    """The tier that a URL means; for the arguments see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`.
 
     Raises:
         RequestError: it means none. CheckpointError: the token of a memory node cannot be read.
@@ -33,7 +33,7 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str
     kind = find_tier(url)
     if kind is None:
         raise RequestError(option, url, _forms(Tier))
-    return kind.open(url, TierOptions(session, keep, every, option))
+    return kind.open(url, session, keep, every, option)
 
 
 def open_store(url: str, *, shared: bool = False) -> Store | None:

@@ -34,7 +34,7 @@ from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers.base import Store, Tier, TierOptions, download, refuse_query
+from deepvm.checkpoint.tiers.base import Store, Tier, download, refuse_query
 from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum, submit
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
@@ -73,8 +73,6 @@ class S3Tier(Store):
         """
         if keep or every:
             kept((), keep, every)
-        if not bucket:
-            raise RequestError("bucket", bucket, "the name of a bucket, as in s3://bucket/prefix")
         self._keep, self._every, self._threads = keep, every, threads
         self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
         self._cleared, self._told = set[str](), set[str]()
@@ -82,9 +80,9 @@ class S3Tier(Store):
         self._counting, self._readers = threading.Lock(), 0
 
     @classmethod
-    def open(cls, url: str, options: TierOptions) -> Tier:
+    def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
         """See :meth:`Tier.open`."""
-        return cls(*_parse(url, options.option), keep=options.keep, every=options.every)
+        return cls(*_parse(url, option), keep=keep, every=every)
 
     @classmethod
     def open_store(cls, url: str, *, shared: bool = False) -> Store:

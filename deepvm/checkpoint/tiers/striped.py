@@ -32,7 +32,7 @@ from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import parse_endpoint
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.network.token import token_from_environment
-from deepvm.checkpoint.tiers.base import Tier, TierOptions, fulfil
+from deepvm.checkpoint.tiers.base import Tier, fulfil
 from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
@@ -60,18 +60,18 @@ class StripedTier(Tier):
         self._holds: dict[str, int] = {}
 
     @classmethod
-    def open(cls, url: str, options: TierOptions) -> Tier:
+    def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
         """See :meth:`Tier.open`; one node alone keeps whole versions."""
         scheme, _, rest = url.partition("://")
         token = token_from_environment()
-        endpoints = [parse_endpoint(f"{scheme}://{place}", options.option) for place in rest.split(",")]
-        nodes = [TcpTier(endpoint, options.session, token) for endpoint in endpoints]
+        endpoints = [parse_endpoint(f"{scheme}://{place}", option) for place in rest.split(",")]
+        nodes = [TcpTier(endpoint, session, token) for endpoint in endpoints]
         if len(nodes) == 1:
             return nodes[0]
         try:
             return cls(nodes)
         except RequestError as error:
-            raise RequestError(options.option, url, error.allowed) from None
+            raise RequestError(option, url, error.allowed) from None
 
     @property
     def url(self) -> str:

@@ -96,24 +96,18 @@ class TcpTier(Tier):
 
         Args:
             address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the authority's file.
-            session: a random id, the same on all ranks of one training run, another for the next run.
+            session: a random id of 1 to 64 characters, the same on all ranks of a training run, another for the next.
             token: the node's or the job's, see :func:`deepvm.checkpoint.network.token.token_from_environment`.
             flows: connections for one part; two unless given, one to a node with which this process shares two cores.
-            wire_bytes: bytes of one message.
+            wire_bytes: bytes of one message, 4096 to ``CHUNK_BYTES``.
             limit_s: the longest that ``put`` blocks on top of the time for the bytes (see ``Shard.moving_s``), and that
                 the node may take for one message.
             await_s: how long a level is awaited in the background, on top of that time as well.
 
         Raises:
-            RequestError: naming the argument.
+            RequestError: naming the address.
         """
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
-        if not 0 < len(session) <= 64:
-            raise RequestError("session", session, "1 to 64 characters")
-        if not token:
-            raise RequestError("token", "", "the memory node's token")
-        if flows is not None and flows < 1 or not 4096 <= wire_bytes <= CHUNK_BYTES:
-            raise RequestError("wire_bytes", wire_bytes, f"4096 to {CHUNK_BYTES}, over at least one flow")
         self.shared = self._address.shared
         self._token, self._session = token, session
         self._flows, self._wire_bytes = flows, wire_bytes
@@ -137,17 +131,16 @@ class TcpTier(Tier):
         deadline = time.monotonic() + self._limit_s + shard.moving_s
         check_job(shard.job)
         shard.check()
-        if not 0 <= shard.rank < shard.layout.world:
-            raise RequestError("rank", shard.rank, f"0 to {shard.layout.world - 1}")
-        pending = Pending(shard.version, acknowledged, shard.lost, moving_s=shard.moving_s)
         attempt_id = secrets.token_hex(8)  # the bytes of this call: those of another one must not be mixed in
-        poller: AckPoller | None = None
+        pending: Pending | None = None
         try:
             for attempt in range(_TRIES):
                 try:
                     with self._links(shard, deadline) as links:
-                        pending.expect(links[0].lacks)
                         poller = self._poller(shard)
+                        if pending is None:
+                            lacks, moving_s = links[0].lacks, shard.moving_s
+                            pending = Pending(shard.version, acknowledged, shard.lost, lacks, moving_s)
                         received = self._reserve(links, shard, attempt_id, deadline, barrier)
                         poller.add(pending)  # there is room, and it cannot be complete yet
                         answer = self._send(links, shard, received, deadline, barrier)
@@ -156,14 +149,14 @@ class TcpTier(Tier):
                     if attempt == _TRIES - 1 or time.monotonic() + _PAUSE_S > deadline:
                         raise unreachable(self._address, error) from error
                     time.sleep(_PAUSE_S * (attempt + 1))
+            assert pending is not None
             pending.sent = True
         except BaseException:
-            if poller is not None:
+            if pending is not None:
                 poller.discard(pending)
             raise
         level = Level.DURABLE if answer.get("durable") else Level.REMOTE
-        known = answer.get("complete") or level is Level.DURABLE
-        if known and poller is not None and pending.reached(level):
+        if (answer.get("complete") or level is Level.DURABLE) and pending.reached(level):
             poller.discard(pending)
 
     def settle(self, limit_s: float) -> bool:

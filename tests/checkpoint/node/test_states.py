@@ -470,8 +470,8 @@ class Protocol(RuleBasedStateMachine):
     def borrow(self, one: int) -> None:
         complete = self.complete()
         if complete:
-            version = self.registry.complete("job", complete[one % len(complete)].number)
-            assert version is not None and version.slot is not None
+            version = self.registry.complete("job")[complete[one % len(complete)].number]
+            assert version.slot is not None
             version.pins += 1  # as while it is copied
             self.borrowed.append((version, self.seen[version]))
             self.in_use[version] = version.slot

@@ -20,7 +20,7 @@ from deepvm.errors import RequestError  # noqa: E402
 
 MODULE = """
 from pathlib import Path
-from deepvm.checkpoint.tiers.base import Tier, TierOptions
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 
 
@@ -32,7 +32,7 @@ class DrawerTier(Tier):
         self._name, self._files = name, FileTier(Path(name))
 
     @classmethod
-    def open(cls, url, options: TierOptions):
+    def open(cls, url, session, keep, every, option):
         return cls(url.partition("://")[2])
 
     @property

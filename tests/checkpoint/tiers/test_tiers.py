@@ -132,9 +132,7 @@ def node_bench(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda:
                     if not part.start <= offset < part.start + part.length:
                         continue
                     at = offset - part.start + part.offset
-                kept = node.registry.complete(name, version)
-                assert kept is not None
-                kept.image[at] ^= 1
+                node.registry.complete(name)[version].image[at] ^= 1
                 damage_file(path, at)
 
         @contextmanager
