@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepvm.checkpoint.files.version_dir import check_job
+from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.crc_combine import Atom, seal_by_parts
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest

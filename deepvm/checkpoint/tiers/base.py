@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name
 from deepvm.checkpoint.files.retention import kept_of, outdated
 from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
@@ -204,7 +205,7 @@ def download(pieces: Generator[memoryview, None, None], manifest: Manifest, fold
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     checks = ChunkChecks(manifest, name)
     try:
-        with contextlib.closing(pieces):
+        with failing(path), contextlib.closing(pieces):
             folder.mkdir(parents=True, exist_ok=True)
             with hidden.open("xb") as file:
                 for piece in pieces:
@@ -212,9 +213,7 @@ def download(pieces: Generator[memoryview, None, None], manifest: Manifest, fold
                     file.write(piece)
                 if file.tell() != manifest.size:
                     raise DamagedError(f"{name}: {file.tell()} bytes came in place of {manifest.size}")
-        hidden.replace(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
+            hidden.replace(path)
     finally:
         with contextlib.suppress(OSError):
             hidden.unlink(missing_ok=True)

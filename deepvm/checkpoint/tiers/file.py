@@ -17,10 +17,11 @@ from urllib.parse import unquote
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files import set_aside as aside
+from deepvm.checkpoint.files.commit_record import read_manifest, verify
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.files.shared_file_write import put_part
-from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder, read_manifest, verify
+from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
 from deepvm.checkpoint.files.writer_lock import NODE, FileLock
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import Damage, Manifest
@@ -119,12 +120,10 @@ class FileTier(Store):
         else:  # the bytes are in a file of this folder as soon as they are final (strategy D)
             for _ in final:
                 pass
-            try:
+            with durable_write.failing(home):
                 point("home.before-sync")
                 durable_write.sync_file(home)
                 point("home.after-sync")
-            except OSError as error:
-                raise CheckpointError(f"{home}: cannot be written: {error.strerror or error}") from error
             self.folder.adopt(home, shard.manifest(crcs))
         self._jobs.add(shard.job)
 

@@ -23,9 +23,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, whole_job
 from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
@@ -191,11 +193,9 @@ class StripedTier(Tier):
         if len(parts) != len(self._nodes):
             raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is not here")
         path = VersionFolder(folder).file(manifest.job, manifest.version)
-        try:
+        with failing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             place = tempfile.TemporaryDirectory(prefix=".deepvm-parts-", dir=folder)
-        except OSError as error:
-            raise CheckpointError(f"{folder}: cannot be written: {error.strerror or error}") from error
         with place:
             paths = _all(lambda node, part: node.fetch(part, Path(place.name)), self._nodes, parts)
             joined = Path(place.name) / path.name
