@@ -124,12 +124,9 @@ class VersionMemory:
     def next_flush(
         self, limit_s: float, resting: Container[str] = (), early_bytes: int | None = None
     ) -> Version | None:
-        """The version that waits longest for the disk, pinned; None if there is none within the time limit.
+        """The version that waits longest for the disk, pinned, leaving out some jobs; None if there is none in time.
 
-        Args:
-            limit_s: the time limit.
-            resting: jobs to leave out for now.
-            early_bytes: while none waits, one that is still being received will do, once, if it has as many bytes.
+        While none waits, one that is still being received will do, once, if it has at least ``early_bytes``.
         """
 
         def find() -> Version | None:
@@ -178,14 +175,9 @@ class VersionMemory:
                 self.changed.notify_all()
 
     def drained(self, limit_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
-        """Wait until all complete versions are on disk, then let no other become complete.
+        """Wait until all complete versions are on disk, then let no other become complete; returns how many are not.
 
-        Args:
-            limit_s: the longest wait.
-            hurry: polled; True ends the wait.
-
-        Returns:
-            How many are not on disk.
+        The wait ends after ``limit_s``, or when ``hurry``, which is polled, returns True.
         """
         deadline = time.monotonic() + limit_s
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from deepvm.checkpoint.format.checksums import seal
@@ -90,8 +90,7 @@ class Flusher(threading.Thread):
             if version.state is not State.COMPLETE:
                 begin = self._write_early(version)
             else:
-                assert version.manifest is not None
-                self._store.write(version.image, version.manifest)
+                self._put(version, [version.plan.layout.size])
         except Exception as error:  # of any kind: the next version may work, and nobody else would report it
             self.times["failed"] += 1
             self.times["last_error"] = str(error)
@@ -111,16 +110,18 @@ class Flusher(threading.Thread):
         self._retain(version)
         return True
 
-    def _write_early(self, version: Version) -> float | None:
-        """Write a version while it arrives; returns when it was complete, monotonic, None if given up before."""
-        partial = PartialVersion(self._memory, version)
-
+    def _put(self, version: Version, final: Iterable[int]) -> None:
         def manifest() -> Manifest:
             assert version.manifest is not None  # only asked for once it is complete
             return version.manifest
 
+        self._store.write(version.image, version.job, version.number, final, manifest)
+
+    def _write_early(self, version: Version) -> float | None:
+        """Write a version while it arrives; returns when it was complete, monotonic, None if given up before."""
+        partial = PartialVersion(self._memory, version)
         try:
-            self._store.write_filling(version.image, version.job, version.number, partial.final(), manifest)
+            self._put(version, partial.final())
         except Exception as error:
             if partial.complete_s and not isinstance(error, GivenUpError):
                 raise

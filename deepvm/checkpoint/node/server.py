@@ -98,18 +98,14 @@ class Node:
         self._served, self._ended = 0, False
 
     def start(self) -> Endpoint:
-        """Open everything and begin; returns where it listens, with the port.
-
-        Raises:
-            CheckpointError: the address is taken, or the folder or the certificate cannot be used.
-        """
+        """Open everything and begin; returns where it listens, with the port. Raises CheckpointError."""
         try:
             self._context = self._tls()
             if self.store is not None:
                 self.store.take()
                 if self.store.volatile:
                     _LOG.warning("%s lies in this machine's memory, and is lost with it", self.store.url)
-            else:  # later nobody can know that there were some
+            else:  # a node started later cannot know that there were some
                 _LOG.info("versions are in memory only: when this node ends they are lost, and trainings begin at 0")
             self._listener = self.settings.listen.listen(secure=self._context is not None)
         except BaseException:
@@ -125,13 +121,9 @@ class Node:
         return self._listener is not None and self._listener.deserted()
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> int:
-        """Stop: accept no more, flush what is complete, and close.
+        """Accept no more, flush what is complete, and close; returns how many versions did not reach the disk.
 
-        Args:
-            hurry: asked every now and then; True ends the wait.
-
-        Returns:
-            How many complete versions did not reach the disk.
+        ``hurry`` is polled; True ends the wait for the disk.
         """
         with self.registry.changed:
             self.registry.stopping = True

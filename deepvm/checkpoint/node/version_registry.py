@@ -251,11 +251,7 @@ class VersionRegistry(VersionMemory):
     def commit(self, reservation: Reservation) -> Mapping[str, Any]:
         """Commit a rank's part if all of it is verified; the last one completes the version.
 
-        Returns:
-            The body of ``ACK``; without missing ranges the part is safe in this memory.
-
-        Raises:
-            Refused: the session or the version is over.
+        Returns the body of ``ACK``: without missing ranges the part is safe in this memory. Raises Refused.
         """
         version = reservation.version
         with self.changed:
@@ -314,13 +310,9 @@ class VersionRegistry(VersionMemory):
             self.changed.notify_all()
 
     def wait(self, owner: Owner, sequence: int, limit_s: float) -> Mapping[str, Any]:
-        """Wait until something changed since ``sequence``, at most ``limit_s``.
+        """Wait until something changed since ``sequence``, at most ``limit_s``; raises Refused.
 
-        Returns:
-            The body of ``STATE``: the session's versions, and those for which the disk fails again and again.
-
-        Raises:
-            Refused: the session is over.
+        Returns the body of ``STATE``: the session's versions, and those for which the disk fails again and again.
         """
         deadline = time.monotonic() + limit_s
         with self.changed:

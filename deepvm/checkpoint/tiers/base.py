@@ -15,15 +15,9 @@ from deepvm.checkpoint.files.file_names import file_name
 from deepvm.checkpoint.files.retention import kept_of, outdated
 from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.errors import CheckpointError, DamagedError
 
 _T = TypeVar("_T")
-
-
-def refuse_query(url: str, option: str) -> None:
-    """Raise RequestError for a URL with a query or a fragment: dropping those would write elsewhere."""
-    if "?" in url or "#" in url:
-        raise RequestError(option, url, "a URL without ? and #; in a folder's name write %3F and %23")
 
 
 def fulfil(future: Future[_T], work: Callable[..., _T], *arguments: Any) -> None:
@@ -103,8 +97,7 @@ class Tier(ABC):
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """A file with this version's bytes, verified against the manifest: the tier's own, or one made in ``folder``.
 
-        Raises:
-            CheckpointError: it is gone or damaged.
+        Raises CheckpointError: it is gone or damaged.
         """
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
@@ -115,10 +108,9 @@ class Tier(ABC):
         return ()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename these and all damaged versions so that they no longer count as versions; no bytes are lost.
+        """Rename these and all damaged versions so that they no longer count; no bytes are lost.
 
-        Raises:
-            CheckpointError: that cannot be done.
+        Raises CheckpointError.
         """
         raise CheckpointError(f"{self.url}: damaged versions cannot be set aside there; take another name for the job")
 
@@ -148,23 +140,20 @@ class Store(Tier):
     def take(self) -> None:
         """Make sure that it can be written to, and by no other node; clear up what a killed one left.
 
-        Raises:
-            CheckpointError: it cannot.
+        Raises CheckpointError.
         """
 
-    def write(self, image: memoryview, manifest: Manifest) -> None:
-        """Write a version and its commit record.
+    @abstractmethod
+    def write(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+    ) -> None:
+        """Write a version, as its bytes become ``final``, and then its commit record.
+
+        For the arguments see :meth:`deepvm.checkpoint.files.version_dir.VersionFolder.write_filling`.
 
         Raises:
             CheckpointError: it could not be written; what was complete under its number before still is, or it is.
         """
-        self.write_filling(image, manifest.job, manifest.version, [len(image)], lambda: manifest)
-
-    @abstractmethod
-    def write_filling(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
-    ) -> None:
-        """:meth:`write` in the manner of :meth:`~deepvm.checkpoint.files.version_dir.VersionFolder.write_filling`."""
 
     @abstractmethod
     def unrecorded(self, job: str) -> set[int]:

@@ -26,12 +26,12 @@ from deepvm.checkpoint.files.writer_lock import NODE, FileLock
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers.base import Store, Tier, refuse_query
+from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
 _MOST_SHOWN = 5
-_URL = re.compile(r"(?i:file)://(?:localhost)?(?P<path>/[^\0]*)")
+_URL = re.compile(r"(?i:file)://(?:localhost)?(?P<path>/[^\0?#]*)")  # dropping a query would write elsewhere
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "glusterfs")
 _READ_BYTES = 2**20
 """Of memory for each reader, beside that for versions."""
@@ -144,7 +144,7 @@ class FileTier(Store):
         with self.folder.writer_lock.alone() as alone:
             self.folder.sweep(0 if alone and not self._several_nodes else YOUNG_S)
 
-    def write_filling(
+    def write(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
     ) -> None:
         """See :class:`Store`."""
@@ -225,8 +225,7 @@ def folder_of(url: str, option: str) -> Path:
     """The folder of ``file:///folder``, where ``%20`` is a space. Raises RequestError."""
     found = _URL.fullmatch(url)
     if found is None or "\0" in (path := unquote(found["path"])):
-        raise RequestError(option, url, f"{FileTier.form}, with three slashes")
-    refuse_query(url, option)
+        raise RequestError(option, url, f"{FileTier.form}, with three slashes, and %3F and %23 for ? and #")
     return Path(path)
 
 

@@ -34,13 +34,13 @@ from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers.base import Store, Tier, download, refuse_query
+from deepvm.checkpoint.tiers.base import Store, Tier, download
 from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum, submit
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
 _MOST_PARTS = 10_000
-_URL = re.compile(r"(?i:s3)://(?P<bucket>[^/\0]+)(?P<prefix>/[^\0]*)?")
+_URL = re.compile(r"(?i:s3)://(?P<bucket>[^/\0?#]+)(?P<prefix>/[^\0?#]*)?")
 
 
 class S3Tier(Store):
@@ -105,7 +105,7 @@ class S3Tier(Store):
         crcs: list[int] = []
         with self._writing:
             final = seal(shard.image, layout, crcs, ready=shard.ready)
-            self.write_filling(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
+            self.write(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
             acknowledged(Level.DURABLE)
             if self._keep:
                 self._prune(shard.job, shard.version)
@@ -126,7 +126,7 @@ class S3Tier(Store):
         with self._bucket.errors(f"write {record}"):
             self._bucket.write(record, manifest.to_json())
 
-    def write_filling(
+    def write(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
     ) -> None:
         """See :class:`Store`. Makes the object, whole or not at all; S3 compares each part with its checksum."""
@@ -321,6 +321,5 @@ def _parse(url: str, option: str) -> tuple[str, str]:
     """Bucket and prefix, taken literally as the AWS CLI does. Raises RequestError."""
     found = _URL.fullmatch(url)
     if found is None:
-        raise RequestError(option, url, S3Tier.form)
-    refuse_query(url, option)
+        raise RequestError(option, url, f"{S3Tier.form}, without ? and #")
     return found["bucket"], found["prefix"] or ""

@@ -503,7 +503,7 @@ def test_many_readers_share_the_memory_of_one(tier: S3Tier, monkeypatch: pytest.
     """All ranks of a training restore at once from a node that has just started."""
     image = noise(40 * 100)
     manifest = manifest_of(image, chunk_bytes=100)
-    tier.write(memoryview(image), manifest)
+    tier.write(memoryview(image), "job", 1, [len(image)], lambda: manifest)
     asked, honest = [], tier._bucket.chunk
     monkeypatch.setattr(tier._bucket, "chunk", lambda *given, **more: (asked.append(given), honest(*given, **more))[1])
     alone = tier.chunks(manifest)
