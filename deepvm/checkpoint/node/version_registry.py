@@ -162,24 +162,15 @@ class VersionRegistry(VersionMemory):
             if found is None:
                 if run.skips(number, rank):
                     return "there was no room for this version"
-                slot = None if self.stopping else self._slot(here, plan.layout.size)
-                if slot is None:
-                    self.counts["busy"] += 1
+                found = self._begin(here, run, plan, number, attempt)
+                if found is None:
                     run.skipped[number] = {rank}
                     if self.stopping:
                         return "the node is stopping"
                     return (
-                        f"all {self.pool.allocated} bytes of {self.pool.limit} are in use; {len(self.queue)} "
-                        "complete versions wait for the disk; if it stays so, give the node more --memory"
+                        f"all {self.pool.allocated} bytes of {self.pool.limit} are in use; {len(self.queue)} complete "
+                        "versions wait for the disk; if it stays so, give the node more --memory"
                     )
-                found = Version(job, number, session, plan, slot, self._clock(), attempt=attempt)
-                here.partial[number] = found
-                run.complete.discard(number)
-                run.durable.discard(number)
-                if number in here.complete:
-                    here.complete[number].superseded = True
-                here.sequence += 1
-                self.changed.notify_all()
             elif found.plan.layout.digest != owner.digest:
                 raise Refused("layout", f"the ranks hold different layouts of version {number}")
             found.forget(rank)
@@ -188,6 +179,22 @@ class VersionRegistry(VersionMemory):
             found.heard = run.heard = self._clock()
             found.senders.add(owner)
             return Reservation(found, rank, put)
+
+    def _begin(self, here: Job, run: Session, plan: Plan, number: int, attempt: int) -> Version | None:
+        """A new version of a run, None if there is no room."""
+        slot = None if self.stopping else self._slot(here, plan.layout.size)
+        if slot is None:
+            self.counts["busy"] += 1
+            return None
+        version = Version(here.name, number, run.name, plan, slot, self._clock(), attempt=attempt)
+        here.partial[number] = version
+        run.complete.discard(number)
+        run.durable.discard(number)
+        if number in here.complete:
+            here.complete[number].superseded = True
+        here.sequence += 1
+        self.changed.notify_all()
+        return version
 
     def claim(self, owner: Owner, reservation: Reservation, start: int, end: int) -> Claim | None:
         """Get the memory for a piece that is about to be received; None if it is here already and must be discarded.

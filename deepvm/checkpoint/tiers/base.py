@@ -35,6 +35,7 @@ class Tier(ABC):
     acknowledged may be lost; it must never be given back as complete, nor harm those before it.
 
     Attributes:
+        url: what the user calls it, without secrets.
         form: its URLs, for errors. listed: whether ``deepvm ckpt`` can ask it, from outside the training.
         shared: whether trainings on other machines may write there as well, so that each needs its own job name.
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
@@ -44,6 +45,7 @@ class Tier(ABC):
             count as safe from that.
     """
 
+    url: str
     form: ClassVar[str] = ""
     listed: ClassVar[bool] = True
     streams: ClassVar[bool] = False
@@ -66,11 +68,6 @@ class Tier(ABC):
             RequestError: it means none. CheckpointError: it cannot be opened.
         """
         raise NotImplementedError(f"{cls.__name__} has no URL")
-
-    @property
-    @abstractmethod
-    def url(self) -> str:
-        """What the user calls it, without secrets."""
 
     def prove(self) -> None:  # noqa: B027  some places can only be tried
         """Make sure that versions can be written, as far as that can be told now. Raises CheckpointError."""

@@ -58,7 +58,7 @@ class FileTier(Store):
         """
         if keep or every:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
-        self.folder = VersionFolder(folder)
+        self.folder, self.url = VersionFolder(folder), f"file://{folder}"
         medium = durable_write.medium(folder)
         self.volatile = medium.volatile
         self.shared = medium.kind in _NETWORK or medium.kind.startswith("fuse.")
@@ -78,11 +78,6 @@ class FileTier(Store):
     def open_store(cls, url: str, *, shared: bool = False) -> Store:
         """See :class:`Store`."""
         return cls(folder_of(url, "persist"), several_nodes=shared)
-
-    @property
-    def url(self) -> str:
-        """See :class:`Tier`."""
-        return f"file://{self.folder.path}"
 
     def prove(self) -> None:
         """See :meth:`Tier.prove`; warns of a folder in memory."""

@@ -75,6 +75,7 @@ class S3Tier(Store):
             kept((), keep, every)
         self._keep, self._every, self._threads = keep, every, threads
         self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
+        self.url = self._bucket.url
         self._cleared, self._told = set[str](), set[str]()
         self._writing = threading.RLock()
         self._counting, self._readers = threading.Lock(), 0
@@ -88,11 +89,6 @@ class S3Tier(Store):
     def open_store(cls, url: str, *, shared: bool = False) -> Store:
         """See :class:`Store`. A bucket has no lock: that no other node writes there is up to the user."""
         return cls(*_parse(url, "persist"))
-
-    @property
-    def url(self) -> str:
-        """See :class:`Tier`."""
-        return self._bucket.url
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""

@@ -56,6 +56,7 @@ class StripedTier(Tier):
         if not 2 <= len(nodes) <= MOST_PARTS or len(set(urls)) < len(urls):
             raise RequestError("tiers", ",".join(urls), f"2 to {MOST_PARTS} memory nodes, each once")
         self._nodes = tuple(nodes)
+        self.url = ",".join([urls[0], *(url.partition("://")[2] for url in urls[1:])])
         self.shared = any(node.shared for node in nodes)
         self._lock = threading.Lock()
         self._plans: dict[str, tuple[PartPlan, ...]] = {}
@@ -74,12 +75,6 @@ class StripedTier(Tier):
             return cls(nodes)
         except RequestError as error:
             raise RequestError(option, url, error.allowed) from None
-
-    @property
-    def url(self) -> str:
-        """See :class:`Tier`."""
-        first, *others = (node.url for node in self._nodes)
-        return ",".join([first, *(url.partition("://")[2] for url in others)])
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`; no node completes its part before all of them have received theirs."""
@@ -239,11 +234,7 @@ class RecoveryTier(Tier):
     def __init__(self, folders: Sequence[VersionFolder]) -> None:
         """Remember where."""
         self._folders = tuple(folders)
-
-    @property
-    def url(self) -> str:
-        """See :class:`Tier`."""
-        return ",".join(f"file://{folder.path}" for folder in self._folders)
+        self.url = ",".join(f"file://{folder.path}" for folder in folders)
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :class:`Tier`; always refused."""

@@ -54,16 +54,15 @@ class CommitBarrier:
     def wait(self, stage: str) -> None:
         """Wait until all senders have reached a stage; each calls from its own thread, perhaps twice.
 
-        Raises:
-            CheckpointError: another one failed, or is too late. TierBusyError: another one has no room.
+        Raises CheckpointError, or TierBusyError if another one has no room.
         """
         with self._change:
             here = self._reached.setdefault(stage, set())
             here.add(threading.get_ident())
             self._change.notify_all()
-            while len(here) < self._count and self.error is None:
-                if not self._change.wait(self._deadline - time.monotonic()):
-                    raise CheckpointError("another memory node was too slow")
+            left_s = self._deadline - time.monotonic()
+            if not self._change.wait_for(lambda: len(here) >= self._count or self.error is not None, left_s):
+                raise CheckpointError("another memory node was too slow")
             if isinstance(self.error, TierBusyError):
                 raise TierBusyError("another memory node has no room")
             if self.error is not None:
@@ -108,7 +107,7 @@ class TcpTier(Tier):
             RequestError: naming the address.
         """
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
-        self.shared = self._address.shared
+        self.url, self.shared = self._address.url, self._address.shared
         self._token, self._session = token, session
         self._flows, self._wire_bytes = flows, wire_bytes
         self._limit_s, self._await_s = limit_s, await_s
@@ -116,11 +115,6 @@ class TcpTier(Tier):
         self._idle: list[Link] = []
         self._pollers: dict[tuple[str, int], AckPoller] = {}
         self._closed = False
-
-    @property
-    def url(self) -> str:
-        """See :class:`Tier`."""
-        return self._address.url
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None], barrier: CommitBarrier | None = None) -> None:
         """See :meth:`Tier.put`; returns when the node has verified this part, and may acknowledge later from a thread.
