@@ -94,11 +94,6 @@ class Link:
             self.greeting = dict(body)
         return self.welcome
 
-    @property
-    def lacks(self) -> str:
-        """Why nothing that the node has will be durable, empty if it will; known after :meth:`hello`."""
-        return "" if self.welcome.get("persists") else str(self.welcome.get("lacks") or "it has no disk")
-
     def close(self) -> None:
         """Close the connection; also from another thread, whose wait then ends."""
         self.channel.abort()

@@ -47,19 +47,12 @@ class Connection:
     ) -> None:
         """Own the channel; ``metrics`` answers ``STATUS``."""
         self._channel, self._token, self.peer = channel, token, peer
+        self.abort, self.gone = channel.abort, channel.gone
         self._registry, self._store, self._refusals, self._metrics = registry, store, refusals, metrics
         self.job = self.session = self.digest = self._role = self._token_job = ""
         self.world, self.rank = 1, 0
         self._proven = False
         self._reservation: Reservation | None = None
-
-    def abort(self) -> None:
-        """Close it from another thread."""
-        self._channel.abort()
-
-    def gone(self) -> bool:
-        """Whether the peer has closed it."""
-        return self._channel.gone()
 
     def run(self, proven: Callable[[], None]) -> None:
         """Serve until the peer leaves or breaks the protocol.

@@ -75,7 +75,7 @@ class Node:
     def __init__(self, settings: NodeSettings) -> None:
         """Make it; nothing is opened yet."""
         self.settings = settings
-        self.store = open_store(settings.persist, shared=settings.shared)
+        self.store = open_store(settings.persist)
         lacks = ""
         if self.store is None:
             lacks = "start it with --persist to have versions on its disk too"
@@ -102,7 +102,7 @@ class Node:
         try:
             self._context = self._tls()
             if self.store is not None:
-                self.store.take()
+                self.store.take(shared=self.settings.shared)
                 if self.store.volatile:
                     _LOG.warning("%s lies in this machine's memory, and is lost with it", self.store.url)
             else:  # a node started later cannot know that there were some

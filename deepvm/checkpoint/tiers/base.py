@@ -128,16 +128,11 @@ class Store(Tier):
 
     fills: ClassVar[bool] = False
 
-    @classmethod
     @abstractmethod
-    def open_store(cls, url: str, *, shared: bool = False) -> Store:
-        """The store that ``--persist`` means; see :func:`deepvm.checkpoint.tiers.registry.open_store`."""
+    def take(self, *, shared: bool = False) -> None:
+        """Make sure that it can be written to; clear up what a killed node left. Raises CheckpointError.
 
-    @abstractmethod
-    def take(self) -> None:
-        """Make sure that it can be written to, and by no other node; clear up what a killed one left.
-
-        Raises CheckpointError.
+        ``shared``: other nodes that say so too may write there, no two of them versions of the same job.
         """
 
     @abstractmethod

@@ -44,9 +44,7 @@ class FileTier(Store):
     streams = fills = True
     away = False  # nobody can tell a volume that outlives the machine from one that does not
 
-    def __init__(
-        self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "", several_nodes: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "") -> None:
         """Remember where; nothing is made before the first version.
 
         Args:
@@ -54,7 +52,6 @@ class FileTier(Store):
             keep: how many versions stay, see :func:`deepvm.checkpoint.files.retention.kept`; 0 for all.
             every: see there.
             session: a random name of this run, the same on all ranks; for one rank not needed.
-            several_nodes: other memory nodes may write there, no two of them versions of the same job.
         """
         if keep or every:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
@@ -67,17 +64,12 @@ class FileTier(Store):
         self._jobs, self._warned = set[str](), set[str]()
         self._known: dict[str, set[int]] = {}
         self._writing = threading.RLock()
-        self._several_nodes, self._node_lock = several_nodes, FileLock(folder / NODE)
+        self._node_lock = FileLock(folder / NODE)
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
         """See :meth:`Tier.open`."""
         return cls(folder_of(url, option), keep=keep, every=every, session=session)
-
-    @classmethod
-    def open_store(cls, url: str, *, shared: bool = False) -> Store:
-        """See :class:`Store`."""
-        return cls(folder_of(url, "persist"), several_nodes=shared)
 
     def prove(self) -> None:
         """See :meth:`Tier.prove`; warns of a folder in memory."""
@@ -122,12 +114,12 @@ class FileTier(Store):
             self.folder.adopt(home, shard.manifest(crcs))
         self._jobs.add(shard.job)
 
-    def take(self) -> None:
+    def take(self, *, shared: bool = False) -> None:
         """See :class:`Store`."""
         path = self.folder.path
         try:
             durable_write.make_folder(path)
-            if not self._node_lock.take(shared=self._several_nodes):
+            if not self._node_lock.take(shared=shared):
                 raise CheckpointError(
                     f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
                 )
@@ -137,7 +129,7 @@ class FileTier(Store):
             raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
         # What another node or a trainer is writing must not be mistaken for what a killed one left.
         with self.folder.writer_lock.alone() as alone:
-            self.folder.sweep(0 if alone and not self._several_nodes else YOUNG_S)
+            self.folder.sweep(0 if alone and not shared else YOUNG_S)
 
     def write(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]

@@ -36,22 +36,16 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str
     return kind.open(url, session, keep, every, option)
 
 
-def open_store(url: str, *, shared: bool = False) -> Store | None:
-    """The store that ``--persist`` means; None for no text.
-
-    Args:
-        url: where.
-        shared: other nodes with this setting may write there; no two of them versions of the same job.
-
-    Raises:
-        RequestError: it means none.
-    """
+def open_store(url: str) -> Store | None:
+    """The store that ``--persist`` means; None for no text. Raises RequestError."""
     if not url:
         return None
     kind = find_tier(url)
     if kind is None or not issubclass(kind, Store):
         raise RequestError("persist", url, _forms(Store))
-    return kind.open_store(url, shared=shared)
+    found = kind.open(url, session="", keep=0, every=0, option="persist")
+    assert isinstance(found, Store)
+    return found
 
 
 def _forms(base: type) -> str:

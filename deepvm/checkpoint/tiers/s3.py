@@ -85,11 +85,6 @@ class S3Tier(Store):
         """See :meth:`Tier.open`."""
         return cls(*_parse(url, option), keep=keep, every=every)
 
-    @classmethod
-    def open_store(cls, url: str, *, shared: bool = False) -> Store:
-        """See :class:`Store`. A bucket has no lock: that no other node writes there is up to the user."""
-        return cls(*_parse(url, "persist"))
-
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""
         layout = shard.layout
@@ -106,8 +101,11 @@ class S3Tier(Store):
             if self._keep:
                 self._prune(shard.job, shard.version)
 
-    def take(self) -> None:
-        """See :class:`Store`; a wrong name or a missing permission fails now, not with the first version."""
+    def take(self, *, shared: bool = False) -> None:
+        """See :class:`Store`; a wrong name or a missing permission fails now, not with the first version.
+
+        A bucket has no lock: that no other node writes there is up to the user.
+        """
         self.versions("job")
         self.prove()
 

@@ -133,8 +133,9 @@ class TcpTier(Tier):
                     with self._links(shard, deadline) as links:
                         poller = self._poller(shard)
                         if pending is None:
-                            lacks, moving_s = links[0].lacks, shard.moving_s
-                            pending = Pending(shard.version, acknowledged, shard.lost, lacks, moving_s)
+                            welcome = links[0].welcome
+                            lacks = "" if welcome.get("persists") else str(welcome.get("lacks") or "it has no disk")
+                            pending = Pending(shard.version, acknowledged, shard.lost, lacks, shard.moving_s)
                         received = self._reserve(links, shard, attempt_id, deadline, barrier)
                         poller.add(pending)  # there is room, and it cannot be complete yet
                         answer = self._send(links, shard, received, deadline, barrier)
