@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,9 +85,9 @@ def weak_allowed(weak: bool | None = None) -> bool:
     return os.environ.get(WEAK_VARIABLE) == "1" if weak is None else weak
 
 
-def token_from_environment(environment: Mapping[str, str] | None = None) -> Token:
+def token_from_environment() -> Token:
     """The token in the file that ``DEEPVM_TOKEN_FILE`` names. Raises RequestError."""
-    path = (os.environ if environment is None else environment).get(TOKEN_VARIABLE, "")
+    path = os.environ.get(TOKEN_VARIABLE, "")
     if not path:
         raise TokenMissingError(TOKEN_VARIABLE, path, _TOKEN_ADVICE)
     try:

@@ -22,7 +22,7 @@ from deepvm.checkpoint.tiers.base import Store
 from deepvm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
-_FIRST_RETRY_S, _LAST_RETRY_S, _DOUBLINGS = 0.5, 30.0, 16
+_FIRST_RETRY_S, _LAST_RETRY_S, _DOUBLINGS = 0.5, 30.0, 16  # more doublings would overflow one day
 _MOST_JOBS = 10_000
 _STUCK = 3
 """Failures in a row after which nobody of a job is left to wait for the disk; one may be an accident."""

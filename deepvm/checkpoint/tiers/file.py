@@ -212,7 +212,8 @@ def folder_of(url: str, option: str) -> Path:
     """The folder of ``file:///folder``, where ``%20`` is a space. Raises RequestError."""
     found = _URL.fullmatch(url)
     if found is None or "\0" in (path := unquote(found["path"])):
-        raise RequestError(option, url, f"{FileTier.form}, with three slashes, and %3F and %23 for ? and #")
+        allowed = f"{FileTier.form}, with three slashes and without ? and #; in a folder's name write %3F and %23"
+        raise RequestError(option, url, allowed)
     return Path(path)
 
 

@@ -21,17 +21,19 @@ from deepvm.errors import CheckpointError, RequestError
 MASTER = Token(TOKEN)
 
 
-def test_tokens_in_files(tmp_path: Path) -> None:
+def test_tokens_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = tmp_path / "token"
     token.write_text("  sehr geheimes Wort\n")
     assert read_token(token) == Token(b"sehr geheimes Wort")
-    assert token_from_environment({"DEEPVM_TOKEN_FILE": str(token)}) == Token(b"sehr geheimes Wort")
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
+    assert token_from_environment() == Token(b"sehr geheimes Wort")
     for content in (b"", b" \n", b"x" * 5000, b"x" * 15):
         token.write_bytes(content)
         with pytest.raises(RequestError, match="16"):
             read_token(token)
+    monkeypatch.delenv("DEEPVM_TOKEN_FILE")
     with pytest.raises(RequestError, match="DEEPVM_TOKEN_FILE"):
-        token_from_environment({})
+        token_from_environment()
 
 
 @given(job=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True), secret=st.binary(min_size=16))
