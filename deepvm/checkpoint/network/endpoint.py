@@ -185,7 +185,7 @@ Endpoint = Address | MpiEndpoint
 Listener = TcpListener | MpiListener
 
 
-def parse_endpoint(url: str, option: str) -> Endpoint:
+def endpoint_of(url: str, option: str) -> Endpoint:
     """Where one memory node is. Raises RequestError, CheckpointError."""
     return MpiEndpoint.parse(url) if url.startswith("mpi:") else Address.parse(url, option)
 

@@ -31,7 +31,7 @@ from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.network.endpoint import parse_endpoint
+from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.network.token import token_from_environment
 from deepvm.checkpoint.tiers.base import Tier, fulfil
@@ -67,7 +67,7 @@ class StripedTier(Tier):
         """See :meth:`Tier.open`; one node alone keeps whole versions."""
         scheme, _, rest = url.partition("://")
         token = token_from_environment()
-        endpoints = [parse_endpoint(f"{scheme}://{place}", option) for place in rest.split(",")]
+        endpoints = [endpoint_of(f"{scheme}://{place}", option) for place in rest.split(",")]
         nodes = [TcpTier(endpoint, session, token) for endpoint in endpoints]
         if len(nodes) == 1:
             return nodes[0]
