@@ -121,13 +121,10 @@ class StripedTier(Tier):
 
     def _planned(self, layout: Layout) -> tuple[PartPlan, ...]:
         with self._lock:
-            found = self._plans.get(layout.digest)
-        if found is None:
-            count = len(self._nodes)
-            found = tuple(plan_part(layout, number, count) for number in range(1, count + 1))
-            with self._lock:
-                self._plans = {layout.digest: found}  # earlier layouts are not used again
-        return found
+            if layout.digest not in self._plans:  # earlier layouts are not used again
+                count = len(self._nodes)
+                self._plans = {layout.digest: tuple(plan_part(layout, n, count) for n in range(1, count + 1))}
+            return self._plans[layout.digest]
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`: those of which all nodes have parts sent together, by the beginning of each part.
