@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,32 +27,30 @@ class Pending:
 
     Attributes:
         version: its number. acknowledged: called once for each level, the weakest first.
-        wanted: levels not reached; None until it is known which ones can be.
         lost: called once with the reason when nothing more will be acknowledged.
+        lacks: why it will never be durable, empty if it will.
+        moving_s: time for its bytes, on top of the limit for all.
         sent: this rank's part is verified; until then the node need not know of it.
-        lacks: why they will never be durable, empty where they will. since: monotonic.
-        moving_s: time for its bytes, which is awaited beside the limit for all.
+        wanted: levels that can be reached and were not yet. since: monotonic.
     """
 
     version: int
     acknowledged: Callable[[Level], None]
-    lost: Callable[[CheckpointError], None] = lambda reason: None
-    wanted: list[Level] | None = None
+    lost: Callable[[CheckpointError], None]
+    lacks: str
+    moving_s: float
     sent: bool = False
-    lacks: str = ""
-    moving_s: float = 0.0
+    wanted: list[Level] = field(default_factory=lambda: [Level.REMOTE, Level.DURABLE])
     since: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def expect(self, lacks: str) -> None:
-        """Say which levels can be reached, and why no more; the first word counts."""
-        with self.lock:
-            if self.wanted is None:
-                self.wanted = [Level.REMOTE] if lacks else [Level.REMOTE, Level.DURABLE]
-                self.lacks = lacks
+    def __post_init__(self) -> None:
+        """Leave out the level that cannot be reached."""
+        if self.lacks:
+            self.wanted.remove(Level.DURABLE)
 
     def reached(self, level: Level) -> bool:
-        """Tell of a level, and of those below it, unless that was done; returns whether nothing more is awaited."""
+        """Acknowledge a level and those below it, unless that was done; returns whether nothing more is awaited."""
         with self.lock:
             while self.wanted and (self.wanted[0] is level or level is Level.DURABLE):
                 self.acknowledged(self.wanted.pop(0))
@@ -65,25 +63,18 @@ class AckPoller:
     """One polling thread and connection for a job of one tier."""
 
     def __init__(self, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float) -> None:
-        """Begin.
-
-        Args:
-            connect: opens a connection.
-            greeting: the sender's HELLO.
-            limit_s: how long a version is awaited.
-        """
+        """Begin; ``greeting`` is the sender's HELLO, ``limit_s`` how long a version is awaited."""
         self._connect, self._greeting, self._limit_s = connect, greeting, limit_s
         self._pending: set[Pending] = set()
-        self._lock = threading.Lock()
         self._link: Link | None = None
         self._closed = threading.Event()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="deepvm-tcp-poller", daemon=True)
         self._thread.start()
 
     def add(self, pending: Pending) -> None:
         """Await a version."""
-        with self._lock:
+        with self._changed:
             self._pending.add(pending)
 
     def discard(self, pending: Pending) -> None:
@@ -94,16 +85,13 @@ class AckPoller:
 
     def settle(self, limit_s: float) -> bool:
         """Wait until nothing is awaited; False on timeout."""
-        deadline = time.monotonic() + limit_s
         with self._changed:
-            while self._pending and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
-            return not self._pending
+            return self._changed.wait_for(lambda: not self._pending, limit_s)
 
     def close(self) -> None:
         """Stop polling; what is still awaited will not be acknowledged."""
         self._closed.set()
-        with self._lock:
+        with self._changed:
             link = self._link
         if link is not None:
             link.channel.abort()
@@ -116,24 +104,21 @@ class AckPoller:
             try:
                 if self._link is None:
                     link = self._connect()
-                    with self._lock:
+                    with self._changed:
                         self._link = link
                     link.hello(self._greeting)
                     if parted:
                         _LOG.warning("versions are watched again")
                     sequence, parted = -1, False
-                with self._lock:  # an answer is of those that the node knew when it was asked
+                with self._changed:  # the answer is about those that the node knew when it was asked
                     asked = {p: p.sent for p in self._pending}
                 question = {"sequence": sequence, "limit_ms": int(_POLL_S * 1000)}
-                fate = self._link.expect(
-                    Kind.STATE, self._link.call(Kind.WAIT, question, limit_s=_POLL_S + _SLOWEST_S)
-                ).body
-                sequence, pause_s = int(fate["sequence"]), _AGAIN_S
-                stuck = {int(number): str(why) for number, why in fate.get("stuck", ())}
-                if self._tell(asked, fate["receiving"], fate["complete"], fate["durable"], stuck):
-                    sequence = -1  # the word may be of a version that came meanwhile: asked again, it is
-            except Exception as error:  # anything: the trainer must not lose its poller to a node's nonsense
-                self._part(error, told=parted)
+                states = self._link.call(Kind.WAIT, question, Kind.STATE, limit_s=_POLL_S + _SLOWEST_S).body
+                sequence, pause_s = int(states["sequence"]), _AGAIN_S
+                if self._tell(asked, states):
+                    sequence = -1  # the answer may be about a version that came meanwhile: ask again
+            except Exception as error:  # of any kind: the trainer must not lose its poller to a node's nonsense
+                self._part(error, logged=parted)
                 parted = True
                 if self._closed.wait(pause_s):
                     break
@@ -141,43 +126,37 @@ class AckPoller:
             self._expire()
         self._part(None)
 
-    def _part(self, error: Exception | None, told: bool = False) -> None:
-        with self._lock:
+    def _part(self, error: Exception | None, logged: bool = False) -> None:
+        with self._changed:
             link, self._link = self._link, None
         if link is not None:
             link.close()
         if error is None or self._closed.is_set():
             return
         expected = isinstance(error, (OSError, CheckpointError))
-        if not told or not expected:
+        if not logged or not expected:
             _LOG.warning("versions are not watched for now: %s", error, exc_info=not expected)
         if isinstance(error, Refused) and error.code == "stale":
-            with self._lock:
+            with self._changed:
                 over = list(self._pending)
             for pending in over:
                 self._give_up(pending, str(error))
 
-    def _tell(
-        self,
-        asked: Mapping[Pending, bool],
-        receiving: Container[int],
-        complete: Container[int],
-        durable: Container[int],
-        stuck: Mapping[int, str],
-    ) -> bool:
-        """Acknowledge what the node reports of ``asked`` (value: its part was sent); returns whether others wait."""
-        with self._lock:
+    def _tell(self, asked: Mapping[Pending, bool], states: Mapping[str, Any]) -> bool:
+        """Acknowledge what the node reports of ``asked`` (value: its part was sent); returns whether to ask again."""
+        receiving, complete, durable = states["receiving"], states["complete"], states["durable"]
+        stuck = {int(number): str(why) for number, why in states.get("stuck", ())}
+        with self._changed:
             awaited = sorted(self._pending, key=lambda p: p.version)
         for pending in (p for p in awaited if p in asked):
             done = False
-            # A callback that fails must not cost the other versions their word.
-            with _logged(pending):
+            with _logged(pending):  # a callback that fails must not cost the other versions their acknowledgement
                 if pending.version in durable:
                     done = pending.reached(Level.DURABLE)
                 elif pending.version in complete:
                     done = pending.reached(Level.REMOTE)
                     if pending.version in stuck and not done:
-                        self._give_up(pending, f"the node's disk takes it not: {stuck[pending.version]}")
+                        self._give_up(pending, f"the node's disk does not take it: {stuck[pending.version]}")
                 elif asked[pending] and pending.version not in receiving:
                     self._give_up(pending, "the memory node gave it up")
             if done:
@@ -186,10 +165,10 @@ class AckPoller:
 
     def _expire(self) -> None:
         now = time.monotonic()
-        with self._lock:
+        with self._changed:
             late = [p for p in self._pending if now - p.since > self._limit_s + p.moving_s]
         for pending in late:
-            levels = " and ".join(level.value for level in pending.wanted or ())
+            levels = " and ".join(level.value for level in pending.wanted)
             self._give_up(pending, f"it was not {levels} in {self._limit_s + pending.moving_s:.0f} s")
 
     def _give_up(self, pending: Pending, why: str) -> None:

@@ -1,99 +1,198 @@
-"""Interfaces of a network: endpoints to connect to, and listeners that accept."""
+"""Where memory nodes are: hosts and ports, or ranks of one ``mpirun``; and how to connect to them or listen there."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import socket
-from collections.abc import Callable
-from typing import ClassVar, Protocol
+import ssl
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from deepvm.checkpoint.network.mpi_streams import Carrier, carrier
+from deepvm.checkpoint.network.protocol import BrokenError, tune
+from deepvm.errors import CheckpointError, RequestError
+
+CA_VARIABLE = "DEEPVM_TLS_CA"
+_ADDRESS = re.compile(
+    r"(?:(?P<scheme>tcps?)://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s/:@\[\]]+):(?P<port>[0-9]{1,5})/?", re.ASCII
+)
+_MPI_URL = re.compile(r"mpi://([0-9]{0,6})/?", re.ASCII)
 
 
-class Listener(Protocol):
-    """Accepts peers."""
+@dataclass(frozen=True)
+class Address:
+    """A host and port. ``secure``: TLS is spoken there."""
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where it is, as peers must call it."""
+    shared: ClassVar[bool] = True
+    advice: ClassVar[str] = (
+        "is a memory node running there (deepvm memory-node serve), and may it be reached from here?"
+    )
+    host: str
+    port: int
+    secure: bool = False
 
-    def accept(self) -> tuple[socket.socket, str]:
-        """Wait for a peer: a connected stream socket, and its name for the log. Raises OSError: closed, or no room."""
-
-    def deserted(self) -> bool:
-        """Whether nobody is left who could come."""
-
-    def shut(self) -> None:
-        """Accept nobody any more; ``accept`` fails."""
-
-    def close(self) -> None:
-        """Give it up."""
-
-
-class Endpoint(Protocol):
-    """An address.
-
-    Attributes:
-        url: for people. advice: what to look at when nobody answers.
-        shared: whether others than the processes of one ``mpirun`` can reach it.
-    """
-
-    shared: ClassVar[bool]
+    @classmethod
+    def parse(cls, text: str, option: str = "address") -> Address:
+        """Read ``HOST:PORT``, ``tcp://HOST:PORT`` or ``tcps://HOST:PORT``. Raises RequestError for ``option``."""
+        match = _ADDRESS.fullmatch(text)
+        if match is None or int(match["port"]) > 65535:
+            raise RequestError(option, text, "HOST:PORT, tcp://HOST:PORT, or tcps://HOST:PORT with TLS; ports to 65535")
+        return cls(match["host"].strip("[]"), int(match["port"]), match["scheme"] == "tcps")
 
     @property
     def url(self) -> str:
-        """See above."""
+        """As a URL."""
+        return f"tcp{'s' if self.secure else ''}://{self}"
 
-    @property
-    def advice(self) -> str:
-        """See above."""
+    def __str__(self) -> str:
+        """``HOST:PORT``."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def open(self, limit_s: float) -> socket.socket:
-        """A connected stream socket, a TLS one where that is spoken. Raises OSError, or CheckpointError for TLS."""
+        """Connect. Raises OSError, or CheckpointError for an untrusted certificate."""
+        sock = socket.create_connection((self.host, self.port), timeout=max(limit_s, 0.001))
+        try:
+            tune(sock)
+            return _context().wrap_socket(sock, server_hostname=self.host) if self.secure else sock
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise CheckpointError(
+                    f"its certificate is not trusted: {error.verify_message}; "
+                    f"name the authority's file in {CA_VARIABLE}"
+                ) from None
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                plain = replace(self, secure=False).url
+                raise BrokenError(f"it does not speak TLS ({error.reason}); a node without it is {plain}") from None
+            raise
 
-    def listen(self, *, secure: bool = False) -> Listener:
-        """Let peers in, ``secure``: who will be spoken to by TLS. Raises CheckpointError."""
+    def listen(self, *, secure: bool = False) -> TcpListener:
+        """Let peers in, who will be spoken to by TLS if ``secure``. Raises CheckpointError."""
+        try:
+            return TcpListener(self, secure)
+        except OSError as error:
+            raise CheckpointError(f"{self}: cannot listen there: {error.strerror or error}") from error
 
 
 class TcpListener:
-    """A listening socket."""
+    """A listening socket; ``endpoint`` is where."""
 
-    def __init__(self, host: str, port: int, at: Callable[[str, int], Endpoint]) -> None:
-        """Listen.
-
-        Args:
-            host: an address of this machine.
-            port: 0 picks one.
-            at: makes an endpoint of what became of them.
-
-        Raises:
-            OSError: it cannot be had.
-        """
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        self._socket = socket.socket(family, kind, protocol)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(where)
-            self._socket.listen(64)
-        except BaseException:
-            self._socket.close()
-            raise
-        self.endpoint = at(*self._socket.getsockname()[:2])
+    def __init__(self, address: Address, secure: bool) -> None:
+        """Listen at an address of this machine; port 0 picks one. Raises OSError."""
+        flags = socket.AI_PASSIVE
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
+        family, where = found[0][0], found[0][4]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        self._socket = socket.create_server(where, family=family, backlog=64, dualstack_ipv6=both)
+        host, port, *_ = self._socket.getsockname()
+        self.endpoint = Address(host, port, secure)
 
     def accept(self) -> tuple[socket.socket, str]:
-        """See :class:`Listener`."""
+        """Wait for a peer: its connection, and its name for the log. Raises OSError: closed, or no room."""
         sock, where = self._socket.accept()
         return sock, f"{where[0]}:{where[1]}"
 
     def deserted(self) -> bool:
-        """See :class:`Listener`; on a network somebody may always come."""
+        """Whether nobody is left who could come; on a network somebody always may."""
         return False
 
     def shut(self) -> None:
-        """See :class:`Listener`."""
+        """Accept nobody any more; ``accept`` fails."""
         with contextlib.suppress(OSError):  # wakes the thread in accept()
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """See :class:`Listener`."""
+        """Close the socket."""
         self._socket.close()
+
+
+@dataclass(frozen=True)
+class MpiEndpoint:
+    """A process of this ``mpirun``, which nobody outside can reach."""
+
+    shared: ClassVar[bool] = False
+    advice: ClassVar[str] = "is that rank of mpirun a 'deepvm memory-node serve --listen mpi', and alive?"
+    rank: int
+
+    @classmethod
+    def parse(cls, url: str) -> MpiEndpoint:
+        """Read ``mpi://RANK``, or ``mpi://`` for the last one; collective, see :func:`carrier`.
+
+        Raises:
+            RequestError: there is no such rank. CheckpointError: this process is not in an ``mpirun``.
+        """
+        match = _MPI_URL.fullmatch(url)
+        if match is None:
+            raise RequestError("tiers", url, "mpi://RANK, or mpi:// for the last rank")
+        size = carrier().size
+        rank = int(match[1]) if match[1] else size - 1
+        if rank >= size:
+            raise RequestError("tiers", url, f"ranks 0 to {size - 1}")
+        return cls(rank)
+
+    @classmethod
+    def here(cls) -> MpiEndpoint:
+        """This process; collective as well."""
+        return cls(carrier().rank)
+
+    @property
+    def url(self) -> str:
+        """``mpi://RANK``."""
+        return f"mpi://{self.rank}"
+
+    def __str__(self) -> str:
+        """The URL."""
+        return self.url
+
+    def open(self, limit_s: float) -> socket.socket:
+        """Connect; whether anybody serves there shows when the socket is used. Raises OSError."""
+        return carrier().connect(self.rank)
+
+    def listen(self, *, secure: bool = False) -> MpiListener:
+        """Let the other processes open streams. Raises RequestError: ``secure``."""
+        if secure:
+            raise RequestError("tls_cert", "a certificate", "none: there is no TLS over MPI")
+        return MpiListener(carrier())
+
+
+class MpiListener:
+    """Streams that other processes open; as :class:`TcpListener`."""
+
+    def __init__(self, streams: Carrier) -> None:
+        """Accept streams."""
+        self.endpoint = MpiEndpoint(streams.rank)
+        self._streams, self._queue = streams, streams.serve()
+        self.deserted = streams.deserted
+
+    def accept(self) -> tuple[socket.socket, str]:
+        """Wait for a peer."""
+        found = self._queue.get()
+        if found is None:
+            raise OSError("closed")
+        return found[0], f"mpi rank {found[1]}"
+
+    def shut(self) -> None:
+        """Accept nobody any more; ``accept`` fails."""
+        self._streams.opened = None
+        self._queue.put(None)
+
+    close = shut
+
+
+Endpoint = Address | MpiEndpoint
+Listener = TcpListener | MpiListener
+
+
+def endpoint_of(url: str, option: str) -> Endpoint:
+    """Where one memory node is. Raises RequestError, CheckpointError."""
+    return MpiEndpoint.parse(url) if url.startswith("mpi:") else Address.parse(url, option)
+
+
+def _context() -> ssl.SSLContext:
+    authority = os.environ.get(CA_VARIABLE, "")
+    try:
+        return ssl.create_default_context(cafile=authority or None)
+    except OSError as error:
+        raise RequestError(CA_VARIABLE, authority, f"a file of certificates ({error.strerror or error})") from None

@@ -1,10 +1,10 @@
 """Byte streams between the processes of one ``mpirun``: each end is a local socket, and one thread carries the bytes.
 
-So whatever speaks over sockets speaks over MPI unchanged, with the same time limits, and a process makes all its MPI
-calls for checkpoints from one thread. Only point-to-point messages on a communicator of our own are used: when a
-process dies, those to and from it fail (``ERRORS_RETURN``), its streams end as sockets of a dead peer do, and all
-others go on. Nothing has to be revoked or shrunk for that. Open MPI must have been told to go on: ``mpirun --with-ft
-ulfm``; without, it ends every process when one is killed, and no library can prevent that.
+So socket code works over MPI unchanged, with the same time limits, and a process makes all its MPI calls for
+checkpoints from one thread. Only point-to-point messages on our own communicator are used: when a process dies, those
+to and from it fail (``ERRORS_RETURN``), its streams end as sockets of a dead peer do, and all others go on, without
+revoking or shrinking anything. Open MPI must have been told to go on: ``mpirun --with-ft ulfm``; otherwise it ends
+every process when one is killed, and no library can prevent that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from deepvm.errors import CheckpointError, MissingExtraError
 
 _LOG = logging.getLogger("deepvm.checkpoint")
 _ULFM = "OMPI_MCA_mpi_ft_enable"
-"""What ``mpirun --with-ft ulfm`` sets; good for a hint, and no proof of anything."""
+"""Set by ``mpirun --with-ft ulfm``; a hint, not a proof."""
 _BUFFER = 2**20
 _CONTROL = 0
 """Tag of messages about streams; each stream has two more, one for each direction."""
@@ -37,10 +37,10 @@ _OPEN, _RESET_BY_OPENER, _RESET_BY_OTHER, _SERVE, _BYE = range(1, 6)
 _JOIN_S = 60.0
 _LINGER_S = 5.0
 _START_S = 20.0
-"""Seconds in which a memory node must have said that it serves; mpirun starts all processes at the same time."""
+"""Seconds for a memory node to announce itself; mpirun starts all processes at the same time."""
 _EAGER_S, _EAGER_ROUNDS = 50e-6, 100
 _KEEN_ROUNDS, _CALM_MS = 25, 20
-"""After each so many rounds in vain the pause grows by 1 ms, to at most this."""
+"""After each so many idle rounds the pause grows by 1 ms, to at most this."""
 _PAUSE_S = 0.001
 _MAKING = threading.Lock()
 
@@ -52,7 +52,7 @@ class _Stream:
         self.key = (peer, number, opener)
         self._carrier, self._comm, self._peer, self._sock = carrier, carrier.comm, peer, sock
         self._out_tag, self._in_tag = (2 * number, 2 * number + 1) if opener else (2 * number + 1, 2 * number)
-        # MPI's own memory outlives Python's: what still arrives while MPI ends must not be written where nothing is.
+        # MPI's own memory outlives Python's: what still arrives while MPI ends must not be written to freed memory.
         self._out, self._in = carrier.memory(_BUFFER), carrier.memory(_BUFFER)
         self._sending: Any = None
         self._receiving: Any = None
@@ -61,17 +61,17 @@ class _Stream:
         sock.setblocking(False)
 
     @property
-    def over(self) -> bool:
-        """Both directions have ended."""
-        return self._said_end and self._heard_end and self._sending is None and not self._undelivered
-
-    @property
     def said(self) -> bool:
-        """The local side's bytes are all sent."""
+        """All bytes of the local side are sent."""
         return self._said_end and self._sending is None
 
+    @property
+    def over(self) -> bool:
+        """Both directions have ended."""
+        return self.said and self._heard_end and not self._undelivered
+
     def step(self) -> bool:
-        """Do what can be done now; whether anything could. Raises MPI's errors when the peer is dead."""
+        """Do what can be done now; returns whether anything could. Raises MPI's errors if the peer is dead."""
         moved = self._receive()
         return self._send() or moved
 
@@ -82,11 +82,10 @@ class _Stream:
             return False
         if self._receiving is None:
             self._receiving = self._comm.Irecv(self._in, self._peer, self._in_tag)
-        status = self._carrier.status
-        if not self._receiving.Test(status):
+        if not self._receiving.Test(self._carrier.status):
             return False
         self._receiving = None
-        count = status.Get_count()
+        count = self._carrier.status.Get_count()
         if not count:
             self._heard_end = True
             with contextlib.suppress(OSError):
@@ -101,7 +100,7 @@ class _Stream:
             self._undelivered = self._undelivered[self._sock.send(self._undelivered) :]
         except BlockingIOError:
             return False
-        except OSError:  # whoever was to read this has closed: what still comes is dropped, and the sender told
+        except OSError:  # the reader has closed: what still comes is dropped, and the sender told
             self._deaf, self._undelivered = True, memoryview(b"")
             self._carrier.tell(self._peer, _RESET_BY_OPENER if self.key[2] else _RESET_BY_OTHER, self.key[1])
         return True
@@ -130,7 +129,7 @@ class _Stream:
         self._deaf, self._undelivered = True, memoryview(b"")
 
     def awaited(self) -> tuple[socket.socket, int]:
-        """What of the local socket would let this go on."""
+        """The events of the local socket that would let this go on."""
         reads = self._sending is None and not self._said_end
         return self._sock, (select.POLLIN if reads else 0) | (select.POLLOUT if self._undelivered else 0)
 
@@ -143,12 +142,16 @@ class _Stream:
 
     def _hang_up(self) -> None:
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # closing alone says nothing when a forked process has it open too
+            self._sock.shutdown(socket.SHUT_RDWR)  # closing alone does nothing while a forked process has it open too
         self._sock.close()
 
 
 class Carrier:
-    """The thread behind all streams of this process, and what it knows of the other ones."""
+    """The thread behind all streams of this process, and what it knows of the other processes.
+
+    Attributes:
+        rank, size: of this process, and how many there are. opened: gets the streams that others open; None: refused.
+    """
 
     def __init__(self, comm: Any, mpi: Any) -> None:
         """Begin; ``comm`` is ours alone, with errors returned."""
@@ -160,7 +163,7 @@ class Carrier:
         self._work: deque[Callable[[], None]] = deque()
         self._number = 0
         self._lock = threading.Lock()
-        self._opened: queue.SimpleQueue[tuple[socket.socket, int] | None] | None = None
+        self.opened: queue.SimpleQueue[tuple[socket.socket, int] | None] | None = None
         self._gone: set[int] = set()
         self._nodes: set[int] = set()
         self._awaited = {self.rank}
@@ -194,29 +197,24 @@ class Carrier:
 
         def begin() -> None:
             self.tell(peer, _OPEN, number)
-            self._add(_Stream(self, peer, number, far, opener=True))
+            self._open(peer, number, far, opener=True)
 
         self._work.append(begin)
         return near
 
     def serve(self) -> queue.SimpleQueue[tuple[socket.socket, int] | None]:
         """Let the others open streams to this process; they come in a queue, with the rank that opened them."""
-        opened: queue.SimpleQueue[tuple[socket.socket, int] | None] = queue.SimpleQueue()
-        self._opened = opened
+        self.opened = opened = queue.SimpleQueue[tuple[socket.socket, int] | None]()
         self._work.append(lambda: self._tell_all(_SERVE))
         return opened
 
-    def unserve(self) -> None:
-        """Accept no more streams."""
-        self._opened = None
-
     def deserted(self) -> bool:
-        """Whether every other process that is no node itself has ended or died, or cannot be heard any more."""
+        """Whether every other process that is not a node has ended or died, or cannot be reached any more."""
         alone = len(self._gone | self._nodes | {self.rank}) == self.size
         return (alone and self.size > 1) or not self._thread.is_alive()
 
     def tell(self, peer: int, kind: int, number: int = 0) -> None:
-        """Send a message about a stream; to a dead process it is none."""
+        """Send a message about a stream; does nothing for a dead process."""
         message = _MESSAGE.pack(kind, number)
         with contextlib.suppress(self._mpi.Exception):
             self._told.append((self.comm.Isend(message, peer, _CONTROL), message))
@@ -226,7 +224,7 @@ class Carrier:
             self.tell(peer, kind)
 
     def close(self) -> None:
-        """Flush all streams, say good-bye, and stop; what others still send is not waited for."""
+        """Flush all streams, say good-bye and stop, without waiting for what others still send."""
         deadline = time.monotonic() + _LINGER_S
 
         def speaking() -> bool:
@@ -251,8 +249,7 @@ class Carrier:
         idle = 0
         try:
             while not self._ended.is_set():
-                moved = self._step()
-                idle = 0 if moved else idle + 1
+                idle = 0 if self._step() else idle + 1
                 if idle:
                     self._rest(idle)
         except Exception:
@@ -273,17 +270,14 @@ class Carrier:
         for stream in list(self._streams.values()):
             try:
                 moved |= stream.step()
+                over = stream.over
             except self._mpi.Exception as error:  # its peer is dead
                 _LOG.warning("rank %d of mpirun: %s", stream.key[0], error.Get_error_string())
-                self._end(stream)
-                continue
-            if stream.over:
-                self._end(stream)
+                over = True
+            if over:
+                del self._streams[stream.key]
+                stream.drop()
         return moved
-
-    def _end(self, stream: _Stream) -> None:
-        del self._streams[stream.key]
-        stream.drop()
 
     def _is_sent(self, request: Any) -> bool:
         try:
@@ -311,14 +305,14 @@ class Carrier:
         if kind == _OPEN:
             try:
                 near, far = socket.socketpair()
-            except OSError as error:  # out of file descriptors: the peer gives up after a while, and the others go on
+            except OSError as error:  # out of file descriptors: the peer gives up after a while, the others go on
                 _LOG.error("a stream of rank %d cannot be opened: %s", peer, error)
                 return
-            self._add(_Stream(self, peer, number, far, opener=False))
-            if self._opened is None:
+            self._open(peer, number, far, opener=False)
+            if self.opened is None:
                 near.close()
             else:
-                self._opened.put((near, peer))
+                self.opened.put((near, peer))
         elif kind in (_RESET_BY_OPENER, _RESET_BY_OTHER):
             stream = self._streams.get((peer, number, kind == _RESET_BY_OTHER))
             if stream is not None:
@@ -328,11 +322,11 @@ class Carrier:
         elif kind == _BYE:
             self._gone.add(peer)
 
-    def _add(self, stream: _Stream) -> None:
-        self._streams[stream.key] = stream
+    def _open(self, peer: int, number: int, sock: socket.socket, *, opener: bool) -> None:
+        self._streams[peer, number, opener] = _Stream(self, peer, number, sock, opener=opener)
 
     def _rest(self, idle: int) -> None:
-        """Sleep a little, and longer when nothing has come for long; bytes of this process end the longer sleep."""
+        """Sleep a little, longer the longer nothing has come; bytes of this process end the longer sleep."""
         if idle < _EAGER_ROUNDS:
             time.sleep(_EAGER_S)
             return
@@ -349,7 +343,7 @@ def carrier() -> Carrier:
 
     Raises:
         MissingExtraError: there is no mpi4py. CheckpointError: MPI may not be called from threads here, or not all
-            processes have come by in a minute.
+            processes have made the call within a minute.
     """
     with _MAKING:
         return _made()

@@ -1,11 +1,11 @@
 """The protocol of trainers and memory nodes: frames over a byte stream, and the proof that both know a token.
 
 A frame is a fixed header (magic, kind, length) and a body: a small JSON object, a document of bytes (layouts and
-manifests), or for ``DATA`` an offset, a length and a CRC-32 in binary with the payload behind them. Payloads are sent
-from and received into their final place; nothing is ever unpickled.
+manifests), or for ``DATA`` an offset, a length and a CRC-32 in binary, followed by the payload. Payloads are sent from
+and received into their final place; nothing is ever unpickled.
 
-The proof is HMAC-SHA256 over both sides' nonces, each side with a label of its own. It keeps strangers out; it does not
-encrypt, and whoever can change packets on the way can change those behind it: use TLS on networks that others share.
+The proof is HMAC-SHA256 over both sides' nonces, each side with its own label. It keeps strangers out, but neither
+encrypts nor protects what follows from changes on the way: use TLS on shared networks.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ MOST_BODY = 64 * 2**10
 """Bytes of a JSON body."""
 MOST_DOCUMENT = 64 * 2**20
 """Bytes of a layout or a manifest."""
-MOST_STRANGER = 512
+_MOST_STRANGER = 512
 """Bytes of a body before the proof."""
 PROOF_S = 10.0
-"""Time for the proof of both sides, all of it."""
+"""Seconds for the whole proof of both sides."""
 FRAME_S = 30.0
-"""Time in which a frame that has begun must have arrived, or have been taken by the other side."""
+"""Seconds within which a frame that has begun must have arrived, or have been taken by the other side."""
 
 _MAGIC = b"DVM1"
 _HEADER = struct.Struct("!4sBI")
@@ -88,11 +88,7 @@ class Frame:
 
     @property
     def body(self) -> Mapping[str, Any]:
-        """The body as JSON object.
-
-        Raises:
-            BrokenError: it is none.
-        """
+        """The body as JSON object. Raises BrokenError."""
         try:
             found = json.loads(self.raw) if self.raw else {}
         except (ValueError, RecursionError):
@@ -102,8 +98,7 @@ class Frame:
         return found
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """The binary part of a ``DATA`` frame: where the payload belongs, in bytes, and its CRC-32."""
 
     offset: int
@@ -125,28 +120,17 @@ class Channel:
         return within_machine(self._socket)
 
     def send(self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S) -> None:
-        """Send a frame.
-
-        Raises:
-            OSError: the connection is broken, or the other side did not take it in time.
-        """
+        """Send a frame. Raises OSError: the connection is broken, or the other side did not take it in time."""
         raw = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         self._socket.settimeout(max(limit_s, 0.001))
         self._socket.sendall(_HEADER.pack(_MAGIC, kind, len(raw)) + raw)
 
     def send_data(self, offset: int, payload: memoryview, *, label: str, limit_s: float = FRAME_S) -> None:
-        """Send bytes of the file, from where they are; ``label`` is that of the point in the middle.
-
-        Raises:
-            OSError: as :meth:`send`.
-        """
+        """Send bytes of the file without copying them; ``label`` names the failpoint in the middle. Raises OSError."""
         size = len(payload)
         head = _HEADER.pack(_MAGIC, Kind.DATA, _DATA.size + size) + _DATA.pack(offset, size, crc32(payload))
         self._socket.settimeout(max(limit_s, 0.001))
-        if self._plain:  # TLS knows no flags
-            self._socket.sendall(head, socket.MSG_MORE)
-        else:
-            self._socket.sendall(head)
+        self._socket.sendall(head, socket.MSG_MORE if self._plain else 0)  # TLS knows no flags
         point(label)
         self._socket.sendall(payload)
 
@@ -158,7 +142,7 @@ class Channel:
             frame_s: how long the header may take once it has begun.
 
         Returns:
-            Its kind, and the length of what follows in bytes, which the caller must check and read.
+            Its kind, and the bytes that follow, which the caller must check and read.
 
         Raises:
             OSError: nothing came, or no frame.
@@ -179,11 +163,7 @@ class Channel:
             raise BrokenError(f"a frame of unknown kind {kind}") from None
 
     def rest(self, kind: Kind, length: int, *, most: int = MOST_BODY, limit_s: float = FRAME_S) -> Frame:
-        """Read the body behind a header; a longer one than allowed is not read at all.
-
-        Raises:
-            OSError: it is too long, or did not come in time.
-        """
+        """Read the body behind a header. Raises OSError: it is too long, and not read, or did not come in time."""
         if length > most:
             raise BrokenError(f"{kind.name} of {length} bytes; at most {most} are allowed here")
         raw = bytearray(length)
@@ -191,16 +171,12 @@ class Channel:
         return Frame(kind, bytes(raw))
 
     def receive(self, *, idle_s: float, most: int = MOST_BODY) -> Frame:
-        """Read the next frame, which must not be ``DATA``; ``header`` and ``rest`` in one."""
+        """Read the next frame, which must not be ``DATA``: ``header`` and ``rest`` in one."""
         kind, length = self.header(idle_s=idle_s)
         return self.rest(kind, length, most=most)
 
     def piece(self, length: int) -> Piece:
-        """Read the binary part behind the header of a ``DATA`` frame.
-
-        Raises:
-            OSError: its length is a lie, or more than a chunk.
-        """
+        """Read the binary part of a ``DATA`` frame. Raises OSError: its length is wrong, or more than a chunk."""
         view = memoryview(bytearray(_DATA.size))
         if length < _DATA.size:
             raise BrokenError(f"DATA of {length} bytes")
@@ -211,11 +187,7 @@ class Channel:
         return piece
 
     def read_into(self, view: memoryview, *, limit_s: float) -> None:
-        """Fill ``view`` with the next bytes.
-
-        Raises:
-            OSError: they did not come in time.
-        """
+        """Fill ``view`` with the next bytes. Raises OSError: they did not come in time."""
         deadline = time.monotonic() + limit_s
         self._socket.settimeout(max(limit_s, 0.001))
         done = 0
@@ -228,7 +200,7 @@ class Channel:
                 raise BrokenError("the other side is too slow")
 
     def idle(self) -> bool:
-        """Whether the connection stands and nothing has come unasked; an unused one must be idle to be used again."""
+        """Whether the connection can be reused: it stands, and nothing has come unasked."""
         try:
             self._socket.settimeout(0.0)
             if isinstance(self._socket, ssl.SSLSocket):
@@ -242,7 +214,7 @@ class Channel:
         return False
 
     def gone(self) -> bool:
-        """Whether the other side has ended the connection, without reading; another thread may be using it."""
+        """Whether the other side has closed the connection; reads nothing, as another thread may be using it."""
         poll = select.poll()
         try:
             poll.register(self._socket.fileno(), select.POLLRDHUP)
@@ -251,7 +223,7 @@ class Channel:
             return True
 
     def part(self, limit_s: float = 0.5) -> None:
-        """Close so that the other side can still read what was sent: say the end, and take what it has on its way."""
+        """Close so that the other side can still read what was sent: end the stream, and read what is on its way."""
         deadline = time.monotonic() + limit_s
         with contextlib.suppress(OSError, ValueError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -262,7 +234,7 @@ class Channel:
         self.close()
 
     def abort(self) -> None:
-        """Make every call that waits on this connection fail now."""
+        """Make every call that waits on this connection fail."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -273,8 +245,8 @@ class Channel:
 
 
 def tune(sock: socket.socket) -> None:
-    """Set what both sides want of a connection: no delay of small frames, and notice of a peer that vanished."""
-    if sock.family == socket.AF_UNIX:  # the near end of a stream that something else carries
+    """Set options of a connection: no delay of small frames, and detection of vanished peers."""
+    if sock.family == socket.AF_UNIX:  # the near end of a stream over MPI
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -282,13 +254,13 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
     if hasattr(socket, "TCP_CONGESTION") and within_machine(sock):
-        # There no network is congested; where BBR is the default, its pacing would halve the speed.
+        # No network is congested there; where BBR is the default, its pacing would halve the speed.
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def within_machine(sock: socket.socket) -> bool:
-    """Whether both ends have one address; False where the other one is gone."""
+    """Whether both ends have the same address; False if the other one is gone."""
     try:
         return sock.family == socket.AF_UNIX or bool(sock.getsockname()[0] == sock.getpeername()[0])
     except OSError:
@@ -301,10 +273,7 @@ def job_key(token: bytes, job: str) -> bytes:
 
 
 def admit(channel: Channel, token: bytes) -> str:
-    """The node's half of the proof.
-
-    Returns:
-        The job whose secret the other side knows; empty: the token itself.
+    """The node's half of the proof; returns the job whose secret the other side knows, empty for the token itself.
 
     Raises:
         Refused: the other side does not know the token. OSError: it does not speak, or not this protocol.
@@ -322,7 +291,7 @@ def admit(channel: Channel, token: bytes) -> str:
 
 
 def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float = PROOF_S) -> None:
-    """The trainer's half of the proof; ``job``: ``token`` is the secret of this one.
+    """The trainer's half of the proof; ``job``: whose secret ``token`` is.
 
     Raises:
         Refused: the node refuses the token, or does not know it itself. OSError: it does not speak this protocol.
@@ -337,33 +306,25 @@ def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float =
         raise Refused("token", "it does not know the token itself: it may not be the node that you mean")
 
 
-class _Proof(NamedTuple):
-    """What is in a frame of the proof, empty where it has none."""
-
-    nonce: bytes
-    mac: bytes
-    job: str
-
-
-def _proof(channel: Channel, kind: Kind, deadline: float) -> _Proof:
-    """The next frame."""
+def _proof(channel: Channel, kind: Kind, deadline: float) -> tuple[bytes, bytes, str]:
+    """Nonce, MAC and job in the next frame, empty where it has none."""
     found, length = channel.header(idle_s=deadline - time.monotonic(), frame_s=max(deadline - time.monotonic(), 0.001))
-    frame = channel.rest(found, length, most=MOST_STRANGER, limit_s=max(deadline - time.monotonic(), 0.001))
-    if found is Kind.ERROR:
-        raise refusal(frame)
+    frame = channel.rest(found, length, most=_MOST_STRANGER, limit_s=max(deadline - time.monotonic(), 0.001))
     if found is not kind:
-        raise BrokenError(f"{found.name} in place of {kind.name}")
+        raise unexpected(frame)
     try:
         nonce, mac = (bytes.fromhex(str(frame.body.get(name, ""))) for name in ("nonce", "mac"))
     except ValueError:
         raise BrokenError(f"{kind.name} that is not hexadecimal") from None
     if kind is not Kind.PROVED and len(nonce) != _NONCE:
         raise BrokenError(f"a nonce of {len(nonce)} bytes")
-    return _Proof(nonce, mac, str(frame.body.get("job", "")))
+    return nonce, mac, str(frame.body.get("job", ""))
 
 
-def refusal(frame: Frame) -> Refused:
-    """The error that an ``ERROR`` frame stands for."""
+def unexpected(frame: Frame) -> Refused | BrokenError:
+    """The error for a frame in place of the expected one; that of an ``ERROR`` is what it says."""
+    if frame.kind is not Kind.ERROR:
+        return BrokenError(f"an unexpected {frame.kind.name}")
     body = frame.body
     return Refused(str(body.get("code", "")), str(body.get("message", "it gave no reason")))
 

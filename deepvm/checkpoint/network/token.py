@@ -1,9 +1,9 @@
 """The token that trainers and a memory node share, and tokens of single jobs derived from it.
 
-Whoever has the node's own token may read and write the versions of all jobs. A job's token, the HMAC-SHA256 of its name
-under the node's token, is good for that job alone, its parts on several nodes included: who has it can neither read nor
-overwrite the versions of others, nor pose as the node to them, nor find the node's token. It still takes its share of
-the node's memory, connections and disk, as any trainer, and is withdrawn only by a new token for the node.
+The node's own token gives access to the versions of all jobs. A job's token, the HMAC-SHA256 of its name under the
+node's token, is good for that job alone, including its parts on several nodes: with it one can neither read nor
+overwrite the versions of others, nor pose as the node to them, nor find the node's token. It still uses a share of the
+node's memory, connections and disk, as any trainer, and is revoked only by a new token for the node.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,23 +28,19 @@ _OF_JOB = re.compile(rb"deepvm-job-token ([!-~]{1,64}) ([0-9a-f]{64})")
 
 @dataclass(frozen=True)
 class Token:
-    """A secret. ``job``: the only one it is valid for; empty for all."""
+    """A secret; ``job`` is the only one it is valid for, empty for all."""
 
     secret: bytes = field(repr=False)
     job: str = ""
 
     def of_job(self, job: str) -> Token:
-        """That of a job.
-
-        Raises:
-            RequestError: the name is none, or this is a job's token itself.
-        """
+        """That of a job. Raises RequestError: an invalid name, or this is a job's token itself."""
         if self.job:
             raise RequestError("token_file", f"the token of job {self.job}", "the node's own token")
         return Token(job_key(self.secret, check_job(job)), job)
 
     def to_text(self) -> str:
-        """What stands in the file of a job's token."""
+        """The content of a job's token file."""
         return f"deepvm-job-token {self.job} {self.secret.hex()}"
 
 
@@ -56,14 +51,15 @@ def read_token(
 
     Args:
         path: the file.
-        option: what errors call it.
-        weak: take also one that is short, or that others on this machine can read; ``DEEPVM_ALLOW_WEAK_TOKEN=1`` unless
+        option: its name in errors.
+        weak: accept a short token, or one that others on this machine can read; ``DEEPVM_ALLOW_WEAK_TOKEN=1`` unless
             given.
-        allowing: what errors say to have it taken.
+        allowing: how to allow that, for errors.
 
     Raises:
         RequestError: there is no such file, no token in it, or a weak one.
     """
+    allowed, found = "", None
     try:
         with open(path, "rb") as stream:
             token = stream.read(_MOST_BYTES + 1).strip()
@@ -72,34 +68,26 @@ def read_token(
         raise RequestError(option, str(path), f"a file with the token ({error.strerror or error})") from None
     if not token or len(token) > _MOST_BYTES:
         allowed = f"a file with a token of {LEAST_BYTES} to {_MOST_BYTES} bytes; openssl rand -hex 32"
-        raise RequestError(option, str(path), allowed)
-    if open_to:
+    elif open_to:
         allowed = f"a file that {open_to} cannot read or change (chmod 600 {path}), or {allowing}"
-        raise RequestError(option, str(path), allowed)
-    found = _OF_JOB.fullmatch(token)
-    if found is not None:
-        return Token(bytes.fromhex(found[2].decode()), found[1].decode())
-    if len(token) < LEAST_BYTES and not weak_allowed(weak):
+    elif (found := _OF_JOB.fullmatch(token)) is None and len(token) < LEAST_BYTES and not weak_allowed(weak):
         allowed = (
             f"a file with a token of at least {LEAST_BYTES} bytes, and not {len(token)}, which may be guessed "
             f"(openssl rand -hex 32), or {allowing}"
         )
+    if allowed:
         raise RequestError(option, str(path), allowed)
-    return Token(token)
+    return Token(token) if found is None else Token(bytes.fromhex(found[2].decode()), found[1].decode())
 
 
 def weak_allowed(weak: bool | None = None) -> bool:
-    """Whether weak tokens are taken: as is said, or else in the environment."""
+    """Whether weak tokens are accepted, by ``weak`` or else by the environment."""
     return os.environ.get(WEAK_VARIABLE) == "1" if weak is None else weak
 
 
-def token_from_environment(environment: Mapping[str, str] | None = None) -> Token:
-    """The token in the file that ``DEEPVM_TOKEN_FILE`` names.
-
-    Raises:
-        RequestError: it names none.
-    """
-    path = (os.environ if environment is None else environment).get(TOKEN_VARIABLE, "")
+def token_from_environment() -> Token:
+    """The token in the file that ``DEEPVM_TOKEN_FILE`` names. Raises RequestError."""
+    path = os.environ.get(TOKEN_VARIABLE, "")
     if not path:
         raise TokenMissingError(TOKEN_VARIABLE, path, _TOKEN_ADVICE)
     try:
@@ -109,7 +97,7 @@ def token_from_environment(environment: Mapping[str, str] | None = None) -> Toke
 
 
 class TokenMissingError(RequestError):
-    """Nothing was given: there is no value that could be shown."""
+    """No file was named: there is no value that could be shown."""
 
     def __str__(self) -> str:
         """What is missing, and what to do."""

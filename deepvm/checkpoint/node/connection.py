@@ -4,108 +4,76 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, ClassVar
 
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import check_job, whole_job
 from deepvm.checkpoint.format.crc_combine import Atom, total
+from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest
-from deepvm.checkpoint.network.protocol import (
-    FRAME_S,
-    MOST_BODY,
-    BrokenError,
-    Channel,
-    Frame,
-    Kind,
-    Refused,
-    admit,
-)
+from deepvm.checkpoint.network.protocol import FRAME_S, MOST_BODY, BrokenError, Channel, Frame, Kind, Refused, admit
 from deepvm.checkpoint.node.refusals import Refusals
-from deepvm.checkpoint.node.version_registry import VersionRegistry
-from deepvm.checkpoint.node.versions import Busy, Reservation
-from deepvm.checkpoint.tiers.store import Store
+from deepvm.checkpoint.node.version_registry import MOST_MISSING, VersionRegistry
+from deepvm.checkpoint.node.versions import Reservation
+from deepvm.checkpoint.tiers.base import Store
 from deepvm.errors import CheckpointError, RequestError
 
 _LOG = logging.getLogger(__name__)
 _IDLE_S = 900.0
-_LONGEST_POLL_S = 60.0
+_LONGEST_POLL_MS = 60_000
 _SINK_BYTES = 2**16
 _READ_BYTES = 2**20
-_MOST_MISSING = 1000
-"""Ranges in one answer. A sender that is not told of a range sends it again, and it is discarded."""
 _MOST_DAMAGED, _LONGEST_PROBLEM = 20, 300
-_ROLES = {
-    "sender": {Kind.LAYOUT, Kind.RESERVE, Kind.COMMIT, Kind.WAIT, Kind.PING},
-    "reader": {Kind.LIST, Kind.GET, Kind.ASIDE, Kind.PING},
-    "status": {Kind.STATUS, Kind.PING},
-}
-
-
-class NodeContext(Protocol):
-    """What a connection needs of the node."""
-
-    registry: VersionRegistry
-    store: Store | None
-    refusals: Refusals
-
-    def proven(self, connection: Connection) -> None:
-        """Count a peer that knows the token. Raises Refused: there are too many."""
-
-    def ended(self, connection: Connection) -> None:
-        """Forget a peer."""
-
-    def metrics(self) -> Mapping[str, Any]:
-        """For STATUS."""
+_ROLES = ("sender", "reader", "status")
 
 
 class Connection:
-    """One peer, in a thread of its own."""
+    """One peer, in a thread of its own.
 
-    def __init__(self, channel: Channel, node: NodeContext, token: bytes, peer: str) -> None:
-        """Own the channel; ``peer`` is its address, for the log."""
-        self._channel, self._node, self._registry, self._token, self.peer = channel, node, node.registry, token, peer
-        self._role = self._job = self._session = self._digest = self._token_job = ""
+    Attributes:
+        peer: its address, for the log. job, session, world, rank, digest: what a sender said of itself.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        token: bytes,
+        peer: str,
+        registry: VersionRegistry,
+        store: Store | None,
+        refusals: Refusals,
+        metrics: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        """Own the channel; ``metrics`` answers ``STATUS``."""
+        self._channel, self._token, self.peer = channel, token, peer
+        self.abort, self.gone = channel.abort, channel.gone
+        self._registry, self._store, self._refusals, self._metrics = registry, store, refusals, metrics
+        self.job = self.session = self.digest = self._role = self._token_job = ""
+        self.world, self.rank = 1, 0
         self._proven = False
-        self._world, self._rank = 1, 0
         self._reservation: Reservation | None = None
-        self._answers: dict[Kind, Callable[[Frame], None]] = {
-            Kind.HELLO: self._hello,
-            Kind.LAYOUT: self._layout,
-            Kind.RESERVE: self._reserve,
-            Kind.COMMIT: self._commit,
-            Kind.WAIT: self._wait,
-            Kind.PING: lambda _: self._channel.send(Kind.PONG),
-            Kind.LIST: self._list,
-            Kind.GET: self._get,
-            Kind.ASIDE: self._set_aside,
-            Kind.STATUS: lambda _: self._channel.send(Kind.METRICS, self._node.metrics()),
-        }
 
-    def abort(self) -> None:
-        """End it from another thread."""
-        self._channel.abort()
+    def run(self, proven: Callable[[], None]) -> None:
+        """Serve until the peer leaves or breaks the protocol.
 
-    def gone(self) -> bool:
-        """Whether the peer has ended it."""
-        return self._channel.gone()
-
-    def run(self) -> None:
-        """Serve until the peer leaves or breaks the protocol."""
+        ``proven`` is called once the peer has shown that it knows the token; it may raise Refused.
+        """
         try:
             self._token_job = admit(self._channel, self._token)
-            self._node.proven(self)
+            proven()
             self._proven = True
             while True:
                 self._answer()
-        except RequestError as error:
-            self._refuse("request", str(error))
-        except Refused as error:
-            self._refuse(error.code, str(error))
-        except CheckpointError as error:
-            self._refuse("gone", str(error))
         except BrokenError as error:
-            # A peer that closes is no event; anything else is said to it, if it still listens.
-            self._refuse("request", str(error), quiet="closed" in str(error))
+            if "closed" not in str(error):  # a peer that closes is no event
+                self._refuse("request", error)
+        except RequestError as error:
+            self._refuse("request", error)
+        except Refused as error:
+            self._refuse(error.code, error)
+        except CheckpointError as error:
+            self._refuse("gone", error)
         except (OSError, ValueError) as error:
             _LOG.debug("%s: %s", self.peer, error)
         except Exception:
@@ -113,34 +81,33 @@ class Connection:
                 _LOG.exception("%s: internal error", self.peer)
         finally:
             self._registry.leave(self)
-            self._node.ended(self)
             self._channel.close()
 
-    def _refuse(self, code: str, message: str, *, quiet: bool = False) -> bool:
-        """Say it to the peer, and mostly to the log; returns whether also to that."""
-        if quiet:
-            return False
-        told = self._node.refusals.tell(code if self._proven else "unproven", self.peer, message[:_LONGEST_PROBLEM])
+    def _refuse(self, code: str, why: Exception | str) -> bool:
+        """Tell the peer why, if it still listens, and mostly the log; returns whether also that."""
+        message = str(why)[:_LONGEST_PROBLEM]
+        logged = self._refusals.tell(code if self._proven else "unproven", self.peer, message)
         try:
-            self._channel.send(Kind.ERROR, {"code": code, "message": message[:300]}, limit_s=1.0)
+            self._channel.send(Kind.ERROR, {"code": code, "message": message}, limit_s=1.0)
             self._channel.part()
         except (OSError, ValueError) as error:
             _LOG.debug("%s: %s", self.peer, error)
-        return told
+        return logged
 
     def _answer(self) -> None:
         kind, length = self._channel.header(idle_s=_IDLE_S)
-        if kind is not Kind.HELLO and kind is not Kind.DATA and kind not in _ROLES.get(self._role, ()):
-            raise BrokenError(f"{kind.name} from a peer that is {self._role or 'unknown'}")
         if kind is Kind.DATA:
             self._data(length)
-        else:
-            most = MOST_BODY
-            if kind is Kind.LAYOUT:
-                most = self._registry.most_document
-                if length > most:
-                    raise Refused("layout", f"a layout of {length} bytes; with its memory the node reads {most}")
-            self._answers[kind](self._channel.rest(kind, length, most=most))
+            return
+        role, answer = self._ANSWERS.get(kind, ("nobody", None))
+        if answer is None or role not in ("", self._role) or not (self._role or kind is Kind.HELLO):
+            raise BrokenError(f"{kind.name} from a peer that is {self._role or 'unknown'}")
+        most = MOST_BODY
+        if kind is Kind.LAYOUT:
+            most = self._registry.most_document
+            if length > most:
+                raise Refused("layout", f"a layout of {length} bytes; with its memory the node reads {most}")
+        answer(self, self._channel.rest(kind, length, most=most))
 
     def _hello(self, frame: Frame) -> None:
         body = frame.body
@@ -152,24 +119,18 @@ class Connection:
         known = True
         if self._role == "sender":
             self._registry.leave(self)
-            self._job, self._session = self._own(body), _text(body, "session", 64)
-            self._digest = _text(body, "layout", 64)
-            self._world = _whole(body, "world", 1, 4096)
-            self._rank = _whole(body, "rank", 0, self._world - 1)
+            self.job, self.session = self._own(body), _text(body, "session", 64)
+            self.digest = _text(body, "layout", 64)
+            self.world = _whole(body, "world", 1, 4096)
+            self.rank = _whole(body, "rank", 0, self.world - 1)
             self._reservation = None
-            known = self._registry.enter(self, self._job, self._session, self._world, self._rank, self._digest)
-        self._channel.send(
-            Kind.WELCOME,
-            {
-                "layout": known,
-                "persists": self._registry.persists and not self._registry.lacks,
-                "lacks": self._registry.lacks,
-                "lease_s": self._registry.lease_s,
-            },
-        )
+            known = self._registry.enter(self)
+        lacks, lease_s = self._registry.lacks, self._registry.lease_s
+        persists = self._registry.persists and not lacks
+        self._channel.send(Kind.WELCOME, {"layout": known, "persists": persists, "lacks": lacks, "lease_s": lease_s})
 
     def _own(self, body: Mapping[str, Any]) -> str:
-        """The job that a peer speaks of, if its token is good for it."""
+        """The job that a peer asks for, if its token is good for it."""
         job = check_job(_text(body, "job", 64))
         whole = whole_job(job)
         if self._token_job and self._token_job not in (job, whole[0] if whole is not None else job):
@@ -177,28 +138,27 @@ class Connection:
         return job
 
     def _layout(self, frame: Frame) -> None:
-        layout = self._registry.read_layout(frame.raw)
-        if layout.digest != self._digest or layout.world != self._world or self._rank >= self._world:
+        # One at a time: what reading takes must stay small beside the memory for versions.
+        with self._registry.reading:
+            layout = Layout.from_json(frame.raw)
+        if layout.digest != self.digest or layout.world != self.world:
             raise Refused("layout", "the layout is not the one that was announced")
-        self._registry.learn(self._job, self._session, layout, len(frame.raw))
+        self._registry.learn(self, layout, len(frame.raw))
         self._channel.send(Kind.PONG)
 
     def _reserve(self, frame: Frame) -> None:
-        number, put = _whole(frame.body, "version", 0, 2**63 - 1), _text(frame.body, "put", 64)
-        hold = _whole(frame.body, "hold", 0, 2**63 - 1) if "hold" in frame.body else None
+        body = frame.body
+        number, put = _whole(body, "version"), _text(body, "put", 64)
+        hold = _whole(body, "hold") if "hold" in body else None
+        attempt = _whole(body, "attempt") if "attempt" in body else 0
         self._reservation = None
-        best = frame.body.get("best") is True
-        attempt = _whole(frame.body, "attempt", 0, 2**63 - 1) if "attempt" in frame.body else 0
-        who = self._job, self._session, self._digest, self._rank
-        answer = self._registry.reserve(self, *who, number, put, hold=hold, best=best, attempt=attempt)
-        if isinstance(answer, Busy):
-            self._channel.send(
-                Kind.RETRY_AFTER, {"seconds": answer.retry_after_s, "reason": answer.reason, "version": number}
-            )
+        answer = self._registry.reserve(self, number, put, hold=hold, best=body.get("best") is True, attempt=attempt)
+        if isinstance(answer, str):
+            self._channel.send(Kind.RETRY_AFTER, {"seconds": 1.0, "reason": answer, "version": number})
             return
         self._reservation = answer
         with self._registry.changed:
-            received = answer.received[:_MOST_MISSING]
+            received = list(islice(answer.version.received[self.rank], MOST_MISSING))
         point("node.before-credit")
         self._channel.send(Kind.CREDIT, {"version": number, "received": received})
 
@@ -222,103 +182,101 @@ class Connection:
         finally:
             self._registry.settle(claim, verified)
         if verified is None:  # the sender learns of it with its commit, and sends these bytes again
-            self._registry.damaged()
+            with self._registry.changed:
+                self._registry.counts["damaged_pieces"] += 1
             why = f"bytes at {piece.offset} of version {claim.version.number} came damaged"
-            self._node.refusals.tell("damaged", self.peer, why)
+            self._refusals.tell("damaged", self.peer, why)
 
     def _commit(self, frame: Frame) -> None:
-        number = _whole(frame.body, "version", 0, 2**63 - 1)
+        number = _whole(frame.body, "version")
         if self._reservation is None or self._reservation.version.number != number:
-            raise Refused("stale", f"version {number} of {self._job!r} is not being received here")
+            raise Refused("stale", f"version {number} of {self.job!r} is not being received here")
         reply = self._registry.commit(self._reservation)
         point("node.before-ack")
-        self._channel.send(
-            Kind.ACK,
-            {
-                "version": number,
-                "missing": reply.missing[:_MOST_MISSING],
-                "complete": reply.complete,
-                "durable": reply.durable,
-            },
-        )
+        self._channel.send(Kind.ACK, reply)
         point("node.after-ack")
 
     def _wait(self, frame: Frame) -> None:
-        body = frame.body
-        limit_s = _whole(body, "limit_ms", 0, int(_LONGEST_POLL_S * 1000)) / 1000
-        states = self._registry.wait(self._job, self._session, _whole(body, "sequence", -1, 2**63 - 1), limit_s)
-        self._channel.send(
-            Kind.STATE,
-            {
-                "sequence": states.sequence,
-                "receiving": states.receiving,
-                "complete": states.complete,
-                "durable": states.durable,
-                "stuck": states.stuck,
-            },
-        )
+        limit_s = _whole(frame.body, "limit_ms", 0, _LONGEST_POLL_MS) / 1000
+        self._channel.send(Kind.STATE, self._registry.wait(self, _whole(frame.body, "sequence", -1), limit_s))
+
+    def _ping(self, frame: Frame) -> None:
+        self._channel.send(Kind.PONG)
+
+    def _status(self, frame: Frame) -> None:
+        self._channel.send(Kind.METRICS, self._metrics())
 
     def _list(self, frame: Frame) -> None:
-        job = self._own(frame.body)
-        found = {m.version: m for m in (self._node.store.versions(job) if self._node.store is not None else ())}
-        found |= {m.version: m for m in self._registry.manifests(job)}
-        damaged = [d for d in (self._node.store.damaged(job) if self._node.store else ()) if d.version not in found]
+        job, store = self._own(frame.body), self._store
+        found = {m.version: m for m in (store.versions(job) if store is not None else ())}
+        found |= {n: v.manifest for n, v in self._registry.complete(job).items() if v.manifest is not None}
+        damaged = [d for d in (store.damaged(job) if store is not None else ()) if d.version not in found]
         rows = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in damaged[:_MOST_DAMAGED]]
         self._channel.send(Kind.VERSIONS, {"count": len(found), "damaged": rows})
         for number in sorted(found, reverse=True):
             self._channel.send(Kind.MANIFEST, found[number].to_json())
 
-    def _set_aside(self, frame: Frame) -> None:
+    def _aside(self, frame: Frame) -> None:
         """Of what is on the disk; versions in memory are replaced by those that are sent."""
         job, numbers = self._own(frame.body), frame.body.get("versions")
         if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
             raise RequestError("versions", type(numbers).__name__, "a list of whole numbers")
-        if self._node.store is not None:
-            self._node.store.set_aside(job, numbers)
+        if self._store is not None:
+            self._store.set_aside(job, numbers)
         _LOG.warning("%s: a training of %s begins anew; damaged versions were set aside", self.peer, job)
         self._channel.send(Kind.PONG)
 
     def _get(self, frame: Frame) -> None:
-        job, number = self._own(frame.body), _whole(frame.body, "version", 0, 2**63 - 1)
-        version = self._registry.borrow(job, number)
+        job, number = self._own(frame.body), _whole(frame.body, "version")
+        chunks: Iterator[memoryview] = iter(())
+        start, version = 0, self._registry.complete(job).get(number)
         if version is None:
             manifest, chunks = self._stored(job, number)
             self._channel.send(Kind.MANIFEST, manifest.to_json())
-            self._send_chunks(chunks, 0)
         else:
-            known = version.manifest
-            self._registry.unpin(version)
-            assert known is not None
-            self._channel.send(Kind.MANIFEST, known.to_json())
+            assert version.manifest is not None
+            manifest = version.manifest
+            self._channel.send(Kind.MANIFEST, manifest.to_json())
             # Pieces are copied: a reader that takes hours must not keep others from the slot. It gets the rest from
             # the disk then.
-            start, buffer = 0, memoryview(bytearray(min(_READ_BYTES, known.size)))
-            while start < known.size and self._registry.copy(version, start, piece := buffer[: known.size - start]):
+            size = manifest.size
+            buffer = memoryview(bytearray(min(_READ_BYTES, size)))
+            while start < size and self._registry.copy(version, start, piece := buffer[: size - start]):
                 self._channel.send_data(start, piece, label="node.mid-send")
                 start += len(piece)
-            if start < known.size:
-                manifest, chunks = self._stored(job, number)
-                if manifest != known:
+            if start < size:
+                stored, chunks = self._stored(job, number)
+                if stored != manifest:
                     raise Refused("gone", f"version {number} of {job!r} is another one by now")
-                self._send_chunks(chunks, start)
-        self._channel.send(Kind.END)
-
-    def _stored(self, job: str, number: int) -> tuple[Manifest, Iterator[memoryview]]:
-        try:
-            if self._node.store is not None:
-                return self._node.store.read(job, number)
-        except FileNotFoundError:
-            pass
-        raise Refused("gone", f"version {number} of {job!r} is not here")
-
-    def _send_chunks(self, chunks: Iterator[memoryview], start: int) -> None:
-        """Send a file's chunks from a byte on."""
         at = 0
         for data in chunks:
             if at + len(data) > start:
                 skip = max(start - at, 0)
                 self._channel.send_data(at + skip, data[skip:], label="node.mid-send")
             at += len(data)
+        self._channel.send(Kind.END)
+
+    def _stored(self, job: str, number: int) -> tuple[Manifest, Iterator[memoryview]]:
+        try:
+            if self._store is not None:
+                return self._store.read(job, number)
+        except FileNotFoundError:
+            pass
+        raise Refused("gone", f"version {number} of {job!r} is not here")
+
+    _ANSWERS: ClassVar[Mapping[Kind, tuple[str, Callable[[Connection, Frame], None]]]] = {
+        # kind: (role that may ask; empty: any, answer)
+        Kind.HELLO: ("", _hello),
+        Kind.PING: ("", _ping),
+        Kind.LAYOUT: ("sender", _layout),
+        Kind.RESERVE: ("sender", _reserve),
+        Kind.COMMIT: ("sender", _commit),
+        Kind.WAIT: ("sender", _wait),
+        Kind.LIST: ("reader", _list),
+        Kind.GET: ("reader", _get),
+        Kind.ASIDE: ("reader", _aside),
+        Kind.STATUS: ("status", _status),
+    }
 
 
 def _text(body: Mapping[str, Any], name: str, most: int) -> str:
@@ -328,7 +286,7 @@ def _text(body: Mapping[str, Any], name: str, most: int) -> str:
     return value
 
 
-def _whole(body: Mapping[str, Any], name: str, low: int, high: int) -> int:
+def _whole(body: Mapping[str, Any], name: str, low: int = 0, high: int = 2**63 - 1) -> int:
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise RequestError(name, type(value).__name__, f"a whole number from {low} to {high}")

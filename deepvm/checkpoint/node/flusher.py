@@ -1,6 +1,7 @@
 """Write complete versions to the store, oldest first, and delete what retention lets go.
 
-While none waits, a large one is written as it arrives, see :mod:`deepvm.checkpoint.node.partial_version`.
+While none waits, a large one is written as it arrives: the disk then has most of it when its last byte comes. This is
+given up for whatever needs the disk or the memory more; the version is then written when it is complete, as any other.
 """
 
 from __future__ import annotations
@@ -8,84 +9,50 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from deepvm.checkpoint.files.retention import kept_of, outdated
+from deepvm.checkpoint.format.checksums import seal
+from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.crc_combine import Atom, total
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.node.eviction import VersionMemory
-from deepvm.checkpoint.node.partial_version import LEAST_BYTES, GivenUpError, PartialVersion
 from deepvm.checkpoint.node.versions import State, Version
-from deepvm.checkpoint.tiers.store import Store
+from deepvm.checkpoint.tiers.base import Store
 from deepvm.errors import CheckpointError
 
 _LOG = logging.getLogger(__name__)
-_FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 30.0
+_FIRST_RETRY_S, _LAST_RETRY_S, _DOUBLINGS = 0.5, 30.0, 16  # more doublings would overflow one day
 _MOST_JOBS = 10_000
 _STUCK = 3
-"""Failures in a row after which nobody of a job is left to wait for the disk."""
+"""Failures in a row after which nobody of a job is left to wait for the disk; one may be an accident."""
+LEAST_BYTES = 32 * 2**20
+"""Smaller versions are not written before they are complete: too little for the disk to do."""
+_SILENCE_S = 1.0
+_POLL_S = 0.004  # settling a piece wakes nobody: that would cost more than the piece
 
 
-@dataclass
-class FlushTimes:
-    """Flush statistics, in seconds."""
+class Flusher(threading.Thread):
+    """One thread; a version that cannot be written stays in memory and is retried, after those of other jobs.
 
-    flushed: int = 0
-    failed: int = 0
-    last_s: float = 0.0
-    total_s: float = 0.0
-    longest_s: float = 0.0
-    last_error: str = ""
-
-
-@dataclass
-class _Backoff:
-    """A job to retry later: ``pause_s`` after ``since`` (monotonic); ``failures`` in a row."""
-
-    since: float
-    pause_s: float
-    failures: int = 1
-
-
-class _LaterError(CheckpointError):
-    """Writing a version before it was complete came to nothing; that is no failure yet."""
-
-
-class Flusher:
-    """One thread; a version that cannot be written stays in memory, and is tried again, other jobs' before it."""
+    Attributes:
+        times: statistics; seconds where the name ends in ``_s``.
+    """
 
     def __init__(self, memory: VersionMemory, store: Store, *, keep: int, every: int = 0) -> None:
-        """Wait for ``start``.
-
-        Args:
-            memory: where versions come from.
-            store: where they go.
-            keep: newest versions of each job that stay there.
-            every: also one for each so many steps; 0 for none.
-        """
+        """Wait for ``start``; for ``keep`` and ``every`` see :func:`deepvm.checkpoint.files.retention.kept`."""
+        super().__init__(name="deepvm-flusher", daemon=True)
         self._memory, self._store, self._keep, self._every = memory, store, keep, every
         self._recent: dict[str, list[int]] = {}
-        self._backoffs: dict[str, _Backoff] = {}
-        self._times = FlushTimes()
-        self._thread = threading.Thread(target=self._run, name="deepvm-flusher", daemon=True)
+        self._failed: dict[str, tuple[int, float]] = {}  # of a job: failures in a row, and when the last was, monotonic
+        self.times: dict[str, Any] = {"flushed": 0, "failed": 0, "last_s": 0.0, "total_s": 0.0, "longest_s": 0.0}
+        self.times["last_error"] = ""
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def join(self, limit_s: float) -> None:
-        """Wait for the thread's end, after the memory was closed."""
-        self._thread.join(limit_s)
-
-    @property
-    def times(self) -> Mapping[str, object]:
-        """What flushing took so far."""
-        return asdict(self._times)
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Flush until the memory is closed and nothing waits."""
         while True:
             now = time.monotonic()
-            left = {job: self._end(rest) - now for job, rest in self._backoffs.items()}
+            left = {job: self._retry_at(job) - now for job in self._failed}
             resting = {job: left_s for job, left_s in left.items() if left_s > 0}
             early = LEAST_BYTES if self._store.fills else None
             version = self._memory.next_flush(min([1.0, *resting.values()]), resting, early)
@@ -100,71 +67,66 @@ class Flusher:
             if done is not None:
                 self._note(version.job, done)
 
-    def _note(self, job: str, done: bool) -> None:
-        """Back off from a job whose version could not be written, longer each time."""
-        before = self._backoffs.pop(job, None)
-        if done:
-            if before is not None and before.failures >= _STUCK:
-                self._memory.disk_fails(job, "")
-            return
-        rest = _Backoff(time.monotonic(), _FIRST_RETRY_S)
-        if before is not None:
-            rest = replace(rest, pause_s=min(2 * before.pause_s, _LAST_RETRY_S), failures=before.failures + 1)
-        self._backoffs[job] = rest
-        if rest.failures == _STUCK:  # once may be an accident; what is tried again may work after all
-            self._memory.disk_fails(job, self._times.last_error[:300])
+    def _retry_at(self, job: str) -> float:
+        """When a job is retried, monotonic: later with each failure, sooner once the node is stopping."""
+        failures, since = self._failed[job]
+        most = _FIRST_RETRY_S if self._memory.stopping else _LAST_RETRY_S
+        return since + min(_FIRST_RETRY_S * 2.0 ** min(failures - 1, _DOUBLINGS), most)
 
-    def _end(self, rest: _Backoff) -> float:
-        """When a job is tried again; sooner once the node is stopping."""
-        return rest.since + (min(rest.pause_s, _FIRST_RETRY_S) if self._memory.stopping else rest.pause_s)
+    def _note(self, job: str, done: bool) -> None:
+        """Note that a job's version could be written or not, and tell those who wait."""
+        failures, _ = self._failed.pop(job, (0, 0.0))
+        if not done:
+            self._failed[job] = failures + 1, time.monotonic()
+            if failures + 1 == _STUCK:
+                self._memory.disk_fails(job, self.times["last_error"][:300])
+        elif failures >= _STUCK:
+            self._memory.disk_fails(job, "")
 
     def _write(self, version: Version) -> bool | None:
-        """Write a version; returns whether that was done, None where it was given up for now."""
-        begin = time.monotonic()
+        """Write a version; returns whether that worked, None if it was put off until it is complete."""
+        begin: float | None = time.monotonic()
         try:
             if version.state is not State.COMPLETE:
                 begin = self._write_early(version)
             else:
-                assert version.manifest is not None
-                self._store.write(version.image, version.manifest)
-        except _LaterError as error:
-            _LOG.info("version %d of %s is written when it is complete: %s", version.number, version.job, error)
-            return None
-        except Exception as error:  # whatever it is, the next version may work, and nobody else would say it
-            self._times.failed += 1
-            self._times.last_error = str(error)
+                self._put(version, [version.plan.layout.size])
+        except Exception as error:  # of any kind: the next version may work, and nobody else would report it
+            self.times["failed"] += 1
+            self.times["last_error"] = str(error)
             expected = isinstance(error, CheckpointError)
             _LOG.error(
                 "version %d of %s stays in memory: %s", version.number, version.job, error, exc_info=not expected
             )
             return False
+        if begin is None:
+            return None
         took = time.monotonic() - begin
-        self._times.flushed += 1
-        self._times.last_s, self._times.longest_s = took, max(took, self._times.longest_s)
-        self._times.total_s += took
+        self.times["flushed"] += 1
+        self.times["last_s"], self.times["longest_s"] = took, max(took, self.times["longest_s"])
+        self.times["total_s"] += took
         self._memory.flushed(version)
         _LOG.info("version %d of %s is on disk, %.3f s", version.number, version.job, took)
         self._retain(version)
         return True
 
-    def _write_early(self, version: Version) -> float:
-        """Write a version while it comes; returns when it was complete, monotonic.
-
-        Raises:
-            _LaterError: that was given up, or failed before it was complete.
-        """
-        partial = PartialVersion(self._memory, version)
-
+    def _put(self, version: Version, final: Iterable[int]) -> None:
         def manifest() -> Manifest:
-            assert version.manifest is not None  # it is complete, or this is not asked
+            assert version.manifest is not None  # only asked for once it is complete
             return version.manifest
 
+        self._store.write(version.image, version.job, version.number, final, manifest)
+
+    def _write_early(self, version: Version) -> float | None:
+        """Write a version while it arrives; returns when it was complete, monotonic, None if given up before."""
+        partial = PartialVersion(self._memory, version)
         try:
-            self._store.write_filling(version.image, version.job, version.number, partial.final(), manifest)
+            self._put(version, partial.final())
         except Exception as error:
-            if isinstance(error, GivenUpError) or not partial.complete_s:
-                raise _LaterError(str(error)) from error
-            raise
+            if partial.complete_s and not isinstance(error, GivenUpError):
+                raise
+            _LOG.info("version %d of %s is written when it is complete: %s", version.number, version.job, error)
+            return None
         return partial.complete_s
 
     def _retain(self, version: Version) -> None:
@@ -175,21 +137,93 @@ class Flusher:
         slowest of them has on its disk must not go either.
         """
         recent = self._recent.setdefault(version.job, [])
-        if len(self._recent) > _MOST_JOBS:  # of the first of them nobody is in the middle any more
+        if len(self._recent) > _MOST_JOBS:  # the first of them is long done
             del self._recent[next(iter(self._recent))]
         if version.number in recent:
             recent.remove(version.number)
         recent.append(version.number)
         del recent[: -self._keep]
         try:
-            found = self._store.versions(version.job)
-            hold = self._memory.held(version.job)
-            numbers = {m.version for m in found}
-            old = numbers - kept_of(found, self._keep, self._every)
-            old |= outdated(numbers, self._store.unrecorded(version.job), self._keep, self._every)
+            old = self._store.expired(version.job, self._store.versions(version.job), self._keep, self._every)
+            with self._memory.changed:
+                job = self._memory.jobs.get(version.job)
+                hold = job.hold if job is not None else None
             for number in old - set(recent):
                 if hold is None or number < hold:
                     self._store.delete(version.job, number)
-        except Exception as error:  # whatever it is, those behind it must be written all the same
+        except Exception as error:  # of any kind: the versions that wait must be written all the same
             expected = isinstance(error, CheckpointError)
             _LOG.warning("old versions of %s stay: %s", version.job, error, exc_info=not expected)
+
+
+class GivenUpError(CheckpointError):
+    """The version will not be written now."""
+
+
+class PartialVersion:
+    """The bytes of a version, from the first on, as they become final."""
+
+    def __init__(self, memory: VersionMemory, version: Version) -> None:
+        """Observe a version that the caller has pinned."""
+        self._memory, self._version = memory, version
+        self._renewed, self._here, self._taken = version.renewed, 0, 0
+        self._atoms: dict[int, Atom] = {}
+        self.complete_s = 0.0
+
+    def final(self) -> Iterator[int]:
+        """Yield how many bytes from the start are final; all of them once the version is complete.
+
+        ``complete_s`` then tells when that was seen, monotonic.
+
+        Raises:
+            GivenUpError: nothing arrives, it will not become complete, or a complete version waits for the disk.
+        """
+        size = self._version.plan.layout.size
+        for end in seal(self._version.image, self._version.plan.layout, ready=self._wait, summed=self._sum):
+            if end < size:
+                yield end
+        with self._memory.changed:
+            self._check()
+            while self._version.state is not State.COMPLETE:
+                self._memory.changed.wait(_SILENCE_S)
+                self._check()
+        self.complete_s = time.monotonic()
+        yield size
+
+    def _wait(self, end: int) -> None:
+        """Until the bytes below ``end`` are verified."""
+        version, last = self._version, time.monotonic()
+        with self._memory.changed:
+            self._check()
+            while self._here < end:
+                here = version.plan.layout.size if version.state is State.COMPLETE else version.reach(self._here)
+                if here > self._here:
+                    self._here, last = here, time.monotonic()
+                elif time.monotonic() > last + _SILENCE_S:
+                    raise GivenUpError(f"nothing comes of version {version.number}")
+                else:
+                    self._memory.changed.wait(_POLL_S)
+                    self._check()
+            self._atoms.update((atom.start, atom) for atom in version.atoms[self._taken :])
+            self._taken = max(self._taken, len(version.atoms))
+
+    def _check(self) -> None:
+        """Raise GivenUpError if it is time to give up; the caller has the lock."""
+        version = self._version
+        if version.renewed != self._renewed:
+            raise GivenUpError(f"some of version {version.number} came anew")
+        if version.state is State.COMPLETE:
+            return
+        if version.state is State.DROPPED or self._memory.closed or self._memory.given_up(version):
+            raise GivenUpError(f"version {version.number} will not be complete")
+        if self._memory.queue:
+            raise GivenUpError("complete versions go first")
+
+    def _sum(self, offset: int, length: int) -> int:
+        """CRC-32 of verified bytes; of most it was computed when they came."""
+        found, at = [], offset
+        if self._version.plan.cuts.usable:  # else nobody could join them
+            while at < offset + length and (atom := self._atoms.get(at)) is not None:
+                found.append(atom)
+                at = atom.end
+        return total(found) if found and at == offset + length else crc32(self._version.image[offset : offset + length])

@@ -1,4 +1,4 @@
-"""Log refused peers: each kind once, then a count per minute.
+"""Log refused peers: the first of each kind, then a count per minute.
 
 A line for each would let anybody who can reach the port fill the disk.
 """
@@ -6,29 +6,28 @@ A line for each would let anybody who can reach the port fill the disk.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 _LOG = logging.getLogger(__name__)
-WINDOW_S = 60.0
 
 
 @dataclass
 class _Kind:
-    """Since when, monotonic, and how many were not logged; ``peer`` and ``why`` are the last one's."""
+    """How many were not logged since a time (monotonic), and the last of them."""
 
-    since: float
+    since: float = -math.inf
     count: int = 0
-    peer: str = ""
-    why: str = ""
+    last: str = ""
 
 
 class Refusals:
     """A rate-limited log, for all threads of a node."""
 
-    def __init__(self, window_s: float = WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, window_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with none; ``window_s``: seconds between two lines of a kind."""
         self._window_s, self._clock = window_s, clock
         self._kinds: dict[str, _Kind] = {}
@@ -38,15 +37,13 @@ class Refusals:
     def tell(self, kind: str, peer: str, why: str) -> bool:
         """Log that a peer was refused, or count it; ``kind`` is one of few. Returns whether it was logged."""
         with self._lock:
-            known = self._kinds.get(kind)
-            if known is not None and self._clock() < known.since + self._window_s:
-                known.count, known.peer, known.why = known.count + 1, peer, why
-                if self._timer is None:
-                    self._start()
+            known = self._kinds.setdefault(kind, _Kind())
+            if self._clock() < known.since + self._window_s:
+                known.count, known.last = known.count + 1, f"{peer}: {why}"
+                self._watch()
                 return False
-            if known is not None:
-                self._sum_up(known)
-            self._kinds[kind] = _Kind(self._clock())
+            self._sum_up(known)
+            known.since = self._clock()
         _LOG.warning("%s: refused: %s", peer, why)
         return True
 
@@ -59,18 +56,17 @@ class Refusals:
             for known in self._kinds.values():
                 if all_of_them or self._clock() >= known.since + self._window_s:
                     self._sum_up(known)
-            if any(known.count for known in self._kinds.values()):
-                self._start()
+                if known.count:
+                    self._watch()
 
-    def _start(self) -> None:
-        self._timer = threading.Timer(self._window_s, self.sum_up, kwargs={"all_of_them": False})
-        self._timer.daemon = True
-        self._timer.start()
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(self._window_s, self.sum_up, kwargs={"all_of_them": False})
+            self._timer.daemon = True
+            self._timer.start()
 
     def _sum_up(self, known: _Kind) -> None:
         if known.count:
             passed_s = self._clock() - known.since
-            _LOG.warning(
-                "%d more were refused in %.0f s, the last of them %s: %s", known.count, passed_s, known.peer, known.why
-            )
+            _LOG.warning("%d more were refused in %.0f s, the last of them %s", known.count, passed_s, known.last)
             known.since, known.count = self._clock(), 0

@@ -35,10 +35,10 @@ class NodeSettings:
         memory_bytes: for all versions together. persist: URL of the place for complete versions, empty for memory only.
         keep, keep_every: versions of each job that stay there, see :func:`deepvm.checkpoint.files.retention.kept`.
         connections: the most at a time, and as many again that have not proved the token yet; with more of those, the
-            oldest is ended, so that silent ones cannot keep others out.
+            oldest is closed, so that silent ones cannot keep others out.
         drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.
-        certificate, key: files for TLS, both or none. direct: write past the page cache where possible.
-        shared: other nodes that say so too may write into the folder; no two of them the versions of one job.
+        certificate, key: files for TLS, both or none.
+        shared: other nodes with this setting may write into the folder; no two of them versions of the same job.
     """
 
     listen: Endpoint
@@ -52,15 +52,10 @@ class NodeSettings:
     lease_s: float = 30.0
     certificate: Path | None = None
     key: Path | None = None
-    direct: bool = True
     shared: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work.
-
-        Raises:
-            RequestError: naming the attribute.
-        """
+        """Refuse values that cannot work. Raises RequestError."""
         if not self.token:
             raise RequestError("token", "", "a token; the node never runs without")
         if self.memory_bytes < 1:
@@ -80,7 +75,7 @@ class Node:
     def __init__(self, settings: NodeSettings) -> None:
         """Make it; nothing is opened yet."""
         self.settings = settings
-        self.store = open_store(settings.persist, direct=settings.direct, shared=settings.shared)
+        self.store = open_store(settings.persist)
         lacks = ""
         if self.store is None:
             lacks = "start it with --persist to have versions on its disk too"
@@ -100,25 +95,17 @@ class Node:
         self._begin = time.monotonic()
         self._listener: Listener | None = None
         self._context: ssl.SSLContext | None = None
-        self._served = 0
-        self._ended = False
+        self._served, self._ended = 0, False
 
     def start(self) -> Endpoint:
-        """Open everything and begin.
-
-        Returns:
-            Where it listens, with the port.
-
-        Raises:
-            CheckpointError: the address is taken, the folder cannot be used, or the certificate.
-        """
+        """Open everything and begin; returns where it listens, with the port. Raises CheckpointError."""
         try:
             self._context = self._tls()
             if self.store is not None:
-                self.store.take()
+                self.store.take(shared=self.settings.shared)
                 if self.store.volatile:
                     _LOG.warning("%s lies in this machine's memory, and is lost with it", self.store.url)
-            else:  # whoever finds none here cannot know that there were some
+            else:  # a node started later cannot know that there were some
                 _LOG.info("versions are in memory only: when this node ends they are lost, and trainings begin at 0")
             self._listener = self.settings.listen.listen(secure=self._context is not None)
         except BaseException:
@@ -134,13 +121,9 @@ class Node:
         return self._listener is not None and self._listener.deserted()
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> int:
-        """Stop: accept no more, flush what is complete, and close.
+        """Accept no more, flush what is complete, and close; returns how many versions did not reach the disk.
 
-        Args:
-            hurry: asked every now and then; True ends the wait.
-
-        Returns:
-            How many complete versions did not reach the disk.
+        ``hurry`` is polled; True ends the wait for the disk.
         """
         with self.registry.changed:
             self.registry.stopping = True
@@ -159,7 +142,7 @@ class Node:
         return left
 
     def metrics(self) -> Mapping[str, Any]:
-        """What the node says of itself: plain JSON."""
+        """Status of the node, as plain JSON."""
         with self._lock:
             network = {
                 "connections": len(self._connections),
@@ -170,6 +153,7 @@ class Node:
             }
         registry = self.registry
         with registry.changed:
+            held = [v for j in registry.jobs.values() for v in (*j.partial.values(), *j.complete.values())]
             versions = [
                 {
                     "job": v.job,
@@ -177,17 +161,15 @@ class Node:
                     "state": v.state.value,
                     "bytes": v.plan.layout.size,
                     "received_bytes": sum(r.total for r in v.received.values()),
-                    "durable": registry.durable(v),
+                    "durable": v.flushed and not registry.lacks,
                 }
-                for j in registry.jobs.values()
-                for v in (*j.partial.values(), *j.complete.values())
+                for v in held
             ]
             memory = {
                 "limit_bytes": registry.pool.limit,
                 "allocated_bytes": registry.pool.allocated,
                 "free_slots": len(registry.pool.free),
-                "used_slots": sum(v.slot is not None for j in registry.jobs.values() for v in j.complete.values())
-                + sum(v.slot is not None for j in registry.jobs.values() for v in j.partial.values()),
+                "used_slots": sum(v.slot is not None for v in held),
             }
             counts, waiting = dict(registry.counts), len(registry.queue)
         return {
@@ -202,34 +184,6 @@ class Node:
             "volatile": self.store is None or self.store.volatile,
             **network,
         }
-
-    def proven(self, connection: Connection) -> None:
-        """Count a peer that knows the token.
-
-        Raises:
-            Refused: there are too many, or the node has ended meanwhile.
-        """
-        with self._lock:
-            self._strangers.pop(connection, None)
-            if self._ended:
-                raise Refused("stopping", "the node is stopping")
-            if len(self._connections) >= self.settings.connections:
-                self._refused["full"] += 1
-                raise Refused(
-                    "full",
-                    f"the node has {self.settings.connections} connections already; start it with --connections N, "
-                    "3 for each rank",
-                )
-            self._connections[connection] = None
-            self._served += 1
-
-    def ended(self, connection: Connection) -> None:
-        """Forget a peer."""
-        with self._lock:
-            if connection in self._strangers:
-                del self._strangers[connection]
-                self._refused["unproven"] += 1
-            self._connections.pop(connection, None)
 
     def _tls(self) -> ssl.SSLContext | None:
         settings = self.settings
@@ -263,27 +217,51 @@ class Node:
         sock.settimeout(PROOF_S)
         if self._context is not None:
             sock = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        connection = Connection(Channel(sock), self, self.settings.token, peer)
+        connection = Connection(
+            Channel(sock), self.settings.token, peer, self.registry, self.store, self.refusals, self.metrics
+        )
         with self._lock:
             self._strangers[connection] = None
             oldest = next(iter(self._strangers)) if len(self._strangers) > self.settings.connections else None
-            if oldest is not None:
-                del self._strangers[oldest]
-                self._refused["unproven"] += 1
         if oldest is not None:
+            self._forget(oldest)
             oldest.abort()
         threading.Thread(target=self._serve, args=(connection, sock), name=f"deepvm-{peer}", daemon=True).start()
 
     def _serve(self, connection: Connection, sock: socket.socket) -> None:
-        if isinstance(sock, ssl.SSLSocket):
-            try:
+        try:
+            if isinstance(sock, ssl.SSLSocket):
                 sock.do_handshake()
-            except (OSError, ValueError) as error:
-                self.refusals.tell("unproven", connection.peer, str(error))
-                self.ended(connection)
-                sock.close()
-                return
-        connection.run()
+        except (OSError, ValueError) as error:
+            self.refusals.tell("unproven", connection.peer, str(error))
+            sock.close()
+        else:
+            connection.run(lambda: self._admit(connection))
+        finally:
+            self._forget(connection)
+
+    def _admit(self, connection: Connection) -> None:
+        """Count a peer that knows the token. Raises Refused: there are too many, or the node has ended meanwhile."""
+        with self._lock:
+            self._strangers.pop(connection, None)
+            if self._ended:
+                raise Refused("stopping", "the node is stopping")
+            if len(self._connections) >= self.settings.connections:
+                self._refused["full"] += 1
+                raise Refused(
+                    "full",
+                    f"the node has {self.settings.connections} connections already; start it with --connections N, "
+                    "3 for each rank",
+                )
+            self._connections[connection] = None
+            self._served += 1
+
+    def _forget(self, connection: Connection) -> None:
+        with self._lock:
+            if connection in self._strangers:
+                del self._strangers[connection]
+                self._refused["unproven"] += 1
+            self._connections.pop(connection, None)
 
     def _close(self) -> None:
         self.refusals.sum_up()

@@ -6,59 +6,46 @@ One lock protects everything here; bytes move and checksums are made outside it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from deepvm.checkpoint.files.version_dir import check_job
+from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.crc_combine import Atom, seal_by_parts
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.network.protocol import MOST_DOCUMENT, Refused
 from deepvm.checkpoint.node.eviction import VersionMemory
-from deepvm.checkpoint.node.versions import (
-    Busy,
-    Claim,
-    CommitReply,
-    Job,
-    Owner,
-    Plan,
-    Reservation,
-    Session,
-    State,
-    Version,
-    VersionStates,
-)
+from deepvm.checkpoint.node.versions import Claim, Job, Owner, Plan, Reservation, Session, State, Version
 
 _MOST_PLANS = 4
 _LEAST_DOCUMENT = 2**20
 _MOST_DOCUMENTS = 2
-"""Layouts of the most bytes that are kept at a time; most are much smaller."""
+"""Layouts of the largest size that are kept at a time; most are much smaller."""
 _MOST_JOBS = 1000
 LEAST_PIECE = 4096
 """Bytes of a piece that does not end a run: each is remembered until its version is complete."""
+MOST_MISSING = 1000
+"""Ranges in one answer. A sender that is not told of a range sends it again, and it is discarded."""
 _ABORT_S = 5.0
 
 
 class VersionRegistry(VersionMemory):
     """All versions in memory, and what senders may do."""
 
-    def enter(self, owner: Owner, job: str, session: str, world: int, rank: int, digest: str) -> bool:
-        """Register a sender.
-
-        Returns:
-            Whether the layout of this digest is known.
+    def enter(self, owner: Owner) -> bool:
+        """Register a sender; returns whether its layout is known.
 
         Raises:
             Refused: another run of this name is alive. RequestError: the job's name.
         """
-        check_job(job)
+        job = check_job(owner.job)
         with self.changed:
             now = self._clock()
             if job not in self.jobs and len(self.jobs) >= _MOST_JOBS and not self._forget(now):
                 raise Refused("full", f"the node knows {_MOST_JOBS} jobs already, none of which it may forget")
             here = self.jobs.setdefault(job, Job(job))
-            current = here.session
-            if current is not None and current.name != session:
-                if current.alive(now, self.lease_s):
+            if here.session is not None and here.session.name != owner.session:
+                if here.session.alive(now, self.lease_s):
                     raise Refused(
                         "session",
                         f"another training run of the name {job!r} is sending to this node; give this one another "
@@ -66,14 +53,16 @@ class VersionRegistry(VersionMemory):
                     )
                 self._end(here)
             if here.session is None:
-                here.session = Session(session, now)
+                here.session = Session(owner.session, now)
             here.session.owners.add(owner)
             here.session.heard = now
-            plan = here.plans.get(digest)
+            plan = here.plans.get(owner.digest)
             if plan is not None:
-                here.plans.move_to_end(digest)
-                if not (plan.layout.world == world and 0 <= rank < world):
-                    raise Refused("layout", f"rank {rank} of {world} does not fit a layout for {plan.layout.world}")
+                here.plans.move_to_end(owner.digest)
+                if not (plan.layout.world == owner.world and 0 <= owner.rank < owner.world):
+                    raise Refused(
+                        "layout", f"rank {owner.rank} of {owner.world} does not fit a layout for {plan.layout.world}"
+                    )
             return plan is not None
 
     @property
@@ -81,26 +70,16 @@ class VersionRegistry(VersionMemory):
         """Bytes that a layout may have as it comes; reading one takes up to 25 times as many, and keeping it 8."""
         return min(MOST_DOCUMENT, max(_LEAST_DOCUMENT, self.pool.limit // 256))
 
-    def read_layout(self, raw: bytes) -> Layout:
-        """Read a layout, one at a time: what that takes must stay small beside the memory for versions.
-
-        Raises:
-            RequestError: it is none.
-        """
-        with self._reading:
-            return Layout.from_json(raw)
-
-    def learn(self, job: str, session: str, layout: Layout, document: int = 0) -> None:
+    def learn(self, owner: Owner, layout: Layout, document: int = 0) -> None:
         """Register a layout of ``document`` bytes.
 
         Raises:
-            Refused: two versions of it do not fit into the memory, or there are too many large layouts; or the session
-                is over.
+            Refused: two versions do not fit into memory, there are too many large layouts, or the session is over.
         """
-        with self._reading:
-            plan = Plan.of(layout, document)
+        with self.reading:
+            plan = Plan(layout, document)
         with self.changed:
-            here, _ = self._current(job, session)
+            here, _ = self._current(owner.job, owner.session)
             self.pool.check(layout.size)
             here.plans.pop(layout.digest, None)
             while len(here.plans) >= _MOST_PLANS:
@@ -109,71 +88,55 @@ class VersionRegistry(VersionMemory):
             here.plans[layout.digest] = plan
 
     def _make_room(self, here: Job, document: int) -> None:
-        """Forget layouts, those of runs that are over first, until one more fits; who needs one again says it again."""
-        now = self._clock()
-        over = [j for j in self.jobs.values() if not j.alive(now, self.lease_s)]
-        for job in (*over, here):
-            while job.plans and self._documents() + document > _MOST_DOCUMENTS * self.most_document:
-                job.plans.popitem(last=False)
-        if self._documents() + document > _MOST_DOCUMENTS * self.most_document:
-            raise Refused("full", "the layouts of other jobs fill the node's memory for layouts; give it more --memory")
+        """Forget layouts, those of dead runs first, until one more fits; a sender that needs one again sends it."""
 
-    def _documents(self) -> int:
-        return sum(plan.document for job in self.jobs.values() for plan in job.plans.values())
+        def full() -> bool:
+            known = sum(plan.document for job in self.jobs.values() for plan in job.plans.values())
+            return known + document > _MOST_DOCUMENTS * self.most_document
+
+        now = self._clock()
+        for job in (*(j for j in self.jobs.values() if not j.alive(now, self.lease_s)), here):
+            while job.plans and full():
+                job.plans.popitem(last=False)
+        if full():
+            raise Refused("full", "the layouts of other jobs fill the node's memory for layouts; give it more --memory")
 
     def leave(self, owner: Owner) -> None:
         """Forget a connection that ended."""
         with self.changed:
             for job in list(self.jobs.values()):
-                self._leave_versions(owner, job)
+                for version in job.partial.values():
+                    version.senders.discard(owner)
                 if job.session is not None:
                     job.session.owners.discard(owner)
                     if not (job.session.owners or job.partial or job.complete):
                         del self.jobs[job.name]
             self.changed.notify_all()
 
-    @staticmethod
-    def _leave_versions(owner: Owner, here: Job) -> None:
-        for version in here.partial.values():
-            version.senders.discard(owner)
-
     def reserve(
-        self,
-        owner: Owner,
-        job: str,
-        session: str,
-        digest: str,
-        rank: int,
-        number: int,
-        put: str,
-        *,
-        hold: int | None = None,
-        best: bool = False,
-        attempt: int = 0,
-    ) -> Reservation | Busy:
-        """Reserve a slot for a version, or join the one that another rank reserved.
+        self, owner: Owner, number: int, put: str, *, hold: int | None = None, best: bool = False, attempt: int = 0
+    ) -> Reservation | str:
+        """Reserve a slot for a version, or join the one that another rank reserved; returns why there is no room.
 
         Args:
             owner: who asks.
-            job: the version's job.
-            session: its training run.
-            digest: its layout.
-            rank: whose part is to come.
             number: the version.
-            put: random for each attempt of the trainer to save it; what came of an earlier one may be other bytes.
+            put: random for each attempt of the trainer to save it; an earlier one may have sent other bytes.
             hold: the oldest version that must stay on disk: another node may have no newer one. None: as before.
             best: the training calls it the best so far.
             attempt: which save of this run it is, the same for all ranks; a later one takes the place of an earlier.
 
         Raises:
-            Refused: the session or the attempt is over, or the layout another one than the other ranks'.
+            Refused: the session or the attempt is over, or the layout differs from that of the other ranks.
         """
+        job, session, rank = owner.job, owner.session, owner.rank
         with self.changed:
             here, run = self._current(job, session)
             here.hold = here.hold if hold is None else hold
-            self._leave_versions(owner, here)
+            for version in here.partial.values():
+                version.senders.discard(owner)
             run.reserved[rank] = max(number, run.reserved.get(rank, 0))
-            plan = here.plans.get(digest)
+            plan = here.plans.get(owner.digest)
             if plan is None:
                 raise Refused("layout", "its layout is not known here; say HELLO again")
             for known in (here.partial.get(number), here.complete.get(number)):
@@ -181,65 +144,79 @@ class VersionRegistry(VersionMemory):
                     return Reservation(known, rank, put)  # an answer was lost
                 if known is not None and known.session == session and known.attempt > attempt:
                     raise Refused("stale", f"version {number} of {job!r} is being saved anew")
-            version = here.partial.get(number)
-            if version is not None and (version.session != session or version.state is State.FINISHING):
-                return Busy(1.0, "this version is being completed from an earlier attempt")
-            if version is not None and version.attempt < attempt:
-                self._drop(version)  # also what other ranks still send of it
-                version = None
-            if version is not None and rank in version.puts:
-                self._end_claims(version, rank)
-                if version.state is not State.RECEIVING:  # it went on while the old connections ended
-                    return Busy(1.0, "this version is being completed from an earlier attempt")
-            if version is not None and set(version.puts) <= {rank}:
-                self._drop(version)  # only this rank's own earlier attempt
-                version = None
-            if version is None:
+            found = here.partial.get(number)
+            if found is not None and (found.session != session or found.state is State.FINISHING):
+                return "this version is being completed from an earlier attempt"
+            if found is not None and found.attempt < attempt:
+                self._drop(found)  # also what other ranks still send of it
+                found = None
+            if found is not None and rank in found.puts:
+                for claim in [c for c in found.claims if c.rank == rank]:
+                    if not self._ended(claim):
+                        raise Refused("request", f"version {number} is being received")
+                if found.state is not State.RECEIVING:  # it went on while the old connections ended
+                    return "this version is being completed from an earlier attempt"
+            if found is not None and set(found.puts) <= {rank}:
+                self._drop(found)  # only this rank's own earlier attempt
+                found = None
+            if found is None:
                 if run.skips(number, rank):
-                    return Busy(1.0, "there was no room for this version")
-                found = None if self.stopping else self._slot(here, plan.layout.size)
+                    return "there was no room for this version"
+                found = self._begin(here, run, plan, number, attempt)
                 if found is None:
-                    self.counts["busy"] += 1
                     run.skipped[number] = {rank}
-                    return Busy(1.0, "the node is stopping" if self.stopping else self._why())
-                version = Version(job, number, session, plan, found, self._clock(), attempt=attempt)
-                here.partial[number] = version
-                run.complete.discard(number)
-                run.durable.discard(number)
-                if number in here.complete:
-                    here.complete[number].superseded = True
-                here.sequence += 1
-                self.changed.notify_all()
-            elif version.plan.layout.digest != digest:
+                    if self.stopping:
+                        return "the node is stopping"
+                    return (
+                        f"all {self.pool.allocated} bytes of {self.pool.limit} are in use; {len(self.queue)} complete "
+                        "versions wait for the disk; if it stays so, give the node more --memory"
+                    )
+            elif found.plan.layout.digest != owner.digest:
                 raise Refused("layout", f"the ranks hold different layouts of version {number}")
-            version.forget(rank)
-            version.puts[rank] = put
-            version.best = version.best or best
-            version.heard = run.heard = self._clock()
-            version.senders.add(owner)
-            return Reservation(version, rank, put)
+            found.forget(rank)
+            found.puts[rank] = put
+            found.best = found.best or best
+            found.heard = run.heard = self._clock()
+            found.senders.add(owner)
+            return Reservation(found, rank, put)
+
+    def _begin(self, here: Job, run: Session, plan: Plan, number: int, attempt: int) -> Version | None:
+        """A new version of a run, None if there is no room."""
+        slot = None if self.stopping else self._slot(here, plan.layout.size)
+        if slot is None:
+            self.counts["busy"] += 1
+            return None
+        version = Version(here.name, number, run.name, plan, slot, self._clock(), attempt=attempt)
+        here.partial[number] = version
+        run.complete.discard(number)
+        run.durable.discard(number)
+        if number in here.complete:
+            here.complete[number].superseded = True
+        here.sequence += 1
+        self.changed.notify_all()
+        return version
 
     def claim(self, owner: Owner, reservation: Reservation, start: int, end: int) -> Claim | None:
-        """Get the memory for a piece that is about to be received; None when it is here already and must be discarded.
+        """Get the memory for a piece that is about to be received; None if it is here already and must be discarded.
 
-        Verified bytes are never written again, and no two connections write the same bytes: a connection that does so
-        still is a dead one whose peer has come back, and is ended.
+        Verified bytes are never written again, and no two connections write the same bytes: one that still does is a
+        dead one whose peer has come back, and is closed.
 
         Raises:
-            Refused: the session or the version is over, or the range not this rank's.
+            Refused: the session or the version is over, or the range is not this rank's.
         """
         version, rank = reservation.version, reservation.rank
         with self.changed:
             while True:
                 run = self._valid(reservation)
-                if not version.plan.allows(rank, start, end):
+                if end > version.plan.run_end(rank, start):
                     raise Refused("request", f"bytes {start} to {end - 1} are not in the part of rank {rank}")
                 version.heard = run.heard = self._clock()
-                arrived = version.arrived(rank)
+                arrived = version.received[rank]
                 if arrived.covers(start, end):
                     self.counts["duplicates"] += 1
                     return None
-                if end - start < LEAST_PIECE and not version.plan.ends(rank, end):
+                if end - start < LEAST_PIECE and end != version.plan.run_end(rank, end - 1):
                     raise Refused(
                         "request", f"{end - start} bytes at {start}; pieces have {LEAST_PIECE} or end their run"
                     )
@@ -255,12 +232,12 @@ class VersionRegistry(VersionMemory):
             return claim
 
     def settle(self, claim: Claim, verified: Sequence[Atom] | None) -> None:
-        """End a claim; only verified bytes count, of which the checksums are kept. None: they are not."""
+        """End a claim; keeps the checksums of verified bytes. None: they do not count."""
         with self.changed:
             version = claim.version
             version.claims.remove(claim)
             if verified is not None and not claim.ended and version.state is State.RECEIVING:
-                version.arrived(claim.rank).add(claim.start, claim.end)
+                version.received[claim.rank].add(claim.start, claim.end)
                 version.atoms += verified
                 self.counts["received_bytes"] += claim.end - claim.start
             if version.state is State.DROPPED:
@@ -278,36 +255,31 @@ class VersionRegistry(VersionMemory):
         finally:
             self._blocked -= 1
 
-    def _end_claims(self, version: Version, rank: int) -> None:
-        for claim in [c for c in version.claims if c.rank == rank]:
-            if not self._ended(claim):
-                raise Refused("request", f"version {version.number} is being received")
+    def commit(self, reservation: Reservation) -> Mapping[str, Any]:
+        """Commit a rank's part if all of it is verified; the last one completes the version.
 
-    def damaged(self) -> None:
-        """Count a piece whose checksum was wrong."""
-        with self.changed:
-            self.counts["damaged_pieces"] += 1
-
-    def commit(self, reservation: Reservation) -> CommitReply:
-        """Commit a rank's part when all of it is verified; the last one completes the version.
-
-        Raises:
-            Refused: the session or the version is over.
+        Returns the body of ``ACK``: without missing ranges the part is safe in this memory. Raises Refused.
         """
         version = reservation.version
         with self.changed:
             version.heard = self._valid(reservation).heard = self._clock()
-            missing = tuple(version.missing(reservation.rank))
-            if missing:
-                return CommitReply(missing)
-            version.committed.add(reservation.rank)
-            last = version.state is State.RECEIVING and len(version.committed) == version.plan.layout.world
+            missing = list(version.missing(reservation.rank))
+            if not missing:
+                version.committed.add(reservation.rank)
+            last = (
+                not missing and version.state is State.RECEIVING and len(version.committed) == version.plan.layout.world
+            )
             if last:
                 version.state = State.FINISHING
         if last:
             self._finish(self.jobs[version.job], version)
         with self.changed:
-            return CommitReply((), version.state is State.COMPLETE, self.durable(version))
+            return {
+                "version": version.number,
+                "missing": missing[:MOST_MISSING],
+                "complete": version.state is State.COMPLETE,
+                "durable": version.flushed and not self.lacks,
+            }
 
     def _valid(self, reservation: Reservation) -> Session:
         version = reservation.version
@@ -325,12 +297,10 @@ class VersionRegistry(VersionMemory):
         except BaseException:
             with self.changed:
                 self._drop(version)
-                self._reuse(version)
             raise
         with self.changed:
             if self.closed:
                 self._drop(version)
-                self._reuse(version)
                 raise Refused("stopping", "the node is stopping")
             here.partial.pop(version.number, None)
             earlier = here.complete.pop(version.number, None)
@@ -346,27 +316,26 @@ class VersionRegistry(VersionMemory):
             here.sequence += 1
             self.changed.notify_all()
 
-    def wait(self, job: str, session: str, sequence: int, limit_s: float) -> VersionStates:
-        """Wait until something changed since ``sequence``, at most ``limit_s``.
+    def wait(self, owner: Owner, sequence: int, limit_s: float) -> Mapping[str, Any]:
+        """Wait until something changed since ``sequence``, at most ``limit_s``; raises Refused.
 
-        Raises:
-            Refused: the session is over.
+        Returns the body of ``STATE``: the session's versions, and those for which the disk fails again and again.
         """
         deadline = time.monotonic() + limit_s
         with self.changed:
             while True:
-                here, run = self._current(job, session)
+                here, run = self._current(owner.job, owner.session)
                 run.heard = self._clock()
                 left = deadline - time.monotonic()
                 if here.sequence != sequence or left <= 0 or self.closed:
-                    stuck = [v for v in self.queue if v.job == job and v.session == session] if here.trouble else []
-                    return VersionStates(
-                        here.sequence,
-                        tuple(here.partial),
-                        tuple(run.complete),
-                        tuple(run.durable),
-                        tuple((v.number, here.trouble) for v in stuck),
-                    )
+                    own = [v.number for v in self.queue if (v.job, v.session) == (owner.job, owner.session)]
+                    return {
+                        "sequence": here.sequence,
+                        "receiving": list(here.partial),
+                        "complete": list(run.complete),
+                        "durable": list(run.durable),
+                        "stuck": [(number, here.trouble) for number in own if here.trouble],
+                    }
                 self.changed.wait(left)
 
     def _current(self, job: str, session: str) -> tuple[Job, Session]:
@@ -393,7 +362,6 @@ class VersionRegistry(VersionMemory):
         for version in list(here.partial.values()):
             if version.state is State.RECEIVING:
                 self._drop(version)
-                self._reuse(version)
         if here.session is not None:
             for owner in here.session.owners:
                 owner.abort()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from deepvm.checkpoint.format.crc_combine import Atom, Cuts
 from deepvm.checkpoint.format.interval_set import Ranges, runs
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.manifest import Manifest
-from deepvm.checkpoint.node.slots import Slot
 
 REMEMBERED = 256
-"""Version numbers of a session whose fate is remembered after their slot was used again."""
+"""Version numbers of a session whose outcome is remembered after their slot was reused."""
 
 
 class State(str, Enum):
@@ -29,22 +28,24 @@ class State(str, Enum):
 
 
 class Owner(Protocol):
-    """A connection, as the registry sees it."""
+    """A sender's connection, as the registry sees it, and what it has said of itself."""
+
+    job: str
+    session: str
+    world: int
+    rank: int
+    digest: str
 
     def abort(self) -> None:
-        """End it now; whatever it waits for fails."""
+        """Close it now; whatever waits on it fails."""
 
     def gone(self) -> bool:
-        """Whether its peer has ended it, which its thread may not have seen yet."""
+        """Whether its peer has closed it, perhaps unnoticed by its own thread."""
 
 
 @dataclass(eq=False)
 class Claim:
-    """A range of a version that a connection is writing into.
-
-    Attributes:
-        view: the memory. ended: nobody waits for these bytes any more; they do not count.
-    """
+    """Memory for a piece that a connection is receiving. ``ended``: its bytes no longer count."""
 
     version: Version
     rank: int
@@ -55,40 +56,25 @@ class Claim:
     ended: bool = False
 
 
-@dataclass(frozen=True)
 class Plan:
-    """A layout, with what is derived from it once.
+    """A layout and what is derived from it once.
 
     Attributes:
         runs: for each rank its ranges, sorted, neighbours joined. cuts: where pieces are cut for their checksums.
         document: bytes of the layout as it came; in memory all this takes about eight times as many.
     """
 
-    layout: Layout
-    runs: tuple[tuple[Segment, ...], ...]
-    cuts: Cuts
-    document: int = 0
-
-    @classmethod
-    def of(cls, layout: Layout, document: int = 0) -> Plan:
+    def __init__(self, layout: Layout, document: int = 0) -> None:
         """Derive it."""
-        return cls(layout, tuple(runs(shard) for shard in layout.shards), Cuts.of(layout), document)
+        self.layout, self.document = layout, document
+        self.runs = tuple(runs(shard) for shard in layout.shards)
+        self.cuts = Cuts.of(layout)
 
-    def allows(self, rank: int, start: int, end: int) -> bool:
-        """Whether a range is inside one run of a rank."""
-        run = self._run(rank, start)
-        return run is not None and end <= run.offset + run.length
-
-    def ends(self, rank: int, end: int) -> bool:
-        """Whether a run of a rank ends there."""
-        run = self._run(rank, end - 1)
-        return run is not None and end == run.offset + run.length
-
-    def _run(self, rank: int, place: int) -> Segment | None:
-        """The last run of a rank that begins at a place or before it."""
+    def run_end(self, rank: int, place: int) -> int:
+        """Where the last run of a rank that begins at or before ``place`` ends; 0 if there is none."""
         own = self.runs[rank]
         at = bisect_right(own, Segment(place, self.layout.size)) - 1
-        return own[at] if at >= 0 else None
+        return own[at].offset + own[at].length if at >= 0 else 0
 
 
 @dataclass(eq=False)
@@ -100,21 +86,21 @@ class Version:
         committed: ranks whose part is whole. atoms: checksums of what is verified.
         claims: ranges being written. pins: threads that read the slot.
         senders: connections that were given credit for it last. heard: when one last came, monotonic.
-        manifest: once complete. flushed: it is on disk as well. best: so far, says the training.
+        manifest: once complete. flushed: it is on disk as well. best: the training's best so far.
         attempt: which save of its run it is; all parts are of this one.
-        superseded: the same run saves its number anew; what becomes of this one is nobody's answer any more.
-        renewed: how often bytes that had come were to come again. early: somebody wrote it, or tried, before all came.
+        superseded: the same run saves its number anew, so this one's fate is no longer reported.
+        renewed: how often verified bytes were discarded. early: a write before it was complete was tried.
     """
 
     job: str
     number: int
     session: str
     plan: Plan
-    slot: Slot | None
+    slot: memoryview | None
     heard: float
     state: State = State.RECEIVING
     puts: dict[int, str] = field(default_factory=dict)
-    received: dict[int, Ranges] = field(default_factory=dict)
+    received: defaultdict[int, Ranges] = field(default_factory=lambda: defaultdict(Ranges))
     committed: set[int] = field(default_factory=set)
     atoms: list[Atom] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
@@ -130,18 +116,14 @@ class Version:
 
     @property
     def image(self) -> memoryview:
-        """The file's bytes; only for those who hold a claim or a pin, or the lock."""
+        """The file's bytes; only for holders of a claim, a pin or the lock."""
         assert self.slot is not None, "the slot was given back"
-        return self.slot.view[: self.plan.layout.size]
+        return self.slot[: self.plan.layout.size]
 
     @property
     def used(self) -> bool:
         """Whether a thread is reading or writing the slot."""
         return bool(self.claims) or self.pins > 0 or self.state is State.FINISHING
-
-    def arrived(self, rank: int) -> Ranges:
-        """The verified ranges of a rank's part."""
-        return self.received.setdefault(rank, Ranges())
 
     def reach(self, start: int) -> int:
         """The end of what is verified without a gap from ``start`` on."""
@@ -153,61 +135,50 @@ class Version:
         """Discard a rank's part."""
         self.renewed += bool(self.received.pop(rank, None))
         self.committed.discard(rank)
-        self.atoms = [a for a in self.atoms if not self.plan.allows(rank, a.start, a.end)]
+        self.atoms = [a for a in self.atoms if a.end > self.plan.run_end(rank, a.start)]
 
     def missing(self, rank: int) -> Iterator[tuple[int, int]]:
         """The ranges of a rank's part that are not verified."""
-        return self.arrived(rank).missing(self.plan.runs[rank])
+        return self.received[rank].missing(self.plan.runs[rank])
 
 
-class RecentNumbers:
-    """The last numbers of a session, oldest forgotten first."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._numbers: OrderedDict[int, None] = OrderedDict()
+class RecentNumbers(OrderedDict[int, None]):
+    """A set of the last numbers of a session, oldest forgotten first."""
 
     def add(self, number: int) -> None:
         """Remember a number as the newest."""
-        self._numbers.pop(number, None)
-        self._numbers[number] = None
-        if len(self._numbers) > REMEMBERED:
-            self._numbers.popitem(last=False)
+        self[number] = None
+        self.move_to_end(number)
+        if len(self) > REMEMBERED:
+            self.popitem(last=False)
 
     def discard(self, number: int) -> None:
         """Forget a number."""
-        self._numbers.pop(number, None)
-
-    def __contains__(self, number: object) -> bool:
-        """Whether it is remembered."""
-        return number in self._numbers
-
-    def __iter__(self) -> Iterator[int]:
-        """The numbers, oldest first."""
-        return iter(self._numbers)
+        self.pop(number, None)
 
 
+@dataclass(eq=False)
 class Session:
     """One training run.
 
     Attributes:
         name: its random id. owners: its connections. heard: when one of them last said something, monotonic.
         reserved: the newest version that each rank began. skipped: versions for which there was no room, and who was
-            told: all ranks get the same answer, or the parts of some would wait in vain for the others.
-        complete, durable: versions that it was, or would have been, told of; of a number, the one begun last.
+            told: all ranks must get the same answer, or some would wait in vain for the parts of the others.
+        complete, durable: versions whose latest attempt is so, also where its slot was reused since.
     """
 
-    def __init__(self, name: str, now: float) -> None:
-        """Begin."""
-        self.name, self.heard = name, now
-        self.owners: set[Owner] = set()
-        self.reserved: dict[int, int] = {}
-        self.skipped: OrderedDict[int, set[int]] = OrderedDict()
-        self.complete, self.durable = RecentNumbers(), RecentNumbers()
+    name: str
+    heard: float
+    owners: set[Owner] = field(default_factory=set)
+    reserved: dict[int, int] = field(default_factory=dict)
+    skipped: OrderedDict[int, set[int]] = field(default_factory=OrderedDict)
+    complete: RecentNumbers = field(default_factory=RecentNumbers)
+    durable: RecentNumbers = field(default_factory=RecentNumbers)
 
     def skips(self, number: int, rank: int) -> bool:
-        """Whether a rank must skip a version as another one did; who asks a second time means it."""
-        told = self.skipped.setdefault(number, {rank}) if number in self.skipped else {rank}
+        """Whether a rank must skip a version as another one did; a rank that asks again is let through."""
+        told = self.skipped.get(number, {rank})
         if rank not in told:
             told.add(rank)
             return True
@@ -221,25 +192,24 @@ class Session:
         return now - self.heard < lease_s and not all(owner.gone() for owner in self.owners)
 
 
+@dataclass(eq=False)
 class Job:
     """A job's versions, layouts and session.
 
     Attributes:
         partial, complete: versions by number. ``complete`` in the order of completion.
-        sequence: changes with every change of a version's state, for those who wait.
-        hold: versions from this number on stay on disk; None: the newest alone. trouble: why the disk takes nothing.
+        sequence: incremented when a version changes its state, for those who wait.
+        hold: versions from this number on stay on disk; None: only the newest. trouble: why the disk fails.
     """
 
-    def __init__(self, name: str) -> None:
-        """Begin."""
-        self.name = name
-        self.session: Session | None = None
-        self.plans: OrderedDict[str, Plan] = OrderedDict()
-        self.partial: dict[int, Version] = {}
-        self.complete: dict[int, Version] = {}
-        self.sequence = 0
-        self.hold: int | None = None
-        self.trouble = ""
+    name: str
+    session: Session | None = None
+    plans: OrderedDict[str, Plan] = field(default_factory=OrderedDict)
+    partial: dict[int, Version] = field(default_factory=dict)
+    complete: dict[int, Version] = field(default_factory=dict)
+    sequence: int = 0
+    hold: int | None = None
+    trouble: str = ""
 
     def alive(self, now: float, lease_s: float) -> bool:
         """Whether somebody may still send to it."""
@@ -248,14 +218,14 @@ class Job:
     def keeps(self, version: Version) -> bool:
         """Whether a complete version is the newest of this run, by its number or by the time of its completion.
 
-        They differ when a run goes back to an earlier version. What earlier runs have completed counts as long as this
-        one has completed nothing.
+        They differ when a run goes back to an earlier version. Versions of earlier runs count until this one has
+        completed something.
         """
         return version is self.last or version.number == max(v.number for v in self._newest())
 
     @property
     def last(self) -> Version | None:
-        """The version that this run, or else one before it, has completed last."""
+        """The version that this run, or else an earlier one, completed last."""
         return next(reversed(self._newest()), None)
 
     def _newest(self) -> list[Version]:
@@ -263,47 +233,9 @@ class Job:
         return [v for v in self.complete.values() if v.session == session] or [*self.complete.values()]
 
 
-@dataclass(frozen=True)
-class Reservation:
-    """Permission to send a part. ``version``: where to; ``rank``: whose; ``put``: in which attempt."""
+class Reservation(NamedTuple):
+    """Permission to send a rank's part of a version, in one attempt (``put``)."""
 
     version: Version
     rank: int
     put: str
-
-    @property
-    def received(self) -> tuple[tuple[int, int], ...]:
-        """Ranges that are here already; needs the lock."""
-        return tuple(self.version.arrived(self.rank))
-
-
-@dataclass(frozen=True)
-class Busy:
-    """No room. ``retry_after_s``: when to ask for another version; ``reason``: for people."""
-
-    retry_after_s: float
-    reason: str
-
-
-@dataclass(frozen=True)
-class CommitReply:
-    """The answer to a commit. ``missing``: ranges of the shard that are not here; else it is safe in this memory."""
-
-    missing: tuple[tuple[int, int], ...]
-    complete: bool = False
-    durable: bool = False
-
-
-@dataclass(frozen=True)
-class VersionStates:
-    """States of a session's versions, after change number ``sequence``.
-
-    Attributes:
-        stuck: those for which the disk fails again and again, and why.
-    """
-
-    sequence: int
-    receiving: tuple[int, ...]
-    complete: tuple[int, ...]
-    durable: tuple[int, ...]
-    stuck: tuple[tuple[int, str], ...] = ()

@@ -1,38 +1,31 @@
-"""The interface of a storage tier."""
+"""The interfaces of storage tiers, and of those that a memory node can persist versions to."""
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from deepvm.checkpoint.format.manifest import Damage, Manifest
+from deepvm.checkpoint.files.durable_write import failing
+from deepvm.checkpoint.files.file_names import file_name
+from deepvm.checkpoint.files.retention import kept_of, outdated
+from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.errors import CheckpointError, RequestError
+from deepvm.errors import CheckpointError, DamagedError
+
+_T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class TierOptions:
-    """How the tier of a URL is opened.
-
-    Attributes:
-        session: a random text, the same for all tiers and ranks of this run.
-        keep: how many versions stay where the trainer decides that. every: also one for each so many steps; 0 for none.
-        option: what errors call the URL.
-    """
-
-    session: str
-    keep: int = 2
-    every: int = 0
-    option: str = "tiers"
-
-
-def refuse_query(url: str, option: str) -> None:
-    """Raise RequestError for a URL with a query or a fragment: dropping those would write elsewhere."""
-    if "?" in url or "#" in url:
-        raise RequestError(option, url, "a URL without ? and #; in a folder's name write %3F and %23")
+def fulfil(future: Future[_T], work: Callable[..., _T], *arguments: Any) -> None:
+    """Do a piece of work for whoever waits for the future."""
+    try:
+        future.set_result(work(*arguments))
+    except BaseException as error:
+        future.set_exception(error)
 
 
 class Tier(ABC):
@@ -42,15 +35,17 @@ class Tier(ABC):
     acknowledged may be lost; it must never be given back as complete, nor harm those before it.
 
     Attributes:
+        url: what the user calls it, without secrets.
         form: its URLs, for errors. listed: whether ``deepvm ckpt`` can ask it, from outside the training.
-        shared: whether trainings on other machines may write there as well, so that each needs a name of its own.
+        shared: whether trainings on other machines may write there as well, so that each needs its own job name.
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
-            still being copied. To other tiers only finished copies are given.
+            still being copied. Other tiers get finished copies only.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
-        away: whether what it keeps cannot go with this machine. Beside such a tier, what the others have does not count
-            as safe from that.
+        away: whether what it keeps cannot be lost with this machine. Beside such a tier, what the others have does not
+            count as safe from that.
     """
 
+    url: str
     form: ClassVar[str] = ""
     listed: ClassVar[bool] = True
     streams: ClassVar[bool] = False
@@ -59,27 +54,32 @@ class Tier(ABC):
     away: ClassVar[bool] = True
 
     @classmethod
-    def open(cls, url: str, options: TierOptions) -> Tier:
-        """The tier that a URL means. Raises RequestError, CheckpointError."""
-        raise NotImplementedError(f"{cls.__name__} has no URL")
+    def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
+        """The tier that a URL means.
 
-    @property
-    @abstractmethod
-    def url(self) -> str:
-        """What the user calls it, without secrets."""
+        Args:
+            url: where.
+            session: a random text, the same for all tiers and ranks of this run.
+            keep: how many versions stay where the trainer decides that.
+            every: also one for each so many steps; 0 for none.
+            option: what errors call the URL.
+
+        Raises:
+            RequestError: it means none. CheckpointError: it cannot be opened.
+        """
+        raise NotImplementedError(f"{cls.__name__} has no URL")
 
     def prove(self) -> None:  # noqa: B027  some places can only be tried
         """Make sure that versions can be written, as far as that can be told now. Raises CheckpointError."""
 
     @abstractmethod
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """Take one rank's part of a version.
+        """Take one rank's part of a version; its memory is free on return.
 
         Args:
             shard: the part.
             acknowledged: called as soon as the whole version, of all ranks, is safe at a level; once for each level
                 that this tier reaches, the weakest first, perhaps from another thread after this method has returned.
-                The shard's memory is free when it returns.
 
         Raises:
             CheckpointError: it is not safe.
@@ -94,22 +94,20 @@ class Tier(ABC):
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """A file with this version's bytes, verified against the manifest: the tier's own, or one made in ``folder``.
 
-        Raises:
-            CheckpointError: it is gone or damaged.
+        Raises CheckpointError: it is gone or damaged.
         """
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """The versions that were there once and that :meth:`versions` does not give, newest first.
+        """The versions that existed once and that :meth:`versions` does not give, newest first. Raises CheckpointError.
 
-        Where versions cannot be half there, there are none. Raises CheckpointError.
+        There are none where no version can be half there.
         """
         return ()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename these and all damaged versions, so that nobody takes them for versions; no bytes are lost.
+        """Rename these and all damaged versions so that they no longer count; no bytes are lost.
 
-        Raises:
-            CheckpointError: that cannot be done.
+        Raises CheckpointError.
         """
         raise CheckpointError(f"{self.url}: damaged versions cannot be set aside there; take another name for the job")
 
@@ -119,3 +117,85 @@ class Tier(ABC):
 
     def close(self) -> None:  # noqa: B027  a tier without connections has nothing to close
         """Close connections."""
+
+
+class Store(Tier):
+    """A tier that takes whole versions whose checksums are known. One node writes to it, from several threads.
+
+    Attributes:
+        fills: whether a version can be written while it is still arriving.
+    """
+
+    fills: ClassVar[bool] = False
+
+    @abstractmethod
+    def take(self, *, shared: bool = False) -> None:
+        """Make sure that it can be written to; clear up what a killed node left. Raises CheckpointError.
+
+        ``shared``: other nodes that say so too may write there, no two of them versions of the same job.
+        """
+
+    @abstractmethod
+    def write(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+    ) -> None:
+        """Write a version, as its bytes become ``final``, and then its commit record.
+
+        For the arguments see :meth:`deepvm.checkpoint.files.version_dir.VersionFolder.write_filling`.
+
+        Raises:
+            CheckpointError: it could not be written; what was complete under its number before still is, or it is.
+        """
+
+    @abstractmethod
+    def unrecorded(self, job: str) -> set[int]:
+        """The damaged versions of which only the record is gone. Raises CheckpointError."""
+
+    @abstractmethod
+    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+        """A version in pieces, unverified; each piece is valid until the next.
+
+        Raises:
+            FileNotFoundError: it is not there. CheckpointError: it cannot be read; also from the iterator.
+        """
+
+    @abstractmethod
+    def delete(self, job: str, version: int) -> None:
+        """Remove a version; nothing happens if it is not there. Raises CheckpointError."""
+
+    def expired(self, job: str, found: Iterable[Manifest], keep: int, every: int) -> set[int]:
+        """What retention lets go of the complete versions ``found`` and of files without a record."""
+        rows = list(found)
+        numbers = {m.version for m in rows}
+        return numbers - kept_of(rows, keep, every) | outdated(numbers, self.unrecorded(job), keep, every)
+
+
+def download(pieces: Generator[memoryview, None, None], manifest: Manifest, folder: Path, name: str) -> Path:
+    """Bring a version from elsewhere into a new file in ``folder``, whole or not at all, without a commit record.
+
+    Args:
+        pieces: the version's bytes, in order; compared with their checksums as they come.
+        manifest: what they should be.
+        folder: created if needed.
+        name: the version's, in errors.
+
+    Raises:
+        CheckpointError: the file cannot be written, and what ``pieces`` raises. DamagedError: the bytes differ.
+    """
+    path = folder / file_name(manifest.job, manifest.version)
+    hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    checks = ChunkChecks(manifest, name)
+    try:
+        with failing(path), contextlib.closing(pieces):
+            folder.mkdir(parents=True, exist_ok=True)
+            with hidden.open("xb") as file:
+                for piece in pieces:
+                    checks.add(piece)
+                    file.write(piece)
+                if file.tell() != manifest.size:
+                    raise DamagedError(f"{name}: {file.tell()} bytes came in place of {manifest.size}")
+            hidden.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            hidden.unlink(missing_ok=True)
+    return path

@@ -1,7 +1,7 @@
 """``file:///folder``: versions on a local or mounted file system, durable when acknowledged.
 
-As durable as what the folder lies on: a version on the machine's own disk does not survive the loss of the machine, and
-one in memory (``/dev/shm``, tmpfs) only the end of the process, which is all that is then acknowledged.
+They are as durable as the folder: the machine's own disk does not survive the loss of the machine, and memory
+(``/dev/shm``, tmpfs) only the end of the process, which is all that is then acknowledged.
 """
 
 from __future__ import annotations
@@ -11,30 +11,27 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from io import FileIO
+from io import BufferedReader
 from pathlib import Path
 from urllib.parse import unquote
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files import set_aside as aside
+from deepvm.checkpoint.files.commit_record import read_manifest, verify
 from deepvm.checkpoint.files.failpoints import point
-from deepvm.checkpoint.files.retention import kept, kept_of, outdated
+from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.files.shared_file_write import put_part
-from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder, read_manifest, verify
+from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
 from deepvm.checkpoint.files.writer_lock import NODE, FileLock
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers.base import Tier, TierOptions, refuse_query
-from deepvm.checkpoint.tiers.store import Store
+from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
-_MOST_SHOWN = 5
-
 log = logging.getLogger("deepvm.checkpoint")
-
-
-_URL = re.compile(r"(?i:file)://(?:localhost)?(?P<path>/[^\0]*)")
+_MOST_SHOWN = 5
+_URL = re.compile(r"(?i:file)://(?:localhost)?(?P<path>/[^\0?#]*)")  # dropping a query would write elsewhere
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "glusterfs")
 _READ_BYTES = 2**20
 """Of memory for each reader, beside that for versions."""
@@ -47,29 +44,18 @@ class FileTier(Store):
     streams = fills = True
     away = False  # nobody can tell a volume that outlives the machine from one that does not
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        direct: bool = True,
-        keep: int = 0,
-        every: int = 0,
-        session: str = "",
-        several_nodes: bool = False,
-    ) -> None:
+    def __init__(self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "") -> None:
         """Remember where; nothing is made before the first version.
 
         Args:
             folder: where.
-            direct: write past the page cache where the file system can.
             keep: how many versions stay, see :func:`deepvm.checkpoint.files.retention.kept`; 0 for all.
             every: see there.
             session: a random name of this run, the same on all ranks; for one rank not needed.
-            several_nodes: other memory nodes may write there, no two of them the versions of one job.
         """
         if keep or every:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
-        self.folder = VersionFolder(folder, direct=direct)
+        self.folder, self.url = VersionFolder(folder), f"file://{folder}"
         medium = durable_write.medium(folder)
         self.volatile = medium.volatile
         self.shared = medium.kind in _NETWORK or medium.kind.startswith("fuse.")
@@ -78,26 +64,15 @@ class FileTier(Store):
         self._jobs, self._warned = set[str](), set[str]()
         self._known: dict[str, set[int]] = {}
         self._writing = threading.RLock()
-        self._several_nodes, self._node_lock = several_nodes, FileLock(folder / NODE)
+        self._node_lock = FileLock(folder / NODE)
 
     @classmethod
-    def open(cls, url: str, options: TierOptions) -> Tier:
+    def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
         """See :meth:`Tier.open`."""
-        folder = folder_of(url, options.option)
-        return cls(folder, keep=options.keep, every=options.every, session=options.session)
-
-    @classmethod
-    def open_store(cls, url: str, *, direct: bool = True, shared: bool = False) -> Store:
-        """See :class:`Store`."""
-        return cls(folder_of(url, "persist"), direct=direct, several_nodes=shared)
-
-    @property
-    def url(self) -> str:
-        """See :class:`Tier`."""
-        return f"file://{self.folder.path}"
+        return cls(folder_of(url, option), keep=keep, every=every, session=session)
 
     def prove(self) -> None:
-        """See :meth:`Tier.prove`; what lies in memory is said."""
+        """See :meth:`Tier.prove`; warns of a folder in memory."""
         if self.volatile:
             log.warning("%s is %s", self.url, durable_write.medium(self.folder.path))
         place = self.folder.path
@@ -126,19 +101,25 @@ class FileTier(Store):
     def _write_alone(self, shard: Shard) -> None:
         crcs: list[int] = []
         # Chunks are written while those behind them are still being copied and summed: the disk is the slowest.
-        final = seal(shard.image, shard.layout, crcs, ready=shard.ready)
-        if shard.home is not None and shard.home.parent == self.folder.path:
-            self._adopt(shard.home, final, lambda: shard.manifest(crcs))
-        else:
+        final, home = seal(shard.image, shard.layout, crcs, ready=shard.ready), shard.home
+        if home is None or home.parent != self.folder.path:
             self.folder.write_filling(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
+        else:  # the bytes are in a file of this folder as soon as they are final (strategy D)
+            for _ in final:
+                pass
+            with durable_write.failing(home):
+                point("home.before-sync")
+                durable_write.sync_file(home)
+                point("home.after-sync")
+            self.folder.adopt(home, shard.manifest(crcs))
         self._jobs.add(shard.job)
 
-    def take(self) -> None:
+    def take(self, *, shared: bool = False) -> None:
         """See :class:`Store`."""
         path = self.folder.path
         try:
             durable_write.make_folder(path)
-            if not self._node_lock.take(shared=self._several_nodes):
+            if not self._node_lock.take(shared=shared):
                 raise CheckpointError(
                     f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
                 )
@@ -146,15 +127,11 @@ class FileTier(Store):
             raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
         if not os.access(path, os.W_OK):
             raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
-        # What another node or a trainer is writing now must not be taken for what a killed one left.
+        # What another node or a trainer is writing must not be mistaken for what a killed one left.
         with self.folder.writer_lock.alone() as alone:
-            self.folder.sweep(0 if alone and not self._several_nodes else YOUNG_S)
+            self.folder.sweep(0 if alone and not shared else YOUNG_S)
 
-    def write(self, image: memoryview, manifest: Manifest) -> None:
-        """See :class:`Store`."""
-        self.folder.write(image, manifest)
-
-    def write_filling(
+    def write(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
     ) -> None:
         """See :class:`Store`."""
@@ -168,42 +145,27 @@ class FileTier(Store):
         """See :class:`Store`."""
         path = self.folder.file(job, version)
         manifest = read_manifest(path)
-        return manifest, _pieces(path.open("rb", buffering=0), path.name, manifest.size)
+        return manifest, _pieces(path.open("rb"), path.name, manifest.size)
 
     def delete(self, job: str, version: int) -> None:
         """See :class:`Store`."""
         self.folder.delete(job, version)
 
-    def _adopt(self, home: Path, final: Iterable[int], manifest: Callable[[], Manifest]) -> None:
-        """The bytes are in a file of this folder as soon as they are final (strategy D)."""
-        for _ in final:
-            pass
-        try:
-            point("home.before-sync")
-            durable_write.sync_file(home)
-            point("home.after-sync")
-        except OSError as error:
-            raise CheckpointError(f"{home}: cannot be written: {error.strerror or error}") from error
-        self.folder.adopt(home, manifest())
-
     def _prune(self, job: str, newest: int) -> None:
-        """Remove what the policy lets go; the version that was just written is durable and stays."""
+        """Remove what retention lets go; the version that was just written is durable and stays."""
         try:
-            there = self.folder.manifests(job)
-            self._heed_others(job, newest, {m.version for m in there})
-            # Versions behind it are from a run that went further, before it was started anew from an older one.
-            rows = [m for m in there if m.version <= newest]
-            numbers = {m.version for m in rows}
-            for version in numbers - kept_of(rows, self._keep, self._every) - {newest}:
+            found = self.folder.manifests(job)
+            self._heed_others(job, newest, {m.version for m in found})
+            # Newer versions are from a run that went further, before it was restarted from an older one.
+            rows = {m.version: m for m in found if m.version <= newest}
+            for version in self.expired(job, rows.values(), self._keep, self._every) - {newest}:
                 # Only where this tier alone writes the next one; several ranks make a new file.
-                self.folder.delete(job, version, spare=job in self._jobs)
-            for version in outdated(numbers, self.folder.unrecorded(job), self._keep, self._every):
-                self.folder.delete(job, version)
+                self.folder.delete(job, version, spare=version in rows and job in self._jobs)
         except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
             log.warning("old versions stay: %s", error)
 
     def _heed_others(self, job: str, newest: int, there: set[int]) -> None:
-        """Warn once if another training seems to write versions of this job here: each removes the other's."""
+        """Warn once if another training seems to write versions of this job here: each removes those of the other."""
         known = self._known.get(job)
         others = {v for v in there if v > newest} if known is None else there - known - {newest}
         self._known[job] = there
@@ -250,20 +212,17 @@ def folder_of(url: str, option: str) -> Path:
     """The folder of ``file:///folder``, where ``%20`` is a space. Raises RequestError."""
     found = _URL.fullmatch(url)
     if found is None or "\0" in (path := unquote(found["path"])):
-        raise RequestError(option, url, f"{FileTier.form}, with three slashes")
-    refuse_query(url, option)
+        allowed = f"{FileTier.form}, with three slashes and without ? and #; in a folder's name write %3F and %23"
+        raise RequestError(option, url, allowed)
     return Path(path)
 
 
-def _pieces(stream: FileIO, name: str, size: int) -> Iterator[memoryview]:
+def _pieces(stream: BufferedReader, name: str, size: int) -> Iterator[memoryview]:
     """A file's bytes, each piece in the same memory."""
     buffer = memoryview(bytearray(min(_READ_BYTES, size)))
     with stream:
         for start in range(0, size, _READ_BYTES):
-            piece, done = buffer[: size - start], 0
-            while done < len(piece):
-                count = stream.readinto(piece[done:])
-                if not count:
-                    raise DamagedError(f"{name}: the file is shorter than its commit record says")
-                done += count
+            piece = buffer[: size - start]
+            if stream.readinto(piece) < len(piece):
+                raise DamagedError(f"{name}: the file is shorter than its commit record says")
             yield piece

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pkgutil
 from typing import cast
 
-from deepvm.checkpoint.tiers.base import Tier, TierOptions
-from deepvm.checkpoint.tiers.store import Store
+from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import RequestError
 
 TIERS = {
     "file": "deepvm.checkpoint.tiers.file:FileTier",
     "tcp": "deepvm.checkpoint.tiers.striped:StripedTier",
     "tcps": "deepvm.checkpoint.tiers.striped:StripedTier",
-    "mpi": "deepvm.checkpoint.tiers.mpi:MpiTier",
+    "mpi": "deepvm.checkpoint.tiers.striped:MpiTier",
     "s3": "deepvm.checkpoint.tiers.s3:S3Tier",
 }
 """Scheme -> ``module:class``, imported when first used."""
@@ -26,35 +25,27 @@ def find_tier(url: str) -> type[Tier] | None:
 
 
 def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str = "tiers") -> Tier:
-    """The tier that a URL means; for the arguments see :class:`~deepvm.checkpoint.tiers.base.TierOptions`.
+    """The tier that a URL means; for the arguments see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`.
 
     Raises:
-        RequestError: it means none.
-        CheckpointError: the token of a memory node cannot be read.
+        RequestError: it means none. CheckpointError: the token of a memory node cannot be read.
     """
     kind = find_tier(url)
     if kind is None:
         raise RequestError(option, url, _forms(Tier))
-    return kind.open(url, TierOptions(session, keep, every, option))
+    return kind.open(url, session, keep, every, option)
 
 
-def open_store(url: str, *, direct: bool = True, shared: bool = False) -> Store | None:
-    """The store that ``--persist`` means; None for no text.
-
-    Args:
-        url: where.
-        direct: write past the page cache where the file system can.
-        shared: other nodes that say so too may write there; no two of them the versions of one job.
-
-    Raises:
-        RequestError: it means none.
-    """
+def open_store(url: str) -> Store | None:
+    """The store that ``--persist`` means; None for no text. Raises RequestError."""
     if not url:
         return None
     kind = find_tier(url)
     if kind is None or not issubclass(kind, Store):
         raise RequestError("persist", url, _forms(Store))
-    return kind.open_store(url, direct=direct, shared=shared)
+    found = kind.open(url, session="", keep=0, every=0, option="persist")
+    assert isinstance(found, Store)
+    return found
 
 
 def _forms(base: type) -> str:

@@ -1,16 +1,16 @@
 """``s3://bucket/prefix``: versions in an object store, durable when acknowledged.
 
-A version is an object that plain ``torch.load`` reads once it is downloaded, and a commit record beside it, which is
-written when the object is complete: whoever sees a record may rely on the bytes. A trainer that is killed while it
-uploads leaves parts that cost money and that nobody lists: the next one aborts them, where it may list them, and a
-lifecycle rule of the bucket should after a day.
+A version is an object that plain ``torch.load`` reads once it is downloaded, and a commit record beside it, written
+when the object is complete: a record vouches for the bytes. A trainer that is killed while it uploads leaves parts that
+cost money and that nobody lists: the next one aborts them, where it may list them, and a lifecycle rule of the bucket
+should after a day.
 
 A version has another record, the *upcoming* one, from before its object is completed until its usual record is there.
-So no writer that is killed leaves an object with neither: that is one whose record was lost. Where the version takes
-the place of one with the same number, its object changes at once or not at all, and so at each moment one of the two
-records fits it; which one it is, a chunk in which they differ tells (an object's ETag says nothing of its bytes where
-they are encrypted). The same bytes again leave the object as it is. One writer is assumed: a completion that the store
-carries out when its sender is dead, and another one has saved the same number since, is not noticed.
+So no killed writer leaves an object with neither: such an object has lost its record. When a version replaces one with
+the same number, its object changes at once or not at all, so at each moment one of the two records fits it; a chunk in
+which they differ tells which (the ETag of an encrypted object says nothing of its bytes). The same bytes again leave
+the object as it is. One writer is assumed: a completion that the store carries out after its sender has died and
+another one has saved the same number is not noticed.
 """
 
 from __future__ import annotations
@@ -21,32 +21,26 @@ import logging
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.files.retention import kept, kept_of, outdated
+from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.files.set_aside import ending
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers.base import Tier, TierOptions, refuse_query
-from deepvm.checkpoint.tiers.bucket import Bucket, checksum
-from deepvm.checkpoint.tiers.download import download
-from deepvm.checkpoint.tiers.objects import UPCOMING, VersionObjects, submit
-from deepvm.checkpoint.tiers.store import Store
+from deepvm.checkpoint.tiers.base import Store, Tier, download
+from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum, submit
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
-_MOST_PARTS = 10_000
-
 log = logging.getLogger("deepvm.checkpoint")
-
-
-_URL = re.compile(r"(?i:s3)://(?P<bucket>[^/\0]+)(?P<prefix>/[^\0]*)?")
+_MOST_PARTS = 10_000
+_URL = re.compile(r"(?i:s3)://(?P<bucket>[^/\0?#]+)(?P<prefix>/[^\0?#]*)?")
 
 
 class S3Tier(Store):
@@ -65,47 +59,31 @@ class S3Tier(Store):
         threads: int = 8,
         attempts: int = 5,
         endpoint: str = "",
-        region: str = "",
     ) -> None:
         """Remember where; nothing is sent before the first version.
 
         Args:
             bucket: its name.
-            prefix: what the names of all objects begin with, without a slash at its end.
+            prefix: what the names of all objects begin with.
             keep: how many versions stay, see :func:`deepvm.checkpoint.files.retention.kept`; 0 for all.
             every: see there.
-            threads: parts that are under way at once.
+            threads: requests at once.
             attempts: how often a request is tried; botocore waits longer before each.
             endpoint: URL of another store with this interface; the environment's or AWS's unless given.
-            region: the environment's unless given.
         """
         if keep or every:
             kept((), keep, every)
-        if not bucket:
-            raise RequestError("bucket", bucket, "the name of a bucket, as in s3://bucket/prefix")
-        self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self._keep, self._every, self._threads = keep, every, threads
-        url = f"s3://{bucket}/{self._prefix}".rstrip("/")
-        self._bucket = Bucket(bucket, url, threads=threads, attempts=attempts, endpoint=endpoint, region=region)
-        self._objects = VersionObjects(self._bucket, self._prefix, threads)
+        self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
+        self.url = self._bucket.url
         self._cleared, self._told = set[str](), set[str]()
         self._writing = threading.RLock()
         self._counting, self._readers = threading.Lock(), 0
 
     @classmethod
-    def open(cls, url: str, options: TierOptions) -> Tier:
+    def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
         """See :meth:`Tier.open`."""
-        return cls(*_parse(url, options.option), keep=options.keep, every=options.every)
-
-    @classmethod
-    def open_store(cls, url: str, *, direct: bool = True, shared: bool = False) -> Store:
-        """See :class:`Store`. A bucket has no lock: that no other node writes there is up to the user."""
-        return cls(*_parse(url, "persist"))
-
-    @property
-    def url(self) -> str:
-        """See :class:`Tier`."""
-        return self._bucket.url
+        return cls(*_parse(url, option), keep=keep, every=every)
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""
@@ -118,24 +96,22 @@ class S3Tier(Store):
         crcs: list[int] = []
         with self._writing:
             final = seal(shard.image, layout, crcs, ready=shard.ready)
-            self._store(shard.job, shard.version, shard.image, final, lambda: shard.manifest(crcs))
+            self.write(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
             acknowledged(Level.DURABLE)
             if self._keep:
                 self._prune(shard.job, shard.version)
 
-    def write(self, image: memoryview, manifest: Manifest) -> None:
-        """See :class:`Store`."""
-        with self._writing:
-            self._store(manifest.job, manifest.version, image, iter([len(image)]), lambda: manifest)
+    def take(self, *, shared: bool = False) -> None:
+        """See :class:`Store`; a wrong name or a missing permission fails now, not with the first version.
 
-    def take(self) -> None:
-        """See :class:`Store`; a wrong name or a missing permission is said now, not with the first version."""
+        A bucket has no lock: that no other node writes there is up to the user.
+        """
         self.versions("job")
         self.prove()
 
     def prove(self) -> None:
-        """See :meth:`Tier.prove`: an upload that is given up at once."""
-        where = {"Bucket": self._bucket.name, "Key": f"{self._prefix}.deepvm-proof"}
+        """See :meth:`Tier.prove`: begins an upload and aborts it."""
+        where = {"Bucket": self._bucket.name, "Key": f"{self._bucket.prefix}.deepvm-proof"}
         with self._bucket.errors("write there"):
             upload = self._bucket.s3.create_multipart_upload(**where)["UploadId"]
             self._bucket.s3.abort_multipart_upload(**where, UploadId=upload)
@@ -144,41 +120,43 @@ class S3Tier(Store):
         with self._bucket.errors(f"write {record}"):
             self._bucket.write(record, manifest.to_json())
 
-    def _store(
-        self, job: str, version: int, image: memoryview, final: Iterator[int], manifest: Callable[[], Manifest]
+    def write(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
     ) -> None:
-        """Make the object, whole or not at all, and its record; S3 compares each part with its checksum."""
-        key = self._objects.key(job, version)
-        self._abort_others(job)
-        where = {"Bucket": self._bucket.name, "Key": key}
-        with self._bucket.errors(f"write {key}"):
-            begun = self._bucket.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
-            upload, announced = {**where, "UploadId": begun["UploadId"]}, False
-            try:
-                parts = self._send_parts(upload, image, final)
-                new, old = manifest(), self._settled(job, version)
-                same = old if old is not None and self._is(key, old, new, parts) else None
-                if same is None:
-                    announced = True
-                    self._commit(key + UPCOMING, new)
-                    self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
-            except BaseException:
-                if self._abort(upload) and announced:  # one that cannot be aborted may be complete
-                    self._forget_upcoming(key)
-                raise
-        if same is not None:
-            self._abort(upload)
-            new = replace(new, created=same.created, best=same.best or new.best)
-            if new != same:
-                self._commit(key + SUFFIX, new)
-        else:
+        """See :class:`Store`. Makes the object, whole or not at all; S3 compares each part with its checksum."""
+        with self._writing:
+            self._abort_others(job)
+            key = self._bucket.key(job, version)
+            where = {"Bucket": self._bucket.name, "Key": key}
+            with self._bucket.errors(f"write {key}"):
+                begun = self._bucket.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
+                upload, announced = {**where, "UploadId": begun["UploadId"]}, False
+                try:
+                    parts = self._send_parts(upload, image, final)
+                    new, old = manifest(), self._settled(job, version)
+                    same = old if old is not None and self._is(key, old, new, parts) else None
+                    if same is None:
+                        announced = True
+                        self._commit(key + UPCOMING, new)
+                        self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+                except BaseException:
+                    if self._abort(upload) and announced:  # one that cannot be aborted may be complete
+                        with contextlib.suppress(Exception):  # alone it is evidence of nothing
+                            self._bucket.remove(key + UPCOMING)
+                    raise
+            if same is not None:
+                self._abort(upload)
+                new = replace(new, created=same.created, best=same.best or new.best)
+                if new != same:
+                    self._commit(key + SUFFIX, new)
+                return
             try:
                 self._end_replacement(key, new)
             except CheckpointError as error:  # the version is complete by its upcoming record
                 log.warning("%s keeps two records until it is saved again: %s", key, error)
 
     def _abort(self, upload: dict[str, str]) -> bool:
-        """Give an upload up; returns whether it is known that nothing of it will be there."""
+        """Abort an upload; returns whether it is known that nothing of it will be there."""
         try:
             self._bucket.s3.abort_multipart_upload(**upload)
         except Exception as error:
@@ -186,17 +164,13 @@ class S3Tier(Store):
             return False
         return True
 
-    def _forget_upcoming(self, key: str) -> None:
-        with contextlib.suppress(Exception):  # alone it is evidence of nothing
-            self._bucket.remove(key + UPCOMING)
-
     def _abort_others(self, job: str) -> None:
-        """Give up what an earlier run was uploading when it was killed; once, before the first upload of this one."""
+        """Abort what an earlier run was uploading when it was killed; once, before the first upload of this one."""
         if job in self._cleared:
             return
         self._cleared.add(job)
         try:
-            uploads = self._objects.uploads(job)
+            uploads = self._bucket.uploads(job)
         except CheckpointError as error:  # it may be allowed to write and not to list: then there is the lifecycle rule
             log.debug("%s", error)
             return
@@ -210,11 +184,11 @@ class S3Tier(Store):
             self._bucket.remove(key + UPCOMING)
 
     def _settled(self, job: str, version: int) -> Manifest | None:
-        """The one record of what is complete under this number; those that fit nothing go, None is left then."""
-        key = self._objects.key(job, version)
+        """The one record of what is complete under this number; records that fit nothing are removed."""
+        key = self._bucket.key(job, version)
         sizes = self._bucket.sizes(key)
         try:
-            old = self._objects.record(job, version, sizes) if key in sizes else None
+            old = self._bucket.record(job, version, sizes) if key in sizes else None
         except DamagedError:
             old = None
         if old is None:
@@ -225,13 +199,13 @@ class S3Tier(Store):
         return old
 
     def _is(self, key: str, old: Manifest, new: Manifest, parts: Sequence[dict[str, Any]]) -> bool:
-        """Whether the object has the bytes already that were sent in these parts, by its record and by the store."""
+        """Whether the object already has the bytes sent in these parts, by its record and by the store."""
         if (old.size, old.chunk_bytes, old.crcs) != (new.size, new.chunk_bytes, new.crcs):
             return False
         sums = b"".join(base64.b64decode(part["ChecksumCRC32"]) for part in parts)
         return self._bucket.composite(key) == checksum(crc32(sums))
 
-    def _send_parts(self, upload: dict[str, str], image: memoryview, final: Iterator[int]) -> list[dict[str, Any]]:
+    def _send_parts(self, upload: dict[str, str], image: memoryview, final: Iterable[int]) -> list[dict[str, Any]]:
         chunks = -(-len(image) // CHUNK_BYTES)
         size = CHUNK_BYTES * -(-chunks // _MOST_PARTS)
 
@@ -253,25 +227,23 @@ class S3Tier(Store):
                 raise
 
     def _prune(self, job: str, newest: int) -> None:
-        """Remove what the policy lets go, as :class:`deepvm.checkpoint.tiers.file.FileTier` does."""
+        """Remove what retention lets go, as :class:`deepvm.checkpoint.tiers.file.FileTier` does."""
         try:
             rows = [m for m in self.versions(job) if m.version <= newest]
-            numbers = {m.version for m in rows}
-            old = numbers - kept_of(rows, self._keep, self._every) - {newest}
-            for version in old | outdated(numbers, self.unrecorded(job), self._keep, self._every):
+            for version in self.expired(job, rows, self._keep, self._every) - {newest}:
                 self.delete(job, version)
         except CheckpointError as error:
             log.warning("old versions stay: %s", error)
 
     def delete(self, job: str, version: int) -> None:
         """See :class:`Store`; its record goes first."""
-        key = self._objects.key(job, version)
+        key = self._bucket.key(job, version)
         with self._bucket.errors(f"remove {key}"):
             self._bucket.remove(key + SUFFIX, key + UPCOMING, key)
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
-        """See :meth:`Tier.versions`. The log tells of others, once."""
-        found = self._objects.look(job)
+        """See :meth:`Tier.versions`; others are logged once."""
+        found = self._bucket.look(job)
         for each in found:
             if isinstance(each, Damage) and each.problem not in self._told:
                 self._told.add(each.problem)
@@ -280,18 +252,18 @@ class S3Tier(Store):
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`."""
-        return tuple(d for d in self._objects.look(job) if isinstance(d, Damage))
+        return tuple(d for d in self._bucket.look(job) if isinstance(d, Damage))
 
     def unrecorded(self, job: str) -> set[int]:
         """See :class:`Store`."""
-        return self._objects.unrecorded(job)
+        return self._bucket.unrecorded(job)
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``; they are copied for it."""
         added = ending()
-        sizes, _ = self._objects.sizes(job)
+        sizes, _ = self._bucket.objects(job)
         for version in sorted({*versions, *(d.version for d in self.damaged(job))}):
-            key = self._objects.key(job, version)
+            key = self._bucket.key(job, version)
             with self._bucket.errors(f"set {key} aside"):
                 for name in (key + UPCOMING, key + SUFFIX, key):
                     if name in sizes:
@@ -299,7 +271,7 @@ class S3Tier(Store):
 
     def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
         """See :class:`Store`."""
-        found = self._objects.state(job, version, self._objects.sizes(job)[0])
+        found = self._bucket.state(job, version, self._bucket.objects(job)[0])
         if not isinstance(found, Manifest):
             raise FileNotFoundError(f"{self.url}: version {version} of {job}")
         return found, self.chunks(found)
@@ -307,22 +279,23 @@ class S3Tier(Store):
     def chunks(self, manifest: Manifest) -> Generator[memoryview, None, None]:
         """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError.
 
-        Of all readers together about as many as there are threads, and two of each: a memory node that has started
-        anew may have to serve all ranks of a training at once.
+        About as many as there are threads, of all readers together, and at least two of each: a restarted memory node
+        may have to serve all ranks of a training at once.
         """
-        key = self._objects.key(manifest.job, manifest.version)
-        starts = range(0, manifest.size, manifest.chunk_bytes)
+        key = self._bucket.key(manifest.job, manifest.version)
         with (
             self._bucket.errors(f"read {key}"),
             ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool,
         ):
-            etag, ahead = self._head(key, manifest), deque[Future[bytes]]()
+            head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=key)
+            if head["ContentLength"] != manifest.size:
+                raise DamagedError(f"{self.url}: {key} has {head['ContentLength']} bytes in place of {manifest.size}")
+            ahead = deque[Future[bytes]]()
             with self._counting:
                 self._readers += 1
             try:
-                for start in starts:
-                    end = min(start + manifest.chunk_bytes, manifest.size)
-                    ahead.append(pool.submit(self._objects.range, key, start, end, IfMatch=etag))
+                for number in range(len(manifest.crcs)):
+                    ahead.append(pool.submit(self._bucket.chunk, key, manifest, number, IfMatch=head["ETag"]))
                     while len(ahead) > max(self._threads // self._readers, 1):
                         yield memoryview(ahead.popleft().result())
                 while ahead:
@@ -332,22 +305,15 @@ class S3Tier(Store):
                     self._readers -= 1
                 pool.shutdown(cancel_futures=True)
 
-    def _head(self, key: str, manifest: Manifest) -> str:
-        head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=key)
-        if head["ContentLength"] != manifest.size:
-            raise DamagedError(f"{self.url}: {key} has {head['ContentLength']} bytes in place of {manifest.size}")
-        return str(head["ETag"])
-
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
-        name = f"{self.url}: {self._objects.key(manifest.job, manifest.version)}"
+        name = f"{self.url}: {self._bucket.key(manifest.job, manifest.version)}"
         return download(self.chunks(manifest), manifest, folder, name)
 
 
 def _parse(url: str, option: str) -> tuple[str, str]:
-    """Bucket and prefix, which is taken as it stands, as AWS's own command does. Raises RequestError."""
+    """Bucket and prefix, taken literally as the AWS CLI does. Raises RequestError."""
     found = _URL.fullmatch(url)
     if found is None:
-        raise RequestError(option, url, S3Tier.form)
-    refuse_query(url, option)
+        raise RequestError(option, url, f"{S3Tier.form}, without ? and #")
     return found["bucket"], found["prefix"] or ""

@@ -1,13 +1,13 @@
 """``tcp://host:port,host:port``: several memory nodes that share each version (ACUTE's Check-Trans).
 
-Every rank sends to all nodes at once; a version counts when each node has its part. The loss of one node's memory is
-the loss of the versions that were not on its disk yet: parts do not stand in for each other.
+Every rank sends to all nodes at once; a version counts when each node has its part. With one node's memory all versions
+are lost that were not on its disk yet: parts do not stand in for each other.
 
-A version that is sent again under its number, as when a run saves what it began from, takes the place of the old one on
-one node after the other. That does no harm while the bytes are the same, since then the parts are (their marks are made
-of the bytes). With other bytes there is a time, from when the first node has written its new part until the last one
-has, in which the loss of a node's memory costs both; a run's last version of another number that all nodes have on
-their disks stays (``hold``), but one that begins with such a version has none.
+A version that is sent again under its number, as when a run saves what it began from, replaces the old one on one node
+after the other. With the same bytes this is harmless, as the parts are the same too (their marks are made of the
+bytes). With other bytes, from when the first node has written its new part until the last one has, the loss of a node's
+memory costs both; a run's last version of another number that all nodes have on disk stays (``hold``), but a run that
+begins with such a version has none.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ import logging
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
-from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.durable_write import failing
+from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, whole_job
 from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.network.client import Address
-from deepvm.checkpoint.network.endpoint import Endpoint
+from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.network.token import token_from_environment
-from deepvm.checkpoint.tiers.base import Tier, TierOptions
-from deepvm.checkpoint.tiers.commit_barrier import CommitBarrier
-from deepvm.checkpoint.tiers.tcp import TcpTier
+from deepvm.checkpoint.tiers.base import Tier, fulfil
+from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
 _PUT_S = 60.0
+_A = TypeVar("_A")
 _T = TypeVar("_T")
 
 
@@ -49,44 +51,30 @@ class StripedTier(Tier):
     streams = True
 
     def __init__(self, nodes: Sequence[TcpTier]) -> None:
-        """Take the nodes, in an order that stays the same from run to run.
-
-        Raises:
-            RequestError: there are too few or too many, or one is named twice.
-        """
+        """Take the nodes, in the same order in every run. Raises RequestError: too few or many, or one named twice."""
         urls = [node.url for node in nodes]
         if not 2 <= len(nodes) <= MOST_PARTS or len(set(urls)) < len(urls):
             raise RequestError("tiers", ",".join(urls), f"2 to {MOST_PARTS} memory nodes, each once")
         self._nodes = tuple(nodes)
+        self.url = ",".join([urls[0], *(url.partition("://")[2] for url in urls[1:])])
         self.shared = any(node.shared for node in nodes)
         self._lock = threading.Lock()
         self._plans: dict[str, tuple[PartPlan, ...]] = {}
         self._holds: dict[str, int] = {}
 
     @classmethod
-    def open(cls, url: str, options: TierOptions) -> Tier:
+    def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
         """See :meth:`Tier.open`; one node alone keeps whole versions."""
         scheme, _, rest = url.partition("://")
         token = token_from_environment()
-        endpoints = [cls.address(f"{scheme}://{place}", options.option) for place in rest.split(",")]
-        nodes = [TcpTier(endpoint, options.session, token) for endpoint in endpoints]
+        endpoints = [endpoint_of(f"{scheme}://{place}", option) for place in rest.split(",")]
+        nodes = [TcpTier(endpoint, session, token) for endpoint in endpoints]
         if len(nodes) == 1:
             return nodes[0]
         try:
             return cls(nodes)
         except RequestError as error:
-            raise RequestError(options.option, url, error.allowed) from None
-
-    @classmethod
-    def address(cls, url: str, option: str) -> Endpoint:
-        """Where one node is. Raises RequestError."""
-        return Address.parse(url, option)
-
-    @property
-    def url(self) -> str:
-        """See :class:`Tier`."""
-        first, *others = (node.url for node in self._nodes)
-        return ",".join([first, *(url.partition("://")[2] for url in others)])
+            raise RequestError(option, url, error.allowed) from None
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`; no node completes its part before all of them have received theirs."""
@@ -95,34 +83,37 @@ class StripedTier(Tier):
         mark: Future[bytes] = Future()
         parts = [plan.shard(shard, mark.result) for plan in plans]
         barrier = CommitBarrier(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
-        levels = _LevelCounts(len(parts), lambda level: self._reached(shard, level, acknowledged))
+        counting, left = threading.Lock(), dict.fromkeys(Level, len(parts))
+
+        def reached(level: Level) -> None:
+            with counting:  # also while it is acknowledged, or the next level might overtake it
+                left[level] -= 1
+                if not left[level]:
+                    if level is Level.DURABLE:
+                        with self._lock:
+                            self._holds[shard.job] = shard.version
+                    acknowledged(level)
 
         def send(node: TcpTier, part: Shard) -> None:
             try:
-                node.put(part, levels.reached, barrier)
+                node.put(part, reached, barrier)
             except BaseException as error:
                 barrier.fail(error)
 
-        # Beside the sending: the mark goes last, see TcpTier, and is then there.
-        marking = threading.Thread(target=_make, args=(mark, shard), name="deepvm-mark", daemon=True)
+        # Made while the parts are sent: the mark goes last, see TcpTier.
+        marking = threading.Thread(target=fulfil, args=(mark, mark_of, shard), name="deepvm-mark", daemon=True)
         marking.start()
         _all(send, self._nodes, parts)
         marking.join()  # until then it reads the shard's memory; the copy into that has its time limit
         if barrier.error is not None:
             raise barrier.error
 
-    def _reached(self, shard: Shard, level: Level, acknowledged: Callable[[Level], None]) -> None:
-        if level is Level.DURABLE:
-            with self._lock:
-                self._holds[shard.job] = shard.version
-        acknowledged(level)
-
     def _hold(self, job: str) -> int:
-        """The version that no node may delete from its disk yet: the last one that all of them have there."""
+        """The last version that all nodes have on disk: none of them may delete it yet."""
         with self._lock:
             known = self._holds.get(job)
         if known is None:
-            # Of those from before this run it is not known which are on all disks; the oldest was there first.
+            # Which versions of earlier runs are on all disks is not known; the oldest was there first.
             known = min((m.version for m in self.versions(job)), default=0)
             with self._lock:
                 known = self._holds.setdefault(job, known)
@@ -130,18 +121,15 @@ class StripedTier(Tier):
 
     def _planned(self, layout: Layout) -> tuple[PartPlan, ...]:
         with self._lock:
-            found = self._plans.get(layout.digest)
-        if found is None:
-            count = len(self._nodes)
-            found = tuple(plan_part(layout, number, count) for number in range(1, count + 1))
-            with self._lock:
-                self._plans = {layout.digest: found}  # the layout of the version before is not used again
-        return found
+            if layout.digest not in self._plans:  # earlier layouts are not used again
+                count = len(self._nodes)
+                self._plans = {layout.digest: tuple(plan_part(layout, n, count) for n in range(1, count + 1))}
+            return self._plans[layout.digest]
 
     def versions(self, job: str) -> tuple[Manifest, ...]:
-        """See :meth:`Tier.versions`: those of which all nodes have parts that were sent together.
+        """See :meth:`Tier.versions`: those of which all nodes have parts sent together, by the beginning of each part.
 
-        Their ``crcs`` are empty; the beginning of each part is read to know what it is.
+        Their ``crcs`` are empty.
         """
         rows = _all(lambda node, name: {m.version: m for m in node.versions(name)}, self._nodes, self._jobs(job))
         common = set.intersection(*(set(row) for row in rows))
@@ -168,10 +156,10 @@ class StripedTier(Tier):
         return [part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)]
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """See :meth:`Tier.damaged`; also those of which a node has its part and another one has not.
+        """See :meth:`Tier.damaged`; also those of which some nodes lack their part.
 
-        A trainer that is killed between the words to two nodes that they have all of the very first version leaves such
-        a one as well, which nobody can tell from one whose other part was lost.
+        A trainer that is killed between the commits to two nodes of its very first version leaves one as well; it
+        cannot be told from one whose other part was lost.
         """
         jobs, whole = self._jobs(job), {m.version for m in self.versions(job)}
         here = _all(lambda node, name: {m.version for m in node.versions(name)}, self._nodes, jobs)
@@ -197,11 +185,9 @@ class StripedTier(Tier):
         if len(parts) != len(self._nodes):
             raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is not here")
         path = VersionFolder(folder).file(manifest.job, manifest.version)
-        try:
+        with failing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             place = tempfile.TemporaryDirectory(prefix=".deepvm-parts-", dir=folder)
-        except OSError as error:
-            raise CheckpointError(f"{folder}: cannot be written: {error.strerror or error}") from error
         with place:
             paths = _all(lambda node, part: node.fetch(part, Path(place.name)), self._nodes, parts)
             joined = Path(place.name) / path.name
@@ -221,26 +207,76 @@ class StripedTier(Tier):
             node.close()
 
 
-class _LevelCounts:
-    """A level is reached when it is reached everywhere."""
+class MpiTier(StripedTier):
+    """``mpi://RANK``: memory nodes that are processes of the trainer's ``mpirun``; ``mpi://``: the last one.
 
-    def __init__(self, count: int, acknowledged: Callable[[Level], None]) -> None:
-        self._left = dict.fromkeys(Level, count)
-        self._acknowledged = acknowledged
-        self._lock = threading.Lock()
+    ::
 
-    def reached(self, level: Level) -> None:
-        with self._lock:
-            self._left[level] -= 1
-            if not self._left[level]:
-                self._acknowledged(level)
+        mpirun --with-ft ulfm -n 2 python train.py : -n 1 deepvm memory-node serve --listen mpi ...
+
+    The messages are those of ``tcp://``, carried by MPI (:mod:`deepvm.checkpoint.network.mpi_streams`). With
+    ``--with-ft ulfm`` the node and the other trainers go on when a trainer is killed; without, Open MPI ends them all.
+    The node ends when every trainer has. A trainer that torchrun has started is in no MPI world; to have
+    ``torch.distributed`` in one, set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the number of trainers,
+    ``MASTER_ADDR`` and ``MASTER_PORT``, and use gloo.
+    """
+
+    form = "mpi://rank"
+    listed = False
 
 
-def _make(mark: Future[bytes], shard: Shard) -> None:
-    try:
-        mark.set_result(mark_of(shard))
-    except BaseException as error:
-        mark.set_exception(error)
+class RecoveryTier(Tier):
+    """Read-only: folders with whole versions or parts."""
+
+    def __init__(self, folders: Sequence[VersionFolder]) -> None:
+        """Remember where."""
+        self._folders = tuple(folders)
+        self.url = ",".join(f"file://{folder.path}" for folder in folders)
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        """See :class:`Tier`; always refused."""
+        raise CheckpointError(f"{self.url}: only for reading")
+
+    def versions(self, job: str) -> tuple[Manifest, ...]:
+        """See :meth:`Tier.versions`; of a version that is there as a whole and in parts, the whole comes first."""
+        found = [manifest for folder in self._folders for manifest in folder.manifests(job)]
+        sets: dict[tuple[int, int], dict[int, Manifest]] = defaultdict(dict)
+        for row in (row for folder in self._folders for row in folder.found()):
+            known = whole_job(row.job)
+            if known is not None and known[0] == job and row.manifest is not None and not row.problem:
+                sets[row.version, known[2]][known[1]] = row.manifest
+        for (version, of), rows in sets.items():
+            if len(rows) == of:
+                parts = tuple(rows[number] for number in sorted(rows))
+                size = sum(part.size for part in parts)  # a little more than the whole has
+                found.append(JoinedManifest(job, version, parts[0].world, size, (), parts=parts))
+        return tuple(sorted(found, key=lambda m: -m.version))
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :meth:`Tier.damaged`; of parts nothing is said."""
+        return tuple(damage for folder in self._folders for damage in folder.damaged(job))
+
+    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+        """See :meth:`Tier.fetch`; parts are joined in ``folder``."""
+        if not isinstance(manifest, JoinedManifest):
+            return self._verified(manifest)
+        target = VersionFolder(folder).file(manifest.job, manifest.version)
+        join([self._verified(part) for part in manifest.parts], target)
+        return target
+
+    def _verified(self, manifest: Manifest) -> Path:
+        for folder in self._folders:
+            if manifest in folder.manifests(manifest.job):
+                path = folder.file(manifest.job, manifest.version)
+                verify(path, manifest)
+                return path
+        raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is gone")
+
+
+def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
+    """The jobs in these folders; parts count as their job."""
+    names = {row.job for folder in folders for row in folder.found()}
+    return sorted({name if (known := whole_job(name)) is None else known[0] for name in names})
 
 
 def _head(node: TcpTier, manifest: Manifest) -> Part:
@@ -254,26 +290,16 @@ def _head(node: TcpTier, manifest: Manifest) -> Part:
     raise DamagedError(f"{node.url}: version {manifest.version} of {manifest.job} is not a part of a version")
 
 
-_A = TypeVar("_A")
-
-
 def _all(work: Callable[[TcpTier, _A], _T], nodes: Sequence[TcpTier], what: Sequence[_A]) -> list[_T]:
     """Ask all nodes at once; raises what the first of them raises."""
-    found: dict[int, _T] = {}
-    errors: dict[int, BaseException] = {}
-
-    def ask(number: int) -> None:
-        try:
-            found[number] = work(nodes[number], what[number])
-        except BaseException as error:
-            errors[number] = error
-
+    asked = [(Future[_T](), node, each) for node, each in zip(nodes, what, strict=True)]
     # Not an executor: those refuse work at the end of a program, when the last version is still to be sent.
-    threads = [threading.Thread(target=ask, args=(n,), name="deepvm-split", daemon=True) for n in range(len(nodes))]
+    threads = [
+        threading.Thread(target=fulfil, args=(future, work, node, each), name="deepvm-split", daemon=True)
+        for future, node, each in asked
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()  # every call to a node has its time limit
-    if errors:
-        raise errors[min(errors)]
-    return [found[number] for number in range(len(nodes))]
+    return [future.result() for future, _, _ in asked]

@@ -1,18 +1,18 @@
 """``tcp://host:port``: a memory node, and the disk behind it.
 
 A rank's part goes over up to two connections at once, because one may not fill the network; when the node has verified
-it, :meth:`TcpTier.put` returns. The rest, that others' parts came and all is on disk, is learnt in the background.
+it, :meth:`TcpTier.put` returns. That the other ranks' parts came and all is on disk is learnt in the background.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,56 @@ from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.ack_poller import AckPoller, Pending
-from deepvm.checkpoint.network.client import Address, Link, damage_in, manifest_in, pairs_in, unreachable
-from deepvm.checkpoint.network.endpoint import Endpoint
-from deepvm.checkpoint.network.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Kind
+from deepvm.checkpoint.network.client import Link, unreachable
+from deepvm.checkpoint.network.endpoint import Address, Endpoint
+from deepvm.checkpoint.network.protocol import FRAME_S, MOST_DOCUMENT, BrokenError, Frame, Kind, unexpected
 from deepvm.checkpoint.network.token import Token
-from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.tiers.commit_barrier import CommitBarrier
-from deepvm.checkpoint.tiers.download import download
+from deepvm.checkpoint.tiers.base import Tier, download
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.host_info import cores
 
 WIRE_BYTES = 2**20
 """Bytes of one message: small enough to be hashed while they are in the processor's cache."""
-_ANSWERS = {Level.REMOTE: "complete", Level.DURABLE: "durable"}
 _WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
+
+
+class CommitBarrier:
+    """Keep puts to several memory nodes in step: no node completes its part before all of them have theirs.
+
+    Attributes:
+        hold: the oldest version that must stay in the nodes' folders; None: they decide. error: the first that failed.
+    """
+
+    def __init__(self, count: int, hold: int | None, limit_s: float) -> None:
+        """Start with nobody at any stage; ``limit_s``: how long each of the ``count`` waits for the others, in all."""
+        self.hold, self._count = hold, count
+        self._deadline = time.monotonic() + limit_s
+        self._reached: dict[str, set[int]] = {}
+        self._change = threading.Condition()
+        self.error: BaseException | None = None
+
+    def wait(self, stage: str) -> None:
+        """Wait until all senders have reached a stage; each calls from its own thread, perhaps twice.
+
+        Raises CheckpointError, or TierBusyError if another one has no room.
+        """
+        with self._change:
+            here = self._reached.setdefault(stage, set())
+            here.add(threading.get_ident())
+            self._change.notify_all()
+            left_s = self._deadline - time.monotonic()
+            if not self._change.wait_for(lambda: len(here) >= self._count or self.error is not None, left_s):
+                raise CheckpointError("another memory node was too slow")
+            if isinstance(self.error, TierBusyError):
+                raise TierBusyError("another memory node has no room")
+            if self.error is not None:
+                raise CheckpointError("another memory node failed")
+
+    def fail(self, error: BaseException) -> None:
+        """Fail all other senders too; the first error counts."""
+        with self._change:
+            self.error = self.error or error
+            self._change.notify_all()
 
 
 class TcpTier(Tier):
@@ -48,7 +84,7 @@ class TcpTier(Tier):
         self,
         address: str | Endpoint,
         session: str,
-        token: Token | bytes | str,
+        token: Token | bytes,
         *,
         flows: int | None = None,
         wire_bytes: int = WIRE_BYTES,
@@ -59,26 +95,20 @@ class TcpTier(Tier):
 
         Args:
             address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the authority's file.
-            session: a random id, the same on all ranks of one training run, another for the next run.
-            token: what the node knows as well, see :func:`deepvm.checkpoint.network.token.token_from_environment`.
+            session: a random id of 1 to 64 characters, the same on all ranks of a training run, another for the next.
+            token: the node's or the job's, see :func:`deepvm.checkpoint.network.token.token_from_environment`.
             flows: connections for one part; two unless given, one to a node with which this process shares two cores.
-            wire_bytes: bytes of one message.
-            limit_s: the longest that ``put`` blocks beside the time for the bytes (see ``Shard.moving_s``), and that
+            wire_bytes: bytes of one message, 4096 to ``CHUNK_BYTES``.
+            limit_s: the longest that ``put`` blocks on top of the time for the bytes (see ``Shard.moving_s``), and that
                 the node may take for one message.
-            await_s: how long a level is awaited in the background, beside that time as well.
+            await_s: how long a level is awaited in the background, on top of that time as well.
 
         Raises:
-            RequestError: naming the argument.
+            RequestError: naming the address.
         """
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
-        if not 0 < len(session) <= 64:
-            raise RequestError("session", session, "1 to 64 characters")
-        if not token:
-            raise RequestError("token", "", "the memory node's token")
-        if flows is not None and flows < 1 or not 4096 <= wire_bytes <= CHUNK_BYTES:
-            raise RequestError("wire_bytes", wire_bytes, f"4096 to {CHUNK_BYTES}, over at least one flow")
-        self.shared = self._address.shared
-        self._token, self._session = token.encode() if isinstance(token, str) else token, session
+        self.url, self.shared = self._address.url, self._address.shared
+        self._token, self._session = token, session
         self._flows, self._wire_bytes = flows, wire_bytes
         self._limit_s, self._await_s = limit_s, await_s
         self._lock = threading.Lock()
@@ -86,44 +116,42 @@ class TcpTier(Tier):
         self._pollers: dict[tuple[str, int], AckPoller] = {}
         self._closed = False
 
-    @property
-    def url(self) -> str:
-        """See :class:`Tier`."""
-        return self._address.url
-
     def put(self, shard: Shard, acknowledged: Callable[[Level], None], barrier: CommitBarrier | None = None) -> None:
         """See :meth:`Tier.put`; returns when the node has verified this part, and may acknowledge later from a thread.
 
-        Connections that break are made again, and only what is missing is sent again. ``barrier`` joins it to the
-        puts to other nodes.
+        Broken connections are reopened, and only what is missing is sent again. ``barrier`` joins it to the puts to
+        other nodes.
         """
         deadline = time.monotonic() + self._limit_s + shard.moving_s
         check_job(shard.job)
         shard.check()
-        if not 0 <= shard.rank < shard.layout.world:
-            raise RequestError("rank", shard.rank, f"0 to {shard.layout.world - 1}")
-        pending = Pending(shard.version, acknowledged, shard.lost, moving_s=shard.moving_s)
         attempt_id = secrets.token_hex(8)  # the bytes of this call: those of another one must not be mixed in
-        poller: AckPoller | None = None
+        pending: Pending | None = None
         try:
             for attempt in range(_TRIES):
                 try:
-                    links = self._links(shard, deadline)
-                    pending.expect(links[0].lacks)
-                    poller = self._poller(shard)
-                    answer = self._transfer(links, shard, attempt_id, deadline, barrier, partial(poller.add, pending))
+                    with self._links(shard, deadline) as links:
+                        poller = self._poller(shard)
+                        if pending is None:
+                            welcome = links[0].welcome
+                            lacks = "" if welcome.get("persists") else str(welcome.get("lacks") or "it has no disk")
+                            pending = Pending(shard.version, acknowledged, shard.lost, lacks, shard.moving_s)
+                        received = self._reserve(links, shard, attempt_id, deadline, barrier)
+                        poller.add(pending)  # there is room, and it cannot be complete yet
+                        answer = self._send(links, shard, received, deadline, barrier)
                     break
                 except OSError as error:
                     if attempt == _TRIES - 1 or time.monotonic() + _PAUSE_S > deadline:
                         raise unreachable(self._address, error) from error
                     time.sleep(_PAUSE_S * (attempt + 1))
+            assert pending is not None
             pending.sent = True
         except BaseException:
-            if poller is not None:
+            if pending is not None:
                 poller.discard(pending)
             raise
-        levels = [level for level, name in _ANSWERS.items() if answer.get(name)]
-        if levels and poller is not None and pending.reached(levels[-1]):
+        level = Level.DURABLE if answer.get("durable") else Level.REMOTE
+        if (answer.get("complete") or level is Level.DURABLE) and pending.reached(level):
             poller.discard(pending)
 
     def settle(self, limit_s: float) -> bool:
@@ -135,10 +163,10 @@ class TcpTier(Tier):
     def versions(self, job: str) -> tuple[Manifest, ...]:
         """See :meth:`Tier.versions`."""
         with self._reader() as link:
-            count = link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})).body.get("count")
+            count = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get("count")
             if type(count) is not int or count < 0:
                 raise BrokenError("a count that is none")
-            found = [manifest_in(link.expect(Kind.MANIFEST, link.answer(most=MOST_DOCUMENT))) for _ in range(count)]
+            found = [_manifest(link.answer(Kind.MANIFEST, most=MOST_DOCUMENT)) for _ in range(count)]
             if any(manifest.job != job for manifest in found):
                 raise BrokenError("versions of another job")
             return tuple(found)
@@ -146,13 +174,17 @@ class TcpTier(Tier):
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`: those in the node's folder or bucket."""
         with self._reader() as link:
-            return damage_in(link.expect(Kind.VERSIONS, link.call(Kind.LIST, {"job": check_job(job)})))
+            rows = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get("damaged", ())
+            try:  # an older node sends none
+                return tuple(Damage(int(number), str(problem), int(size)) for number, size, problem in rows)
+            except (TypeError, ValueError):
+                raise BrokenError("damaged versions that are none") from None
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: in the node's folder or bucket."""
         with self._reader() as link:
             question = {"job": check_job(job), "versions": sorted(versions)}
-            link.expect(Kind.PONG, link.call(Kind.ASIDE, question, limit_s=self._limit_s))
+            link.call(Kind.ASIDE, question, Kind.PONG, limit_s=self._limit_s)
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; the file is a new one in ``folder``, without a commit record."""
@@ -162,54 +194,44 @@ class TcpTier(Tier):
     def close(self) -> None:
         """See :meth:`Tier.close`; levels that are still awaited will not be acknowledged, see :meth:`settle`."""
         with self._lock:
-            self._closed, pollers, links = True, list(self._pollers.values()), list(self._idle)
-            self._pollers.clear()
-            self._idle.clear()
+            links, pollers = self._idle, self._pollers
+            self._closed, self._idle, self._pollers = True, [], {}
         for link in links:
             link.close()
-        for poller in pollers:
+        for poller in pollers.values():
             poller.close()
 
     def stream(self, manifest: Manifest) -> Generator[memoryview, None, None]:
-        """A version's bytes in order, unverified, in pieces of at most a chunk.
-
-        Whoever has seen enough closes the iterator. A piece is valid until the next one is asked for.
+        """A version's bytes in order, unverified, in pieces of at most a chunk, each valid until the next.
 
         Raises:
             CheckpointError: it is gone, or another one by now.
         """
         with self._reader() as link:
-            frame = link.call(Kind.GET, {"job": manifest.job, "version": manifest.version}, most=MOST_DOCUMENT)
-            if manifest_in(link.expect(Kind.MANIFEST, frame)) != manifest:
+            question = {"job": manifest.job, "version": manifest.version}
+            if _manifest(link.call(Kind.GET, question, Kind.MANIFEST, most=MOST_DOCUMENT)) != manifest:
                 raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is another one by now")
             buffer, start = memoryview(bytearray(min(CHUNK_BYTES, manifest.size))), 0
             while start < manifest.size:
                 kind, length = link.channel.header(idle_s=FRAME_S)
                 if kind is not Kind.DATA:
-                    link.fail(link.channel.rest(kind, length))
+                    raise unexpected(link.channel.rest(kind, length))
                 piece = link.channel.piece(length)
                 if piece.offset != start or piece.length > min(manifest.size - start, len(buffer)):
                     raise BrokenError("the node sends other bytes than were asked for")
                 link.channel.read_into(buffer[: piece.length], limit_s=FRAME_S)
                 yield buffer[: piece.length]
                 start += piece.length
-            link.expect(Kind.END, link.answer())
+            link.answer(Kind.END)
 
     @contextlib.contextmanager
-    def _reader(self) -> Any:
+    def _reader(self) -> Iterator[Link]:
         try:
-            link = self._connect()
-            try:
+            with contextlib.closing(self._connect()) as link:
                 link.hello({"role": "reader"})
                 yield link
-            finally:
-                link.close()
         except OSError as error:
             raise unreachable(self._address, error) from error
-
-    def _soon(self, deadline: float) -> float:
-        """What one message may take; only a commit, for which the node may have to read all, has the time for all."""
-        return min(_left(deadline), self._limit_s)
 
     def _connect(self, limit_s: float = 5.0) -> Link:
         if self._closed:
@@ -235,10 +257,12 @@ class TcpTier(Tier):
                 self._pollers[key] = AckPoller(self._connect, self._greeting(shard), self._await_s)
             return self._pollers[key]
 
-    def _links(self, shard: Shard, deadline: float) -> list[Link]:
-        """Connections that know who is sending, one or more."""
+    @contextlib.contextmanager
+    def _links(self, shard: Shard, deadline: float) -> Iterator[list[Link]]:
+        """Connections that know who is sending, one or more; closed if something fails, or else pooled."""
         size = sum(s.length for s in shard.layout.shards[shard.rank])
         links: list[Link] = []
+        good = False
         try:
             while len(links) < (self._flows or 2 if size >= _WORTH_TWO else 1):
                 if links and not self._flows and cores() <= 2 and links[0].channel.within_machine:
@@ -249,53 +273,24 @@ class TcpTier(Tier):
                     link.close()
                     link = None
                 links.append(link or self._connect(_left(deadline)))
-                welcome = links[-1].hello(self._greeting(shard), limit_s=self._soon(deadline))
+                welcome = links[-1].hello(self._greeting(shard), limit_s=_left(deadline, self._limit_s))
                 if not welcome.get("layout"):
-                    document, limit_s = shard.layout.to_json(), self._soon(deadline)
-                    links[-1].expect(Kind.PONG, links[-1].call(Kind.LAYOUT, document, limit_s=limit_s))
+                    document, limit_s = shard.layout.to_json(), _left(deadline, self._limit_s)
+                    links[-1].call(Kind.LAYOUT, document, Kind.PONG, limit_s=limit_s)
                     links[-1].welcome = {**welcome, "layout": True}
-        except BaseException:
-            for link in links:
-                link.close()
-            raise
-        return links
-
-    def _transfer(
-        self,
-        links: list[Link],
-        shard: Shard,
-        put: str,
-        deadline: float,
-        barrier: CommitBarrier | None,
-        begun: Callable[[], None],
-    ) -> Mapping[str, Any]:
-        """Send what the node lacks; ``begun`` is called when it has room, before the version can be complete there.
-
-        The connections go back to the pool or are closed.
-        """
-        try:
-            received = self._reserve_all(links, shard, put, deadline, barrier)
-            begun()
-            answer = self._send(links, shard, received, deadline, barrier)
+            yield links
+            good = True
         except TierBusyError:
-            self._keep(links)
+            good = True
             raise
-        except BaseException:
-            for link in links:
-                link.close()
-            raise
-        self._keep(links)
-        return answer
+        finally:
+            with self._lock:
+                good = good and not self._closed
+                self._idle += links if good else []
+            for each in () if good else links:
+                each.close()
 
-    def _keep(self, links: list[Link]) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle += links
-                return
-        for link in links:
-            link.close()
-
-    def _reserve_all(
+    def _reserve(
         self, links: list[Link], shard: Shard, put: str, deadline: float, barrier: CommitBarrier | None
     ) -> Ranges:
         """Reserve room on all connections; returns what is there already."""
@@ -303,7 +298,16 @@ class TcpTier(Tier):
         question: dict[str, Any] = {"version": shard.version, "put": put, "best": shard.best, "attempt": shard.attempt}
         if barrier is not None and barrier.hold is not None:
             question["hold"] = barrier.hold
-        return Ranges(pairs_in([self._reserve(link, question, deadline) for link in links][0]))
+        received = []
+        for link in links:
+            answer = link.call(Kind.RESERVE, question, limit_s=_left(deadline, self._limit_s))
+            if answer.kind is Kind.RETRY_AFTER:
+                why = answer.body.get("reason", "")
+                raise TierBusyError(f"{self.url}: no room for version {shard.version}: {why}")
+            if answer.kind is not Kind.CREDIT:
+                raise unexpected(answer)
+            received.append(_ranges(answer, "received"))
+        return received[0]
 
     def _send(
         self, links: list[Link], shard: Shard, received: Ranges, deadline: float, barrier: CommitBarrier | None
@@ -322,23 +326,15 @@ class TcpTier(Tier):
             self._flow(links, shard, missing, deadline)
             if barrier is not None:
                 # Arrived, not only sent: what one node completes and another one never does helps nobody.
-                links[0].expect(Kind.PONG, links[0].call(Kind.PING, limit_s=self._soon(deadline)))
+                links[0].call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
                 barrier.wait("sent")
             point("sender.before-commit")
-            frame = links[0].call(Kind.COMMIT, {"version": shard.version}, limit_s=_left(deadline))
-            answer = links[0].expect(Kind.ACK, frame)
-            gaps = Ranges(pairs_in(answer.body.get("missing")))
+            answer = links[0].call(Kind.COMMIT, {"version": shard.version}, Kind.ACK, limit_s=_left(deadline))
+            gaps = _ranges(answer, "missing")
             if not len(gaps):
                 return answer.body
             missing = deque(c for c in cells if gaps.touches(*c))
         raise CheckpointError(f"{self.url}: bytes of version {shard.version} arrive damaged again and again")
-
-    def _reserve(self, link: Link, question: Mapping[str, Any], deadline: float) -> Any:
-        answer = link.call(Kind.RESERVE, question, limit_s=self._soon(deadline))
-        if answer.kind is Kind.RETRY_AFTER:
-            why = answer.body.get("reason", "")
-            raise TierBusyError(f"{self.url}: no room for version {question['version']}: {why}")
-        return link.expect(Kind.CREDIT, answer).body.get("received")
 
     def _flow(self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float) -> None:
         """Send ranges over all connections in parallel; each takes the next one when it is free."""
@@ -352,10 +348,10 @@ class TcpTier(Tier):
                     except IndexError:
                         break
                     shard.ready(end)
-                    limit_s = self._soon(deadline)
+                    limit_s = _left(deadline, self._limit_s)
                     link.channel.send_data(start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s)
                 if link is not links[0]:  # all of this connection is verified before the other one commits
-                    link.expect(Kind.PONG, link.call(Kind.PING, limit_s=self._soon(deadline)))
+                    link.call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
             except BaseException as error:
                 errors.append(link.explain(error))
 
@@ -372,8 +368,25 @@ class TcpTier(Tier):
             raise next((e for e in errors if not isinstance(e, OSError)), errors[0])
 
 
-def _left(deadline: float) -> float:
+def _left(deadline: float, most: float = math.inf) -> float:
+    """Seconds for a message; only a commit, for which the node may have to read everything, has all that are left."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise BrokenError("it took too long")
-    return left
+    return min(left, most)
+
+
+def _manifest(frame: Frame) -> Manifest:
+    """The commit record in a frame. Raises BrokenError."""
+    try:
+        return Manifest.from_json(frame.raw)
+    except RequestError:
+        raise BrokenError("no commit record, where one was due") from None
+
+
+def _ranges(frame: Frame, name: str) -> Ranges:
+    """Ranges in a frame's body. Raises BrokenError."""
+    try:
+        return Ranges((int(start), int(end)) for start, end in frame.body.get(name) or ())
+    except (TypeError, ValueError):
+        raise BrokenError("ranges that are none") from None

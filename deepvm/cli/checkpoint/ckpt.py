@@ -16,7 +16,7 @@ from deepvm.checkpoint.files.durable_write import sync_folder
 from deepvm.checkpoint.files.file_names import whole_job
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.tiers.recover_stripes import RecoveryTier, jobs_in
+from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
 from deepvm.cli.checkpoint.versions import PLACE, Job
 from deepvm.cli.long_runs import cleaning_up

@@ -49,13 +49,11 @@ def serve(
 
     Example: deepvm memory-node serve --memory 6GiB --persist file:///mnt/ckpt --token-file token
     """
-    from deepvm.checkpoint.network.client import Address
+    from deepvm.checkpoint.network.endpoint import Address, MpiEndpoint
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
     place: Endpoint
     if listen == "mpi":
-        from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
-
         if tls_cert or tls_key:
             raise RequestError("tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS")
         place = MpiEndpoint.here()
@@ -92,7 +90,8 @@ def status(
 
     Example: deepvm memory-node status --node 10.0.0.5:7070 --token-file token
     """
-    from deepvm.checkpoint.network.client import Address, node_status
+    from deepvm.checkpoint.network.client import node_status
+    from deepvm.checkpoint.network.endpoint import Address
     from deepvm.checkpoint.network.token import read_token, token_from_environment
 
     token = read_token(token_file) if token_file else token_from_environment()

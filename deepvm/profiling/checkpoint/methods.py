@@ -255,10 +255,10 @@ def _on_node(training: Training, folder: Path, stack: ExitStack, *, persist: boo
 @contextmanager
 def _memory_node(folder: Path, memory_bytes: int, *, persist: bool) -> Iterator[TcpTier]:
     """``deepvm memory-node serve`` on a free port of the loopback interface; its files are in the folder."""
-    secret = secrets.token_hex(16)
+    secret = secrets.token_hex(16).encode()
     token = folder / "token"
     token.touch(mode=0o600)
-    token.write_text(secret)
+    token.write_bytes(secret)
     words = [sys.executable, "-m", "deepvm.cli.main", "memory-node", "serve", "--listen", "127.0.0.1:0"]
     words += ["--memory", f"{memory_bytes // 2**20 + 1}MiB", "--token-file", str(token)]
     words += ["--persist", (folder / "persisted").resolve().as_uri()] if persist else []

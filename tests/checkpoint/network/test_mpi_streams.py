@@ -173,7 +173,7 @@ def test_a_distributed_training(mpirun: Any, tmp_path: Path) -> None:
 
 def test_urls_and_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     from deepvm.checkpoint.network import mpi_streams
-    from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
+    from deepvm.checkpoint.network.endpoint import MpiEndpoint
 
     for wrong in ("mpi://a", "mpi://-1", "mpi://1:2", "mpi:///x"):
         with pytest.raises(RequestError, match="mpi://RANK"):

@@ -8,13 +8,13 @@ import json
 import socket
 import struct
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.pace import soon
 
 from deepvm.checkpoint.format.interval_set import Ranges, runs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Segment
@@ -109,10 +109,8 @@ def test_drops_now_and_then_are_not_progress(wire: tuple[socket.socket, Channel]
 
     thread = threading.Thread(target=drip)
     thread.start()
-    begin = time.monotonic()
-    with pytest.raises(OSError):
+    with soon(1), pytest.raises(OSError):
         wire[1].read_into(memoryview(bytearray(10000)), limit_s=0.2)
-    assert time.monotonic() - begin < 1
     stop.set()
     thread.join()
 
@@ -209,10 +207,8 @@ def test_strangers_get_little(wire: tuple[socket.socket, Channel], body: bytes) 
 
 def test_a_silent_stranger_has_its_time(wire: tuple[socket.socket, Channel], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "PROOF_S", 0.1)
-    begin = time.monotonic()
-    with pytest.raises(OSError):
+    with soon(1), pytest.raises(OSError):
         admit(wire[1], b"t")
-    assert time.monotonic() - begin < 1
 
 
 SMALL = st.integers(0, 40)

@@ -1,42 +1,39 @@
-"""Who may do what at a memory node, and what its log says of others."""
+"""Who may do what at a memory node."""
 
 from __future__ import annotations
 
-import itertools
-import logging
-import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.checkpoint.memory_nodes import TOKEN, make_image, make_layout, put, raw_sender, running, tier, until
+from support.checkpoint.memory_nodes import TOKEN, make_image, make_layout, put, running, tier
 
 from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.client import Link, node_status
 from deepvm.checkpoint.network.protocol import BrokenError, Channel, Kind, Refused
 from deepvm.checkpoint.network.token import Token, read_token, token_from_environment
-from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError, RequestError
 
 MASTER = Token(TOKEN)
 
 
-def test_tokens_in_files(tmp_path: Path) -> None:
+def test_tokens_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = tmp_path / "token"
     token.write_text("  sehr geheimes Wort\n")
     assert read_token(token) == Token(b"sehr geheimes Wort")
-    assert token_from_environment({"DEEPVM_TOKEN_FILE": str(token)}) == Token(b"sehr geheimes Wort")
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(token))
+    assert token_from_environment() == Token(b"sehr geheimes Wort")
     for content in (b"", b" \n", b"x" * 5000, b"x" * 15):
         token.write_bytes(content)
         with pytest.raises(RequestError, match="16"):
             read_token(token)
+    monkeypatch.delenv("DEEPVM_TOKEN_FILE")
     with pytest.raises(RequestError, match="DEEPVM_TOKEN_FILE"):
-        token_from_environment({})
+        token_from_environment()
 
 
 @given(job=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True), secret=st.binary(min_size=16))
@@ -130,60 +127,6 @@ class TestJobs:
             for known in (MASTER, MASTER.of_job("two"), MASTER.of_job("one")):
                 with pytest.raises(CheckpointError, match="token is wrong"):
                     Link(impostor.address, known)  # type: ignore[attr-defined]
-
-
-class TestLog:
-    def lines(self, caplog: pytest.LogCaptureFixture) -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-
-    def test_strangers_do_not_fill_it(self, caplog: pytest.LogCaptureFixture) -> None:
-        with running() as node:
-            for number in range(300):
-                if number % 3:
-                    with pytest.raises(CheckpointError):
-                        Link(node.address, b"another one, just as long")  # type: ignore[attr-defined]
-                else:
-                    sock = socket.create_connection((node.address.host, node.address.port))  # type: ignore[attr-defined]
-                    sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                    sock.close()
-            assert until(lambda: node.metrics()["refused"] == {"unproven": 300})
-            assert len(self.lines(caplog)) == 1 and "refused" in self.lines(caplog)[0]
-            link = raw_sender(node, make_layout(1000))  # one with the token is told of all the same
-            with pytest.raises(Refused):
-                link.expect(Kind.PONG, link.call(Kind.COMMIT, {"version": 1}))
-            link.close()
-            assert until(lambda: len(self.lines(caplog)) == 2) and "is not being received" in self.lines(caplog)[1]
-        assert len(self.lines(caplog)) == 3 and "299 more were refused" in self.lines(caplog)[2]
-
-    def test_each_minute_has_its_line(self, caplog: pytest.LogCaptureFixture) -> None:
-        now = itertools.count(step=1)  # a second for each time that it is asked
-        refusals = Refusals(60.0, lambda: float(next(now)))
-        for number in range(10_000):
-            refusals.tell("unproven", f"peer {number}", "why")
-        refusals.sum_up()
-        found = self.lines(caplog)
-        counted = [int(line.split()[0]) for line in found if "more were refused" in line]
-        told = [line for line in found if line.startswith("peer")]
-        assert sum(counted) + len(told) == 10_000, "none is forgotten"
-        assert len(found) <= 2 * (10_000 * 3 // 60 + 2)
-        assert told[0] == "peer 0: refused: why"
-
-    def test_a_flood_that_ends_is_counted_without_another_one(self, caplog: pytest.LogCaptureFixture) -> None:
-        refusals = Refusals(0.05)
-        for _ in range(5):
-            refusals.tell("unproven", "peer", "why")
-        assert until(lambda: sum(int(x.split()[0]) for x in self.lines(caplog) if "more" in x) >= 3)
-        threads = [t for t in threading.enumerate() if isinstance(t, threading.Timer)]
-        assert until(lambda: not any(t.is_alive() for t in threads)), "nothing is left running"
-
-    def test_kinds_do_not_hide_each_other(self, caplog: pytest.LogCaptureFixture) -> None:
-        refusals = Refusals()
-        for _ in range(3):
-            refusals.tell("unproven", "a stranger", "why")
-            refusals.tell("session", "a trainer", "its name is taken")
-        assert self.lines(caplog) == ["a stranger: refused: why", "a trainer: refused: its name is taken"]
-        refusals.sum_up()
-        assert len(self.lines(caplog)) == 4
 
 
 def test_an_older_node_tells_of_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:

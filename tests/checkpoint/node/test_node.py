@@ -27,6 +27,7 @@ from support.checkpoint.memory_nodes import (
     tier,
     until,
 )
+from support.pace import soon
 
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify
 from deepvm.checkpoint.format import crc_combine
@@ -35,7 +36,7 @@ from deepvm.checkpoint.format.crc_combine import Cuts, seal_by_parts, total
 from deepvm.checkpoint.format.interval_set import runs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.network.client import Address
+from deepvm.checkpoint.network.endpoint import Address
 from deepvm.checkpoint.network.protocol import Channel, Kind, Refused, tune, within_machine
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.server import Node
@@ -159,10 +160,8 @@ def test_no_room_is_said_and_the_next_version_has_room_again(tmp_path: Path, nod
         # One is being written, one only waits for that, one is the newest: none of them may go.
         acks = [put(to, v, layout, make_image(layout, v)) for v in (1, 2, 3)]
         assert [a.levels for a in acks] == [[Level.REMOTE]] * 3
-        begin = time.monotonic()
-        with pytest.raises(TierBusyError, match="no room for version 4.*3 complete versions wait"):
-            put(to, 4, layout, make_image(layout, 4))
-        assert time.monotonic() - begin < 2  # the disk stands still, the trainer does not
+        with soon(2), pytest.raises(TierBusyError, match="no room for version 4.*3 complete versions wait"):
+            put(to, 4, layout, make_image(layout, 4))  # the disk stands still, the trainer does not
         assert [m.version for m in to.versions("job")] == [3, 2, 1]
         node_disk.work()
         assert all(a.wait(Level.DURABLE) and a.levels == [Level.REMOTE, Level.DURABLE] for a in acks)
@@ -454,7 +453,7 @@ def test_who_asks_again_after_no_room_gets_room() -> None:
             put(to, 1, layout, make_image(layout, 1))
         for slot in held:
             assert slot is not None
-            node.registry.pool.give(slot)
+            node.registry.pool.free.append(slot)
         assert put(to, 1, layout, make_image(layout, 1)).levels == [Level.REMOTE]
         to.close()
 
@@ -507,9 +506,6 @@ def test_addresses_and_tokens(tmp_path: Path) -> None:
     for text in ("", "host", "host:", "host:99999", "http://host:1", "tcp://u@host:1", "tcp://host:1/x", ":1", "a b:1"):
         with pytest.raises(RequestError):
             Address.parse(text)
-    for arguments in (("s" * 65, b"t"), ("", b"t"), ("s", b"")):
-        with pytest.raises(RequestError):
-            tier("tcp://localhost:1", *arguments)
 
 
 def test_nobody_listens() -> None:

@@ -13,15 +13,14 @@ torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.tiers import registry  # noqa: E402
-from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
+from deepvm.checkpoint.tiers.base import Store, Tier  # noqa: E402
 from deepvm.checkpoint.tiers.registry import TIERS, find_tier, open_store, open_tier  # noqa: E402
-from deepvm.checkpoint.tiers.store import Store  # noqa: E402
 from deepvm.cli.main import main  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 
 MODULE = """
 from pathlib import Path
-from deepvm.checkpoint.tiers.base import Tier, TierOptions
+from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 
 
@@ -33,7 +32,7 @@ class DrawerTier(Tier):
         self._name, self._files = name, FileTier(Path(name))
 
     @classmethod
-    def open(cls, url, options: TierOptions):
+    def open(cls, url, session, keep, every, option):
         return cls(url.partition("://")[2])
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.checkpoint import object_store
-from support.checkpoint.images import manifest_of, noise
+from support.checkpoint.images import manifest_of, noise, write_version
 from support.checkpoint.memory_nodes import (
     MIB,
     Process,
@@ -24,8 +24,8 @@ from support.checkpoint.memory_nodes import (
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.tiers.base import Store
 from deepvm.checkpoint.tiers.registry import open_store, open_tier
-from deepvm.checkpoint.tiers.store import Store
 from deepvm.errors import CheckpointError, RequestError
 
 
@@ -49,8 +49,8 @@ def store_at(url: str) -> Store:
 
 def test_a_version_comes_back(place: str) -> None:
     store, data = store_at(place), noise(2 * CHUNK_BYTES + 999, 3)
-    store.write(memoryview(data), manifest_of(data, version=3))
-    store.write(memoryview(data), manifest_of(data, version=12))
+    write_version(store, data, manifest_of(data, version=3))
+    write_version(store, data, manifest_of(data, version=12))
     assert [m.version for m in store.versions("job")] == [12, 3]
     manifest, chunks = store.read("job", 3)
     assert manifest == manifest_of(data, version=3)
@@ -67,7 +67,7 @@ def test_a_version_comes_back(place: str) -> None:
 def test_a_reader_of_a_folder_costs_little_memory(tmp_path: Path) -> None:
     """There may be as many as the node has connections."""
     store, image = store_at(tmp_path.as_uri()), noise(3 * MIB + 7)
-    store.write(memoryview(image), manifest_of(image))
+    write_version(store, image, manifest_of(image))
     pieces = [bytes(piece) for piece in store.read("job", 1)[1]]
     assert max(map(len, pieces)) == MIB and b"".join(pieces) == image
 

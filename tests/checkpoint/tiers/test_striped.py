@@ -39,10 +39,9 @@ from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
 from deepvm.checkpoint.tiers import striped as split_module  # noqa: E402
-from deepvm.checkpoint.tiers.commit_barrier import CommitBarrier  # noqa: E402
 from deepvm.checkpoint.tiers.registry import open_tier  # noqa: E402
 from deepvm.checkpoint.tiers.striped import StripedTier  # noqa: E402
-from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
+from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier  # noqa: E402
 from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyError  # noqa: E402
 
 
@@ -171,16 +170,17 @@ def test_when_one_has_no_room_the_others_keep_what_they_have(tmp_path: Path) -> 
         for version in (1, 2):
             assert put(tier, version, data[version]).wait(Level.REMOTE)
         registry = two[1].registry
-        kept = [registry.borrow("job.part-2-of-2", v) for v in (1, 2)]  # whatever the reason: its slots are in use
+        kept = [registry.jobs["job.part-2-of-2"].complete[v] for v in (1, 2)]
+        for each in kept:
+            each.pins += 1  # whatever the reason: its slots are in use
         received = two[0].metrics()["counts"]["received_bytes"]
         for version in range(3, 7):
             with pytest.raises(TierBusyError):
                 put(tier, version, data[version])
             assert two[0].metrics()["counts"]["received_bytes"] == received  # nothing is sent in vain
             assert newest(tier, tmp_path / "restored") == (2, bytes(data[2]))
-        for version in kept:
-            assert version is not None
-            registry.unpin(version)
+        for each in kept:
+            registry.unpin(each)
         assert put(tier, 7, data[7]).wait(Level.REMOTE)
         assert newest(tier, tmp_path / "restored") == (7, bytes(data[7]))
 
@@ -215,9 +215,8 @@ def test_a_part_goes_to_the_disk_when_it_is_complete(tmp_path: Path, monkeypatch
     """Not while it comes, however large it is: its first bytes come last. So the tests here need one way only."""
     monkeypatch.setattr(flusher, "LEAST_BYTES", 0)
     early: list[object] = []
+    monkeypatch.setattr(flusher.Flusher, "_write_early", lambda *words: early.append(words))
     with nodes(tmp_path / "a", tmp_path / "b") as two, split(*two) as tier:
-        for node in two:
-            monkeypatch.setattr(node.store, "write_filling", lambda *words: early.append(words))
         for version in range(1, 4):
             assert put(tier, version, noise(MIB, version)).wait(Level.DURABLE)
     assert not early

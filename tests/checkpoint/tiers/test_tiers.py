@@ -132,10 +132,7 @@ def node_bench(folder: Path, nodes: int, where: Callable[[], Endpoint] = lambda:
                     if not part.start <= offset < part.start + part.length:
                         continue
                     at = offset - part.start + part.offset
-                kept = node.registry.borrow(name, version)
-                assert kept is not None
-                kept.image[at] ^= 1
-                node.registry.unpin(kept)
+                node.registry.complete(name)[version].image[at] ^= 1
                 damage_file(path, at)
 
         @contextmanager
@@ -161,7 +158,7 @@ FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
     "tcp-2": lambda folder: node_bench(folder, 2),
 }
 if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi.py runs these tests under mpirun
-    from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
+    from deepvm.checkpoint.network.endpoint import MpiEndpoint
 
     FACTORIES["mpi"] = lambda folder: node_bench(folder, 1, MpiEndpoint.here)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoint.images import manifest_of, names, noise
+from support.checkpoint.images import manifest_of, names, noise, write_version
 from support.checkpoint.memory_nodes import TOKEN
 from support.checkpoint.memory_nodes import running as node_running
 from support.checkpoint.object_store import BUCKET, CREDENTIALS, running
@@ -502,7 +502,7 @@ def test_half_of_a_version(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
             writer = S3Tier(BUCKET, "run", endpoint=store.url)
             for version in (1, 2, 3):
                 data = noise(1000, version)
-                writer.write(memoryview(data), manifest_of(data, version=version))
+                write_version(writer, data, manifest_of(data, version=version))
             for name in ("2.pt" + SUFFIX, "3.pt"):
                 store.client().delete_object(Bucket=BUCKET, Key=f"run/job-00000000000{name}")
         else:

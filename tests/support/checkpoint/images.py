@@ -14,6 +14,7 @@ from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.tiers.base import Store
 
 
 def names(folder: Path) -> list[str]:
@@ -86,3 +87,8 @@ def zip_shard(version: int = 1, records: tuple[int, ...] = (1000, 200_000), job:
         data[field.position : field.position + 4] = bytes(4)
     layout = Layout(len(data), ((Segment(0, len(data)),),), tuple(fields))
     return Shard(job, version, 0, layout, memoryview(data))
+
+
+def write_version(store: Store, data: bytes | bytearray, manifest: Manifest) -> None:
+    """Write a version as a memory node does."""
+    store.write(memoryview(data), manifest.job, manifest.version, [len(data)], lambda: manifest)

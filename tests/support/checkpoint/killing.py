@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.checkpoint.network.client import Address
+from deepvm.checkpoint.network.endpoint import Address
 
 STEPS = 14
 WAIT_S = 25.0

@@ -11,8 +11,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +24,13 @@ from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.network.client import Address, Link, node_status
+from deepvm.checkpoint.network.client import Link, node_status
+from deepvm.checkpoint.network.endpoint import Address
 from deepvm.checkpoint.network.protocol import Kind
-from deepvm.checkpoint.node import flusher, partial_version
+from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.node.server import Node, NodeSettings
 from deepvm.checkpoint.node.version_registry import VersionRegistry
-from deepvm.checkpoint.node.versions import CommitReply, Reservation
+from deepvm.checkpoint.node.versions import Reservation
 from deepvm.checkpoint.tiers.tcp import TcpTier
 
 TOKEN = b"open sesame, and then some"
@@ -163,7 +166,7 @@ class NodeDisk:
         self._opened.set()
         self._write, self._commit = VersionFolder.write_filling, VersionRegistry.commit
         patch.setattr(flusher, "LEAST_BYTES", 2**62 if way == "complete" else 0)
-        patch.setattr(partial_version, "_SILENCE_S", 20.0)  # under load the way must be the one that is meant
+        patch.setattr(flusher, "_SILENCE_S", 20.0)  # under load the way must be the one that is meant
         patch.setattr(VersionFolder, "write_filling", lambda folder, *words: self._troubled(folder, *words))
         if way != "complete":
             patch.setattr(VersionRegistry, "commit", lambda registry, ticket: self._late(registry, ticket))
@@ -212,10 +215,26 @@ class NodeDisk:
         if self._error:
             raise OSError(self._error, os.strerror(self._error))
 
-    def _late(self, registry: VersionRegistry, ticket: Reservation) -> CommitReply:
+    def _late(self, registry: VersionRegistry, ticket: Reservation) -> Mapping[str, Any]:
         """A commit, once the version is on its way; while the disk is busy with another one it may take none."""
         until(lambda: ticket.version.early or self._busy or registry.queue, 1.0)
         return self._commit(registry, ticket)
+
+
+@dataclass(eq=False)
+class Peer:
+    """A sender without a connection."""
+
+    job: str = "job"
+    session: str = "s"
+    world: int = 1
+    rank: int = 0
+    digest: str = "x"
+
+    def abort(self) -> None: ...
+
+    def gone(self) -> bool:
+        return False
 
 
 def raw_sender(node: object, layout: Layout, session: str = "s1", rank: int = 0, job: str = "job") -> Link:

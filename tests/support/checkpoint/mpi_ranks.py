@@ -14,9 +14,9 @@ import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from deepvm.checkpoint.files import failpoints
-from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.errors import CheckpointError
@@ -31,21 +31,21 @@ LONGEST_S = 50
 def node(folder: Path) -> Mapping[str, object]:
     """A memory node whose disk takes its time with the victim's version: it is on its way when the victim dies."""
     from deepvm.checkpoint.files.version_dir import VersionFolder
-    from deepvm.checkpoint.network.mpi_endpoint import MpiEndpoint
+    from deepvm.checkpoint.network.endpoint import MpiEndpoint
     from deepvm.checkpoint.network.mpi_streams import carrier
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
-    write = VersionFolder.write
+    write = VersionFolder.write_filling
 
-    def slow(self: VersionFolder, image: memoryview, manifest: Manifest) -> Path:
+    def slow(self: VersionFolder, image: memoryview, job: str, *words: Any) -> Path:
         deadline = time.monotonic() + 10
-        while manifest.job == "victim" and VICTIM not in carrier()._gone and time.monotonic() < deadline:
+        while job == "victim" and VICTIM not in carrier()._gone and time.monotonic() < deadline:
             time.sleep(0.01)
-        if manifest.job == "victim":
+        if job == "victim":
             time.sleep(0.3)
-        return write(self, image, manifest)
+        return write(self, image, job, *words)
 
-    VersionFolder.write = slow  # type: ignore[method-assign]
+    VersionFolder.write_filling = slow  # type: ignore[method-assign]
     here = Node(NodeSettings(MpiEndpoint.here(), TOKEN, 256 * MIB, (folder / "kept").as_uri()))
     here.start()
     while VICTIM not in carrier()._gone:

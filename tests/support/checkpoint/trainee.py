@@ -28,7 +28,7 @@ from deepvm.checkpoint import Checkpointer, checkpointer, restore
 from deepvm.checkpoint.files import durable_write, failpoints
 from deepvm.checkpoint.format import checksums
 from deepvm.checkpoint.format.shard import Level
-from deepvm.checkpoint.network.client import Address
+from deepvm.checkpoint.network.endpoint import Address
 from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.flusher import Flusher

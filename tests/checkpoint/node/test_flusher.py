@@ -14,7 +14,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.checkpoint.memory_nodes import MIB, Acks, finished, make_image, make_layout, put, running, tier, until
+from support.checkpoint.memory_nodes import (
+    MIB,
+    Acks,
+    Peer,
+    finished,
+    make_image,
+    make_layout,
+    put,
+    running,
+    tier,
+    until,
+)
 from support.effort import examples
 
 from deepvm.checkpoint.files import durable_write
@@ -23,23 +34,13 @@ from deepvm.checkpoint.format import checksums, crc_combine
 from deepvm.checkpoint.format.interval_set import runs
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.node import flusher, partial_version
+from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.node import version_registry as rules
-from deepvm.checkpoint.node.partial_version import GivenUpError, PartialVersion
+from deepvm.checkpoint.node.flusher import GivenUpError, PartialVersion
 from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.checkpoint.node.versions import Reservation
 from deepvm.errors import CheckpointError
-
-
-class Peer:
-    """A sender's connection, as the registry sees it."""
-
-    def abort(self) -> None:
-        """Nothing to end."""
-
-    def gone(self) -> bool:
-        return False
 
 
 @pytest.fixture(autouse=True)
@@ -48,9 +49,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksums, "CHUNK_BYTES", 4096)
     monkeypatch.setattr(durable_write, "PIECE", 8192)
     monkeypatch.setattr(rules, "LEAST_PIECE", 1)
-    monkeypatch.setattr(
-        partial_version, "_SILENCE_S", 3.0
-    )  # under load the test must see what is written before it goes
+    monkeypatch.setattr(flusher, "_SILENCE_S", 3.0)  # under load the test must see what is written before it goes
 
 
 @pytest.mark.parametrize("combines", [True, False])
@@ -88,10 +87,10 @@ def look_while_it_comes(size: int, world: int, records: int, order: random.Rando
     registry = VersionRegistry(4 * MIB, persists=True)
     tickets = []
     for rank in range(world):
-        peer = Peer()
-        assert not registry.enter(peer, "job", "s", world, rank, layout.digest) or rank
-        registry.learn("job", "s", layout)
-        ticket = registry.reserve(peer, "job", "s", layout.digest, rank, 1, "put")
+        peer = Peer(world=world, rank=rank, digest=layout.digest)
+        assert not registry.enter(peer) or rank
+        registry.learn(peer, layout)
+        ticket = registry.reserve(peer, 1, "put")
         assert isinstance(ticket, Reservation)
         tickets.append((peer, ticket))
     version = registry.next_flush(0, (), 0)
@@ -134,12 +133,15 @@ def test_a_checksum_across_a_border(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["lease", "closed"])
 def test_a_commit_that_never_comes(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All bytes are here, but nobody says so: the slot is not held longer than by a version that nobody writes."""
-    monkeypatch.setattr(partial_version, "_SILENCE_S", 0.05)
+    monkeypatch.setattr(flusher, "_SILENCE_S", 0.05)
     layout, now = make_layout(20_000), [0.0]
-    registry, peer = VersionRegistry(4 * MIB, persists=True, lease_s=30.0, clock=lambda: now[0]), Peer()
-    registry.enter(peer, "job", "s", 1, 0, layout.digest)
-    registry.learn("job", "s", layout)
-    ticket = registry.reserve(peer, "job", "s", layout.digest, 0, 1, "put")
+    registry, peer = (
+        VersionRegistry(4 * MIB, persists=True, lease_s=30.0, clock=lambda: now[0]),
+        Peer(digest=layout.digest),
+    )
+    registry.enter(peer)
+    registry.learn(peer, layout)
+    ticket = registry.reserve(peer, 1, "put")
     assert isinstance(ticket, Reservation)
     claim = registry.claim(peer, ticket, 0, 20_000)
     assert claim is not None
@@ -166,13 +168,13 @@ def test_a_rank_that_begins_anew() -> None:
     """Its first bytes may be on the disk, though the version goes on."""
     layout = make_layout(40_000, 2, records=4)
     registry = VersionRegistry(4 * MIB, persists=True)
-    peers = Peer(), Peer()
-    for rank, peer in enumerate(peers):
-        registry.enter(peer, "job", "s", 2, rank, layout.digest)
-        registry.learn("job", "s", layout)
+    peers = [Peer(world=2, rank=rank, digest=layout.digest) for rank in (0, 1)]
+    for peer in peers:
+        registry.enter(peer)
+        registry.learn(peer, layout)
 
     def send(rank: int, put: str, seed: int) -> Reservation:
-        ticket = registry.reserve(peers[rank], "job", "s", layout.digest, rank, 1, put)
+        ticket = registry.reserve(peers[rank], 1, put)
         assert isinstance(ticket, Reservation)
         for offset, length in layout.shards[rank]:
             claim = registry.claim(peers[rank], ticket, offset, offset + length)
@@ -257,7 +259,7 @@ def test_the_disk_has_what_has_come(begun: tuple[Node, Slow, Path]) -> None:
 
 
 def test_a_complete_version_goes_first(begun: tuple[Node, Slow, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partial_version, "_SILENCE_S", 60.0)
+    monkeypatch.setattr(flusher, "_SILENCE_S", 60.0)
     node, slow, folder = begun
     other = make_layout(20_000)
     quick = tier(node, "another run")
@@ -278,7 +280,7 @@ def test_what_stands_still_is_given_up(begun: tuple[Node, Slow, Path]) -> None:
 def test_a_trainer_that_begins_anew(begun: tuple[Node, Slow, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Other bytes under the same number: none of those that were written first may be left among them."""
     node, slow, folder = begun
-    monkeypatch.setattr(partial_version, "_SILENCE_S", 30.0)
+    monkeypatch.setattr(flusher, "_SILENCE_S", 30.0)
     other = make_image(LAYOUT, 5)
     again = tier(node, "of slow")
     assert put(again, 1, LAYOUT, other, job="slow").wait(Level.DURABLE)
@@ -289,7 +291,7 @@ def test_a_trainer_that_begins_anew(begun: tuple[Node, Slow, Path], monkeypatch:
 def test_a_node_that_stops_leaves_nothing_hidden(
     begun: tuple[Node, Slow, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial_version, "_SILENCE_S", 60.0)
+    monkeypatch.setattr(flusher, "_SILENCE_S", 60.0)
     node, slow, folder = begun
     node.stop(lambda: True)
     assert not hidden(folder) and not list(folder.glob("slow*"))
