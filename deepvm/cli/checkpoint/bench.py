@@ -50,9 +50,10 @@ def bench(
 
         print_bench(found)
     if plot:
-        from deepvm.reports.pictures import draw_bench
+        from deepvm.reports.pictures import save_picture
+        from deepvm.reports.profiling.checkpoint_bench import bench_figure
 
-        draw_bench(found, Path(plot))
+        save_picture(bench_figure(found), Path(plot))
 
 
 def _run(model: str, reps: int, methods: list[str], folder: Path, steps: int) -> Bench:

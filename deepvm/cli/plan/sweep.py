@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from deepvm.cli.option_dataclass import takes_flags
 from deepvm.cli.output import TableJsonYamlCsv, check_plot, note, print_csv, print_document
 from deepvm.cli.plan import options as o
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from deepvm.core.cluster.instances import Catalog
-    from deepvm.planner.job_forecast import Work
-    from deepvm.planner.sweep import SweepRow
 
 
 @takes_flags
@@ -63,7 +55,14 @@ def sweep(
 
         rows = simulated_rows(rows, work, runs)
     if plot:
-        _draw(rows, work, found, Path(plot))
+        from deepvm.reports.pictures import save_picture, sweep_figure
+
+        if work is None:
+            figure = sweep_figure(rows, catalog_name=found.name, eflops_unit=found.eflops_unit)
+        else:
+            figure = report.outlooks_figure(rows, work, catalog_name=found.name)
+        save_picture(figure, Path(plot))
+        note(f"drew {Path(plot)}")
     if output == "csv":
         print_csv(report.header(rows), report.csv_rows(rows))
     elif output == "table":
@@ -83,16 +82,3 @@ def sweep(
         note(line)
     for doubt in found.provenance.doubts:
         note(doubt)
-
-
-def _draw(rows: Sequence[SweepRow], work: Work | None, catalog: Catalog, path: Path) -> None:
-    """Time and bill where there is a job, else Figure 7."""
-    if work is None:
-        from deepvm.reports.pictures import draw_sweep
-
-        draw_sweep(rows, path, catalog_name=catalog.name, eflops_unit=catalog.eflops_unit)
-    else:
-        from deepvm.reports.plans.sweep_pictures import draw_outlooks
-
-        draw_outlooks(rows, work, path, catalog_name=catalog.name)
-    note(f"drew {path}")

@@ -44,6 +44,7 @@ def fit(
 
         print_fit(found, Path(points).name)
     if plot:
-        from deepvm.reports.profiling.profile_pictures import draw_fit
+        from deepvm.reports.pictures import save_picture
+        from deepvm.reports.profiling.fits import fit_figure
 
-        draw_fit(found, Path(plot), name=Path(points).name)
+        save_picture(fit_figure(found, name=Path(points).name), Path(plot))

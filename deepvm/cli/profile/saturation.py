@@ -110,6 +110,7 @@ def saturation(
     if save:
         put([entry_from(found.document())], force_local=force_local)
     if plot:
-        from deepvm.reports.profiling.saturation import draw_saturation
+        from deepvm.reports.pictures import save_picture
+        from deepvm.reports.profiling.saturation import saturation_figure
 
-        draw_saturation(found, Path(plot))
+        save_picture(saturation_figure(found), Path(plot))

@@ -114,9 +114,9 @@ def simulate(
     else:
         simulations.print_answers(answers)
     if plot:
-        from deepvm.reports.simulation.simulation_pictures import draw_answers
+        from deepvm.reports.pictures import save_picture
 
-        draw_answers(answers, Path(plot))
+        save_picture(simulations.answers_figure(answers), Path(plot))
     if error:
         raise error
 

@@ -59,7 +59,7 @@ def show(
     else:
         report.print_show(rows)
     if plot:
-        from deepvm.reports.simulation.trace_pictures import draw_traces
+        from deepvm.reports.pictures import save_picture
         from deepvm.simulator.traces.lifetime_fit import fit_lives
 
         pools = pools_of(traces, nodes=nodes, say=note)
@@ -68,7 +68,7 @@ def show(
         except DataError as error:
             fits = ()
             note(f"no laws are drawn: {error}")
-        draw_traces(traces, pools, fits, Path(plot))
+        save_picture(report.traces_figure(traces, pools, fits), Path(plot))
 
 
 @app.command(short_help="Fit laws to all lives together.")

@@ -95,7 +95,9 @@ def deadline(
     else:
         report.print_deadlines(found, job)
     if plot:
-        report.draw_deadlines(found, job, Path(plot))
+        from deepvm.reports.pictures import save_picture
+
+        save_picture(report.deadlines_figure(found, job), Path(plot))
 
 
 class _Foresight(ExitStack):

@@ -1,14 +1,19 @@
-"""A fitted speed-up curve as tables and a verdict; the picture is in :mod:`.profile_pictures`."""
+"""A fitted speed-up curve: tables, a verdict, and a picture in the manner of the paper's Figures 4 and 5."""
 
 from __future__ import annotations
 
 import statistics
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from deepvm.core.units import counted
+from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, short
 from deepvm.reports.tables import Column, print_lines, print_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from deepvm.profiling.fit.speedup_fit import Fit
     from deepvm.profiling.fit.speedup_models import Fitted
 
@@ -118,3 +123,40 @@ def _parameters(fitted: Fitted) -> str:
 def _sizes(fit: Fit) -> str:
     shown = [str(n) for n in fit.sizes]
     return " ".join(shown if len(shown) <= 12 else [*shown[:5], "...", shown[-1]])
+
+
+def fit_figure(fit: Fit, *, name: str) -> Figure:
+    """Measured speed-ups as points, the fitted laws as lines, the band of the best law as a shade (Figure 4).
+
+    The axes end a little above what was measured and above the best law's band; another law may leave them.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    from deepvm.profiling.fit.diagnostics import REACH
+    from deepvm.profiling.fit.speedup_models import best_first
+
+    n = np.arange(1.0, fit.up_to + 1.0)  # there are no clusters of 1.5 VMs, where the ring would dip
+    low, high = fit.band.at(n)
+    with drawing(8.0, 5.4) as (figure, axes):
+        best = f"95 % band of {fit.best.law.name}"
+        axes.fill_between(n, low, high, color=STYLES[0].color, alpha=0.18, linewidth=0, label=best)
+        for fitted, style in zip(best_first(fit.laws), STYLES, strict=True):
+            label = f"{fitted.law.name} ({100 * fitted.mape:.1f} % off)"
+            # A thick line would hide the band where the curve is well known.
+            axes.plot(n, fitted.speedup(n), label=label, **style.line | {"linewidth": min(style.width, 2.0)})
+        x, y = zip(*fit.points, strict=True)
+        axes.plot(x, y, label="measured", **MEASURED)
+        guess = REACH * fit.sizes[-1]
+        if fit.up_to > guess:
+            axes.axvline(guess, color="0.4", linewidth=0.8)
+            at = ("data", "axes fraction")
+            look = {"fontsize": "small", "color": "0.3"}
+            axes.annotate("beyond: a guess", (guess, 0.02), (4, 0), at, "offset points", **look)
+        axes.set_xlabel("VMs, n")
+        axes.set_ylabel("speed-up over one VM, S(n)")
+        axes.set_ylim(0, 1.08 * max(float(high.max()), max(y)))
+        axes.set_title(f"{len(fit.points)} measurements at {len(fit.sizes)} sizes", fontsize="small")
+        figure.suptitle(f"Speed-up of {short(name)}")
+        legend(figure, 3)
+    return figure

@@ -24,7 +24,7 @@ from deepvm.profiling.checkpoint.bench import Bench, run_bench
 from deepvm.profiling.checkpoint.bench_training import MODELS, BenchModel, Training
 from deepvm.profiling.checkpoint.methods import Method, Place, Times
 from deepvm.reports import pictures
-from deepvm.reports.profiling.checkpoint_bench import print_bench
+from deepvm.reports.profiling.checkpoint_bench import bench_figure, print_bench
 
 TINY = BenchModel(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 1000)), 2, 8)
 
@@ -230,9 +230,9 @@ def test_table_and_bars(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["torch.save", "deepvm-file"]
     assert "1.000" in lines[1]
-    figure = pictures.bench_figure(found)
+    figure = bench_figure(found)
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["torch.save", "deepvm-file"]
-    assert pictures.render(figure) == pictures.render(pictures.bench_figure(found))
+    assert pictures.render(figure) == pictures.render(bench_figure(found))
 
 
 class Scripted(methods.Method):
