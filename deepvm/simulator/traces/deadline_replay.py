@@ -1,8 +1,8 @@
 """Replay of jobs with a deadline on traces of spot machines; policies are in :mod:`deepvm.core.preemption.deadlines`.
 
-The clock is the trace's. At each tick the policy decides what the job runs on until the next tick; a spot VM is lost at
-the tick at which the trace has none. A change of machine, wanted or not, takes the restart, which is paid for, and goes
-on from the newest durable version. All starts and all deadlines are replayed at once: one array step for each tick.
+At each tick of the trace the policy decides what the job runs on until the next one; a spot VM is lost at the tick at
+which the trace has none. Any change of machine takes the restart, which is paid for, and resumes from the newest
+durable version. All starts and deadlines are replayed at once: one array step for each tick.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from deepvm.core.preemption.deadlines import (
 from deepvm.core.preemption.offline_optimum import least_cost
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError
-from deepvm.simulator.traces.trace import Trace
+from deepvm.simulator.traces.trace import Trace, check_nodes
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -66,13 +66,8 @@ class DeadlineJob:
         """
         if not 0 < self.work_s < math.inf:
             raise RequestError("work", self.work_s, "a time above 0")
-        for option, value in (
-            ("restart", self.restart_s),
-            ("save_every", self.save_every_s),
-            ("save", self.save_s),
-            ("backup", self.backup_s),
-        ):
-            if not 0 <= value < math.inf:
+        for option in ("restart", "save_every", "save", "backup"):
+            if not 0 <= (value := getattr(self, f"{option}_s")) < math.inf:
                 raise RequestError(option, value, "a time from 0 s")
         if not self.save_every_s and (self.save_s or self.backup_s):
             raise RequestError("save_every", self.save_every_s, "a time above 0 s with --save or --backup")
@@ -115,11 +110,11 @@ class DeadlineJob:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Outcomes of N jobs.
+    """Outcomes of N jobs, arrays (N,).
 
     Attributes:
-        took_s: (N,) from start to end. cost: (N,) relative to on-demand alone. late: (N,) whether after the deadline.
-        spot_s, on_demand_s: (N,) paid machine time. preemptions: (N,) spot VMs lost. machines: (N,) started.
+        took_s: from start to end. cost: relative to on-demand alone. late: whether after the deadline.
+        spot_s, on_demand_s: paid machine time. preemptions: spot VMs lost. machines: started.
     """
 
     took_s: Floats
@@ -264,8 +259,7 @@ def replay_traces(
     chosen = {name: parse_deadline_policy(name) for name in policies}
     if starts < 1:
         raise RequestError("starts", starts, "a whole number from 1")
-    if nodes is not None and nodes < 1:
-        raise RequestError("nodes", nodes, "a whole number of machines from 1")
+    check_nodes(nodes)
     if not slacks:
         raise RequestError("slack", slacks, "one number or more")
     deadlines = np.array([job.deadline_s(s) for s in slacks])
@@ -274,7 +268,11 @@ def replay_traces(
     for trace in traces:
         length = len(trace.counts) * trace.gap_s
         if length >= longest:
-            pools.setdefault(trace.gap_s, []).append(_Pool.of(trace, nodes, longest, starts))
+            up = trace.counts >= max(trace.nodes if nodes is None else nodes, 1)
+            last = len(up) - math.ceil(longest / trace.gap_s - 1e-9)
+            # The same starts for every slack, so that rows can be compared.
+            begin = np.unique(np.linspace(0, last, starts).astype(np.int64))
+            pools.setdefault(trace.gap_s, []).append(_Pool(trace.path, up, begin))
         elif note:
             note(f"{trace.path} is left out: {length / 3600:.1f} h, the longest deadline is {longest / 3600:.1f} h")
     if not pools:
@@ -304,13 +302,6 @@ class _Pool:
     up: Up
     begin: Whole
 
-    @classmethod
-    def of(cls, trace: Trace, nodes: int | None, longest_s: float, starts: int) -> _Pool:
-        up = trace.counts >= max(trace.nodes if nodes is None else nodes, 1)
-        ticks = math.ceil(longest_s / trace.gap_s - 1e-9)
-        # The same starts for every slack, so that rows can be compared.
-        return cls(trace.path, up, np.unique(np.linspace(0, len(up) - ticks, starts).astype(np.int64)))
-
 
 def _rows(
     pools: Sequence[_Pool],
@@ -322,35 +313,35 @@ def _rows(
     policy: DeadlinePolicy,
 ) -> list[DeadlineRow]:
     """Replay all pools with the same tick at once."""
-    sizes = np.array([len(p.up) for p in pools])
-    first = np.cumsum(sizes) - sizes
-    counts = [len(p.begin) for p in pools]
-    starts = np.concatenate([p.begin + f for p, f in zip(pools, first, strict=True)])
-    ends = np.repeat(first + sizes, counts)
+    ends = np.cumsum([len(p.up) for p in pools])
+    starts = np.concatenate([p.begin + end - len(p.up) for p, end in zip(pools, ends, strict=True)])
+    ends = np.repeat(ends, [len(p.begin) for p in pools])
     times, each = len(slacks), len(starts)
     up = np.concatenate([p.up for p in pools])
     run = replay(policy, up, gap_s, job, np.tile(starts, times), np.repeat(deadlines, each), np.tile(ends, times))
-    machine_s = run.spot_s + run.on_demand_s
-    found = []
-    for index, slack in enumerate(slacks):
-        at = index * each
+    on_demand = run.on_demand_s / (run.spot_s + run.on_demand_s)
+    took = run.took_s / np.repeat(deadlines, each)
+    found, at = [], 0
+    for slack in slacks:
         for pool in pools:
-            own = slice(at, at + len(pool.begin))
-            at = own.stop
-            row = DeadlineRow(
-                trace=pool.path,
-                slack=slack,
-                policy=name,
-                starts=len(pool.begin),
-                missed=int(run.late[own].sum()),
-                cost=float(run.cost[own].mean()),
-                cost_p95=float(np.percentile(run.cost[own], 95)),
-                on_demand=float((run.on_demand_s[own] / machine_s[own]).mean()),
-                preemptions=float(run.preemptions[own].mean()),
-                took=float((run.took_s[own] / deadlines[index]).mean()),
-            )
-            found.append(row)
+            own = slice(at, at := at + len(pool.begin))
+            more = (float(a[own].mean()) for a in (on_demand, run.preemptions, took))
+            found.append(_row(pool, slack, name, run.cost[own], int(run.late[own].sum()), *more))
     return found
+
+
+def _row(
+    pool: _Pool,
+    slack: float,
+    policy: str,
+    cost: Floats,
+    missed: int = 0,
+    on_demand: float = math.nan,
+    preemptions: float = math.nan,
+    took: float = math.nan,
+) -> DeadlineRow:
+    mean, p95 = float(cost.mean()), float(np.percentile(cost, 95))
+    return DeadlineRow(pool.path, slack, policy, len(cost), missed, mean, p95, on_demand, preemptions, took)
 
 
 def _bounds(
@@ -373,10 +364,7 @@ def _bounds(
             spot_price=job.price_ratio,
             progress=progress,
         )
-        cost /= job.on_demand_s
-        p95 = float(np.percentile(cost, 95))
-        nan = math.nan
-        found.append(DeadlineRow(pool.path, slack, FORESIGHT, len(cost), 0, float(cost.mean()), p95, nan, nan, nan))
+        found.append(_row(pool, slack, FORESIGHT, cost / job.on_demand_s))
     return found
 
 
@@ -384,17 +372,10 @@ def _means(rows: Sequence[DeadlineRow]) -> list[DeadlineRow]:
     means = []
     for slack, policy in dict.fromkeys((r.slack, r.policy) for r in rows):
         own = [r for r in rows if (r.slack, r.policy) == (slack, policy)]
-        mean = DeadlineRow(
-            trace=None,
-            slack=slack,
-            policy=policy,
-            starts=sum(r.starts for r in own),
-            missed=sum(r.missed for r in own),
-            cost=fmean(r.cost for r in own),
-            cost_p95=fmean(r.cost_p95 for r in own),
-            on_demand=fmean(r.on_demand for r in own),
-            preemptions=fmean(r.preemptions for r in own),
-            took=fmean(r.took for r in own),
-        )
-        means.append(mean)
+        starts, missed = sum(r.starts for r in own), sum(r.missed for r in own)
+        of = {name: fmean(getattr(r, name) for r in own) for name in _AVERAGED}
+        means.append(DeadlineRow(None, slack, policy, starts, missed, **of))
     return means
+
+
+_AVERAGED = ("cost", "cost_p95", "on_demand", "preemptions", "took")
