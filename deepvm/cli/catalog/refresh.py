@@ -97,7 +97,7 @@ def status(
 
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.market.live import KINDS
-    from deepvm.reports.prices.signals import print_status, status_document, status_of
+    from deepvm.reports.prices.signals import print_status, status_document, status_rows
 
     cache = CLOUD.cache(profile, os.environ)
     now = datetime.now(timezone.utc)
@@ -105,7 +105,7 @@ def status(
     entries = [e for e in cache.entries(now) if e.account in ("", cache.account)]
     regions = named or list(dict.fromkeys(e.region for e in entries))
     snapshots = {r: CLOUD.snapshot(r) for r in CLOUD.snapshot_regions() if not named or r in named}
-    statuses = status_of(entries, regions, KINDS, snapshots)
+    statuses = status_rows(entries, regions, KINDS, snapshots, now)
     if output == "json":
         print_document(status_document(statuses, cache, now))
         return

@@ -9,7 +9,7 @@ import numpy as np
 
 from deepvm.core.units import counted
 from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, short
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,48 +19,40 @@ if TYPE_CHECKING:
 
 
 def print_fit(fit: Fit, name: str) -> None:
-    """What was measured, the laws, the band of the best, the verdict, doubts and the next measurement.
-
-    Args:
-        fit: what to print.
-        name: what the points are called.
-    """
+    """What was measured, the laws, the band of the best, the verdict, doubts and the next measurement."""
     from deepvm.profiling.fit.advice import next_step
     from deepvm.profiling.fit.speedup_models import best_first
 
     counts = f"{counted(len(fit.points), 'measurement')} at {counted(len(fit.sizes), 'size')}"
-    print_lines([f"{name}: {counts}, n = {_sizes(fit)}", ""])
-    columns = [
-        Column("law"),
-        Column("mean error", "right"),
-        Column("AICc", "right", drop=1),
-        Column("parameters", drop=2),
-    ]
-    rows = [
-        [f.law.name, f"{100 * f.mape:.1f} %", "-" if f.aicc is None else f"{f.aicc:.1f}", _parameters(f)]
+    sizes = [str(n) for n in fit.sizes]
+    shown = " ".join(sizes if len(sizes) <= 12 else [*sizes[:5], "...", sizes[-1]])
+    print_lines([f"{name}: {counts}, n = {shown}", ""])
+    items = [
+        {
+            Column("law"): f.law.name,
+            Column("mean error", "right"): f"{100 * f.mape:.1f} %",
+            Column("AICc", "right", drop=1): "-" if f.aicc is None else f"{f.aicc:.1f}",
+            Column("parameters", drop=2): _parameters(f),
+        }
         for f in best_first(fit.laws)
     ]
-    print_table(columns, rows, also="-o json")
+    print_items(items, also="-o json")
     print_lines([""])
-    _print_band(fit)
+    measured = {n: statistics.median(s for size, s in fit.points if size == n) for n in fit.sizes}
+    band = [
+        {
+            Column("n", "right"): str(p.n),
+            Column("measured", "right", drop=1): f"{measured[p.n]:.3f}" if p.n in measured else "-",
+            Column(fit.best.law.name, "right"): f"{p.speedup:.3f}",
+            Column("low", "right", drop=3): f"{p.low:.3f}",
+            Column("high", "right", drop=2): f"{p.high:.3f}",
+        }
+        for p in fit.band_points()
+    ]
+    print_items(band, also="-o json")
     print_lines(["", *_verdict(fit), f"Next: {next_step(fit)}."])
     if fit.warnings:
         print_lines(["", *(f"Warning: {text}{'' if text.endswith('?') else '.'}" for text in fit.warnings)])
-
-
-def _print_band(fit: Fit) -> None:
-    measured = {n: statistics.median(s for size, s in fit.points if size == n) for n in fit.sizes}
-    drops = {"n": 0, "measured": 1, fit.best.law.name: 0, "low": 3, "high": 2}
-    columns = [Column(header, "right", drop) for header, drop in drops.items()]
-    rows = [
-        [
-            str(p.n),
-            f"{measured[p.n]:.3f}" if p.n in measured else "-",
-            *(f"{v:.3f}" for v in (p.speedup, p.low, p.high)),
-        ]
-        for p in fit.band_points()
-    ]
-    print_table(columns, rows, also="-o json")
 
 
 def _verdict(fit: Fit) -> list[str]:
@@ -118,11 +110,6 @@ def _use(fit: Fit) -> str:
 
 def _parameters(fitted: Fitted) -> str:
     return ", ".join(f"{p} {v:.4g}" for p, v in zip(fitted.law.parameters, fitted.values, strict=True))
-
-
-def _sizes(fit: Fit) -> str:
-    shown = [str(n) for n in fit.sizes]
-    return " ".join(shown if len(shown) <= 12 else [*shown[:5], "...", shown[-1]])
 
 
 def fit_figure(fit: Fit, *, name: str) -> Figure:
