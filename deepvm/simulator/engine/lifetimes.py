@@ -40,8 +40,8 @@ class Drawn:
 
     Attributes:
         law: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``.
-        mean_s: means, seconds; with several the first is that of the machines that begin, the next ones those of the
-            replacements, one after the other; the last holds from there on. Infinite: it never ends.
+        mean_s: seconds; the first is that of the machines that begin, the next ones those of the replacements, one
+            after the other; the last holds from there on. Infinite: it never ends.
         vms: machines that begin together.
     """
 
