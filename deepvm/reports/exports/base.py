@@ -60,11 +60,7 @@ class ExportOptions:
     max_price: Decimal | None = None
 
     def __post_init__(self) -> None:
-        """Refuse text that no file can hold, a command that torchrun cannot start, and a price that is none.
-
-        Raises:
-            RequestError: naming the option.
-        """
+        """Raise RequestError for text that no file can hold, a command that torchrun cannot start, or no price."""
         texts = [(f.name, text) for f in fields(self) if isinstance(text := getattr(self, f.name), str)]
         texts += [("subnet", text) for s in self.subnets for text in (s.subnet, s.zone)]
         texts += [("security_group", text) for text in self.security_groups]
@@ -80,11 +76,7 @@ class ExportOptions:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command as words, read as a shell reads quotes; nothing is expanded.
-
-        Raises:
-            RequestError: a quote or a backslash is left open.
-        """
+        """The command split as a shell would, without expansion; RequestError if a quote is left open."""
         try:
             return tuple(shlex.split(self.command))
         except ValueError as error:
@@ -159,11 +151,7 @@ def places(plan: Plan, options: ExportOptions) -> list[tuple[ZonePrice | None, s
 
 
 def refuse_subnets_in(zone: ZonePrice, subnets: Sequence[Subnet], allowed: str) -> None:
-    """Refuse subnets in a zone of the plan that was left out, by what left it out.
-
-    Raises:
-        RequestError: one of them is in that zone, by id or name.
-    """
+    """Raise RequestError for subnets in a zone of the plan that was left out, by id or name."""
     for given in subnets:
         if given.zone and given.zone in (zone.zone, zone.name):
             raise RequestError("subnet", f"{given.zone}={given.subnet}", allowed)
@@ -192,11 +180,9 @@ def origin(plan: Plan) -> str:
 
 
 def header(plan: Plan, limit: str) -> tuple[str, ...]:
-    """What stands at the top of every export, one sentence each: the cluster, its price, and where that comes from.
+    """What stands at the top of every export: the cluster, its price, and where that comes from, a sentence each.
 
-    Args:
-        plan: the cluster.
-        limit: a sentence about what limits the prices of its spot VMs, if anything does.
+    ``limit``: a sentence about what limits the prices of its spot VMs, if anything does.
     """
     single = [
         f"{format_usd(g.usd_per_hour)} for each {g.instance_type} ({g.market.value})"
@@ -221,10 +207,8 @@ def header(plan: Plan, limit: str) -> tuple[str, ...]:
 
 
 def plan_tags(plan: Plan, group: PlannedGroup) -> dict[str, str]:
-    """What the plan is and what it cost when it was made, as tags of VMs and fleets.
-
-    No limit is among them: what nothing enforces must not look as if something did.
-    """
+    """What the plan is and what it cost when it was made, as tags of VMs and fleets."""
+    # No limit is among them: what nothing enforces must not look as if something did.
     tags = {
         "Name": f"deepvm-{group.role}",
         "deepvm:plan": f"{plan} {plan.architecture} rank {plan.rank}",

@@ -49,10 +49,6 @@ class Limited:
 def within_limit(plan: Plan, options: ExportOptions) -> Limited:
     """The plan with its price limit: the one that was asked for, or its own price and 20 %.
 
-    Args:
-        plan: what to start.
-        options: with the limit that was asked for, and the subnets to start in.
-
     Raises:
         RequestError: the plan costs more, AWS takes no limit as low as that, the plan tells too few prices, or a subnet
             is in a zone that is too dear.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from deepvm.core.cluster.cluster import Cluster, NodeGroup, Recommendation
+from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
@@ -95,16 +95,11 @@ def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
     """What is to be trained."""
     from deepvm.core.preemption.interruptions import share_over
 
-    job = work.job
+    spans = ("step_s", "save_s", "durable_s", "allocation_s", "preparation_s", "grace_s")
     return {
-        "job": job.name,
-        "steps": job.steps,
-        "step_s": job.step_s.mean,
-        "save_s": job.save_s.mean,
-        "durable_s": job.durable_s.mean,
-        "allocation_s": job.allocation_s.mean,
-        "preparation_s": job.preparation_s.mean,
-        "grace_s": job.grace_s.mean,
+        "job": work.job.name,
+        "steps": work.job.steps,
+        **{name: getattr(work.job, name).mean for name in spans},
         "measured_on": reference and reference.name,
         # Both null: by the bands of the types.
         "mttp_s": None if work.mttp_s in (None, math.inf) else work.mttp_s,
@@ -207,7 +202,7 @@ def placement(found: Placement) -> dict[str, Any]:
 def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any] | None:
     if r is None:
         return None
-    cluster, risk = r.cluster, risk_of(r.cluster)
+    cluster, gpu, memory, risk = r.cluster, r.cluster.gpu, r.cluster.memory, risk_of(r.cluster)
     return {
         "rank": r.rank,
         "architecture": cluster.architecture,
@@ -215,13 +210,38 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         "zone": cluster.zone and cluster.zone.zone,
         "next_zone": _next_zone(r.next_zone),
         "gpu": {
-            "instance_type": cluster.gpu.name,
+            "instance_type": gpu.name,
             "count": cluster.gpu_count,
             "spot_count": cluster.spot_count,
             "on_demand_count": cluster.on_demand_count,
-            **_gpu_facts(cluster.gpu, catalog),
+            # Only where somebody other than the catalog's own source measured it.
+            **({"eflops_source": gpu.eflops_source} if gpu.eflops_source else {}),
+            "gpu_name": gpu.gpu and gpu.gpu.name,
+            "gpus_per_vm": gpu.gpu and gpu.gpu.count,
+            "cpu_architecture": gpu.cpu_architecture or None,
+            "eflops": gpu.eflops,
+            "eflops_basis": gpu.eflops_basis,
+            "interruption_band": gpu.interruption_band,
+            **_price(gpu, Market.SPOT, catalog),
+            **_price(gpu, Market.ON_DEMAND, catalog),
+            "zones": [
+                {
+                    "zone": z.zone,
+                    "zone_name": z.name or None,
+                    "usd_per_hour": float(z.usd_per_hour),
+                    "since": z.since or None,
+                }
+                for z in gpu.spot_zones
+            ],
         },
-        "memory": cluster.memory and _memory(cluster.memory, catalog),
+        "memory": memory
+        and {
+            "instance_type": memory.instance.name,
+            "count": memory.count,
+            "cpu_architecture": memory.instance.cpu_architecture or None,
+            **_price(memory.instance, Market.ON_DEMAND, catalog),
+            "zones": list(memory.instance.zones),
+        },
         "usd_per_hour": float(r.usd_per_hour),
         "speedup": r.speedup,
         "scaling_factor": r.scaling_factor,
@@ -251,41 +271,6 @@ def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
         "spot_usd_per_hour": float(other.zone.usd_per_hour),
         "memory": memory and {"instance_type": memory.instance.name, "count": memory.count},
         "usd_per_hour": float(other.usd_per_hour),
-    }
-
-
-def _gpu_facts(gpu: InstanceType, catalog: Catalog) -> dict[str, Any]:
-    return {
-        # Only where somebody other than the catalog's own source measured it.
-        **({"eflops_source": gpu.eflops_source} if gpu.eflops_source else {}),
-        "gpu_name": gpu.gpu and gpu.gpu.name,
-        "gpus_per_vm": gpu.gpu and gpu.gpu.count,
-        "cpu_architecture": gpu.cpu_architecture or None,
-        "eflops": gpu.eflops,
-        "eflops_basis": gpu.eflops_basis,
-        "interruption_band": gpu.interruption_band,
-        **_price(gpu, Market.SPOT, catalog),
-        **_price(gpu, Market.ON_DEMAND, catalog),
-        "zones": [
-            {
-                "zone": z.zone,
-                "zone_name": z.name or None,
-                "usd_per_hour": float(z.usd_per_hour),
-                "since": z.since or None,
-            }
-            for z in gpu.spot_zones
-        ],
-    }
-
-
-def _memory(group: NodeGroup, catalog: Catalog) -> dict[str, Any]:
-    instance = group.instance
-    return {
-        "instance_type": instance.name,
-        "count": group.count,
-        "cpu_architecture": instance.cpu_architecture or None,
-        **_price(instance, Market.ON_DEMAND, catalog),
-        "zones": list(instance.zones),
     }
 
 

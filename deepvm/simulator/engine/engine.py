@@ -52,10 +52,10 @@ def run(
         lives: how long machines live.
         runs: how many.
         random: the generator.
-        deadline: when it has to be done; None: there is no hurry, and it stays in its market.
+        deadline: when it has to be done; without one it stays in its market.
 
     Raises:
-        SimulationError: the job does not get ahead, or cannot meet the deadline even on demand.
+        SimulationError: the job makes no progress, or cannot meet the deadline even on demand.
     """
     # Page faults took a third of the time. Freeing a block of this size once makes glibc's malloc keep the memory of
     # smaller ones, up to twice as much in all (mallopt(3), M_MMAP_THRESHOLD); elsewhere it does nothing.

@@ -76,7 +76,7 @@ class DeadlineJob:
 
     @property
     def cycle_s(self) -> float:
-        """From one version to the next: the work between them and the time training stands still; 0: no versions."""
+        """From one version to the next, the stall included; 0: no versions."""
         return self.save_every_s + self.save_s if self.save_every_s else 0.0
 
     @property
@@ -89,7 +89,7 @@ class DeadlineJob:
 
     @property
     def on_demand_s(self) -> float:
-        """What it takes on on-demand, where nothing is lost and nothing need be saved; costs are relative to this."""
+        """What it takes on demand without saves; costs are relative to this."""
         return self.restart_s + self.work_s
 
     def deadline_s(self, slack: float) -> float:
@@ -138,13 +138,13 @@ def replay(
     """Run N jobs on a trace, or on several with the same gap, one behind the other.
 
     Args:
-        policy: see deepvm.core.preemption.deadlines.
+        policy: chooses the market at each tick.
         up: (ticks,) whether there is a spot VM.
-        gap_s: seconds between ticks.
+        gap_s: between ticks.
         job: the same for all.
         starts: (N,) ticks at which the jobs start.
-        deadline_s: (N,) seconds from each start.
-        ends: (N,) the tick from which on there is no spot VM; None: the end of ``up``.
+        deadline_s: (N,) from each start.
+        ends: (N,) the tick from which on there is no spot VM; by default the end of ``up``.
     """
     count = len(starts)
     total_s, cycle_s, restart_s = job.total_s, job.cycle_s, job.restart_s
@@ -203,7 +203,7 @@ class DeadlineRow:
     Attributes:
         trace: the file; None: all of them. slack: deadline = (1 + slack) work. policy: its name, or ``foresight``.
         starts: replayed jobs. missed: how many were late.
-        cost: mean, relative to on-demand alone. cost_p95: the 95th percentile of the starts; over traces its mean.
+        cost, cost_p95: mean and 95th percentile, relative to on-demand alone.
         on_demand: mean share of on-demand in the machine time. preemptions: mean.
         took: mean time from start to end over the deadline.
     """
@@ -240,16 +240,16 @@ def replay_traces(
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
     Args:
-        traces: from deepvm.simulator.traces.trace; those shorter than the longest deadline are left out.
+        traces: those shorter than the longest deadline are left out.
         job: what is replayed.
         slacks: see :meth:`DeadlineJob.deadline_s`.
         policies: by name.
-        nodes: machines that the job needs at once; None: in each trace the largest count.
+        nodes: machines that the job needs at once; by default the largest count in each trace.
         starts: at so many moments, evenly spread over each trace (fewer where it has fewer ticks for them).
         foresight: also the bound, from the same starts; seconds for each start on traces with ticks of half a minute.
         note: told of traces that are left out.
         say: told of progress.
-        progress: told of how many more starts the bound is known, and of how many it has to be found.
+        progress: told for how many more starts the bound is known, and for how many it is wanted.
 
     Raises:
         RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long enough.
@@ -291,7 +291,16 @@ def replay_traces(
                 rows += _bounds(pool, gap_s, job, slacks, deadlines, tell)
     order = {trace.path: number for number, trace in enumerate(traces)}
     rows.sort(key=lambda r: (order[r.trace] if r.trace else -1, slacks.index(r.slack)))
-    return (*rows, *_means(rows))
+    means = []
+    for slack, name in dict.fromkeys((r.slack, r.policy) for r in rows):
+        alike = [r for r in rows if (r.slack, r.policy) == (slack, name)]
+        counts = sum(r.starts for r in alike), sum(r.missed for r in alike)
+        averages = (fmean(getattr(r, key) for r in alike) for key in _AVERAGED)
+        means.append(DeadlineRow(None, slack, name, *counts, *averages))
+    return (*rows, *means)
+
+
+_AVERAGED = ("cost", "cost_p95", "on_demand", "preemptions", "took")
 
 
 @dataclass(frozen=True)
@@ -366,16 +375,3 @@ def _bounds(
         )
         found.append(_row(pool, slack, FORESIGHT, cost / job.on_demand_s))
     return found
-
-
-def _means(rows: Sequence[DeadlineRow]) -> list[DeadlineRow]:
-    means = []
-    for slack, policy in dict.fromkeys((r.slack, r.policy) for r in rows):
-        own = [r for r in rows if (r.slack, r.policy) == (slack, policy)]
-        starts, missed = sum(r.starts for r in own), sum(r.missed for r in own)
-        of = {name: fmean(getattr(r, name) for r in own) for name in _AVERAGED}
-        means.append(DeadlineRow(None, slack, policy, starts, missed, **of))
-    return means
-
-
-_AVERAGED = ("cost", "cost_p95", "on_demand", "preemptions", "took")

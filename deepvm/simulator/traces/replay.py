@@ -98,16 +98,14 @@ class Replayed:
 def replay(
     pools: Sequence[TraceLives], policy: SavePolicy, save_s: float, *, step_s: float = STEP_S, mttp_s: float = MTTP_S
 ) -> tuple[Cost, ...]:
-    """The cost on each pool of a policy that learns from the lives of that pool as they end.
-
-    There are no notices: a policy that would wait for them has to save by itself.
+    """The cost on each pool of a policy that learns from the lives of that pool as they end; there are no notices.
 
     Args:
         pools: of :func:`deepvm.simulator.traces.trace.lives_of`.
         policy: with an interval, or each so many steps, or never.
         save_s: how long training stands still for a save, above 0.
         step_s: one training step, above 0.
-        mttp_s: what the policy takes for the mean time to preemption before it has seen a life end.
+        mttp_s: prior mean time to preemption.
 
     Raises:
         RequestError: a time is not above 0, or the policy saves far too often for such lives.
@@ -147,8 +145,8 @@ def replay(
 def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Cost:
     """The cost of the best fixed interval for this pool in hindsight.
 
-    One of ``CANDIDATES`` intervals from a step to the longest life, or none (infinite). For a fixed interval the sums
-    of :func:`replay` over its cycles are those of arithmetic series.
+    One of ``CANDIDATES`` intervals from a step to the longest life, or none (infinite). The sums of :func:`replay` over
+    equal cycles are those of arithmetic series.
 
     Raises:
         RequestError: a time is not above 0.
@@ -179,8 +177,8 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> C
 def emergency(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Cost:
     """The cost if every notice comes in time: one save at each preemption, no others.
 
-    It starts when the step under way has ended and must be safe before the machine goes, so a step is counted as lost
-    (Spotify thesis, Algorithm 1 (4): step + save < grace).
+    It starts after the step under way and must be durable before the machine goes, so a step counts as lost (Spotify
+    thesis, Algorithm 1 (4): step + save < grace).
 
     Raises:
         RequestError: a time is not above 0.

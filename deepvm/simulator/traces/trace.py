@@ -168,23 +168,23 @@ def read_traces(
 def lives_of(
     paths: Sequence[str | os.PathLike[str]], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
-    """The lives in files and folders: one pool a file, see :func:`read_traces`; pools without a life are left out.
-
-    Args:
-        paths: files and folders.
-        nodes: machines that a job needs at once, 1 or more; None: in each file the largest count.
-        say: told of copies and of files without a life.
-
-    Raises:
-        RequestError: ``nodes`` is below 1, or no path. CatalogFormatError: a file is no trace, or no file has a life.
-    """
+    """:func:`pools_of` the traces of :func:`read_traces`."""
     return pools_of(read_traces(paths, say), nodes=nodes, say=say)
 
 
 def pools_of(
     traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
-    """As :func:`lives_of`, of traces that are read already."""
+    """The lives in traces: one pool each; those without a life are left out.
+
+    Args:
+        traces: of :func:`read_traces`.
+        nodes: machines that a job needs at once, 1 or more; by default the largest count in each file.
+        say: told of traces without a life.
+
+    Raises:
+        RequestError: ``nodes`` is below 1. CatalogFormatError: there is no life at all.
+    """
     check_nodes(nodes)
     found = [(trace, trace.lives(nodes)) for trace in traces]
     empty = [trace for trace, lives in found if not lives.life_s.size]
