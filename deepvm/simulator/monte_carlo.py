@@ -119,7 +119,12 @@ def simulate_each(
     running = [_Case(job, policy, runs, max(1, min(CHUNK, MACHINES // job.vms))) for job, policy in cases]
     tasks = (task for case in running for task in case.tasks(lives, seed, deadline))
     processes = min(jobs, sum(-(-runs // case.size) for case in running))
-    with closing(_outcomes(tasks, processes, address)) as outcomes:
+    outcomes: Generator[Completed, None, None] = ((case, number, _chunk(spec)) for case, number, spec in tasks)
+    if address:
+        outcomes = _on_dask(tasks, address)
+    elif processes > 1:
+        outcomes = _in_processes(tasks, processes)
+    with closing(outcomes):
         for case, number, outcome in outcomes:
             more = case.take(number, outcome)
             if progress is not None and more:
@@ -189,18 +194,8 @@ def _chunk(spec: Spec) -> Outcome | SimulationError:
     return replace(outcome, parts_s=outcome.parts_s.sum(axis=1, keepdims=True))
 
 
-def _outcomes(tasks: Iterator[Task], processes: int, address: str) -> Generator[Completed, None, None]:
-    """Outcomes as they come; a task is taken from the iterator when another one is done."""
-    if address:
-        yield from _on_dask(tasks, address)
-    elif processes > 1:
-        yield from _in_processes(tasks, processes)
-    else:
-        for case, number, spec in tasks:
-            yield case, number, _chunk(spec)
-
-
-def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Completed]:
+def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed, None, None]:
+    """Outcomes as they come; a task is taken from the iterator when a process has nothing to do."""
     # Not a pool of the standard library: multiprocessing's waits for ever for a worker that was killed, and that of
     # concurrent.futures for chunks that nobody wants after Ctrl-C. Spawned: a fork of a process with threads (numpy's,
     # or a notebook's) may hang.
@@ -283,7 +278,7 @@ def _dask_address(executor: str) -> str:
     raise RequestError("executor", executor, "dask://HOST:PORT, the address of a Dask scheduler")
 
 
-def _on_dask(tasks: Iterator[Task], address: str) -> Iterator[Completed]:
+def _on_dask(tasks: Iterator[Task], address: str) -> Generator[Completed, None, None]:
     try:
         from distributed import Client, KilledWorker
     except ImportError:

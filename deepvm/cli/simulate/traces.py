@@ -55,7 +55,7 @@ def show(
     if output == "json":
         print_document(report.show_document(rows))
     elif output == "csv":
-        print_csv(report.SHOW_HEADER, rows)
+        print_csv(list(rows[0]), [list(row.values()) for row in rows])
     else:
         report.print_show(rows)
     if plot:

@@ -36,14 +36,18 @@ class Subnet:
     subnet: str
     zone: str = ""
 
+    def __str__(self) -> str:
+        """Its id."""
+        return self.subnet
+
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What only the user knows; everything may be left out.
+    """What only the user knows, as on the command line; everything may be left out.
 
     Attributes:
         image: of the VMs that train. memory_image: of the memory nodes, ``image`` unless given.
-        key_name: of an SSH key pair that the cloud knows. security_groups: their ids.
+        key_name: of an SSH key pair that the cloud knows. subnet, security_group: any number of them.
         launch_template: name of that of the VMs that train. memory_launch_template: of the memory nodes, if another.
         command: the training script and its arguments, as behind ``torchrun``.
         max_price: the most that the whole cluster may cost, $/h; the plan's price and 20 % unless given.
@@ -52,8 +56,8 @@ class ExportOptions:
     image: str = ""
     memory_image: str = ""
     key_name: str = ""
-    subnets: tuple[Subnet, ...] = ()
-    security_groups: tuple[str, ...] = ()
+    subnet: tuple[Subnet, ...] = ()
+    security_group: tuple[str, ...] = ()
     launch_template: str = ""
     memory_launch_template: str = ""
     command: str = ""
@@ -62,8 +66,8 @@ class ExportOptions:
     def __post_init__(self) -> None:
         """Raise RequestError for text that no file can hold, a command that torchrun cannot start, or no price."""
         texts = [(f.name, text) for f in fields(self) if isinstance(text := getattr(self, f.name), str)]
-        texts += [("subnet", text) for s in self.subnets for text in (s.subnet, s.zone)]
-        texts += [("security_group", text) for text in self.security_groups]
+        texts += [("subnet", text) for s in self.subnet for text in (s.subnet, s.zone)]
+        texts += [("security_group", text) for text in self.security_group]
         for name, text in texts:
             if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
                 raise RequestError(name, text, "text that UTF-8 can hold, without zero bytes")
@@ -84,11 +88,9 @@ class ExportOptions:
 
     @property
     def given(self) -> dict[str, str]:
-        """The options that are set, by their names on the command line, where lists are given one by one."""
-        texts = {f.name: str(value) for f in fields(self) if (value := getattr(self, f.name))}
-        texts |= {"subnet": ", ".join(s.subnet for s in self.subnets)} if texts.pop("subnets", "") else {}
-        groups = ", ".join(self.security_groups)
-        return texts | ({"security_group": groups} if texts.pop("security_groups", "") else {})
+        """The options that are set."""
+        values = {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
+        return {name: ", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
 
 
 @dataclass(frozen=True)
@@ -138,10 +140,10 @@ def places(plan: Plan, options: ExportOptions) -> list[tuple[ZonePrice | None, s
         RequestError: a subnet is in a zone that the plan does not have.
     """
     zones = sorted(plan.training.zones, key=lambda z: z.zone != plan.zone)
-    if not options.subnets:
+    if not options.subnet:
         return [(zone, "") for zone in zones] or [(None, "")]
     found: list[tuple[ZonePrice | None, str]] = []
-    for given in options.subnets:
+    for given in options.subnet:
         zone = next((z for z in zones if given.zone and given.zone in (z.zone, z.name)), None)
         if given.zone and zone is None:
             allowed = ", ".join(map(str, zones)) or "none; leave the zone out: the plan has no zones"
@@ -164,7 +166,7 @@ def zone_notes(plan: Plan, options: ExportOptions, *, several: bool) -> list[str
         return [
             f"VMs may start in several zones, and traffic between zones costs money; --zone {zone} keeps them in one"
         ]
-    if plan.training.zones or options.subnets or not plan.memory or not plan.memory.offered_in:
+    if plan.training.zones or options.subnet or not plan.memory or not plan.memory.offered_in:
         return []
     # Left alone, AWS may look for memory nodes elsewhere.
     zones = ", ".join(plan.memory.offered_in)

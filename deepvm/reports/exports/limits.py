@@ -80,7 +80,7 @@ def within_limit(plan: Plan, options: ExportOptions) -> Limited:
         notes.append(f"left out as too dear for the limit: {named}; {_enough(plan, limits, lost)} takes them")
         for zone in lost:
             why = f"; {_enough(plan, limits, [zone])} takes {zone}"
-            refuse_subnets_in(zone, options.subnets, f"zones within the price limit: {', '.join(map(str, kept))}{why}")
+            refuse_subnets_in(zone, options.subnet, f"zones within the price limit: {', '.join(map(str, kept))}{why}")
     return Limited(within, limits, tuple(notes))
 
 

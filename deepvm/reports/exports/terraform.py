@@ -39,7 +39,7 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     notes += limited.notes
     if any(g.market is Market.ON_DEMAND for g in plan.groups):
         notes.append("on-demand prices are fixed, and Terraform has no limit for them")
-    several = len(limited.plan.training.zones) > 1 and not options.subnets
+    several = len(limited.plan.training.zones) > 1 and not options.subnet
     notes += zone_notes(limited.plan, options, several=several)
     text = json.dumps(configuration, indent=2, ensure_ascii=False) + "\n"
     return Export((ExportFile("main.tf.json", text),), tuple(notes))
@@ -166,7 +166,7 @@ def _variables(plan: Plan, options: ExportOptions) -> Block:
         "security_group_ids": _variable(
             "list(string)",
             "Security groups; empty for the network's default. The VMs must be able to reach each other.",
-            list(options.security_groups),
+            list(options.security_group),
             optional=True,
         ),
     }
@@ -175,7 +175,7 @@ def _variables(plan: Plan, options: ExportOptions) -> Block:
         shared = "" if plan.mixes_cpu_architectures else options.image
         text = f"Image (AMI) of the memory nodes, {_cpu(plan.memory)}."
         variables["memory_image_id"] = _variable("string", text, options.memory_image or shared)
-    if options.subnets:
+    if options.subnet:
         ordered = [subnet for _, subnet in places(plan, options)]
         text = "Subnets, the one to start on-demand VMs in first."
         variables["subnet_ids"] = _variable("list(string)", text, ordered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from deepvm.simulator.traces.trace import Trace, TraceLives
 
 SHOW_VERSION, FIT_VERSION, REPLAY_VERSION = "deepvm.traces/1", "deepvm.traces-fit/1", "deepvm.traces-replay/1"
-SHOW_HEADER = ("trace", "nodes", "gap_s", "ticks", "there", "lives", "preemptions", "seen_s", "mean_s", "median_s")
 FIT_HEADER = ("trace", "law", "parameter", "value", "log_likelihood", "aic")
 REPLAY_HEADER = ("policy", "save_s", "trace", "machine_s", "saves_s", "lost_s", "preemptions", "cost_share")
 MOST = 40
@@ -36,8 +35,8 @@ def names(paths: Sequence[str]) -> list[str]:
     return [os.path.relpath(os.path.abspath(p), common) for p in paths]
 
 
-def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[list[Any]]:
-    """A row of ``SHOW_HEADER`` for each trace; None where there is no such thing.
+def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]]:
+    """A row for each trace; None where there is no such thing.
 
     ``there`` is the share of ticks with all nodes. The median is that of Kaplan and Meier's curve; there is none when
     more than half of the lives are censored.
@@ -48,38 +47,45 @@ def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[list[Any]]:
     for name, trace in zip(names([str(t.path) for t in traces]), traces, strict=True):
         own, lives = (trace.nodes if nodes is None else nodes), trace.lives(nodes)
         times, shares = survival_curve([lives])
-        median = float(times[shares <= 0.5][0]) if (shares <= 0.5).any() else None
-        there = float(np.mean(trace.counts >= max(own, 1)))
-        mean = lives.seen_s / lives.preemptions if lives.preemptions else None
-        counts = [int(lives.life_s.size), lives.preemptions]
-        rows.append([name, own, trace.gap_s, trace.counts.size, there, *counts, lives.seen_s, mean, median])
+        rows.append(
+            {
+                "trace": name,
+                "nodes": own,
+                "gap_s": trace.gap_s,
+                "ticks": trace.counts.size,
+                "there": float(np.mean(trace.counts >= max(own, 1))),
+                "lives": int(lives.life_s.size),
+                "preemptions": lives.preemptions,
+                "seen_s": lives.seen_s,
+                "mean_s": lives.seen_s / lives.preemptions if lives.preemptions else None,
+                "median_s": float(times[shares <= 0.5][0]) if (shares <= 0.5).any() else None,
+            }
+        )
     return rows
 
 
-def show_document(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+def show_document(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """JSON of ``deepvm traces show``."""
-    return {"schema_version": SHOW_VERSION, "traces": [dict(zip(SHOW_HEADER, row, strict=True)) for row in rows]}
+    return {"schema_version": SHOW_VERSION, "traces": rows}
 
 
-def print_show(rows: Sequence[Sequence[Any]]) -> None:
+def print_show(rows: Sequence[Mapping[str, Any]]) -> None:
     """A table of the traces."""
-    print_items(
-        [
-            {
-                Column("trace"): name,
-                Column("nodes", "right", drop=6): str(nodes),
-                Column("gap s", "right", drop=7): f"{gap:g}",
-                Column("days", "right", drop=4): f"{gap * ticks / 86_400:.1f}",
-                Column("there", "right", drop=1): f"{100 * there:.0f} %",
-                Column("lives", "right", drop=3): str(lives),
-                Column("ended", "right", drop=2): str(ended),
-                Column("mean h", "right"): _hours(mean),
-                Column("median h", "right", drop=5): _hours(median),
-            }
-            for name, nodes, gap, ticks, there, lives, ended, _, mean, median in rows
-        ],
-        also="-o csv",
-    )
+    items = [
+        {
+            Column("trace"): row["trace"],
+            Column("nodes", "right", drop=6): str(row["nodes"]),
+            Column("gap s", "right", drop=7): f"{row['gap_s']:g}",
+            Column("days", "right", drop=4): f"{row['gap_s'] * row['ticks'] / 86_400:.1f}",
+            Column("there", "right", drop=1): f"{100 * row['there']:.0f} %",
+            Column("lives", "right", drop=3): str(row["lives"]),
+            Column("ended", "right", drop=2): str(row["preemptions"]),
+            Column("mean h", "right"): _hours(row["mean_s"]),
+            Column("median h", "right", drop=5): _hours(row["median_s"]),
+        }
+        for row in rows
+    ]
+    print_items(items, also="-o csv")
     print_lines(
         [
             "",

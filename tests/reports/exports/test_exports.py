@@ -49,14 +49,13 @@ ALL_OPTIONS = {
     "command": "train.py --epochs 3",
     "max_price": Decimal("12.5"),
 }
-FIELDS = {"subnet": "subnets", "security_group": "security_groups"}
 
 each_engine = pytest.mark.parametrize("engine", REGISTRY)
 each_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 
 
 def options(*names: str, **changes: Any) -> ExportOptions:
-    chosen = {FIELDS.get(n, n): ALL_OPTIONS[n] for n in names}
+    chosen = {n: ALL_OPTIONS[n] for n in names}
     return ExportOptions(**(chosen | changes))
 
 
@@ -64,7 +63,7 @@ def usable(engine: str, plan: Plan) -> ExportOptions:
     """Every option that this engine and plan take."""
     names = [n for n in exporter(engine).OPTIONS if plan.memory is not None or not n.startswith("memory")]
     return options(
-        *names, **({} if plan.training.zones or "subnet" not in names else {"subnets": (Subnet("subnet-1"),)})
+        *names, **({} if plan.training.zones or "subnet" not in names else {"subnet": (Subnet("subnet-1"),)})
     )
 
 
@@ -252,9 +251,9 @@ def test_text_that_no_file_can_hold(field: str, text: str) -> None:
         ExportOptions(**{field: text})
     assert caught.value.option == field
     with pytest.raises(RequestError):
-        ExportOptions(subnets=(Subnet(text),))
+        ExportOptions(subnet=(Subnet(text),))
     with pytest.raises(RequestError):
-        ExportOptions(security_groups=(text,))
+        ExportOptions(security_group=(text,))
 
 
 @pytest.mark.parametrize("text", ["'", '"a', "a\\"])

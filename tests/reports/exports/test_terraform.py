@@ -46,7 +46,7 @@ ATTRIBUTES = {
     "aws_availability_zone": {"name"},
 }
 FULL = ExportOptions(
-    image="ami-1", key_name="key", subnets=(Subnet("subnet-1", "use1-az4"),), security_groups=("sg-1", "sg-2")
+    image="ami-1", key_name="key", subnet=(Subnet("subnet-1", "use1-az4"),), security_group=("sg-1", "sg-2")
 )
 
 
@@ -183,7 +183,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1
 @given(TEXT, TEXT, TEXT, TEXT, TEXT)
 def test_any_text_comes_back(image: str, memory: str, key: str, subnet: str, group: str) -> None:
     options = ExportOptions(
-        image=image, memory_image=memory, key_name=key, subnets=(Subnet(subnet),), security_groups=(group,)
+        image=image, memory_image=memory, key_name=key, subnet=(Subnet(subnet),), security_group=(group,)
     )
     found = {name: body.get("default") for name, body in configuration(tiering(), options)["variable"].items()}
     # Terraform takes defaults of variables as they are: no templates, so nothing to escape.
@@ -258,7 +258,7 @@ def test_terraform_reads_it(plan: Plan, options: ExportOptions, tmp_path: Path) 
 def test_terraform_reads_odd_text_as_it_is(tmp_path: Path) -> None:
     odd = '${var.region} $${x} %{ if true } %%{y} "quoted" \\ \n é {{'
     plan = tiering(memory=memory_vms(instance_type=odd), source=SOURCE)
-    options = ExportOptions(image=odd, key_name=odd, subnets=(Subnet(odd),))
+    options = ExportOptions(image=odd, key_name=odd, subnet=(Subnet(odd),))
     done = apply(built_in(configuration(plan, options)), tmp_path)
     node = done["terraform_data.aws_instance_memory[0]"]
     assert [node[k] for k in ("ami", "key_name", "subnet_id", "instance_type")] == [odd] * 4
