@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.core.units import counted
+from deepvm.profiling.fit.advice import next_step, trusted_to
+from deepvm.profiling.fit.confidence_band import SHARE
+from deepvm.profiling.fit.diagnostics import CLOSE, OFF, REACH
+from deepvm.profiling.fit.speedup_fit import Fit
+from deepvm.profiling.fit.speedup_models import Fitted, best_first, comparable
 from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, short
 from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from deepvm.profiling.fit.speedup_fit import Fit
-    from deepvm.profiling.fit.speedup_models import Fitted
-
 
 def print_fit(fit: Fit, name: str) -> None:
     """What was measured, the laws, the band of the best, the verdict, doubts and the next measurement."""
-    from deepvm.profiling.fit.advice import next_step
-    from deepvm.profiling.fit.speedup_models import best_first
-
     counts = f"{counted(len(fit.points), 'measurement')} at {counted(len(fit.sizes), 'size')}"
     sizes = [str(n) for n in fit.sizes]
     shown = " ".join(sizes if len(sizes) <= 12 else [*sizes[:5], "...", sizes[-1]])
@@ -56,11 +55,6 @@ def print_fit(fit: Fit, name: str) -> None:
 
 
 def _verdict(fit: Fit) -> list[str]:
-    from deepvm.profiling.fit.advice import trusted_to
-    from deepvm.profiling.fit.confidence_band import SHARE
-    from deepvm.profiling.fit.diagnostics import CLOSE
-    from deepvm.profiling.fit.speedup_models import best_first, comparable
-
     best, second = best_first(fit.laws)[:2]
     better = f"{best.law.name} describes these points best, {100 * best.mape:.1f} % off on average; "
     if best.aicc is None or not comparable(fit.laws):
@@ -85,9 +79,6 @@ def _verdict(fit: Fit) -> list[str]:
 
 
 def _use(fit: Fit) -> str:
-    from deepvm.profiling.fit.diagnostics import OFF
-    from deepvm.profiling.fit.speedup_models import comparable
-
     best = fit.best
     if best.mape > OFF:
         return (
@@ -120,9 +111,6 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    from deepvm.profiling.fit.diagnostics import REACH
-    from deepvm.profiling.fit.speedup_models import best_first
-
     n = np.arange(1.0, fit.up_to + 1.0)  # there are no clusters of 1.5 VMs, where the ring would dip
     low, high = fit.band.at(n)
     with drawing(8.0, 5.4) as (figure, axes):
