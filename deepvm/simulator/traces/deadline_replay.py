@@ -8,7 +8,7 @@ durable version. All starts and deadlines are replayed at once: one array step f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -215,9 +215,9 @@ class DeadlineRow:
     missed: int
     cost: float
     cost_p95: float
-    on_demand: float
-    preemptions: float
-    took: float
+    on_demand: float = math.nan
+    preemptions: float = math.nan
+    took: float = math.nan
 
 
 FORESIGHT = "foresight"
@@ -262,8 +262,8 @@ def replay_traces(
     check_nodes(nodes)
     if not slacks:
         raise RequestError("slack", slacks, "one number or more")
-    deadlines = np.array([job.deadline_s(s) for s in slacks])
-    longest = float(deadlines.max())
+    deadlines = {slack: job.deadline_s(slack) for slack in slacks}
+    longest = max(deadlines.values())
     pools: dict[float, list[_Pool]] = {}
     for trace in traces:
         length = len(trace.counts) * trace.gap_s
@@ -272,7 +272,7 @@ def replay_traces(
             last = len(up) - math.ceil(longest / trace.gap_s - 1e-9)
             # The same starts for every slack, so that rows can be compared.
             begin = np.unique(np.linspace(0, last, starts).astype(np.int64))
-            pools.setdefault(trace.gap_s, []).append(_Pool(trace.path, up, begin))
+            pools.setdefault(trace.gap_s, []).append(_Pool(trace.path, trace.gap_s, up, begin))
         elif note:
             note(f"{trace.path} is left out: {length / 3600:.1f} h, the longest deadline is {longest / 3600:.1f} h")
     if not pools:
@@ -285,10 +285,9 @@ def replay_traces(
         if say:
             say(f"[{number}/{len(pools)}] {len(own)} traces with a tick each {gap_s:g} s")
         for name, policy in chosen.items():
-            rows += _rows(own, gap_s, job, slacks, deadlines, name, policy)
-        if foresight:
-            for pool in own:
-                rows += _bounds(pool, gap_s, job, slacks, deadlines, tell)
+            rows += _rows(own, job, deadlines, name, policy)
+        for pool in own if foresight else ():
+            rows += _bounds(pool, job, deadlines, tell)
     order = {trace.path: number for number, trace in enumerate(traces)}
     rows.sort(key=lambda r: (order[r.trace] if r.trace else -1, slacks.index(r.slack)))
     means = []
@@ -308,70 +307,49 @@ class _Pool:
     """A trace ready for replay: availability per tick, and the ticks at which jobs start."""
 
     path: Path
+    gap_s: float
     up: Up
     begin: Whole
 
 
 def _rows(
-    pools: Sequence[_Pool],
-    gap_s: float,
-    job: DeadlineJob,
-    slacks: Sequence[float],
-    deadlines: Floats,
-    name: str,
-    policy: DeadlinePolicy,
+    pools: Sequence[_Pool], job: DeadlineJob, deadlines: Mapping[float, float], name: str, policy: DeadlinePolicy
 ) -> list[DeadlineRow]:
     """Replay all pools with the same tick at once."""
     ends = np.cumsum([len(p.up) for p in pools])
     starts = np.concatenate([p.begin + end - len(p.up) for p, end in zip(pools, ends, strict=True)])
-    ends = np.repeat(ends, [len(p.begin) for p in pools])
-    times, each = len(slacks), len(starts)
+    ends = np.tile(np.repeat(ends, [len(p.begin) for p in pools]), len(deadlines))
+    deadline_s = np.repeat(list(deadlines.values()), len(starts))
     up = np.concatenate([p.up for p in pools])
-    run = replay(policy, up, gap_s, job, np.tile(starts, times), np.repeat(deadlines, each), np.tile(ends, times))
-    on_demand = run.on_demand_s / (run.spot_s + run.on_demand_s)
-    took = run.took_s / np.repeat(deadlines, each)
+    run = replay(policy, up, pools[0].gap_s, job, np.tile(starts, len(deadlines)), deadline_s, ends)
+    shares = (run.on_demand_s / (run.spot_s + run.on_demand_s), run.preemptions, run.took_s / deadline_s)
     found, at = [], 0
-    for slack in slacks:
+    for slack in deadlines:
         for pool in pools:
             own = slice(at, at := at + len(pool.begin))
-            more = (float(a[own].mean()) for a in (on_demand, run.preemptions, took))
-            found.append(_row(pool, slack, name, run.cost[own], int(run.late[own].sum()), *more))
+            late, means = int(run.late[own].sum()), (float(each[own].mean()) for each in shares)
+            found.append(DeadlineRow(pool.path, slack, name, len(pool.begin), late, *_cost(run.cost[own]), *means))
     return found
 
 
-def _row(
-    pool: _Pool,
-    slack: float,
-    policy: str,
-    cost: Floats,
-    missed: int = 0,
-    on_demand: float = math.nan,
-    preemptions: float = math.nan,
-    took: float = math.nan,
-) -> DeadlineRow:
-    mean, p95 = float(cost.mean()), float(np.percentile(cost, 95))
-    return DeadlineRow(pool.path, slack, policy, len(cost), missed, mean, p95, on_demand, preemptions, took)
+def _cost(cost: Floats) -> tuple[float, float]:
+    return float(cost.mean()), float(np.percentile(cost, 95))
 
 
 def _bounds(
-    pool: _Pool,
-    gap_s: float,
-    job: DeadlineJob,
-    slacks: Sequence[float],
-    deadlines: Floats,
-    progress: Callable[[int], object] | None,
+    pool: _Pool, job: DeadlineJob, deadlines: Mapping[float, float], progress: Callable[[int], object] | None
 ) -> list[DeadlineRow]:
     found = []
-    for slack, deadline in zip(slacks, deadlines, strict=True):
-        windows = pool.up[pool.begin[:, None] + np.arange(math.ceil(deadline / gap_s - 1e-9))]
+    for slack, deadline_s in deadlines.items():
+        windows = pool.up[pool.begin[:, None] + np.arange(math.ceil(deadline_s / pool.gap_s - 1e-9))]
         cost = least_cost(
             windows,
-            gap_s,
+            pool.gap_s,
             work_s=job.work_s,  # it knows when to save, and that costs it nothing
-            deadline_s=float(deadline),
+            deadline_s=deadline_s,
             restart_s=job.restart_s,
             spot_price=job.price_ratio,
             progress=progress,
         )
-        found.append(_row(pool, slack, FORESIGHT, cost / job.on_demand_s))
+        found.append(DeadlineRow(pool.path, slack, FORESIGHT, len(cost), 0, *_cost(cost / job.on_demand_s)))
     return found
