@@ -56,33 +56,27 @@ def _lives(value: Any) -> tuple[float, ...]:
     return found
 
 
-def _whole(most: int) -> _Key:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+def _of(kind: type, fits: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """A reader of values of exactly this type: True is no whole number."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not kind or not fits(value):
             raise ValueError
         return value
 
-    return _Key(f"a whole number from 1 to {most}", read)
+    return read
 
 
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > 200 or not value.isprintable():
-        raise ValueError
-    return value
+def _whole(most: int) -> _Key:
+    return _Key(f"a whole number from 1 to {most}", _of(int, lambda value: 1 <= value <= most))
 
 
 _SPAN = _Key(f"seconds from 0 without a unit, or [low, high] with low <= high, at most {MOST_SECONDS:.0e}", _span)
 _USD = _Key(f"dollars an hour, from 0 to {_MOST_USD:.0e}", _number(_MOST_USD))
-_TRUTH = _Key("true or false", _truth)
+_TRUTH = _Key("true or false", _of(bool, lambda value: True))
 
 _KEYS: Mapping[str, _Key] = {
-    "name": _Key("a name of up to 200 characters", _text),
+    "name": _Key("a name of up to 200 characters", _of(str, lambda v: v.strip() and len(v) <= 200 and v.isprintable())),
     "steps": _whole(10**12),
     "step_s": _SPAN,
     "save_s": _SPAN,

@@ -20,13 +20,13 @@ def expected_cells(outlook: Outlook | None, *, spread: bool) -> dict[Column, str
     """Columns for time and bill, dashes without an outlook; with ``spread`` also their 95th percentiles."""
     own = None if outlook is None or math.isinf(outlook.total_s) else outlook.spread
     time, cost = ("-", "-") if outlook is None else _time_and_bill(outlook)
-    cells = {
+    late, dear = ("-", "-") if own is None else (format_seconds(own.p95_s), f"{own.p95_usd:.2f} $")
+    return {
         Column("expected time", "right"): time,
-        Column("time 95 %", "right", drop=4): "-" if own is None else format_seconds(own.p95_s),
+        **({Column("time 95 %", "right", drop=4): late} if spread else {}),
         Column("expected cost", "right", drop=2): cost,
-        Column("cost 95 %", "right", drop=4): "-" if own is None else f"{own.p95_usd:.2f} $",
+        **({Column("cost 95 %", "right", drop=4): dear} if spread else {}),
     }
-    return {column: cell for column, cell in cells.items() if spread or "95" not in column.header}
 
 
 def in_words(outlook: Outlook) -> str:

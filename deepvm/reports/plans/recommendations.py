@@ -121,7 +121,7 @@ def _print_table(
         zone = r.cluster.zone.zone if r.cluster.zone else "-"
         spot, on_demand = (
             " + ".join(f"{g.count} {g.instance.name}" for g in r.cluster.groups if g.market is market) or "-"
-            for market in Market
+            for market in (Market.SPOT, Market.ON_DEMAND)
         )
         work = format_work(r.throughput) + (" (estimated)" if r.estimated else "")
         items.append(

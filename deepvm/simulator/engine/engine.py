@@ -65,12 +65,7 @@ def run(
 
 class _Engine:
     def __init__(
-        self,
-        job: Job,
-        policy: SavePolicy,
-        lives: LifeSource,
-        random: np.random.Generator,
-        deadline: Deadline | None,
+        self, job: Job, policy: SavePolicy, lives: LifeSource, random: np.random.Generator, deadline: Deadline | None
     ) -> None:
         self._job, self._lives, self._random = job, lives, random
         self._markets = None if deadline is None else Markets(job, policy, deadline)

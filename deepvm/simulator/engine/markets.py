@@ -36,12 +36,7 @@ class Markets:
     """Chooses the market for all runs at once."""
 
     def __init__(self, job: Job, policy: SavePolicy, deadline: Deadline) -> None:
-        """Precompute what does not change.
-
-        Raises:
-            RequestError: the job runs on demand anyway, or is elastic.
-            SimulationError: it cannot be done in time, even on demand.
-        """
+        """Raise RequestError for a job that is on demand or elastic, SimulationError if even on-demand is too late."""
         if job.market is not Market.SPOT or job.elastic:
             raise RequestError("deadline", format_seconds(deadline.seconds), "jobs on spot VMs that are not elastic")
         self._job, self._deadline = job, deadline
