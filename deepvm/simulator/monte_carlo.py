@@ -204,9 +204,10 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed,
         with _ignoring_ctrl_c():
             for _ in range(processes):
                 ours, theirs = context.Pipe()
-                workers.append(context.Process(target=_work, args=(theirs,), daemon=True))
-                workers[-1].start()
+                worker = context.Process(target=_work, args=(theirs,), daemon=True)
+                worker.start()
                 theirs.close()  # so that the pipe ends with the worker
+                workers.append(worker)
                 pipes.append(ours)
         waiting: dict[Any, tuple[_Case, int]] = {}
         idle = pipes

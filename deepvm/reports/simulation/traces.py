@@ -235,8 +235,9 @@ def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None
     if len(policies) > 1:
         first = {s: share[policies[0], s] for s in saves}
         print_lines(["", f"Compared with {policies[0]}:"])
-        gains = [[f"{100 * (share[p, s] / f - 1):+.1f} %" if f else "-" for s, f in first.items()] for p in policies]
-        print_table(columns, [[p, *own] for p, own in zip(policies, gains, strict=True)][1:], also="-o csv")
+        for row, policy in zip(rows, policies, strict=True):
+            row[1:] = [f"{100 * (share[policy, s] / f - 1):+.1f} %" if f else "-" for s, f in first.items()]
+        print_table(columns, rows[1:], also="-o csv")
 
 
 def _cost(cost: Cost) -> dict[str, Any]:
