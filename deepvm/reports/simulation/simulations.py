@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 COMPARISON = "deepvm.simulate-comparison/1"
 
 
-def undisturbed_s(job: Job) -> float:
-    """Seconds of the job on demand: allocation, preparation, steps and the user's own saves."""
-    saves = job.steps // job.save_every_steps if job.save_every_steps else 0
-    work = job.steps * job.step_s.mean + saves * job.blocked_s.mean
-    return job.allocation_s.mean + job.preparation_s.mean + work
-
-
 def by_job(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
     """The answers of each job, by its name."""
     groups: dict[str, list[Answer]] = {}
@@ -48,19 +41,17 @@ def comparison(answers: Sequence[Answer]) -> dict[str, Any]:
 
 def csv_text(answers: Sequence[Answer]) -> str:
     """One row for each answer; seconds, dollars and counts."""
-    keys = [name for name, _ in answers[0].values]
-    figures = ("total_s", "cost_usd", "preemptions")
-    spreads = [f"{f}_{s}" for f in figures for s in ("mean", "sem", "p5", "p50", "p95")]
-    several = len(by_job(answers)) > 1
-    rows = []
+    several, rows = len(by_job(answers)) > 1, []
     for answer in answers:
         found = answer.results
-        numbers = [v for f in figures for v in Spread.of(getattr(found, f)).document().values()]
-        parts = [found.breakdown_s[p] for p in PARTS]
-        where = [*([found.job.name] if several else []), *(int(v) if key == "vms" else v for key, v in answer.values)]
-        rows.append([*where, found.policy, found.runs, found.seed, *numbers, *parts])
-    keys = [*(["job"] if several else []), *keys]
-    return to_csv([*keys, "policy", "runs", "seed", *spreads, *(f"{p}_s" for p in PARTS)], rows)
+        row: dict[str, Any] = {"job": found.job.name} if several else {}
+        row |= {key: int(v) if key == "vms" else v for key, v in answer.values}
+        row |= {"policy": found.policy, "runs": found.runs, "seed": found.seed}
+        for figure in ("total_s", "cost_usd", "preemptions"):
+            spread = Spread.of(getattr(found, figure)).document()
+            row |= {f"{figure}_{name}": v for name, v in spread.items()}
+        rows.append(row | {f"{part}_s": seconds for part, seconds in found.breakdown_s.items()})
+    return to_csv(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def print_answers(answers: Sequence[Answer]) -> None:
@@ -142,22 +133,24 @@ def _on_demand(answers: Sequence[Answer]) -> list[tuple[str, str]]:
         return []
 
     def share(answer: Answer) -> float:
-        own = answer.results.job
-        return float(answer.results.cost_usd.mean()) / (_on_demand_usd_per_second(own) * undisturbed_s(own))
+        return float(answer.results.cost_usd.mean()) / _bought(answer.results.job)[1]
 
     best = min(answers, key=share)
-    job = best.results.job
-    base = undisturbed_s(job)
+    seconds, usd = _bought(best.results.job)
     at = "".join(f" at {name} {value(name, v)}" for name, v in best.values)
     dearer = sum(share(answer) >= 1 for answer in answers)
     saved = f"{best.results.policy}{at} costs {100 * (1 - share(best)):.0f} % less" if dearer < len(answers) else ""
     others = f", {dearer} of the rows no less" if 0 < dearer < len(answers) else ""
-    text = f"{format_seconds(base)}, ${_on_demand_usd_per_second(job) * base:.2f}"
+    text = f"{format_seconds(seconds)}, ${usd:.2f}"
     return [("On demand", f": {text}; {saved}{others}." if saved else f": {text}; none of these is cheaper.")]
 
 
-def _on_demand_usd_per_second(job: Job) -> float:
-    return job.on_demand_usd_per_hour / 3600 * job.vms
+def _bought(job: Job) -> tuple[float, float]:
+    """Seconds and dollars of the job on demand: allocation, preparation, steps and the user's own saves."""
+    saves = job.steps // job.save_every_steps if job.save_every_steps else 0
+    seconds = job.allocation_s.mean + job.preparation_s.mean
+    seconds += job.steps * job.step_s.mean + saves * job.blocked_s.mean
+    return seconds, job.on_demand_usd_per_hour / 3600 * job.vms * seconds
 
 
 def _nothing(job: Job, deadline: bool) -> list[tuple[str, str]]:
