@@ -76,7 +76,7 @@ def expressions(value: Any) -> Iterator[str]:
             yield from expressions(inner)
 
 
-CASES = [(p, o) for p in PLANS.values() for o in (ExportOptions(), FULL) if p.training.zones or not o.subnets]
+CASES = [(p, o) for p in PLANS.values() for o in (ExportOptions(), FULL) if p.training.zones or not o.subnet]
 
 
 @pytest.mark.parametrize(("plan", "options"), CASES)
@@ -247,7 +247,7 @@ def test_terraform_reads_it(plan: Plan, options: ExportOptions, tmp_path: Path) 
     fleet = done["terraform_data.aws_ec2_fleet_training"]
     assert fleet["target_capacity_specification"][0]["total_target_capacity"] == plan.training.spot_count
     places = [o.get("subnet_id") or o.get("availability_zone") for o in fleet["launch_template_config"][0]["override"]]
-    assert places == (["subnet-1"] if options.subnets else [z.zone for z in plan.training.zones] or [None])
+    assert places == (["subnet-1"] if options.subnet else [z.zone for z in plan.training.zones] or [None])
     images = {
         i for a, v in done.items() for i in [(v or {}).get("ami"), (v or {}).get("image_id")] if i and a != "outputs"
     }
