@@ -1,7 +1,7 @@
-"""Pictures of the paper's figures: budgets against performance (Figure 7), curves against measurements (Figures 4, 5).
+"""Figures 4, 5 and 7 of the paper, and what all pictures share: styles, settings, a frame, a legend, a file.
 
-matplotlib is the `plot` extra: it is imported inside the functions, with its object-oriented Agg and SVG backends only,
-so no window, no pyplot and no state that outlives a call. The same data gives the same bytes.
+matplotlib is the `plot` extra: it is imported inside functions, with its object-oriented Agg and SVG backends only: no
+window, no pyplot, no state that outlives a call. The same data gives the same bytes.
 """
 
 from __future__ import annotations
@@ -28,24 +28,31 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from deepvm.profiling.checkpoint.bench import Bench
-
 Format = Literal["png", "svg"]
 
-_DPI = 160
 MARK_ALL = 24
 """Up to this many budgets every point has a marker; beyond, about one in twelve."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """A line that can be told from the others by colour, by dashes and by marker alone."""
+    """A line that differs from the others in colour, dashes and marker, each enough to tell it apart."""
 
     color: str
     dashes: str | tuple[int, tuple[float, ...]]
     marker: str
     width: float = 1.7
     size: float = 5.5
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Arguments of ``Axes.plot`` for the line alone."""
+        return {"color": self.color, "linestyle": self.dashes, "linewidth": self.width}
+
+    @property
+    def marked(self) -> dict[str, Any]:
+        """Arguments of ``Axes.plot`` for the line with its markers."""
+        return self.line | {"marker": self.marker, "markersize": self.size}
 
 
 # The palette of Okabe and Ito, which stays apart under every common colour-blindness. The first line is the widest and
@@ -56,7 +63,8 @@ STYLES = (
     Style("#009E73", (0, (6.0, 1.5, 1.2, 1.5)), "^"),
     Style("#A8336F", (0, (1.4, 1.4)), "D"),
 )
-"""Of up to four lines, in order."""
+MEASURED: dict[str, Any] = {"linestyle": "none", "marker": "o", "color": "black", "markersize": 4.5, "zorder": 5}
+"""Style of measured points."""
 POLICY_LABELS = {
     PolicyName.DEEPVM: "DeepVM",
     PolicyName.NOSCALE: "DeepVM-NoScale",
@@ -67,12 +75,12 @@ POLICY_LABELS = {
 
 @dataclass(frozen=True)
 class SpeedupPanel:
-    """One frame of a figure of speed-ups.
+    """One panel of a figure of speed-ups.
 
     Attributes:
         title: what was run where.
-        curves: label to curve; the same label has the same line in every panel.
-        points: measured (n, S(n)) pairs, n in VMs; empty when there are none.
+        curves: label to curve; a label looks the same in every panel.
+        points: measured (n, S(n)) pairs, n in VMs.
     """
 
     title: str
@@ -81,7 +89,7 @@ class SpeedupPanel:
 
 
 def picture_format(path: Path) -> Format:
-    """The format that a file's ending asks for.
+    """The format that a file name asks for.
 
     Raises:
         RequestError: neither .png nor .svg.
@@ -107,21 +115,13 @@ def check_picture(path: Path) -> None:
         raise MissingExtraError("plot", "matplotlib", "plot")
 
 
-def draw_sweep(rows: Sequence[SweepRow], path: Path, *, catalog_name: str, eflops_unit: str) -> None:
-    """Save :func:`sweep_figure` as PNG or SVG, by the ending of the file's name.
-
-    Args:
-        rows: see :func:`sweep_figure`.
-        path: written whole or not at all; a file that stands there is replaced.
-        catalog_name: for the title.
-        eflops_unit: the catalog's.
+def save_picture(figure: Figure, path: Path) -> None:
+    """Write a figure, whole or not at all; an existing file is replaced.
 
     Raises:
-        RequestError: another ending. MissingExtraError: matplotlib is not installed.
-        DataError: the file cannot be written.
+        RequestError: neither .png nor .svg. DataError: the file cannot be written.
     """
-    form = picture_format(path)
-    write_bytes(path, render(sweep_figure(rows, catalog_name=catalog_name, eflops_unit=eflops_unit), form))
+    write_bytes(path, render(figure, picture_format(path)))
 
 
 def render(figure: Figure, form: Format = "png") -> bytes:
@@ -131,11 +131,82 @@ def render(figure: Figure, form: Format = "png") -> bytes:
     """
     buffer = io.BytesIO()
     metadata = {"Date": None, "Creator": "deepvm"} if form == "svg" else {"Software": "deepvm"}
-    with own_settings(), warnings.catch_warnings():
+    with _own_settings(), warnings.catch_warnings():
         # A name in a script that the font lacks becomes boxes; nothing that the user could act on.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(buffer, format=form, dpi=_DPI, metadata=metadata)
+        figure.savefig(buffer, format=form, dpi=160, metadata=metadata)
     return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def drawing(width: float, height: float, rows: int = 1, columns: int = 1, **more: Any) -> Iterator[tuple[Figure, Any]]:
+    """Draw a figure of this many inches; yields it and its axes (a list if several), which have a grid and no box.
+
+    Args:
+        width: of the figure.
+        height: of the figure.
+        rows: of axes.
+        columns: of axes.
+        more: for ``Figure.subplots``.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    with _own_settings():
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(rows, columns, squeeze=False, **more).ravel().tolist()
+        for axes in grid:
+            axes.grid(color="0.88", linewidth=0.8)
+            axes.set_axisbelow(True)
+            for side in ("top", "right"):
+                axes.spines[side].set_visible(False)
+        yield figure, grid[0] if len(grid) == 1 else grid
+
+
+@contextlib.contextmanager
+def _own_settings() -> Iterator[None]:
+    """Matplotlib's own settings in place of the user's matplotlibrc, restored afterwards."""
+    try:
+        from matplotlib import style
+    except ImportError:
+        raise MissingExtraError("plot", "matplotlib", "plot") from None
+    # parse_math: a "$" in a name is money, not TeX. hashsalt: without one, ids in an SVG are random.
+    settings: dict[str, Any] = {"text.parse_math": False, "svg.hashsalt": "deepvm", "font.size": 10.0}
+    with style.context(["default", settings]):
+        yield
+
+
+def legend(figure: Figure, columns: int, *entries: Any, handlelength: float | None = 4.2) -> None:
+    """Put a legend below the axes; ``entries``: handles and labels, by default those of all axes."""
+    figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, handlelength=handlelength)
+
+
+def step_line(axes: Axes, x: Sequence[float], y: Sequence[float], policy: PolicyName, place: int, places: int) -> None:
+    """Draw the step line of a policy, the ``place``-th of ``places`` lines."""
+    # Lines have their markers at different budgets, so that none hides another.
+    every = 1 if len(x) <= MARK_ALL else max(places, len(x) // 12)
+    axes.plot(
+        x,
+        y,
+        label=POLICY_LABELS[policy],
+        drawstyle="steps-post",
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        markevery=every if every == 1 else (place * every // places, every),
+        **STYLES[list(PolicyName).index(policy)].marked,
+    )
+
+
+def show_budgets(axes: Axes, rows: Sequence[SweepRow]) -> None:
+    """Make the x axis span all budgets of a sweep, those with nothing feasible too."""
+    if rows:
+        low, high = (float(f(r.budget for r in rows)) for f in (min, max))
+        margin = 0.02 * (high - low) or 0.5
+        axes.set_xlim(low - margin, high + margin)
 
 
 def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: str) -> Figure:
@@ -156,21 +227,11 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
     reference = [r for r in rows if r.policy is PolicyName.DEEPVM] or rows
     highest = max((r.recommendation.throughput for r in reference if r.recommendation), default=math.nan)
     whose = "DeepVM's highest" if PolicyName.DEEPVM in policies else "the highest"
-    with own_settings():
-        figure = new_figure(8.0, 4.9)
-        axes = figure.add_subplot()
-        for index, policy in enumerate(policies):
+    with drawing(8.0, 4.9) as (figure, axes):
+        for place, policy in enumerate(policies):
             own = sorted((r for r in rows if r.policy is policy), key=lambda r: r.budget)
             values = [r.recommendation.throughput / highest if r.recommendation else math.nan for r in own]
-            step_line(
-                axes,
-                [float(r.budget) for r in own],
-                values,
-                POLICY_LABELS[policy],
-                STYLES[list(PolicyName).index(policy)],
-                place=index,
-                places=len(policies),
-            )
+            step_line(axes, [float(r.budget) for r in own], values, policy, place, len(policies))
         axes.set_xlabel("pricing willingness PW ($/h)")
         axes.set_ylabel(f"normalised performance\n(throughput / {whose}, no unit)")
         figure.suptitle("Performance of the best cluster that each policy buys")
@@ -181,19 +242,14 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
         else:
             axes.set_ylim(bottom=0)
         axes.set_title(f"catalog {short(catalog_name)}\n{scale}", fontsize="small")
-        if rows:
-            # Budgets with nothing feasible are part of the picture: the axis starts where the sweep does.
-            low, high = (float(f(r.budget for r in rows)) for f in (min, max))
-            margin = 0.02 * (high - low) or 0.5
-            axes.set_xlim(low - margin, high + margin)
-        frame(axes)
+        show_budgets(axes, rows)
         if policies:
-            figure.legend(loc="outside lower center", ncols=len(policies), frameon=False, handlelength=4.2)
+            legend(figure, len(policies))
     return figure
 
 
 def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: int = 32) -> Figure:
-    """Figures 4 and 5: speed-up curves as lines, measured speed-ups as points, one frame for each panel.
+    """Figures 4 and 5: speed-up curves as lines, measured speed-ups as points, one panel beside the other.
 
     Args:
         panels: from left to right, three to a row.
@@ -207,142 +263,26 @@ def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: in
     height = max(1, -(-len(panels) // columns))
     labels = list(dict.fromkeys(label for p in panels for label in p.curves))
     n = np.arange(1, max_nodes + 1, dtype=np.float64)
-    with own_settings():
-        figure = new_figure(1.2 + 3.1 * columns, 0.9 + 3.2 * height)
-        grid = figure.subplots(height, columns, squeeze=False).ravel().tolist()
-        handles: dict[str, Any] = {}
+    with drawing(1.2 + 3.1 * columns, 0.9 + 3.2 * height, height, columns) as (figure, _):
+        grid, handles = figure.axes, dict[str, Any]()
         for axes, panel in zip(grid, panels, strict=False):
             for label, curve in panel.curves.items():
-                style = STYLES[labels.index(label) % len(STYLES)]
-                look = {"color": style.color, "linestyle": style.dashes, "linewidth": style.width}
-                handles.setdefault(label, axes.plot(n, curve.speedup(n), **look)[0])
+                line = STYLES[labels.index(label) % len(STYLES)].line
+                handles.setdefault(label, axes.plot(n, curve.speedup(n), **line)[0])
             if panel.points:
-                x, y = zip(*panel.points, strict=True)
-                dots = axes.plot(x, y, linestyle="none", marker="o", color="black", markersize=4.5, zorder=5)[0]
-                handles.setdefault("measured", dots)
+                handles.setdefault("measured", axes.plot(*zip(*panel.points, strict=True), **MEASURED)[0])
             axes.set_title(short(panel.title), fontsize="medium")
             axes.set_xlabel("GPU VMs, n")
             axes.set_xticks([1, *range(8, max_nodes + 1, max(8, max_nodes // 32 * 8))])
             axes.axhline(0, color="0.4", linewidth=0.8)
-            frame(axes)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         for axes in grid[::columns]:
             axes.set_ylabel("speed-up over one VM, S(n)")
         figure.suptitle(title)
         if handles:
-            figure.legend(
-                handles.values(),
-                handles.keys(),
-                loc="outside lower center",
-                ncols=len(handles),
-                frameon=False,
-                handlelength=4.2,
-            )
+            legend(figure, len(handles), handles.values(), handles.keys())
     return figure
-
-
-def draw_bench(bench: Bench, path: Path) -> None:
-    """Save :func:`bench_figure` as PNG or SVG, by the ending of the file's name; see :func:`draw_sweep` for errors."""
-    form = picture_format(path)
-    write_bytes(path, render(bench_figure(bench), form))
-
-
-def bench_figure(bench: Bench) -> Figure:
-    """Bars of what a checkpoint costs with each method, over torch.save with fsync: the stall, and until it is safe.
-
-    Args:
-        bench: from :func:`deepvm.profiling.checkpoint.bench.run_bench`.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    names, own = list(bench.methods), list(bench.methods.values())
-    bars = {"training stands still": [f.stall_ratio for f in own], "until it is safe": [f.durable_ratio for f in own]}
-    with own_settings():
-        figure = new_figure(8.0, 1.7 + 0.55 * len(names))
-        axes = figure.add_subplot()
-        for index, (label, values) in enumerate(bars.items()):
-            places = np.arange(len(names)) + 0.4 * index - 0.2
-            drawn = axes.barh(places, values, 0.38, label=label, color=STYLES[index].color)
-            axes.bar_label(drawn, [f"{v:.3f}" for v in values], padding=3, fontsize="small")
-        axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
-        # Between the best and the worst lie two orders of magnitude.
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.axvline(1, color="0.4", linewidth=0.8)
-        axes.margins(x=0.15)
-        axes.set_xlabel("seconds over those of torch.save with fsync (no unit)")
-        figure.suptitle(f"What a checkpoint costs: {bench.model}, {bench.bytes / 1e6:.0f} MB of state")
-        machine = f"{short(bench.machine['processor'])}, {bench.machine['cores']} cores, {bench.machine['file_system']}"
-        axes.set_title(f"{machine}; medians of {bench.reps}", fontsize="small")
-        frame(axes)
-        figure.legend(loc="outside lower center", ncols=len(bars), frameon=False)
-    return figure
-
-
-def step_line(
-    axes: Axes,
-    x: Sequence[float],
-    y: Sequence[float],
-    label: str,
-    style: Style,
-    *,
-    place: int,
-    places: int,
-    drawstyle: Any = "steps-post",
-) -> None:
-    """One line of several, with its own colour, dashes and marker."""
-    # Lines have their markers at different budgets, so that none hides another.
-    every = 1 if len(x) <= MARK_ALL else max(places, len(x) // 12)
-    axes.plot(
-        x,
-        y,
-        label=label,
-        color=style.color,
-        linestyle=style.dashes,
-        linewidth=style.width,
-        drawstyle=drawstyle,
-        marker=style.marker,
-        markersize=style.size,
-        markeredgecolor="white",
-        markeredgewidth=0.6,
-        markevery=every if every == 1 else (place * every // places, every),
-    )
-
-
-def frame(axes: Axes) -> None:
-    """A light grid behind the lines, and no box."""
-    axes.grid(color="0.88", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of this many inches; MissingExtraError without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("plot", "matplotlib", "plot") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-@contextlib.contextmanager
-def own_settings() -> Iterator[None]:
-    """Matplotlib's own settings in place of the user's matplotlibrc, put back afterwards."""
-    try:
-        from matplotlib import style
-    except ImportError:
-        raise MissingExtraError("plot", "matplotlib", "plot") from None
-    # parse_math: a "$" in a name is money, not TeX. hashsalt: without one, ids in an SVG are random.
-    settings: dict[str, Any] = {"text.parse_math": False, "svg.hashsalt": "deepvm", "font.size": 10.0}
-    with style.context(["default", settings]):
-        yield
 
 
 def short(text: str, most: int = 40) -> str:

@@ -1,9 +1,8 @@
 """Tables on a terminal and in a pipe.
 
-A terminal gets a rich table, wrapped between words. Where it is too narrow for that, columns are left out in the order
-that the table declares (:attr:`Column.drop`), and a line below names them; a line for each cell is the last resort. A
-pipe or a file gets all cells in plain columns of full width: no box characters, no colour, nothing cut off, so that
-``| sort``, ``| less`` and a diff work.
+A terminal gets a rich table, wrapped between words. If it is too narrow, columns are left out in the order that the
+table declares (:attr:`Column.drop`) and named below; a line for each cell is the last resort. A pipe or a file gets
+plain columns of full width, without box characters or colour, so that ``| sort``, ``| less`` and a diff work.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
@@ -26,8 +25,7 @@ class Column:
 
     Attributes:
         header: its name, with the unit. align: right for numbers, which are never wrapped, left for names.
-        drop: when it is left out of a terminal that is too narrow: the highest first, of equal ones the rightmost; 0:
-            never, the table is of no use without it.
+        drop: narrow terminals leave out the highest first, of equal ones the rightmost; 0: never.
         wrap: whether names may be continued on the next line where there is a space.
     """
 
@@ -40,15 +38,13 @@ class Column:
 def print_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO | None = None, *, also: str = ""
 ) -> None:
-    """Write a table; ``rows`` hold one string for each column.
-
-    Respects ``NO_COLOR`` and ``COLUMNS`` on a terminal.
+    """Write a table; respects ``NO_COLOR`` and ``COLUMNS`` on a terminal.
 
     Args:
         columns: from left to right.
-        rows: from top to bottom.
+        rows: one string for each column.
         stream: stdout unless given.
-        also: a form of output that has all columns, such as ``-o csv``, beside a pipe, which always has.
+        also: an option, such as ``-o csv``, that shows all columns on a narrow terminal.
     """
     stream = stream or sys.stdout
     if stream.isatty() and os.environ.get("TERM") != "dumb":
@@ -61,6 +57,12 @@ def print_table(
             for cell, c, w in zip(cells, columns, widths, strict=True)
         ]
         stream.write("  ".join(parts).rstrip() + "\n")
+
+
+def print_items(items: Sequence[Mapping[Column, str]], stream: TextIO | None = None, *, also: str = "") -> None:
+    """Write a table of rows that name their columns, a dash where one lacks a column; see :func:`print_table`."""
+    columns = list(dict.fromkeys(column for item in items for column in item))
+    print_table(columns, [[item.get(column, "-") for column in columns] for item in items], stream, also=also)
 
 
 def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO, also: str) -> None:
@@ -146,5 +148,4 @@ def print_lines(lines: Sequence[str], stream: TextIO | None = None) -> None:
     width = shutil.get_terminal_size().columns if stream.isatty() else 0
     for line in lines:
         fits = not width or len(line) <= width
-        wrapped = [line] if fits else _wrapped(line, width)
-        stream.write("\n".join(wrapped) + "\n")
+        stream.write("\n".join([line] if fits else _wrapped(line, width)) + "\n")

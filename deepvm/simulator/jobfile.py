@@ -46,9 +46,7 @@ def _number(most: float) -> Callable[[Any], float]:
 
 def _span(value: Any) -> Span:
     low, high = map(_number(MOST_SECONDS), value if isinstance(value, list) else [value, value])
-    if low > high:
-        raise ValueError
-    return Span(low, high)
+    return Span(low, high)  # refuses low > high
 
 
 def _lives(value: Any) -> tuple[float, ...]:
@@ -58,41 +56,27 @@ def _lives(value: Any) -> tuple[float, ...]:
     return found
 
 
-def _whole(most: int) -> _Key:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+def _of(kind: type, fits: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """A reader of values of exactly this type: True is no whole number."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not kind or not fits(value):
             raise ValueError
         return value
 
-    return _Key(f"a whole number from 1 to {most}", read)
+    return read
 
 
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
+def _whole(most: int) -> _Key:
+    return _Key(f"a whole number from 1 to {most}", _of(int, lambda value: 1 <= value <= most))
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > 200 or not value.isprintable():
-        raise ValueError
-    return value
-
-
-def _law(value: Any) -> str:
-    Drawn(str(value), (1.0,))
-    return str(value)
-
-
-_SPAN = _Key(
-    f"seconds from 0 without a unit, or [low, high] with low <= high, at most {MOST_SECONDS:.0e}",
-    _span,
-)
+_SPAN = _Key(f"seconds from 0 without a unit, or [low, high] with low <= high, at most {MOST_SECONDS:.0e}", _span)
 _USD = _Key(f"dollars an hour, from 0 to {_MOST_USD:.0e}", _number(_MOST_USD))
-_TRUTH = _Key("true or false", _truth)
+_TRUTH = _Key("true or false", _of(bool, lambda value: True))
 
 _KEYS: Mapping[str, _Key] = {
-    "name": _Key("a name of up to 200 characters", _text),
+    "name": _Key("a name of up to 200 characters", _of(str, lambda v: v.strip() and len(v) <= 200 and v.isprintable())),
     "steps": _whole(10**12),
     "step_s": _SPAN,
     "save_s": _SPAN,
@@ -112,7 +96,7 @@ _KEYS: Mapping[str, _Key] = {
     "proactive_replacement": _TRUTH,
     "vms": _whole(MOST_VMS),
     "elastic": _TRUTH,
-    "lifetime": _Key(f"{', '.join(LAWS)}; {SHAPES}", _law),
+    "lifetime": _Key(f"{', '.join(LAWS)}; {SHAPES}", lambda value: Drawn(str(value), (1.0,)).law),
 }
 _REQUIRED = ("steps", "step_s")
 
@@ -149,9 +133,8 @@ def parse_job(text: str, place: str) -> Job:
     if root is None:
         raise JobFormatError(place, [f"empty: a job needs at least {' and '.join(_REQUIRED)}"])
     if not isinstance(root, yaml.MappingNode):
-        raise JobFormatError(
-            place, [f"line {root.start_mark.line + 1}: keys with values are needed, such as 'steps: 100000'"]
-        )
+        line = f"line {root.start_mark.line + 1}"
+        raise JobFormatError(place, [f"{line}: keys with values are needed, such as 'steps: 100000'"])
     found: dict[str, Any] = {}
     problems: list[str] = []
     seen: dict[str, int] = {}
@@ -220,33 +203,32 @@ def _together(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return wrong
 
 
-_COMMON = """
-steps: 100000
-allocation_s: [62, 218]
-grace_s: 30
-mttp_s: 10800
-spot_usd_per_hour: 2.3048
-on_demand_usd_per_hour: 6.2049
-"""
 # Spotify thesis, 6.3: Azure Standard_NC12s_v3 with two V100; latencies as in simulator.md, "Acceptance".
+_THESIS = Job(
+    steps=100_000,
+    step_s=Span(4.50, 4.70002),
+    name="gpt-117m",
+    save_s=Span(2.30, 2.80),
+    backup_s=Span(11.2, 15.2),
+    preparation_s=Span(143.2, 183.2),
+    save_every_steps=10_000,
+    allocation_s=Span(62.0, 218.0),
+    grace_s=Span.of(30.0),
+    mttp_s=(10_800.0,),
+    spot_usd_per_hour=2.3048,
+    on_demand_usd_per_hour=6.2049,
+)
 _PRESETS = {
-    "gpt-117m": _COMMON
-    + """
-name: gpt-117m
-step_s: [4.50, 4.70002]
-save_s: [2.30, 2.80]
-backup_s: [11.2, 15.2]
-preparation_s: [143.2, 183.2]
-save_every_steps: 10000
-""",
-    "gpt-1.3b": _COMMON
-    + """
-name: gpt-1.3b
-step_s: [19.50, 20.00058]
-save_s: [18.5, 20.5]
-backup_s: [120, 160]
-preparation_s: [305.5, 359.5]
-""",
+    "gpt-117m": _THESIS,
+    "gpt-1.3b": replace(
+        _THESIS,
+        name="gpt-1.3b",
+        step_s=Span(19.50, 20.00058),
+        save_s=Span(18.5, 20.5),
+        backup_s=Span(120.0, 160.0),
+        preparation_s=Span(305.5, 359.5),
+        save_every_steps=None,
+    ),
 }
 PRESETS = tuple(_PRESETS)
 
@@ -259,20 +241,15 @@ def preset(name: str) -> Job:
     """
     if name not in _PRESETS:
         raise RequestError("preset", name, one_of(name, _PRESETS))
-    return parse_job(_PRESETS[name], name)
+    return _PRESETS[name]
 
 
 def job_document(job: Job) -> dict[str, Any]:
     """The job as plain data with the keys of a job file; spans as [low, high]."""
-    document: dict[str, Any] = {}
-    for name in _KEYS:
-        value = getattr(job, name)
+    document = {name: getattr(job, name) for name in _KEYS}
+    finite: list[Any] = [v for v in job.mttp_s if v < math.inf] or [None]
+    document |= {"market": job.market.value, "mttp_s": finite[0] if len(finite) == 1 else finite}
+    for name, value in document.items():
         if isinstance(value, Span):
-            value = value.low if value.low == value.high else [value.low, value.high]
-        elif isinstance(value, Market):
-            value = value.value
-        elif isinstance(value, tuple):
-            finite = [v for v in value if v < math.inf]
-            value = (finite[0] if len(finite) == 1 else finite) if finite else None
-        document[name] = value
+            document[name] = value.low if value.low == value.high else [value.low, value.high]
     return document

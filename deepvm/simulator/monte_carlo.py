@@ -1,9 +1,8 @@
 """Monte Carlo: many runs in chunks with seeds of their own, in this process, in several, or on a Dask cluster.
 
 A chunk of a case is simulated from ``SeedSequence(seed, spawn_key=(chunk,))``, so the same seed gives the same runs
-wherever and in whatever order chunks are done, and whatever other cases there are; the chunks of all cases go through
-one pool. A process holds one chunk at a time in full, so memory does not grow with the runs but for a few numbers of
-each.
+wherever and in whatever order chunks are done, and whatever other cases there are; the chunks of all cases share the
+processes. A process holds one chunk at a time in full: memory grows only by a few numbers for each run.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import CancelledError, Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from ipaddress import AddressValueError, IPv6Address
 from itertools import islice
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
 import numpy as np
@@ -42,11 +40,7 @@ CHUNK = 10_000
 MACHINES = 16 * CHUNK
 """Machines per chunk: large clusters get smaller chunks, for the same reason."""
 CONNECT_S = 15.0
-ENDED = 143
-"""Exit code of a worker whose parent is gone."""
-_AHEAD = 2
-"""Chunks submitted per process: one to work on, one to continue with."""
-_AHEAD_FAR = 256
+_AHEAD = 256
 """Least number of chunks submitted to a Dask cluster, which workers may join later."""
 
 
@@ -69,7 +63,7 @@ def simulate(
         policy: when it is saved.
         runs: how many, from 1.
         seed: from 0; the same seed gives the same runs.
-        lives: how long machines live; drawn by the law and the mean of the job when None.
+        lives: how long machines live; by default drawn by the law and the mean of the job.
         jobs: processes of this machine.
         executor: ``dask://HOST:PORT`` for a Dask cluster in their place.
         deadline: when the job has to be done, and who decides between spot and on-demand VMs.
@@ -78,7 +72,7 @@ def simulate(
     Raises:
         RequestError: a number that cannot be, or an unknown executor. MissingExtraError: no dask.
         SimulationError: the job does not get ahead.
-        WorkerLostError: a process was ended from outside.
+        WorkerLostError: a process was killed.
         CloudError: the Dask cluster does not answer, or has no workers.
     """
     (found,) = simulate_each(
@@ -107,20 +101,10 @@ def simulate_each(
     deadline: Deadline | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Results | SimulationError]:
-    """Simulate several cases, each many times; the processes, or the Dask cluster, are shared by all of them.
-
-    Args:
-        cases: jobs, each with its policy. The others are those of :func:`simulate`, and ``runs`` is of each case.
-        runs: how many of each case.
-        seed: as each case alone would have it.
-        lives: of all cases, or by the job of each.
-        jobs: processes of this machine.
-        executor: a Dask cluster in their place.
-        deadline: of all cases.
-        progress: told how many more runs, of whichever case, are done or will never be.
+    """Simulate several cases, each as :func:`simulate` would; they share the processes, or the Dask cluster.
 
     Returns:
-        The results, in the order of the cases; an error where a job makes no progress.
+        The results, in the order of the cases; the error of a job that makes no progress.
 
     Raises:
         RequestError, MissingExtraError, WorkerLostError, CloudError: as :func:`simulate`.
@@ -132,24 +116,20 @@ def simulate_each(
     if isinstance(jobs, bool) or not 1 <= jobs <= 1024:
         raise RequestError("jobs", jobs, "a number of processes from 1 to 1024")
     address = _dask_address(executor) if executor else ""
-    running = [
-        _Case(
-            job,
-            policy,
-            lives if lives is not None else Drawn(job.lifetime, job.mttp_s, job.vms),
-            runs,
-            max(1, min(CHUNK, MACHINES // job.vms)),
-        )
-        for job, policy in cases
-    ]
-    tasks = ((c, n, t) for c in running for n, t in c.tasks(seed, deadline))
-    processes = min(jobs, sum(-(-runs // c.size) for c in running))
-    with closing(_outcomes(tasks, processes, address)) as outcomes:
+    running = [_Case(job, policy, runs, max(1, min(CHUNK, MACHINES // job.vms))) for job, policy in cases]
+    tasks = (task for case in running for task in case.tasks(lives, seed, deadline))
+    processes = min(jobs, sum(-(-runs // case.size) for case in running))
+    outcomes: Generator[Completed, None, None] = ((case, number, _chunk(spec)) for case, number, spec in tasks)
+    if address:
+        outcomes = _on_dask(tasks, address)
+    elif processes > 1:
+        outcomes = _in_processes(tasks, processes)
+    with closing(outcomes):
         for case, number, outcome in outcomes:
-            more = case.take(number, outcome, seed, deadline)
+            more = case.take(number, outcome)
             if progress is not None and more:
                 progress(more)
-    return [case.answer() for case in running]
+    return [case.answer(seed, deadline) for case in running]
 
 
 Spec = tuple[Job, SavePolicy, LifeSource, int, int, int, Deadline | None]
@@ -161,46 +141,42 @@ class _Case:
 
     job: Job
     policy: SavePolicy
-    lives: LifeSource
     left: int
     size: int
     parts: dict[int, Outcome] = field(default_factory=dict)
-    results: Results | None = None
     failed: tuple[int, SimulationError] | None = None
 
-    def tasks(self, seed: int, deadline: Deadline | None) -> Iterator[tuple[int, Spec]]:
+    def tasks(self, lives: LifeSource | None, seed: int, deadline: Deadline | None) -> Iterator[Task]:
         """Yield the chunks lazily; none after one has failed."""
-        for number, first in enumerate(range(0, runs := self.left, self.size)):
+        runs, job = self.left, self.job
+        lives = Drawn(job.lifetime, job.mttp_s, job.vms) if lives is None else lives
+        for number, first in enumerate(range(0, runs, self.size)):
             if self.failed is not None:
                 return
-            yield number, (self.job, self.policy, self.lives, min(self.size, runs - first), seed, number, deadline)
+            yield self, number, (job, self.policy, lives, min(self.size, runs - first), seed, number, deadline)
 
-    def take(self, number: int, outcome: Outcome | SimulationError, seed: int, deadline: Deadline | None) -> int:
+    def take(self, number: int, outcome: Outcome | SimulationError) -> int:
         """Keep the outcome of a chunk; returns by how many runs fewer are left."""
+        done = 0
         if isinstance(outcome, SimulationError):
             # Chunks are handed out in order, and all that were handed out come: the error of the first is the same
             # whoever was faster.
             if self.failed is None or number < self.failed[0]:
                 self.failed = number, outcome
             self.parts.clear()
-            fewer, self.left = self.left, 0
-            return fewer
-        if self.failed is not None:
-            return 0
-        self.parts[number] = outcome
-        self.left -= len(outcome.total_s)
-        if not self.left:
-            ordered = [self.parts[n] for n in sorted(self.parts)]
-            self.results = Results.gather(self.job, self.policy.name, seed, ordered, deadline)
-            self.parts.clear()
-        return len(outcome.total_s)
+            done = self.left
+        elif self.failed is None:
+            self.parts[number] = outcome
+            done = len(outcome.total_s)
+        self.left -= done
+        return done
 
-    def answer(self) -> Results | SimulationError:
+    def answer(self, seed: int, deadline: Deadline | None) -> Results | SimulationError:
         """The results, or the error."""
         if self.failed is not None:
             return self.failed[1]
-        assert self.results is not None
-        return self.results
+        ordered = [self.parts.pop(number) for number in sorted(self.parts)]
+        return Results.gather(self.job, self.policy.name, seed, ordered, deadline)
 
 
 Task = tuple[_Case, int, Spec]
@@ -218,6 +194,67 @@ def _chunk(spec: Spec) -> Outcome | SimulationError:
     return replace(outcome, parts_s=outcome.parts_s.sum(axis=1, keepdims=True))
 
 
+def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed, None, None]:
+    """Outcomes as they come; a task is taken from the iterator when a process has nothing to do."""
+    # Not a pool of the standard library: multiprocessing's waits for ever for a worker that was killed, and that of
+    # concurrent.futures for chunks that nobody wants after Ctrl-C. Spawned: a fork of a process with threads (numpy's,
+    # or a notebook's) may hang.
+    context, workers, pipes = get_context("spawn"), [], []
+    try:
+        with _ignoring_ctrl_c():
+            for _ in range(processes):
+                ours, theirs = context.Pipe()
+                worker = context.Process(target=_work, args=(theirs,), daemon=True)
+                worker.start()
+                theirs.close()  # so that the pipe ends with the worker
+                workers.append(worker)
+                pipes.append(ours)
+        waiting: dict[Any, tuple[_Case, int]] = {}
+        idle = pipes
+        while idle or waiting:
+            for pipe, (case, number, spec) in zip(idle, tasks, strict=False):
+                pipe.send(spec)
+                waiting[pipe] = case, number
+            idle = cast(list[Connection], wait(list(waiting))[:1]) if waiting else []
+            for pipe in idle:
+                outcome = pipe.recv()
+                if isinstance(outcome, Exception) and not isinstance(outcome, SimulationError):
+                    raise outcome
+                yield *waiting.pop(pipe), outcome
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise WorkerLostError(
+            f"one of {processes} processes was killed, perhaps because memory ran out; use fewer --jobs, or none"
+        ) from None
+    finally:
+        with _ignoring_ctrl_c():  # again, it would leave half of them
+            for worker in workers:
+                worker.kill()
+            for worker in workers:
+                worker.join()
+
+
+def _work(pipe: Connection) -> None:
+    """In a process of its own: simulate chunks until the parent has ended, or was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            spec = pipe.recv()
+            outcome: Outcome | Exception
+            try:
+                outcome = _chunk(spec)
+            except Exception as error:
+                outcome = error  # raised again by the parent
+            pipe.send(outcome)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()  # waits for a pipe that nobody but the parent holds open
+    os._exit(143)
+
+
 @contextmanager
 def _ignoring_ctrl_c() -> Iterator[None]:
     """Ignore Ctrl-C, which a terminal sends to all processes; those that start inside ignore it for good."""
@@ -231,88 +268,6 @@ def _ignoring_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _follow_parent() -> None:
-    """In a process of the pool: ignore Ctrl-C, and end with the parent, even if it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()  # waits for a pipe that nobody but the parent holds open
-        os._exit(ENDED)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
-
-
-def _outcomes(tasks: Iterator[Task], processes: int, address: str) -> Generator[Completed, None, None]:
-    """Outcomes as they come; a task is taken from the iterator when another one is done."""
-    if address:
-        yield from _on_dask(tasks, address)
-    elif processes <= 1:
-        for case, number, spec in tasks:
-            yield case, number, _chunk(spec)
-    else:
-        yield from _in_processes(tasks, processes)
-
-
-def _in_processes(tasks: Iterator[Task], processes: int) -> Iterator[Completed]:
-    # A fresh interpreter each: a fork of a process with threads (numpy's, or a notebook's) may hang.
-    others = set(active_children())
-    pool: Executor = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_follow_parent)
-    try:
-        with _ignoring_ctrl_c():
-            for _ in range(processes):  # start all workers now, while SIGINT is ignored
-                pool.submit(int)
-        yield from _bounded(tasks, _AHEAD * processes, pool.submit, lambda future: future.result())
-    except BrokenProcessPool:
-        raise WorkerLostError(
-            f"one of {processes} processes was killed, perhaps because memory ran out; use fewer --jobs, or none"
-        ) from None
-    except BaseException:
-        # Nobody waits for chunks that nobody wants: who presses Ctrl-C twice would do so for ever. The futures are
-        # not cancelled: the pool's thread fails on such futures when it finds its processes dead.
-        with _ignoring_ctrl_c():
-            for child in set(active_children()) - others:
-                child.kill()
-            # One that was killed while it sent has left half of a message, and as long as anybody could write the rest,
-            # which this process could, the pool waits for it. It has no name for that end of its pipe.
-            with suppress(AttributeError):
-                cast(Any, pool)._result_queue._writer.close()
-            pool.shutdown()  # in here, for Ctrl-C again would leave half of it
-        raise
-    finally:
-        pool.shutdown()
-
-
-def _bounded(
-    tasks: Iterator[Task],
-    ahead: int,
-    submit: Callable[..., Any],
-    result: Callable[[Any], Outcome | SimulationError],
-    look: Callable[[], object] | None = None,
-) -> Iterator[Completed]:
-    """Keep ``ahead`` tasks submitted; ``look`` is called when nothing came back for a while."""
-    waiting: dict[Any, tuple[_Case, int]] = {}
-    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def hand_out(count: int) -> None:
-        for case, number, spec in islice(tasks, count):
-            future = submit(_chunk, spec)
-            waiting[future] = case, number
-            future.add_done_callback(done.put)
-
-    hand_out(ahead)
-    while waiting:
-        try:
-            future = done.get(timeout=None if look is None else CONNECT_S)
-        except queue.Empty:
-            assert look is not None
-            look()
-            continue
-        yield *waiting.pop(future), result(future)
-        hand_out(1)
-
-
 def _dask_address(executor: str) -> str:
     """``HOST:PORT``; a malformed address is refused here, before anybody tries to connect."""
     found = re.fullmatch(r"dask://(?:\[([^\[\]]+)\]|([\w.-]+)):([0-9]{1,5})", executor)
@@ -324,7 +279,7 @@ def _dask_address(executor: str) -> str:
     raise RequestError("executor", executor, "dask://HOST:PORT, the address of a Dask scheduler")
 
 
-def _on_dask(tasks: Iterator[Task], address: str) -> Iterator[Completed]:
+def _on_dask(tasks: Iterator[Task], address: str) -> Generator[Completed, None, None]:
     try:
         from distributed import Client, KilledWorker
     except ImportError:
@@ -334,13 +289,24 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Iterator[Completed]:
         try:
             with client:
                 client.wait_for_workers(1, timeout=CONNECT_S)
-                yield from _bounded(
-                    tasks,
-                    max(_AHEAD_FAR, _AHEAD * sum(client.nthreads().values())),
-                    partial(client.submit, pure=False),
-                    partial(_awaited, client),
-                    partial(client.wait_for_workers, 1, timeout=CONNECT_S),
-                )
+                waiting: dict[Any, tuple[_Case, int]] = {}
+                done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+                more = max(_AHEAD, 2 * sum(client.nthreads().values()))
+                while True:
+                    for case, number, spec in islice(tasks, more):
+                        future = client.submit(_chunk, spec, pure=False)
+                        waiting[future] = case, number
+                        future.add_done_callback(done.put)
+                    if not waiting:
+                        return
+                    more = 0
+                    try:
+                        future = done.get(timeout=CONNECT_S)
+                    except queue.Empty:
+                        client.wait_for_workers(1, timeout=CONNECT_S)  # raises when all of them are gone
+                        continue
+                    yield *waiting.pop(future), _awaited(client, future)
+                    more = 1
         # Workers that lack a module say so with an ImportError.
         except (OSError, asyncio.TimeoutError, ValueError, CancelledError, KilledWorker, ImportError) as error:
             if isinstance(error, DeepVMError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class Spread:
 
     def document(self) -> dict[str, float]:
         """Plain data."""
-        return {"mean": self.mean, "sem": self.sem, "p5": self.p5, "p50": self.p50, "p95": self.p95}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,10 @@ class Results:
         on_demand_s = np.concatenate([o.on_demand_s for o in outcomes])
         usd = (vm_s - on_demand_s) * job.spot_usd_per_hour + on_demand_s * job.on_demand_usd_per_hour
         means = sum(o.parts_s.sum(axis=1) for o in outcomes) / len(total)
-        return cls(
-            job,
-            policy,
-            len(total),
-            seed,
-            total,
-            usd / 3600,
-            np.concatenate([o.preemptions for o in outcomes]),
-            dict(zip(PARTS, np.asarray(means).tolist(), strict=True)),
-            float((on_demand_s / vm_s).mean()),
-            deadline,
-        )
+        preemptions = np.concatenate([o.preemptions for o in outcomes])
+        breakdown = dict(zip(PARTS, np.asarray(means).tolist(), strict=True))
+        share = float((on_demand_s / vm_s).mean())
+        return cls(job, policy, len(total), seed, total, usd / 3600, preemptions, breakdown, share, deadline)
 
     @property
     def late_share(self) -> float:
@@ -94,15 +86,7 @@ class Results:
 
     def document(self) -> dict[str, Any]:
         """Plain data, ``deepvm.simulate/1``."""
-        deadline: dict[str, Any] = {}
-        if self.deadline is not None:
-            deadline["deadline"] = {
-                "seconds": self.deadline.seconds,
-                "policy": self.deadline.policy.name,
-                "late_share": self.late_share,
-                "on_demand_share": self.on_demand_share,
-            }
-        return {
+        found = {
             "schema_version": SCHEMA,
             "job": job_document(self.job),
             "policy": self.policy,
@@ -112,5 +96,12 @@ class Results:
             "cost_usd": Spread.of(self.cost_usd).document(),
             "preemptions": Spread.of(self.preemptions).document(),
             "breakdown_s": self.breakdown_s,
-            **deadline,
         }
+        if self.deadline is not None:
+            found["deadline"] = {
+                "seconds": self.deadline.seconds,
+                "policy": self.deadline.policy.name,
+                "late_share": self.late_share,
+                "on_demand_share": self.on_demand_share,
+            }
+        return found

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy
@@ -115,5 +116,5 @@ def _with(job: Job, name: str, value: float) -> Job:
         return replace(job, missed_notice_rate=value)
     if name == "vms":
         return replace(job, vms=int(value))
-    changes = {_SPANS[name]: Span.of(value)}
-    return replace(job, **changes)  # type: ignore[arg-type]  # mypy takes the values for those of any field
+    changes: dict[str, Any] = {_SPANS[name]: Span.of(value)}
+    return replace(job, **changes)

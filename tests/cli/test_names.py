@@ -16,7 +16,7 @@ import yaml
 from support.places import ROOT
 
 from deepvm.catalog.store import load_catalog
-from deepvm.simulator.jobfile import _PRESETS
+from deepvm.simulator.jobfile import job_document, preset
 
 NAME = b"k\xe9se"  # Latin-1, which is no UTF-8
 SHOWN = "k\\udce9se"
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).stdout.splitlines(keepends=True)
     at = os.fsencode(place) + b"/" + NAME
     Path(os.fsdecode(at + b".csv")).write_bytes(b"".join(row for row in table if not row.startswith(b"# name")))
-    job = "\n".join(row for row in _PRESETS["gpt-117m"].splitlines() if not row.startswith("name"))
+    job = yaml.safe_dump({key: value for key, value in job_document(preset("gpt-117m")).items() if key != "name"})
     Path(os.fsdecode(at + b".yaml")).write_text(job)
     trace = {"metadata": {"gap_seconds": 600}, "data": [1, 1, 1, 0, 1, 1, 0, 0, 1, 1, 1, 1, 0, 1] * 9}
     Path(os.fsdecode(at + b".trace.json")).write_text(json.dumps(trace))

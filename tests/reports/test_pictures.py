@@ -34,6 +34,10 @@ def rows() -> list[SweepRow]:
     return sweep(paper(), parse_budgets("0:3:0.1"))
 
 
+def draw(rows: Sequence[SweepRow], path: Path, **about: str) -> None:
+    pictures.save_picture(pictures.sweep_figure(rows, **{**ABOUT, **about}), path)
+
+
 def lines_of(figure: Any) -> dict[str, Any]:
     return {line.get_label(): line for line in figure.axes[0].get_lines()}
 
@@ -45,12 +49,12 @@ def texts_of(figure: Any) -> str:
 
 def test_png_and_svg_by_the_ending(rows: list[SweepRow], tmp_path: Path) -> None:
     for name in ("a.png", "b.PNG"):
-        pictures.draw_sweep(rows, tmp_path / name, **ABOUT)
+        draw(rows, tmp_path / name)
         data = (tmp_path / name).read_bytes()
         assert data.startswith(PNG)
         width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
         assert width >= 1200 and height >= 700
-    pictures.draw_sweep(rows, tmp_path / "c.svg", **ABOUT)
+    draw(rows, tmp_path / "c.svg")
     assert ElementTree.parse(tmp_path / "c.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
@@ -112,7 +116,7 @@ def test_one_policy_one_budget_has_a_marker() -> None:
 @pytest.mark.parametrize("few", [[], sweep(catalog(gpu_type(), cpu_type()), parse_budgets("0,0.1"))])
 def test_nothing_feasible_is_said(few: Sequence[SweepRow], tmp_path: Path) -> None:
     assert "no policy has a feasible cluster" in texts_of(pictures.sweep_figure(few, **ABOUT))
-    pictures.draw_sweep(few, tmp_path / "a.png", **ABOUT)
+    draw(few, tmp_path / "a.png")
 
 
 def test_names_are_text_and_stay_inside(rows: list[SweepRow], tmp_path: Path) -> None:
@@ -121,7 +125,7 @@ def test_names_are_text_and_stay_inside(rows: list[SweepRow], tmp_path: Path) ->
     title = figure.axes[0].title.get_window_extent()
     assert title.x0 > 0 and title.x1 < figure.bbox.width
     assert "$W_{W}$" in figure.axes[0].get_title()
-    pictures.draw_sweep(rows, tmp_path / "a.svg", catalog_name="日本", eflops_unit="$")
+    draw(rows, tmp_path / "a.svg", catalog_name="日本", eflops_unit="$")
 
 
 def test_settings_of_the_user_neither_count_nor_change(rows: list[SweepRow]) -> None:
@@ -137,7 +141,7 @@ def test_settings_of_the_user_neither_count_nor_change(rows: list[SweepRow]) -> 
 @pytest.mark.parametrize("name", ["a.pdf", "a", "png", "a.png.txt", ".png", "a.svgz"])
 def test_other_endings_are_refused_and_the_allowed_named(rows: list[SweepRow], tmp_path: Path, name: str) -> None:
     with pytest.raises(RequestError, match="ends in .png or .svg") as caught:
-        pictures.draw_sweep(rows, tmp_path / name, **ABOUT)
+        draw(rows, tmp_path / name)
     assert caught.value.option == "plot" and caught.value.value == str(tmp_path / name)
     assert not list(tmp_path.iterdir())
 
@@ -151,7 +155,7 @@ def test_missing_folder_and_folder_of_that_name(rows: list[SweepRow], tmp_path: 
         (tmp_path / ("x" * 300 + ".png"), "File name too long"),
     ):
         with pytest.raises(DataError, match=why) as caught:
-            pictures.draw_sweep(rows, path, **ABOUT)
+            draw(rows, path)
         assert str(path) in str(caught.value) and "name " in str(caught.value)
     assert [p.name for p in tmp_path.iterdir()] == ["is-a-folder.png"]
 
@@ -161,7 +165,7 @@ def test_folder_without_permission(rows: list[SweepRow], tmp_path: Path) -> None
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(DataError, match="Permission denied"):
-            pictures.draw_sweep(rows, tmp_path / "a.png", **ABOUT)
+            draw(rows, tmp_path / "a.png")
     finally:
         tmp_path.chmod(0o700)
 
@@ -172,7 +176,7 @@ def test_permission_denied_by_the_system(rows: list[SweepRow], tmp_path: Path, m
 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DataError, match="Permission denied"):
-        pictures.draw_sweep(rows, tmp_path / "a.png", **ABOUT)
+        draw(rows, tmp_path / "a.png")
 
 
 @contextmanager
@@ -196,7 +200,7 @@ def test_disk_that_fills_leaves_the_old_file_or_none(
     if before is not None:
         path.write_bytes(before)
     with room_for(4096), pytest.raises(DataError, match="File too large"):
-        pictures.draw_sweep(rows, path, **ABOUT)
+        draw(rows, path)
     assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
@@ -206,7 +210,7 @@ def test_interrupt_leaves_nothing_behind(rows: list[SweepRow], tmp_path: Path, m
 
     monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        pictures.draw_sweep(rows, tmp_path / "a.png", **ABOUT)
+        draw(rows, tmp_path / "a.png")
     assert not list(tmp_path.iterdir())
 
 
@@ -214,7 +218,7 @@ def test_replaces_a_file_and_follows_a_link(rows: list[SweepRow], tmp_path: Path
     target, link = tmp_path / "target.png", tmp_path / "link.png"
     target.write_bytes(b"old")
     link.symlink_to(target)
-    pictures.draw_sweep(rows, link, **ABOUT)
+    draw(rows, link)
     assert link.is_symlink() and target.read_bytes().startswith(PNG)
     umask = os.umask(0)
     os.umask(umask)
@@ -247,13 +251,12 @@ class Blocker:
         if name.partition(".")[0] == "matplotlib":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Blocker())
-from pathlib import Path
 from deepvm.errors import MissingExtraError
 from deepvm.reports import pictures
-for draw in (lambda p: pictures.draw_sweep([], p, catalog_name="x", eflops_unit="x"),
-             lambda p: pictures.speedups_figure([], title="x")):
+for draw in (lambda: pictures.sweep_figure([], catalog_name="x", eflops_unit="x"),
+             lambda: pictures.speedups_figure([], title="x")):
     try:
-        draw(Path("a.png"))
+        draw()
     except MissingExtraError as error:
         print(error, error.exit_code)
 """

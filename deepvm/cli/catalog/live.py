@@ -86,7 +86,7 @@ def status(
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
     from deepvm.catalog.market.live import KINDS
-    from deepvm.reports.prices.signals import print_status, status_document, status_of
+    from deepvm.reports.prices.signals import print_status, status_document, status_rows
 
     cache = CLOUD.cache(profile, os.environ)
     now = datetime.now(timezone.utc)
@@ -94,7 +94,7 @@ def status(
     entries = [e for e in cache.entries(now) if e.account in ("", cache.account)]
     regions = named or list(dict.fromkeys(e.region for e in entries))
     snapshots = {r: CLOUD.snapshot(r) for r in CLOUD.snapshot_regions() if not named or r in named}
-    statuses = status_of(entries, regions, KINDS, snapshots)
+    statuses = status_rows(entries, regions, KINDS, snapshots, now)
     print_as(output, lambda: print_status(statuses, now), lambda: status_document(statuses, cache, now))
     if output == "json":
         return

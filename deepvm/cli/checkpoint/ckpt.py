@@ -60,9 +60,10 @@ def bench(
         found = run_bench(model, reps, methods=names, folder=Path(folder or "."), steps=steps, say=say)
     print_as(output, lambda: print_bench(found), found.document)
     if plot:
-        from deepvm.reports.pictures import draw_bench
+        from deepvm.reports.pictures import save_picture
+        from deepvm.reports.profiling.checkpoint_bench import bench_figure
 
-        draw_bench(found, Path(plot))
+        save_picture(bench_figure(found), Path(plot))
 
 
 @app.command("ls")

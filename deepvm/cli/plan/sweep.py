@@ -45,14 +45,13 @@ def sweep(
 
         rows = simulated_rows(rows, request.work, runs)
     if plot:
+        from deepvm.reports.pictures import save_picture, sweep_figure
+
         if request.work is None:
-            from deepvm.reports.pictures import draw_sweep
-
-            draw_sweep(rows, Path(plot), catalog_name=found.name, eflops_unit=found.eflops_unit)
+            figure = sweep_figure(rows, catalog_name=found.name, eflops_unit=found.eflops_unit)
         else:
-            from deepvm.reports.plans.sweep_pictures import draw_outlooks
-
-            draw_outlooks(rows, request.work, Path(plot), catalog_name=found.name)
+            figure = report.outlooks_figure(rows, request.work, catalog_name=found.name)
+        save_picture(figure, Path(plot))
         note(f"drew {plot}")
     print_as(
         output,

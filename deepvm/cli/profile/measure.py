@@ -240,7 +240,7 @@ def saturation(
     from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.saturation.measure_saturation import measure
     from deepvm.profiling.saturation.setup import Setup
-    from deepvm.reports.profiling.saturation import draw_saturation, print_saturation
+    from deepvm.reports.profiling.saturation import print_saturation, saturation_figure
 
     check_timeouts(start_timeout, timeout)
     there = Launcher.parse(launcher, python, workdir)
@@ -272,7 +272,9 @@ def saturation(
     if save:
         put([entry_from(found.document())], force_local=force_local)
     if plot:
-        draw_saturation(found, Path(plot))
+        from deepvm.reports.pictures import save_picture
+
+        save_picture(saturation_figure(found), Path(plot))
 
 
 def check_timeouts(start_timeout: float, timeout: float) -> None:

@@ -47,9 +47,10 @@ def fit(
     found, name = fit_curve(read_points(points), up_to=up_to), Path(points).name
     print_as(output, lambda: print_fit(found, name), found.document)
     if plot:
-        from deepvm.reports.profiling.profile_pictures import draw_fit
+        from deepvm.reports.pictures import save_picture
+        from deepvm.reports.profiling.fits import fit_figure
 
-        draw_fit(found, Path(plot), name=name)
+        save_picture(fit_figure(found, name=name), Path(plot))
 
 
 @app.command("all", short_help="Measure all of it, into one file to bring home.")

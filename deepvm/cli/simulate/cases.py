@@ -130,6 +130,6 @@ def show(answers: Sequence[Answer], output: str, plot: str, *, many: bool) -> No
             lambda: simulations.comparison(answers) if many else answers[0].results.document(),
         )
     if plot:
-        from deepvm.reports.simulation.simulation_pictures import draw_answers
+        from deepvm.reports.pictures import save_picture
 
-        draw_answers(answers, Path(plot))
+        save_picture(simulations.answers_figure(answers), Path(plot))

@@ -101,7 +101,9 @@ def deadline(
         lambda: (report.HEADER, report.rows_of(found)),
     )
     if plot:
-        report.draw_deadlines(found, job, Path(plot))
+        from deepvm.reports.pictures import save_picture
+
+        save_picture(report.deadlines_figure(found, job), Path(plot))
 
 
 @app.command(short_help="Show availability and lifetimes of each trace.")
@@ -123,10 +125,13 @@ def show(
     check_nodes(nodes)
     rows = report.show_rows(traces, nodes)
     print_as(
-        output, lambda: report.print_show(rows), lambda: report.show_document(rows), lambda: (report.SHOW_HEADER, rows)
+        output,
+        lambda: report.print_show(rows),
+        lambda: report.show_document(rows),
+        lambda: (list(rows[0]), [list(row.values()) for row in rows]),
     )
     if plot:
-        from deepvm.reports.simulation.trace_pictures import draw_traces
+        from deepvm.reports.pictures import save_picture
         from deepvm.simulator.traces.lifetime_fit import fit_lives
 
         pools = pools_of(traces, nodes=nodes, say=note)
@@ -135,7 +140,7 @@ def show(
         except DataError as error:
             fits = ()
             note(f"no laws are drawn: {error}")
-        draw_traces(traces, pools, fits, Path(plot))
+        save_picture(report.traces_figure(traces, pools, fits), Path(plot))
 
 
 @app.command(short_help="Fit distributions to all lifetimes together.")

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal
-from typing import ClassVar
+from typing import Protocol
 
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedGroup
@@ -24,9 +23,8 @@ COMMENT_WIDTH = 110
 RENDEZVOUS_PORT = 29500
 """Rendezvous port of torchrun, PyTorch's default."""
 JOIN_TIMEOUT_S = 3600
-"""Seconds that torchrun's agents wait for missing VMs: PyTorch's 600 are less than a spot VM may take to come back."""
+"""How long torchrun's agents wait for missing VMs: a spot VM may take longer than PyTorch's 600 s to come back."""
 
-_MOST_OF_A_TAG = 256
 _OUTSIDE_TAGS = re.compile(r"[^\w +\-=.:/@]")
 _NO_SCRIPT = frozenset({"python", "python3", "torchrun", "bash", "sh"})
 
@@ -38,41 +36,38 @@ class Subnet:
     subnet: str
     zone: str = ""
 
+    def __str__(self) -> str:
+        """Its id."""
+        return self.subnet
+
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What only the user knows; everything may be left out.
+    """What only the user knows, as on the command line; everything may be left out.
 
     Attributes:
-        image: image of the VMs that train. memory_image: of the memory nodes, ``image`` unless given.
-        key_name: name of an SSH key pair that the cloud knows.
-        subnets: subnets to start VMs in. security_groups: ids of security groups.
-        launch_template: name of the launch template of the VMs that train. memory_launch_template: the same of the
-            memory nodes, ``launch_template`` unless given.
-        command: the training script and its arguments, as one types them behind ``torchrun``.
+        image: of the VMs that train. memory_image: of the memory nodes, ``image`` unless given.
+        key_name: of an SSH key pair that the cloud knows. subnet, security_group: any number of them.
+        launch_template: name of that of the VMs that train. memory_launch_template: of the memory nodes, if another.
+        command: the training script and its arguments, as behind ``torchrun``.
         max_price: the most that the whole cluster may cost, $/h; the plan's price and 20 % unless given.
     """
 
     image: str = ""
     memory_image: str = ""
     key_name: str = ""
-    subnets: tuple[Subnet, ...] = ()
-    security_groups: tuple[str, ...] = ()
+    subnet: tuple[Subnet, ...] = ()
+    security_group: tuple[str, ...] = ()
     launch_template: str = ""
     memory_launch_template: str = ""
     command: str = ""
     max_price: Decimal | None = None
 
     def __post_init__(self) -> None:
-        """Refuse text that no file can hold, a command that torchrun cannot start, and a price that is none.
-
-        Raises:
-            RequestError: naming the option.
-        """
-        texts = [(option_name(f.name), getattr(self, f.name)) for f in fields(self)]
-        texts = [(name, value) for name, value in texts if isinstance(value, str)]
-        texts += [("subnet", text) for s in self.subnets for text in (s.subnet, s.zone)]
-        texts += [("security_group", text) for text in self.security_groups]
+        """Raise RequestError for text that no file can hold, a command that torchrun cannot start, or no price."""
+        texts = [(f.name, text) for f in fields(self) if isinstance(text := getattr(self, f.name), str)]
+        texts += [("subnet", text) for s in self.subnet for text in (s.subnet, s.zone)]
+        texts += [("security_group", text) for text in self.security_group]
         for name, text in texts:
             if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
                 raise RequestError(name, text, "text that UTF-8 can hold, without zero bytes")
@@ -85,26 +80,17 @@ class ExportOptions:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command as words, read as a shell reads quotes; nothing is expanded.
-
-        Raises:
-            RequestError: a quote or a backslash is left open.
-        """
+        """The command split as a shell would, without expansion; RequestError if a quote is left open."""
         try:
             return tuple(shlex.split(self.command))
         except ValueError as error:
             raise RequestError("command", self.command, f"a command line with closed quotes ({error})") from None
 
-    def shown(self, name: str) -> str:
-        """The value of an option by its name on the command line, for an error."""
-        if name == "subnet":
-            return ", ".join(s.subnet for s in self.subnets)
-        return ", ".join(self.security_groups) if name == "security_group" else str(getattr(self, name))
-
     @property
-    def given(self) -> tuple[str, ...]:
-        """Names of the options that are set, as on the command line."""
-        return tuple(option_name(f.name) for f in fields(self) if getattr(self, f.name))
+    def given(self) -> dict[str, str]:
+        """The options that are set."""
+        values = {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
+        return {name: ", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
 
 
 @dataclass(frozen=True)
@@ -129,110 +115,62 @@ class Export:
     notes: tuple[str, ...] = ()
 
 
-class Exporter(ABC):
-    """How a plan is written for one other tool; add a file beside this one and a line to the registry.
+class Exporter(Protocol):
+    """How a plan is written for one other tool: a module beside this one, and a line in the registry."""
 
-    Class attributes:
-        name: as on the command line. summary: one line for people.
-        options: names of the options that it uses (:attr:`ExportOptions.given`); all others are refused.
-    """
+    @property
+    def OPTIONS(self) -> frozenset[str]:
+        """Names of the options that it uses (:attr:`ExportOptions.given`); all others are refused."""
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    options: ClassVar[frozenset[str]]
-
-    @abstractmethod
     def render(self, plan: Plan, options: ExportOptions) -> Export:
-        """Make the files; pure, and only called with options that :attr:`options` names.
+        """Make the files; pure.
 
         Raises:
             RequestError: the plan needs an option that is missing, or has no use for one that is given.
         """
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where VMs may start.
-
-    Attributes:
-        zone: a zone of the plan, None when any will do. subnet: id of a subnet, empty for the default one.
-    """
-
-    zone: ZonePrice | None
-    subnet: str = ""
-
-
-def option_name(field: str) -> str:
-    """The name of a field of :class:`ExportOptions` on the command line, where lists are given one by one."""
-    return field.removesuffix("s") if field in ("subnets", "security_groups") else field
-
-
-def places(plan: Plan, options: ExportOptions) -> tuple[Place, ...]:
+def places(plan: Plan, options: ExportOptions) -> list[tuple[ZonePrice | None, str]]:
     """Where the VMs of a plan may start, the zone to start in first, then by price.
 
-    With subnets given, only these: a zone without one would mean the default network, where nobody expects VMs.
+    Pairs of a zone, None when any will do, and the id of a subnet, empty for the default one. With subnets given, only
+    these: a zone without one would mean the default network, where nobody expects VMs.
 
     Raises:
         RequestError: a subnet is in a zone that the plan does not have.
     """
     zones = sorted(plan.training.zones, key=lambda z: z.zone != plan.zone)
-    if not options.subnets:
-        return tuple(Place(z) for z in zones) or (Place(None),)
-    found = []
-    for given in options.subnets:
+    if not options.subnet:
+        return [(zone, "") for zone in zones] or [(None, "")]
+    found: list[tuple[ZonePrice | None, str]] = []
+    for given in options.subnet:
         zone = next((z for z in zones if given.zone and given.zone in (z.zone, z.name)), None)
         if given.zone and zone is None:
             allowed = ", ".join(map(str, zones)) or "none; leave the zone out: the plan has no zones"
             raise RequestError("subnet", f"{given.zone}={given.subnet}", f"zones of the plan: {allowed}")
-        found.append(Place(zone, given.subnet))
-    return tuple(sorted(found, key=lambda p: len(zones) if p.zone is None else zones.index(p.zone)))
+        found.append((zone, given.subnet))
+    return sorted(found, key=lambda place: len(zones) if place[0] is None else zones.index(place[0]))
 
 
 def refuse_subnets_in(zone: ZonePrice, subnets: Sequence[Subnet], allowed: str) -> None:
-    """Refuse subnets in a zone of the plan that was left out, by what left it out.
-
-    Raises:
-        RequestError: one of them is in that zone, by id or name.
-    """
+    """Raise RequestError for subnets in a zone of the plan that was left out, by id or name."""
     for given in subnets:
         if given.zone and given.zone in (zone.zone, zone.name):
             raise RequestError("subnet", f"{given.zone}={given.subnet}", allowed)
 
 
-def offers_note(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
-    """Where memory nodes can start, for a plan that names no zones: left alone, AWS may look for them elsewhere."""
-    if plan.training.zones or options.subnets or not plan.memory or not plan.memory.offered_in:
-        return ()
+def zone_notes(plan: Plan, options: ExportOptions, *, several: bool) -> list[str]:
+    """What it means that VMs may start in several zones, or that a plan names none."""
+    if several:
+        zone = plan.zone or plan.training.zones[0].zone
+        return [
+            f"VMs may start in several zones, and traffic between zones costs money; --zone {zone} keeps them in one"
+        ]
+    if plan.training.zones or options.subnet or not plan.memory or not plan.memory.offered_in:
+        return []
+    # Left alone, AWS may look for memory nodes elsewhere.
     zones = ", ".join(plan.memory.offered_in)
-    return (f"{plan.memory.instance_type} is offered in {zones} only: name subnets there with --subnet",)
-
-
-def refuse_memory_options(plan: Plan, options: ExportOptions, *names: str) -> None:
-    """Refuse options about memory nodes for a plan without any.
-
-    Raises:
-        RequestError: naming the option.
-    """
-    for name in names:
-        if getattr(options, name) and plan.memory is None:
-            raise RequestError(name, getattr(options, name), f"nothing: {plan} has no memory nodes")
-
-
-def prices(plan: Plan) -> str:
-    """The price of a plan and of each of its VMs, as one sentence without a full stop."""
-    single = [
-        f"{format_usd(g.usd_per_hour)} for each {g.instance_type} ({g.market.value})"
-        for g in plan.groups
-        if g.usd_per_hour is not None
-    ]
-    return f"{format_usd(plan.usd_per_hour)} $/h" + (f": {', '.join(single)}" if single else "")
-
-
-def dearest(plan: Plan) -> tuple[str, ...]:
-    """What it costs in the dearest of several zones, where that is more; one sentence."""
-    if plan.most_usd_per_hour <= plan.usd_per_hour:
-        return ()
-    return (f"In the dearest of its zones: {format_usd(plan.most_usd_per_hour)} $/h.",)
+    return [f"{plan.memory.instance_type} is offered in {zones} only: name subnets there with --subnet"]
 
 
 def origin(plan: Plan) -> str:
@@ -244,18 +182,22 @@ def origin(plan: Plan) -> str:
 
 
 def header(plan: Plan, limit: str) -> tuple[str, ...]:
-    """What stands at the top of every export, one sentence each: the cluster, its price, and where that comes from.
+    """What stands at the top of every export: the cluster, its price, and where that comes from, a sentence each.
 
-    Args:
-        plan: the cluster.
-        limit: a sentence about what limits the prices of its spot VMs, if anything does.
+    ``limit``: a sentence about what limits the prices of its spot VMs, if anything does.
     """
+    single = [
+        f"{format_usd(g.usd_per_hour)} for each {g.instance_type} ({g.market.value})"
+        for g in plan.groups
+        if g.usd_per_hour is not None
+    ]
     lines = [
         f"{plan}; architecture {plan.architecture}, rank {plan.rank}.",
-        f"Price: {prices(plan)}.",
-        *dearest(plan),
-        f"Prices: {origin(plan)}.",
+        f"Price: {format_usd(plan.usd_per_hour)} $/h{': ' if single else ''}{', '.join(single)}.",
     ]
+    if plan.most_usd_per_hour > plan.usd_per_hour:
+        lines.append(f"In the dearest of its zones: {format_usd(plan.most_usd_per_hour)} $/h.")
+    lines.append(f"Prices: {origin(plan)}.")
     if plan.source.basis:
         lines.append(f"Spot prices: {plan.source.basis}.")
     if plan.source.source:
@@ -267,10 +209,8 @@ def header(plan: Plan, limit: str) -> tuple[str, ...]:
 
 
 def plan_tags(plan: Plan, group: PlannedGroup) -> dict[str, str]:
-    """What the plan is and what it cost when it was made, as tags of VMs and fleets.
-
-    No limit is among them: what nothing enforces must not look as if something did.
-    """
+    """What the plan is and what it cost when it was made, as tags of VMs and fleets."""
+    # No limit is among them: what nothing enforces must not look as if something did.
     tags = {
         "Name": f"deepvm-{group.role}",
         "deepvm:plan": f"{plan} {plan.architecture} rank {plan.rank}",
@@ -283,15 +223,7 @@ def plan_tags(plan: Plan, group: PlannedGroup) -> dict[str, str]:
 def tag_value(text: str) -> str:
     """Text with only what AWS allows in the value of a tag, cut between words at 256 characters."""
     words = " ".join(_OUTSIDE_TAGS.sub(" ", text).split())
-    if len(words) <= _MOST_OF_A_TAG:
-        return words
-    return words[:_MOST_OF_A_TAG].rpartition(" ")[0] or words[:_MOST_OF_A_TAG]
-
-
-def spread_note(plan: Plan) -> str:
-    """What starting VMs in several zones implies."""
-    zone = plan.zone or plan.training.zones[0].zone
-    return f"VMs may start in several zones, and traffic between zones costs money; --zone {zone} keeps them in one"
+    return words if len(words) <= 256 else words[:256].rpartition(" ")[0] or words[:256]
 
 
 def comment(sentences: Sequence[str], prefix: str = "# ") -> str:
@@ -300,6 +232,8 @@ def comment(sentences: Sequence[str], prefix: str = "# ") -> str:
     for sentence in sentences:
         # split() takes every kind of white space, line breaks among them: what is left cannot start a line.
         words = " ".join(sentence.split())
-        options = {"width": COMMENT_WIDTH, "break_long_words": False, "break_on_hyphens": False}
-        lines += textwrap.wrap(words, subsequent_indent="  ", **options) or [""]  # type: ignore[arg-type]
+        wrapped = textwrap.wrap(
+            words, COMMENT_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+        lines += wrapped or [""]
     return "".join(f"{prefix}{line}".rstrip() + "\n" for line in lines)

@@ -4,60 +4,59 @@ Spot VMs that train are a fleet of type ``maintain``: AWS replaces those that ar
 of type ``instant``: the reply names them or says why not, and one that dies is not silently replaced by an empty one
 that lost the checkpoints.
 
-What the VMs may cost is limited: ``MaxPrice`` of each override holds for as long as a spot VM runs, ``MaxTotalPrice``
-ends the starting of VMs, spot and on-demand, and is all that on-demand VMs have. AWS advises against ``MaxPrice``,
-because VMs are interrupted more often with it; a cluster without it may cost several times its plan.
+``MaxPrice`` of each override holds for as long as a spot VM runs; ``MaxTotalPrice`` ends the starting of VMs, spot and
+on-demand. AWS advises against ``MaxPrice``, because VMs are interrupted more often with it; a cluster without it may
+cost several times its plan.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar
+from typing import Any
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup
 from deepvm.errors import RequestError
 from deepvm.reports.exports.base import (
     Export,
-    Exporter,
     ExportFile,
     ExportOptions,
-    Place,
-    offers_note,
     places,
     plan_tags,
-    refuse_memory_options,
-    spread_note,
     tag_value,
+    zone_notes,
 )
 from deepvm.reports.exports.limits import Limited, amount, on_demand_note, within_limit
 
+OPTIONS = frozenset({"launch_template", "max_price", "memory_launch_template", "subnet"})
 # Not a name that a launch template can have: AWS refuses the request until it is replaced.
 PLACEHOLDER = "<name of your launch template>"
 MEMORY_PLACEHOLDER = "<name of your launch template for memory nodes>"
 
 
-class Ec2Fleet(Exporter):
-    """One CreateFleet request for the spot VMs and one for the on-demand VMs of each kind."""
+def render(plan: Plan, options: ExportOptions) -> Export:
+    """One CreateFleet request (JSON) for each group of VMs.
 
-    name: ClassVar[str] = "ec2-fleet"
-    summary: ClassVar[str] = "CreateFleet requests (JSON) for the AWS command line"
-    options: ClassVar[frozenset[str]] = frozenset({"launch_template", "max_price", "memory_launch_template", "subnet"})
-
-    def render(self, plan: Plan, options: ExportOptions) -> Export:
-        """One file for each group of VMs.
-
-        Raises:
-            RequestError: a subnet in an unknown zone, memory nodes that need a launch template of their own, or a price
-                limit below what the plan costs.
-        """
-        refuse_memory_options(plan, options, "memory_launch_template")
-        limited = within_limit(plan, options)
-        files = []
-        for group in limited.plan.groups:
-            request = _request(limited, group, options)
-            files.append(ExportFile(f"{group.role}-fleet.json", json.dumps(request, indent=2) + "\n"))
-        return Export(tuple(files), _notes(limited, options, [f.name for f in files]))
+    Raises:
+        RequestError: a subnet in an unknown zone, memory nodes that need a launch template of their own, or a price
+            limit below what the plan costs.
+    """
+    limited = within_limit(plan, options)
+    requests = {f"{g.role}-fleet.json": _request(limited, g, options) for g in limited.plan.groups}
+    files = (ExportFile(name, json.dumps(request, indent=2) + "\n") for name, request in requests.items())
+    region = f" --region {plan.region}" if plan.region else ""
+    notes = [f"start: aws ec2 create-fleet{region} --cli-input-json file://{name}" for name in requests]
+    if not options.launch_template:
+        notes.append(
+            "to fill in: the name of your launch template (image, key pair, security groups) in each file, "
+            "or --launch-template NAME"
+        )
+    notes.append(
+        "stop: aws ec2 delete-fleets --terminate-instances; until then AWS replaces spot VMs that are taken away"
+    )
+    several = len(limited.plan.training.zones) > 1
+    notes += [*limited.notes, *on_demand_note(limited), *zone_notes(limited.plan, options, several=several)]
+    return Export(tuple(files), tuple(notes))
 
 
 def _template(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
@@ -83,10 +82,19 @@ def _request(limited: Limited, group: PlannedGroup, options: ExportOptions) -> d
     else:
         # The price is the same everywhere: stay near the VMs that train, and take another zone only when that is full.
         request["OnDemandOptions"] = {"AllocationStrategy": "prioritized", **total}
-    each = {"MaxPrice": amount(limit.vm_usd_per_hour)} if limit and spot else {}
-    overrides = [{**_override(group, place), **each} for place in places(plan, options)]
-    if not spot:
-        overrides = [{**override, "Priority": float(i)} for i, override in enumerate(overrides)]
+    overrides = []
+    for priority, (zone, subnet) in enumerate(places(plan, options)):
+        override: dict[str, Any] = {"InstanceType": group.instance_type}
+        if subnet:
+            override["SubnetId"] = subnet  # a subnet is in one zone, which must not be named a second time
+        elif zone is not None:
+            # Not its name: names mean other zones in other accounts, and a plan may be carried from one to another.
+            override["AvailabilityZoneId"] = zone.zone
+        if not spot:
+            override["Priority"] = float(priority)
+        elif limit:
+            override["MaxPrice"] = amount(limit.vm_usd_per_hour)
+        overrides.append(override)
     template = {"LaunchTemplateName": _template(plan, group, options), "Version": "$Default"}
     request["LaunchTemplateConfigs"] = [{"LaunchTemplateSpecification": template, "Overrides": overrides}]
     request["TargetCapacitySpecification"] = {
@@ -102,31 +110,3 @@ def _request(limited: Limited, group: PlannedGroup, options: ExportOptions) -> d
     if not spot:  # AWS takes tags of instances only for fleets of type instant
         request["TagSpecifications"].append({"ResourceType": "instance", "Tags": tags})
     return request
-
-
-def _override(group: PlannedGroup, place: Place) -> dict[str, Any]:
-    override: dict[str, Any] = {"InstanceType": group.instance_type}
-    if place.subnet:
-        override["SubnetId"] = place.subnet  # a subnet is in one zone, which must not be named a second time
-    elif place.zone is not None:
-        # Not its name: names mean other zones in other accounts, and a plan may be carried from one to another.
-        override["AvailabilityZoneId"] = place.zone.zone
-    return override
-
-
-def _notes(limited: Limited, options: ExportOptions, names: list[str]) -> tuple[str, ...]:
-    plan = limited.plan
-    region = f" --region {plan.region}" if plan.region else ""
-    notes = [f"start: aws ec2 create-fleet{region} --cli-input-json file://{name}" for name in names]
-    if not options.launch_template:
-        notes.append(
-            "to fill in: the name of your launch template (image, key pair, security groups) in each file, "
-            "or --launch-template NAME"
-        )
-    notes.append(
-        "stop: aws ec2 delete-fleets --terminate-instances; until then AWS replaces spot VMs that are taken away"
-    )
-    notes += [*limited.notes, *on_demand_note(limited), *offers_note(plan, options)]
-    if len(plan.training.zones) > 1:
-        notes.append(spread_note(plan))
-    return tuple(notes)

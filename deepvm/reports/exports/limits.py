@@ -22,7 +22,7 @@ class Limited:
     """A plan that is to be started within a price limit.
 
     Attributes:
-        plan: in those zones only in which its spot VMs cost no more than they may.
+        plan: in the zones whose spot prices are within the limit.
         limits: what it may cost, None when the plan tells too few prices.
         notes: the limit in words, and the zones that it leaves out.
     """
@@ -48,10 +48,6 @@ class Limited:
 
 def within_limit(plan: Plan, options: ExportOptions) -> Limited:
     """The plan with its price limit: the one that was asked for, or its own price and 20 %.
-
-    Args:
-        plan: what to start.
-        options: with the limit that was asked for, and the subnets to start in.
 
     Raises:
         RequestError: the plan costs more, AWS takes no limit as low as that, the plan tells too few prices, or a subnet
@@ -84,7 +80,7 @@ def within_limit(plan: Plan, options: ExportOptions) -> Limited:
         notes.append(f"left out as too dear for the limit: {named}; {_enough(plan, limits, lost)} takes them")
         for zone in lost:
             why = f"; {_enough(plan, limits, [zone])} takes {zone}"
-            refuse_subnets_in(zone, options.subnets, f"zones within the price limit: {_names(within)}{why}")
+            refuse_subnets_in(zone, options.subnet, f"zones within the price limit: {', '.join(map(str, kept))}{why}")
     return Limited(within, limits, tuple(notes))
 
 
@@ -103,10 +99,6 @@ def on_demand_note(limited: Limited) -> tuple[str, ...]:
 def _enough(plan: Plan, limits: PriceLimits, zones: Sequence[ZonePrice]) -> str:
     needed = limits.needed_for(max(z.usd_per_hour for z in zones), plan.training.spot_count)
     return f"--max-price {amount(needed)}"
-
-
-def _names(plan: Plan) -> str:
-    return ", ".join(map(str, plan.training.zones))
 
 
 def amount(usd: Decimal) -> str:

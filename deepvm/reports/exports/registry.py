@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from deepvm.errors import RequestError
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from deepvm.reports.exports.base import Export, Exporter, ExportOptions
 
 REGISTRY = {
-    "skypilot": "deepvm.reports.exports.skypilot:SkyPilot",
-    "ec2-fleet": "deepvm.reports.exports.ec2_fleet:Ec2Fleet",
-    "terraform": "deepvm.reports.exports.terraform:Terraform",
-    "torchrun": "deepvm.reports.exports.torchrun:Torchrun",
+    "skypilot": "deepvm.reports.exports.skypilot",
+    "ec2-fleet": "deepvm.reports.exports.ec2_fleet",
+    "terraform": "deepvm.reports.exports.terraform",
+    "torchrun": "deepvm.reports.exports.torchrun",
 }
-"""By the name on the command line; loaded when it is used."""
+"""By the name on the command line: the module, an :class:`~deepvm.reports.exports.base.Exporter`; loaded when used."""
 
 
 def exporter(name: str) -> Exporter:
@@ -28,9 +28,7 @@ def exporter(name: str) -> Exporter:
     """
     if name not in REGISTRY:
         raise RequestError("to", name, ", ".join(REGISTRY))
-    module, _, kind = REGISTRY[name].partition(":")
-    found: Exporter = getattr(import_module(module), kind)()
-    return found
+    return cast("Exporter", import_module(REGISTRY[name]))
 
 
 def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Export:
@@ -47,8 +45,10 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
     from deepvm.reports.exports.base import ExportOptions
 
     tool, options = exporter(name), options or ExportOptions()
-    for option in options.given:
-        if option not in tool.options:
-            flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(tool.options))
-            raise RequestError(option, options.shown(option), f"with --to {name} only {flags}")
+    for option, value in options.given.items():
+        if option not in tool.OPTIONS:
+            flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(tool.OPTIONS))
+            raise RequestError(option, value, f"with --to {name} only {flags}")
+        if option.startswith("memory_") and plan.memory is None:
+            raise RequestError(option, value, f"nothing: {plan} has no memory nodes")
     return tool.render(plan, options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any, ClassVar
+from typing import Any
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
@@ -17,13 +17,13 @@ from deepvm.reports.exports.base import (
     JOIN_TIMEOUT_S,
     RENDEZVOUS_PORT,
     Export,
-    Exporter,
     ExportFile,
     ExportOptions,
     comment,
     header,
-    refuse_memory_options,
 )
+
+OPTIONS = frozenset({"image", "memory_image", "command"})
 
 # GPU models that SkyPilot's AWS catalog calls as AWS and deepvm do. Under another name the instance type would not
 # match, and the type alone says which GPUs it has.
@@ -38,34 +38,21 @@ _NO_LIMIT = (
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
 
 
-class SkyPilot(Exporter):
-    """Task YAML with ``any_of`` resources."""
-
-    name: ClassVar[str] = "skypilot"
-    summary: ClassVar[str] = "task files (YAML) for sky jobs launch"
-    options: ClassVar[frozenset[str]] = frozenset({"image", "memory_image", "command"})
-
-    def render(self, plan: Plan, options: ExportOptions) -> Export:
-        """One file for each group of VMs.
-
-        Raises:
-            RequestError: an image for memory nodes that the plan does not have.
-        """
-        refuse_memory_options(plan, options, "memory_image")
-        files = [ExportFile(f"{g.role}.yaml", _text(plan, g, options)) for g in plan.groups]
-        return Export(tuple(files), _notes(plan, options))
+def render(plan: Plan, options: ExportOptions) -> Export:
+    """A task file (YAML) for each group of VMs."""
+    files = [ExportFile(f"{g.role}.yaml", _text(plan, g, options)) for g in plan.groups]
+    return Export(tuple(files), tuple(_notes(plan, options)))
 
 
 def _text(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
+    environment = _environment(plan, group, options)
     task: dict[str, Any] = {
         "name": f"deepvm-{group.role}",
         "num_nodes": group.count,
         "resources": {"any_of": _resources(plan, group, options)},
+        **({"envs": environment} if environment else {}),
+        "run": _run(plan, group, options),
     }
-    environment = _environment(plan, group, options)
-    if environment:
-        task["envs"] = environment
-    task["run"] = _run(plan, group, options)
     return comment([*header(plan, _NO_LIMIT), *_remarks(plan, group)]) + _yaml(task)
 
 
@@ -87,25 +74,19 @@ def _remarks(plan: Plan, group: PlannedGroup) -> list[str]:
 
 
 def _resources(plan: Plan, group: PlannedGroup, options: ExportOptions) -> list[dict[str, Any]]:
-    region = f"aws/{plan.region}" if plan.region else "aws"
     entry: dict[str, Any] = {"instance_type": group.instance_type, "use_spot": group.market is Market.SPOT}
-    vms = group.vms
+    vms, image = group.vms, options.image
     if vms.gpu_name in _SAME_NAMES and vms.gpus_per_vm:
         entry["accelerators"] = {vms.gpu_name: vms.gpus_per_vm}
-    image = _image(plan, group, options)
+    if group.role == MEMORY:
+        # A GPU image for another CPU cannot start; SkyPilot's own image for the type can.
+        image = options.memory_image or ("" if plan.mixes_cpu_architectures else image)
     if image:
         entry["image_id"] = image
-    zones = plan.training.zones
+    region, zones = f"aws/{plan.region}" if plan.region else "aws", plan.training.zones
     if not plan.region or not zones or not all(z.name for z in zones):
         return [{"infra": region, **entry}]
     return [{"infra": f"{region}/{z.name}", **entry} for z in zones]
-
-
-def _image(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
-    if group.role != MEMORY:
-        return options.image
-    # A GPU image for another CPU cannot start; SkyPilot's own image for the type can.
-    return options.memory_image or ("" if plan.mixes_cpu_architectures else options.image)
 
 
 def _environment(plan: Plan, group: PlannedGroup, options: ExportOptions) -> dict[str, None]:
@@ -123,42 +104,33 @@ def _addresses(group: PlannedGroup) -> str:
 
 
 def _run(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
-    told = [] if group.role == TRAINING else [_announcement(group)]
+    told = f'echo "{_addresses(group)}=$(echo "$SKYPILOT_NODE_IPS" | paste -sd, -)"'
     if group.role == MEMORY:
-        return "\n".join(told) + "\n"
-    lines = ["set -eu", *told]
-    if options.command:
-        arguments = shlex.join(options.words)
-    else:
+        return f"{told}\n"
+    lines = ["set -eu"] if group.role == TRAINING else ["set -eu", told]
+    arguments = shlex.join(options.words)
+    if not options.command:
         # Quotes inside the variable count, as they do where the command is typed.
         lines.append('eval "set -- $TRAINING_COMMAND"')
         arguments = '"$@"'
-    flags = _across_clusters(plan, group) if _spans_clusters(plan) else _inside_one_cluster()
-    words = ["torchrun", *flags, '--nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"', arguments]
+    words = ["torchrun", *_meeting(plan, group), '--nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"', arguments]
     return "\n".join([*lines, " \\\n  ".join(words)]) + "\n"
 
 
-def _announcement(group: PlannedGroup) -> str:
-    return f'echo "{_addresses(group)}=$(echo "$SKYPILOT_NODE_IPS" | paste -sd, -)"'
-
-
-def _spans_clusters(plan: Plan) -> bool:
-    return any(g.role == ANCHOR for g in plan.groups)
-
-
-def _inside_one_cluster() -> list[str]:
-    return [
-        '--nnodes "$SKYPILOT_NUM_NODES"',
-        '--node-rank "$SKYPILOT_NODE_RANK"',
-        '--master-addr "$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"',
-        f"--master-port {RENDEZVOUS_PORT}",
-    ]
-
-
-def _across_clusters(plan: Plan, group: PlannedGroup) -> list[str]:
-    host = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"' if group.role == ANCHOR else '"${ANCHOR_ADDRESSES%%,*}"'
-    # Every VM of the anchor's cluster but its first is a guest, like the spot VMs.
-    is_host = '$([ "$SKYPILOT_NODE_RANK" = 0 ] && echo true || echo false)' if group.role == ANCHOR else "false"
+def _meeting(plan: Plan, group: PlannedGroup) -> list[str]:
+    """Flags of torchrun that say where the VMs meet."""
+    first = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"'
+    if all(g.role != ANCHOR for g in plan.groups):  # all VMs that train are one cluster
+        return [
+            '--nnodes "$SKYPILOT_NUM_NODES"',
+            '--node-rank "$SKYPILOT_NODE_RANK"',
+            f"--master-addr {first}",
+            f"--master-port {RENDEZVOUS_PORT}",
+        ]
+    host, is_host = '"${ANCHOR_ADDRESSES%%,*}"', "false"
+    if group.role == ANCHOR:
+        # Every VM of the anchor's cluster but its first is a guest, like the spot VMs.
+        host, is_host = first, '$([ "$SKYPILOT_NODE_RANK" = 0 ] && echo true || echo false)'
     return [
         f"--nnodes {plan.training_count}",
         "--rdzv-backend c10d",
@@ -168,7 +140,7 @@ def _across_clusters(plan: Plan, group: PlannedGroup) -> list[str]:
     ]
 
 
-def _notes(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
+def _notes(plan: Plan, options: ExportOptions) -> list[str]:
     notes = []
     groups = sorted(plan.groups, key=lambda g: g.role == TRAINING)
     for group in groups:
@@ -178,8 +150,7 @@ def _notes(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
         else:
             notes.append(f"start: sky launch -c deepvm-{group.role} --detach-run {group.role}.yaml{given}")
     if len(groups) > 1:
-        kept = [g for g in groups if g.role != TRAINING]
-        wanted = " and ".join(_addresses(g) for g in kept)
+        wanted = " and ".join(_addresses(g) for g in groups if g.role != TRAINING)
         notes.append(
             f"{wanted}: private addresses, separated by commas; the log of the on-demand cluster prints them. "
             "The nodes of a SkyPilot cluster are alike, so on-demand and spot VMs are two clusters, which must be able "
@@ -187,7 +158,7 @@ def _notes(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
         )
     if any(g.market is Market.SPOT for g in groups):
         notes.append("SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one")
-    return tuple(notes)
+    return notes
 
 
 def _yaml(document: dict[str, Any]) -> str:

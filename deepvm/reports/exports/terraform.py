@@ -11,48 +11,38 @@ spot fleet, and instances that are bought on demand have a fixed price, for whic
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar
+from typing import Any
 
-from deepvm.core.cluster.instances import Market, ZonePrice
+from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup, PlannedVms
 from deepvm.errors import RequestError
-from deepvm.reports.exports.base import (
-    Export,
-    Exporter,
-    ExportFile,
-    ExportOptions,
-    header,
-    offers_note,
-    places,
-    plan_tags,
-    refuse_memory_options,
-    spread_note,
-)
+from deepvm.reports.exports.base import Export, ExportFile, ExportOptions, header, places, plan_tags, zone_notes
 from deepvm.reports.exports.limits import Limited, amount, within_limit
 
+OPTIONS = frozenset({"image", "memory_image", "key_name", "max_price", "subnet", "security_group"})
 Block = dict[str, Any]
 
 
-class Terraform(Exporter):
-    """A configuration with variables, launch template, fleet, instances and outputs."""
+def render(plan: Plan, options: ExportOptions) -> Export:
+    """``main.tf.json``: a configuration with variables, launch template, fleet, instances and outputs.
 
-    name: ClassVar[str] = "terraform"
-    summary: ClassVar[str] = "main.tf.json with variables for what only you know"
-    options: ClassVar[frozenset[str]] = frozenset(
-        {"image", "memory_image", "key_name", "max_price", "subnet", "security_group"}
-    )
-
-    def render(self, plan: Plan, options: ExportOptions) -> Export:
-        """One file.
-
-        Raises:
-            RequestError: a subnet in an unknown zone, an image for memory nodes that the plan does not have, or a price
-                limit below what the plan costs or without a spot VM to hold to it.
-        """
-        refuse_memory_options(plan, options, "memory_image")
-        limited = _limited(plan, options)
-        text = json.dumps(_configuration(limited, options), indent=2, ensure_ascii=False) + "\n"
-        return Export((ExportFile("main.tf.json", text),), _notes(limited, options))
+    Raises:
+        RequestError: a subnet in an unknown zone, or a price limit below what the plan costs or without a spot VM to
+            hold to it.
+    """
+    limited = _limited(plan, options)
+    configuration = _configuration(limited, options)
+    asked = [name for name, block in configuration["variable"].items() if "default" not in block]
+    notes = ["start: terraform init && terraform apply; stop: terraform destroy"]
+    if asked:
+        notes.append(f"Terraform asks for {', '.join(asked)}; put them into terraform.tfvars to be asked no more")
+    notes += limited.notes
+    if any(g.market is Market.ON_DEMAND for g in plan.groups):
+        notes.append("on-demand prices are fixed, and Terraform has no limit for them")
+    several = len(limited.plan.training.zones) > 1 and not options.subnet
+    notes += zone_notes(limited.plan, options, several=several)
+    text = json.dumps(configuration, indent=2, ensure_ascii=False) + "\n"
+    return Export((ExportFile("main.tf.json", text),), tuple(notes))
 
 
 def _limited(plan: Plan, options: ExportOptions) -> Limited:
@@ -71,19 +61,39 @@ def literal(text: str) -> str:
 
 def _configuration(limited: Limited, options: ExportOptions) -> Block:
     plan = limited.plan
-    where = _locations(plan, options)
+    # Zones are numbered, so that nothing in a zone's id can be taken for syntax.
+    lookups: Block = {}
+    where: list[Block] = []  # arguments that a fleet's override and an instance share
+    for index, (zone, subnet) in enumerate(places(plan, options)):
+        if subnet:
+            where.append({"subnet_id": _expression(f"var.subnet_ids[{index}]")})
+        elif zone is not None:
+            name = f"zone_{index + 1}"
+            lookups[name] = {"zone_id": literal(zone.zone)}
+            where.append({"availability_zone": _expression(f"data.aws_availability_zone.{name}.name")})
     resources: Block = {}
     outputs: Block = {}
     for group in plan.groups:
+        role = group.role
         if group.market is Market.SPOT:
-            resources.setdefault("aws_launch_template", {})[group.role] = _launch_template(plan, group)
-            resources.setdefault("aws_ec2_fleet", {})[group.role] = _fleet(limited, group, where)
-            outputs[f"{group.role}_fleet_id"] = _output(f"aws_ec2_fleet.{group.role}.id", f"The fleet of {group}.")
+            resources.setdefault("aws_launch_template", {})[role] = {
+                "name_prefix": f"deepvm-{role}-",
+                **_vm(group, "image_id"),
+                "tag_specifications": [{"resource_type": "instance", "tags": _tags(plan, group)}],
+            }
+            resources.setdefault("aws_ec2_fleet", {})[role] = _fleet(limited, group, where or [{}])
+            name, value, text = f"{role}_fleet_id", f"aws_ec2_fleet.{role}.id", f"The fleet of {group}."
         else:
-            resources.setdefault("aws_instance", {})[group.role] = _instances(plan, group, where[0])
-            addresses = f"aws_instance.{group.role}[*].private_ip"
-            outputs[f"{group.role}_private_ips"] = _output(addresses, f"Private addresses of {group}.")
-    configuration: Block = {
+            resources.setdefault("aws_instance", {})[role] = {
+                "count": group.count,
+                **_vm(group, "ami"),
+                **(where[0] if where else {}),
+                "tags": _tags(plan, group),
+            }
+            name, value = f"{role}_private_ips", f"aws_instance.{role}[*].private_ip"
+            text = f"Private addresses of {group}."
+        outputs[name] = {"description": text, "value": _expression(value)}
+    return {
         # Terraform reads "//" as a comment.
         "//": list(header(plan, limited.sentence)),
         "terraform": {
@@ -92,46 +102,22 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
         },
         "provider": {"aws": {"region": _expression("var.region")}},
         "variable": _variables(plan, options),
+        **({"data": {"aws_availability_zone": lookups}} if lookups else {}),
+        "resource": resources,
+        "output": outputs,
     }
-    lookups = {_zone_name(i): {"zone_id": literal(zone.zone)} for i, zone in _looked_up(plan, options)}
-    if lookups:
-        configuration["data"] = {"aws_availability_zone": lookups}
-    return {**configuration, "resource": resources, "output": outputs}
 
 
 def _expression(text: str) -> str:
     return "${" + text + "}"
 
 
-def _output(value: str, description: str) -> Block:
-    return {"description": description, "value": _expression(value)}
-
-
-def _zone_name(index: int) -> str:
-    return f"zone_{index + 1}"  # numbered, so that nothing in a zone's id can be taken for syntax
-
-
-def _looked_up(plan: Plan, options: ExportOptions) -> list[tuple[int, ZonePrice]]:
-    """The places of a plan that are zones and not subnets, with their positions."""
-    return [(i, p.zone) for i, p in enumerate(places(plan, options)) if p.zone is not None and not p.subnet]
-
-
-def _locations(plan: Plan, options: ExportOptions) -> list[Block]:
-    """Where VMs may start, as arguments that a fleet's override and an instance share; one at least."""
-    if options.subnets:
-        return [{"subnet_id": _expression(f"var.subnet_ids[{i}]")} for i in range(len(options.subnets))]
-    names = [_zone_name(i) for i, _ in _looked_up(plan, options)]
-    return [{"availability_zone": _expression(f"data.aws_availability_zone.{n}.name")} for n in names] or [{}]
-
-
-def _launch_template(plan: Plan, group: PlannedGroup) -> Block:
+def _vm(group: PlannedGroup, image: str) -> Block:
     return {
-        "name_prefix": f"deepvm-{group.role}-",
-        "image_id": _expression(_image(group)),
+        image: _expression("var.memory_image_id" if group.role == MEMORY else "var.image_id"),
         "instance_type": literal(group.instance_type),
         "key_name": _expression("var.key_name"),
         "vpc_security_group_ids": _expression("var.security_group_ids"),
-        "tag_specifications": [{"resource_type": "instance", "tags": _tags(plan, group)}],
     }
 
 
@@ -167,22 +153,6 @@ def _fleet(limited: Limited, group: PlannedGroup, where: list[Block]) -> Block:
     }
 
 
-def _instances(plan: Plan, group: PlannedGroup, place: Block) -> Block:
-    return {
-        "count": group.count,
-        "ami": _expression(_image(group)),
-        "instance_type": literal(group.instance_type),
-        "key_name": _expression("var.key_name"),
-        "vpc_security_group_ids": _expression("var.security_group_ids"),
-        **place,
-        "tags": _tags(plan, group),
-    }
-
-
-def _image(group: PlannedGroup) -> str:
-    return "var.memory_image_id" if group.role == MEMORY else "var.image_id"
-
-
 def _tags(plan: Plan, group: PlannedGroup) -> dict[str, str]:
     return {key: literal(value) for key, value in plan_tags(plan, group).items()}
 
@@ -196,7 +166,7 @@ def _variables(plan: Plan, options: ExportOptions) -> Block:
         "security_group_ids": _variable(
             "list(string)",
             "Security groups; empty for the network's default. The VMs must be able to reach each other.",
-            list(options.security_groups),
+            list(options.security_group),
             optional=True,
         ),
     }
@@ -205,8 +175,8 @@ def _variables(plan: Plan, options: ExportOptions) -> Block:
         shared = "" if plan.mixes_cpu_architectures else options.image
         text = f"Image (AMI) of the memory nodes, {_cpu(plan.memory)}."
         variables["memory_image_id"] = _variable("string", text, options.memory_image or shared)
-    if options.subnets:
-        ordered = [p.subnet for p in places(plan, options)]
+    if options.subnet:
+        ordered = [subnet for _, subnet in places(plan, options)]
         text = "Subnets, the one to start on-demand VMs in first."
         variables["subnet_ids"] = _variable("list(string)", text, ordered)
     return variables
@@ -222,18 +192,3 @@ def _variable(kind: str, description: str, default: object, *, optional: bool = 
 
 def _cpu(vms: PlannedVms) -> str:
     return f"for {vms.instance_type}" + (f" ({vms.cpu_architecture})" if vms.cpu_architecture else "")
-
-
-def _notes(limited: Limited, options: ExportOptions) -> tuple[str, ...]:
-    plan = limited.plan
-    asked = [name for name, block in _variables(plan, options).items() if "default" not in block]
-    notes = ["start: terraform init && terraform apply; stop: terraform destroy"]
-    if asked:
-        notes.append(f"Terraform asks for {', '.join(asked)}; put them into terraform.tfvars to be asked no more")
-    notes += limited.notes
-    if any(g.market is Market.ON_DEMAND for g in plan.groups):
-        notes.append("on-demand prices are fixed, and Terraform has no limit for them")
-    notes += offers_note(plan, options)
-    if len(_locations(plan, options)) > 1 and not options.subnets:
-        notes.append(spread_note(plan))
-    return tuple(notes)

@@ -7,7 +7,6 @@ or the first memory node of Tiering, which then holds PyTorch's store without tr
 from __future__ import annotations
 
 import shlex
-from typing import ClassVar
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
@@ -15,36 +14,34 @@ from deepvm.reports.exports.base import (
     JOIN_TIMEOUT_S,
     RENDEZVOUS_PORT,
     Export,
-    Exporter,
     ExportFile,
     ExportOptions,
     comment,
     header,
 )
 
+OPTIONS = frozenset({"command"})
 _NO_LIMIT = "Spot prices move; these files start no VMs and limit no prices."
 HOSTS, MEMORY_HOSTS, SCRIPT = "hostfile", "memory-hosts", "launch.sh"
 
 
-class Torchrun(Exporter):
-    """``hostfile``, ``memory-hosts`` where there are memory nodes, and ``launch.sh``."""
-
-    name: ClassVar[str] = "torchrun"
-    summary: ClassVar[str] = "host files to fill in and a script that calls torchrun on each VM"
-    options: ClassVar[frozenset[str]] = frozenset({"command"})
-
-    def render(self, plan: Plan, options: ExportOptions) -> Export:
-        """Host files and script."""
-        training = [g for g in plan.groups if g.role != MEMORY]
-        # The VM on which all meet stands first.
-        training.sort(key=lambda g: g.market is not Market.ON_DEMAND)
-        slots = plan.training.gpus_per_vm
-        files = [ExportFile(HOSTS, _hosts(plan, training, f" slots={slots}" if slots else ""))]
-        memory = [g for g in plan.groups if g.role == MEMORY]
-        if memory:
-            files.append(ExportFile(MEMORY_HOSTS, _hosts(plan, memory, "")))
-        files.append(ExportFile(SCRIPT, _script(plan, options), executable=True))
-        return Export(tuple(files), _notes(plan, options))
+def render(plan: Plan, options: ExportOptions) -> Export:
+    """``hostfile``, ``memory-hosts`` where there are memory nodes, and ``launch.sh``, which calls torchrun."""
+    slots = plan.training.gpus_per_vm
+    # The VM on which all meet stands first.
+    training = sorted((g for g in plan.groups if g.role != MEMORY), key=lambda g: g.market is not Market.ON_DEMAND)
+    files = [ExportFile(HOSTS, _hosts(plan, training, f" slots={slots}" if slots else ""))]
+    names = HOSTS
+    if plan.memory is not None:
+        names = f"{HOSTS} and {MEMORY_HOSTS}"
+        files.append(ExportFile(MEMORY_HOSTS, _hosts(plan, [g for g in plan.groups if g.role == MEMORY], "")))
+    files.append(ExportFile(SCRIPT, _script(plan, options, names), executable=True))
+    notes = [f"to fill in: the addresses in {names}"]
+    if not options.command:
+        notes.append("the training command stands behind ./launch.sh, or comes from --command")
+    if not slots:
+        notes.append("the plan does not say how many GPUs a VM has: torchrun counts them (--nproc-per-node gpu)")
+    return Export(tuple(files), tuple(notes))
 
 
 def _hosts(plan: Plan, groups: list[PlannedGroup], slots: str) -> str:
@@ -60,16 +57,15 @@ def _hosts(plan: Plan, groups: list[PlannedGroup], slots: str) -> str:
     return lines
 
 
-def _script(plan: Plan, options: ExportOptions) -> str:
-    meeting = plan.rendezvous
-    count, slots = plan.training_count, plan.training.gpus_per_vm
+def _script(plan: Plan, options: ExportOptions, names: str) -> str:
+    meeting, given = plan.rendezvous, shlex.join(options.words)
+    count = plan.training_count
     # torchrun counts a VM's GPUs itself when the plan does not know them.
-    processes = str(slots) if slots else "gpu"
-    given = shlex.join(options.words)
+    processes = plan.training.gpus_per_vm or "gpu"
     return (
         "#!/usr/bin/env bash\n"
-        + comment([*header(plan, _NO_LIMIT), "", *_usage(plan, options)])
-        + _TOP.format(port=RENDEZVOUS_PORT, count=count, hosts=_file_of(meeting))
+        + comment([*header(plan, _NO_LIMIT), "", *_usage(meeting, names, optional=bool(given))])
+        + _TOP.format(port=RENDEZVOUS_PORT, count=count, hosts=MEMORY_HOSTS if meeting.role == MEMORY else HOSTS)
         + (_STORE if meeting.role == MEMORY else "")
         + _HOST_FLAG[meeting.role]
         + (f"if [ $# -eq 0 ]; then\n  set -- {given}\nfi\n" if given else _NO_COMMAND)
@@ -77,14 +73,9 @@ def _script(plan: Plan, options: ExportOptions) -> str:
     )
 
 
-def _file_of(group: PlannedGroup) -> str:
-    return MEMORY_HOSTS if group.role == MEMORY else HOSTS
-
-
-def _usage(plan: Plan, options: ExportOptions) -> list[str]:
-    meeting = plan.rendezvous
-    command = " [train.py ARGUMENTS ...]" if options.command else " train.py ARGUMENTS ..."
-    lines = [f"Fill in {' and '.join(_file_names(plan))}, copy this folder to every VM, and start on each:"]
+def _usage(meeting: PlannedGroup, names: str, *, optional: bool) -> list[str]:
+    command = " [train.py ARGUMENTS ...]" if optional else " train.py ARGUMENTS ..."
+    lines = [f"Fill in {names}, copy this folder to every VM, and start on each:"]
     if meeting.role == MEMORY:
         lines += [
             f"memory node 1 ({meeting.instance_type}): ./{SCRIPT} rendezvous, needs PyTorch but no GPU, runs until it "
@@ -107,10 +98,6 @@ def _usage(plan: Plan, options: ExportOptions) -> list[str]:
         "JOIN_TIMEOUT_S, how long to wait for them; MAX_RESTARTS, how often failed workers are started again."
     ]
     return lines
-
-
-def _file_names(plan: Plan) -> list[str]:
-    return [HOSTS, MEMORY_HOSTS] if plan.memory is not None else [HOSTS]
 
 
 # A line that still holds a placeholder is refused: torchrun would wait ten minutes for a host of that name.
@@ -173,12 +160,3 @@ exec torchrun \\
   --rdzv-conf "join_timeout=${{JOIN_TIMEOUT_S:-{patience}}}$where" \\
   "$@"
 """
-
-
-def _notes(plan: Plan, options: ExportOptions) -> tuple[str, ...]:
-    notes = [f"to fill in: the addresses in {' and '.join(_file_names(plan))}"]
-    if not options.command:
-        notes.append("the training command stands behind ./launch.sh, or comes from --command")
-    if not plan.training.gpus_per_vm:
-        notes.append("the plan does not say how many GPUs a VM has: torchrun counts them (--nproc-per-node gpu)")
-    return tuple(notes)

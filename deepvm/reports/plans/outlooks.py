@@ -16,25 +16,17 @@ def simulated(outlooks: Iterable[Outlook | None]) -> bool:
     return any(o is not None and o.spread is not None for o in outlooks)
 
 
-def expected_columns(*, spread: bool) -> list[Column]:
-    """Columns for time and bill; with ``spread`` also their 95th percentiles. See :func:`expected_cells`."""
-    time, cost = Column("expected time", "right"), Column("expected cost", "right", drop=2)
-    if not spread:
-        return [time, cost]
-    return [time, Column("time 95 %", "right", drop=4), cost, Column("cost 95 %", "right", drop=4)]
-
-
-def expected_cells(outlook: Outlook | None, *, spread: bool) -> list[str]:
-    """The cells of :func:`expected_columns`; without an outlook, dashes."""
-    time, cost = "-", "-"
-    if outlook is not None:
-        time, cost = _time_and_bill(outlook)
-    if not spread:
-        return [time, cost]
-    own = None if outlook is None or not math.isfinite(outlook.total_s) else outlook.spread
-    if own is None:
-        return [time, "-", cost, "-"]
-    return [time, format_seconds(own.p95_s), cost, f"{own.p95_usd:.2f} $"]
+def expected_cells(outlook: Outlook | None, *, spread: bool) -> dict[Column, str]:
+    """Columns for time and bill, dashes without an outlook; with ``spread`` also their 95th percentiles."""
+    own = None if outlook is None or math.isinf(outlook.total_s) else outlook.spread
+    time, cost = ("-", "-") if outlook is None else _time_and_bill(outlook)
+    late, dear = ("-", "-") if own is None else (format_seconds(own.p95_s), f"{own.p95_usd:.2f} $")
+    return {
+        Column("expected time", "right"): time,
+        **({Column("time 95 %", "right", drop=4): late} if spread else {}),
+        Column("expected cost", "right", drop=2): cost,
+        **({Column("cost 95 %", "right", drop=4): dear} if spread else {}),
+    }
 
 
 def in_words(outlook: Outlook) -> str:
@@ -46,8 +38,10 @@ def in_words(outlook: Outlook) -> str:
     return f"expected {time} and {cost}"
 
 
-def expected_document(outlook: Outlook) -> dict[str, Any]:
-    """Expected time and bill of the job; null where it never ends."""
+def expected_document(outlook: Outlook | None) -> dict[str, Any]:
+    """Expected time and bill of the job, null where it never ends; empty without an outlook."""
+    if outlook is None:
+        return {}
     ends, spread = math.isfinite(outlook.total_s), outlook.spread
     found: dict[str, Any] = {
         "makespan_s": outlook.total_s if ends else None,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from deepvm.core.cluster.cluster import Cluster, NodeGroup, Recommendation
+from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
@@ -28,7 +29,7 @@ EXPLAIN_VERSION = "deepvm.explain/1"
 
 def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, Any]:
     """The pinned JSON object of ``recommend -o json``; money in $/h, sizes in bytes."""
-    request, catalog = answer.request, _effective(answer)
+    request, catalog, change = answer.request, _effective(answer), answer.next_change
     found: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "request": {
@@ -64,28 +65,27 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         "doubts": doubts(answer),
         "configurations": [_configuration(r, catalog) for r in answer.configurations],
         "alternatives": [
-            {"objective": a.objective.value, **_configuration(a.recommendation, catalog)} for a in answer.alternatives
+            {"objective": a.objective.value, **(_configuration(a.recommendation, catalog) or {})}
+            for a in answer.alternatives
         ],
-        "next_change": None,
-        "nearly_as_good": None if answer.nearly is None else _configuration(answer.nearly, catalog),
+        "next_change": change
+        and {
+            "pw_usd_per_hour": float(change.budget),
+            "gain": change.gain,
+            "configuration": _configuration(change.recommendation, catalog),
+        },
+        "nearly_as_good": _configuration(answer.nearly, catalog),
         "rejected": [
             {"instance_type": r.instance_type, "reason": r.reason, "detail": r.detail} for r in answer.rejections
         ],
     }
     if request.work is not None:
         found["request"]["work"] = _work(request.work, answer.reference)
-        found["on_demand"] = None if answer.on_demand is None else _configuration(answer.on_demand, catalog)
-    if answer.next_change:
-        change = answer.next_change
-        found["next_change"] = {
-            "pw_usd_per_hour": float(change.budget),
-            "gain": change.gain,
-            "configuration": _configuration(change.recommendation, catalog),
-        }
+        found["on_demand"] = _configuration(answer.on_demand, catalog)
     if answer.infeasible is not None:
         found["reason"] = answer.infeasible.reason
         found["relax"] = {"constraint": answer.infeasible.constraint, "advice": answer.infeasible.advice}
-        found["cheapest"] = None if answer.cheapest is None else _configuration(answer.cheapest, catalog)
+        found["cheapest"] = _configuration(answer.cheapest, catalog)
     if why is not None:
         found["explanation"] = explanation(why, catalog)
     return found
@@ -95,16 +95,11 @@ def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
     """What is to be trained."""
     from deepvm.core.preemption.interruptions import share_over
 
-    job = work.job
+    spans = ("step_s", "save_s", "durable_s", "allocation_s", "preparation_s", "grace_s")
     return {
-        "job": job.name,
-        "steps": job.steps,
-        "step_s": job.step_s.mean,
-        "save_s": job.save_s.mean,
-        "durable_s": job.durable_s.mean,
-        "allocation_s": job.allocation_s.mean,
-        "preparation_s": job.preparation_s.mean,
-        "grace_s": job.grace_s.mean,
+        "job": work.job.name,
+        "steps": work.job.steps,
+        **{name: getattr(work.job, name).mean for name in spans},
         "measured_on": reference and reference.name,
         # Both null: by the bands of the types.
         "mttp_s": None if work.mttp_s in (None, math.inf) else work.mttp_s,
@@ -127,14 +122,13 @@ def _bounds(bounds: Range) -> dict[str, int | None]:
 
 def explanation(why: WhyNot, catalog: Catalog) -> dict[str, Any]:
     """The answer to "why not this type?" as a document; money in $/h."""
-    rejection = why.rejection and {"reason": why.rejection.reason, "detail": why.rejection.detail}
     return {
         "instance_type": why.instance_type,
         "verdict": why.verdict,
-        "configuration": None if why.best is None else _configuration(why.best, catalog),
+        "configuration": _configuration(why.best, catalog),
         "gap": why.gap,
         "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
-        "rejection": rejection,
+        "rejection": why.rejection and {"reason": why.rejection.reason, "detail": why.rejection.detail},
     }
 
 
@@ -205,8 +199,10 @@ def placement(found: Placement) -> dict[str, Any]:
     }
 
 
-def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
-    cluster, risk = r.cluster, risk_of(r.cluster)
+def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any] | None:
+    if r is None:
+        return None
+    cluster, gpu, memory, risk = r.cluster, r.cluster.gpu, r.cluster.memory, risk_of(r.cluster)
     return {
         "rank": r.rank,
         "architecture": cluster.architecture,
@@ -214,13 +210,38 @@ def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
         "zone": cluster.zone and cluster.zone.zone,
         "next_zone": _next_zone(r.next_zone),
         "gpu": {
-            "instance_type": cluster.gpu.name,
+            "instance_type": gpu.name,
             "count": cluster.gpu_count,
             "spot_count": cluster.spot_count,
             "on_demand_count": cluster.on_demand_count,
-            **_gpu_facts(cluster.gpu, catalog),
+            # Only where somebody other than the catalog's own source measured it.
+            **({"eflops_source": gpu.eflops_source} if gpu.eflops_source else {}),
+            "gpu_name": gpu.gpu and gpu.gpu.name,
+            "gpus_per_vm": gpu.gpu and gpu.gpu.count,
+            "cpu_architecture": gpu.cpu_architecture or None,
+            "eflops": gpu.eflops,
+            "eflops_basis": gpu.eflops_basis,
+            "interruption_band": gpu.interruption_band,
+            **_price(gpu, Market.SPOT, catalog),
+            **_price(gpu, Market.ON_DEMAND, catalog),
+            "zones": [
+                {
+                    "zone": z.zone,
+                    "zone_name": z.name or None,
+                    "usd_per_hour": float(z.usd_per_hour),
+                    "since": z.since or None,
+                }
+                for z in gpu.spot_zones
+            ],
         },
-        "memory": cluster.memory and _memory(cluster.memory, catalog),
+        "memory": memory
+        and {
+            "instance_type": memory.instance.name,
+            "count": memory.count,
+            "cpu_architecture": memory.instance.cpu_architecture or None,
+            **_price(memory.instance, Market.ON_DEMAND, catalog),
+            "zones": list(memory.instance.zones),
+        },
         "usd_per_hour": float(r.usd_per_hour),
         "speedup": r.speedup,
         "scaling_factor": r.scaling_factor,
@@ -231,7 +252,7 @@ def _configuration(r: Recommendation, catalog: Catalog) -> dict[str, Any]:
         "speedup_kind": r.speedup_kind,
         "estimated": r.estimated,
         "quotas": quota_needs(cluster, catalog),
-        "interruptions": None if risk is None else risk_document(risk),
+        "interruptions": risk and risk_document(risk),
         "binding": [b.constraint for b in r.binding],
         "binding_reasons": [b.reason for b in r.binding],
         "warnings": list(r.warnings),
@@ -253,83 +274,38 @@ def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
     }
 
 
-def _gpu_facts(gpu: InstanceType, catalog: Catalog) -> dict[str, Any]:
-    return {
-        # Only where it was measured by somebody else than the catalog's own source.
-        **({"eflops_source": gpu.eflops_source} if gpu.eflops_source else {}),
-        "gpu_name": gpu.gpu and gpu.gpu.name,
-        "gpus_per_vm": gpu.gpu and gpu.gpu.count,
-        "cpu_architecture": gpu.cpu_architecture or None,
-        "eflops": gpu.eflops,
-        "eflops_basis": gpu.eflops_basis,
-        "interruption_band": gpu.interruption_band,
-        "spot_usd_per_hour": _float(gpu, Market.SPOT),
-        "spot_price": _price_source(catalog, Market.SPOT),
-        "on_demand_usd_per_hour": _float(gpu, Market.ON_DEMAND),
-        "on_demand_price": _price_source(catalog, Market.ON_DEMAND),
-        "zones": [
-            {
-                "zone": z.zone,
-                "zone_name": z.name or None,
-                "usd_per_hour": float(z.usd_per_hour),
-                "since": z.since or None,
-            }
-            for z in gpu.spot_zones
-        ],
-    }
+def _price(instance: InstanceType, market: Market, catalog: Catalog) -> dict[str, Any]:
+    """A price, where it comes from, and when it was true."""
+    usd, about = instance.usd_per_hour(market), catalog.provenance
+    source = {"source": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
+    names = ("spot", "history") if market is Market.SPOT else ("on-demand",)
+    for origin in about.origins:
+        if origin.signal.partition(":")[0] in names:
+            source = {"source": origin.kind, "observed_at": format_time(origin.observed_at)}
+            break
+    name = market.value.replace("-", "_")
+    return {f"{name}_usd_per_hour": None if usd is None else float(usd), f"{name}_price": source}
 
 
-def _memory(group: NodeGroup, catalog: Catalog) -> dict[str, Any]:
-    instance = group.instance
-    return {
-        "instance_type": instance.name,
-        "count": group.count,
-        "cpu_architecture": instance.cpu_architecture or None,
-        "on_demand_usd_per_hour": _float(instance, Market.ON_DEMAND),
-        "on_demand_price": _price_source(catalog, Market.ON_DEMAND),
-        "zones": list(instance.zones),
-    }
-
-
-def _float(instance: InstanceType, market: Market) -> float | None:
-    price = instance.usd_per_hour(market)
-    return None if price is None else float(price)
-
-
-def _price_source(catalog: Catalog, market: Market) -> dict[str, Any]:
-    """Where a price comes from and when it was true."""
-    about = catalog.provenance
-    signals = [o for o in about.origins if o.signal.partition(":")[0] in _SIGNALS_OF[market]]
-    if signals:
-        return {"source": signals[0].kind, "observed_at": format_time(signals[0].observed_at)}
-    return {"source": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
-
-
-_SIGNALS_OF = {Market.SPOT: ("spot", "history"), Market.ON_DEMAND: ("on-demand",)}
-
-CSV_HEADER = [
-    "rank",
-    "architecture",
-    "gpu_type",
-    "gpu_count",
-    "spot_count",
-    "on_demand_count",
-    "memory_type",
-    "memory_count",
-    "usd_per_hour",
-    "speedup",
-    "scaling_factor",
-    "throughput",
-    "flopp_spot",
-    "z",
-    "usd_per_work",
-    "binding",
-    "region",
-    "zone",
-    "estimated",
-]
-
-
+CSV: dict[str, Callable[[Recommendation], Any]] = {
+    "rank": lambda r: r.rank,
+    "architecture": lambda r: r.cluster.architecture,
+    "gpu_type": lambda r: r.cluster.gpu.name,
+    "gpu_count": lambda r: r.cluster.gpu_count,
+    "spot_count": lambda r: r.cluster.spot_count,
+    "on_demand_count": lambda r: r.cluster.on_demand_count,
+    "memory_type": lambda r: r.cluster.memory and r.cluster.memory.instance.name,
+    "memory_count": lambda r: r.cluster.memory.count if r.cluster.memory else 0,
+    "usd_per_hour": lambda r: float(r.usd_per_hour),
+    "speedup": lambda r: r.speedup,
+    "scaling_factor": lambda r: r.scaling_factor,
+    "throughput": lambda r: r.throughput,
+    "flopp_spot": lambda r: r.flopp_spot,
+    "z": lambda r: r.z,
+    "usd_per_work": lambda r: r.usd_per_work,
+    "binding": lambda r: " ".join(b.constraint for b in r.binding),
+}
+"""Columns of the CSV that say what a cluster is."""
 CSV_EXPECTED = [
     "makespan_s",
     "total_cost_usd",
@@ -344,35 +320,11 @@ CSV_EXPECTED = [
 
 def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     """Header and one row for each configuration, of all regions together."""
-    rows = [_csv_row(p.recommendation, p.answer.catalog) for p in found.ranked]
-    if found.answers[0].request.work is None:
-        return CSV_HEADER, rows
-    outlooks = [expected_document(p.recommendation.outlook) if p.recommendation.outlook else {} for p in found.ranked]
-    return CSV_HEADER + CSV_EXPECTED, [
-        row + [outlook.get(key) for key in CSV_EXPECTED] for row, outlook in zip(rows, outlooks, strict=True)
-    ]
-
-
-def _csv_row(r: Recommendation, catalog: Catalog) -> list[Any]:
-    memory, zone = r.cluster.memory, r.cluster.zone
-    return [
-        r.rank,
-        r.cluster.architecture,
-        r.cluster.gpu.name,
-        r.cluster.gpu_count,
-        r.cluster.spot_count,
-        r.cluster.on_demand_count,
-        memory.instance.name if memory else None,
-        memory.count if memory else 0,
-        float(r.usd_per_hour),
-        r.speedup,
-        r.scaling_factor,
-        r.throughput,
-        r.flopp_spot,
-        r.z,
-        r.usd_per_work,
-        " ".join(b.constraint for b in r.binding),
-        catalog.region,
-        zone and zone.zone,
-        str(r.estimated).lower(),
-    ]
+    more = CSV_EXPECTED if found.answers[0].request.work is not None else []
+    rows = []
+    for placed in found.ranked:
+        r = placed.recommendation
+        zone, expected = r.cluster.zone and r.cluster.zone.zone, expected_document(r.outlook)
+        where = [placed.answer.catalog.region, zone, str(r.estimated).lower()]
+        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more)])
+    return [*CSV, "region", "zone", "estimated", *more], rows

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market
-from deepvm.core.units import format_bytes, format_seconds, format_usd
+from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME, Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
-from deepvm.reports.plans.outlooks import expected_cells, expected_columns, in_words, simulated
+from deepvm.reports.plans.outlooks import expected_cells, in_words, simulated
 from deepvm.reports.plans.risks import risk_of, share_words
 from deepvm.reports.plans.sources import (
     doubts,
@@ -25,11 +26,19 @@ from deepvm.reports.plans.sources import (
     source_lines,
     zone_lines,
 )
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.live import Placement
     from deepvm.planner.explain import WhyNot
+
+CLOSE = 0.98
+"""Of a deadline, from where on the mean says little about a single run: what is expected is right within 2 %."""
+_LITTLE = 0.0005
+"""A share that would be printed as 0.0 %."""
+_NAMED = 6
+"""Types named for one reason, at most."""
+_MANY_DIGITS = 1e8
 
 
 def print_report(
@@ -39,16 +48,14 @@ def print_report(
     best = found.answers[0]
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
     print_lines([_title(best), ""])
-    print_table(*_table(placed, wide=wide, regions=len(found.answers) > 1), also="-o json")
+    _print_table(placed, wide=wide, regions=len(found.answers) > 1)
     lost = "" if best.request.work else ", and the time lost when spot VMs are taken away"
     not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
     lines = [
         *_reasons(best),
         *_others(found),
-        *risk_lines(
-            best[0], best.catalog, known=best.request.work is not None and best.request.work.mttp_s is not None
-        ),
+        *risk_lines(best[0], best.catalog, known=bool(best.request.work and best.request.work.mttp_s is not None)),
         *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
         *quota_lines(best, now),
@@ -103,76 +110,52 @@ def _others(found: Comparison) -> list[str]:
     return lines
 
 
-def _table(
-    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool, regions: bool = False
-) -> tuple[list[Column], list[list[str]]]:
-    """Columns and cells; the narrowest terminal keeps what to rent and the job's time, or else the throughput."""
-    outlooks = [r.outlook for r, _ in placed]
-    job, spread = outlooks[0] is not None, simulated(outlooks)
+def _print_table(
+    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool = False, regions: bool = False
+) -> None:
+    """A row for each cluster; the narrowest terminal keeps what to rent and the job's time, or else the throughput."""
+    job, spread = placed[0][0].outlook is not None, simulated(r.outlook for r, _ in placed)
     zones = not wide and len({r.cluster.zone.zone for r, _ in placed if r.cluster.zone}) > 1
-    columns = [
-        Column("#", "right"),
-        *([Column("region")] if regions else []),
-        Column("architecture", drop=6),
-        Column("spot VMs", wrap=False),
-        Column("on-demand VMs", drop=1, wrap=False),
-        *([Column("zone", drop=4)] if zones else []),
-        Column("$/h", "right", drop=3 if job else 0),
-        Column("throughput", "right", drop=7 if job else 2),
-        *(expected_columns(spread=spread) if job else []),
-        *(_WIDE if wide else []),
-        Column("limited by", drop=5),
-    ]
-    return columns, [
-        _cells(r, catalog, wide=wide, regions=regions, spread=spread, zones=zones) for r, catalog in placed
-    ]
+    items = []
+    for r, catalog in placed:
+        zone = r.cluster.zone.zone if r.cluster.zone else "-"
+        spot, on_demand = (
+            " + ".join(f"{g.count} {g.instance.name}" for g in r.cluster.groups if g.market is market) or "-"
+            for market in (Market.SPOT, Market.ON_DEMAND)
+        )
+        work = format_work(r.throughput) + (" (estimated)" if r.estimated else "")
+        items.append(
+            {
+                Column("#", "right"): str(r.rank),
+                **({Column("region"): catalog.region} if regions else {}),
+                Column("architecture", drop=6): r.cluster.architecture,
+                Column("spot VMs", wrap=False): spot,
+                Column("on-demand VMs", drop=1, wrap=False): on_demand,
+                **({Column("zone", drop=4): zone} if zones else {}),
+                Column("$/h", "right", drop=3 if job else 0): format_usd(r.usd_per_hour),
+                Column("throughput", "right", drop=7 if job else 2): work,
+                **(expected_cells(r.outlook, spread=spread) if job else {}),
+                **(_wide_cells(r, zone) if wide else {}),
+                Column("limited by", drop=5): ", ".join(b.constraint for b in r.binding) or "-",
+            }
+        )
+    print_items(items, also="-o json")
 
 
-_WIDE = (
-    Column("speed-up", "right", drop=11),
-    Column("K(n)", "right", drop=12),
-    Column("FLOPP spot (op/$)", "right", drop=14),
-    Column("Z", "right", drop=16),
-    Column("$/h per eFLOPS", "right", drop=13),
-    Column("curve", drop=15),
-    Column("zone", drop=10),
-    # Dropped before the cluster's share: alone, the share of one VM would be taken for it.
-    Column("VM interrupted a month", drop=9),
-    Column("cluster interrupted a month", drop=8, wrap=False),
-)
-
-
-def _cells(r: Recommendation, catalog: Catalog, *, wide: bool, regions: bool, spread: bool, zones: bool) -> list[str]:
-    gpu, zone = r.cluster.gpu, r.cluster.zone.zone if r.cluster.zone else "-"
-    groups = {
-        market: " + ".join(f"{g.count} {g.instance.name}" for g in r.cluster.groups if g.market is market) or "-"
-        for market in Market
+def _wide_cells(r: Recommendation, zone: str) -> dict[Column, str]:
+    band, risk = r.cluster.gpu.interruption_band, risk_of(r.cluster)
+    return {
+        Column("speed-up", "right", drop=11): f"{r.speedup:.2f}",
+        Column("K(n)", "right", drop=12): f"{r.scaling_factor:.4f}",
+        Column("FLOPP spot (op/$)", "right", drop=14): f"{r.flopp_spot:.4g}",
+        Column("Z", "right", drop=16): f"{r.z:.1f}",
+        Column("$/h per eFLOPS", "right", drop=13): "-" if r.usd_per_work is None else _per_work(r.usd_per_work),
+        Column("curve", drop=15): r.speedup_kind,
+        Column("zone", drop=10): zone,
+        # Dropped before the cluster's share: alone, the share of one VM would be taken for it.
+        Column("VM interrupted a month", drop=9): "-" if band is None else INTERRUPTION_BANDS[band],
+        Column("cluster interrupted a month", drop=8, wrap=False): "-" if risk is None else share_words(risk),
     }
-    band, risk = gpu.interruption_band, risk_of(r.cluster)
-    more = [
-        f"{r.speedup:.2f}",
-        f"{r.scaling_factor:.4f}",
-        f"{r.flopp_spot:.4g}",
-        f"{r.z:.1f}",
-        "-" if r.usd_per_work is None else _per_work(r.usd_per_work),
-        r.speedup_kind,
-        zone,
-        "-" if band is None else INTERRUPTION_BANDS[band],
-        "-" if risk is None else share_words(risk),
-    ]
-    return [
-        str(r.rank),
-        *([catalog.region] if regions else []),
-        r.cluster.architecture,
-        groups[Market.SPOT],
-        groups[Market.ON_DEMAND],
-        *([zone] if zones else []),
-        format_usd(r.usd_per_hour),
-        format_work(r.throughput) + (" (estimated)" if r.estimated else ""),
-        *(expected_cells(r.outlook, spread=spread) if r.outlook else []),
-        *(more if wide else []),
-        ", ".join(b.constraint for b in r.binding) or "-",
-    ]
 
 
 def _job_lines(answer: Recommendations) -> list[str]:
@@ -184,8 +167,8 @@ def _job_lines(answer: Recommendations) -> list[str]:
 
     job, gpu, outlook = work.job, first.cluster.gpu, first.outlook
     alone = f"{job.steps} steps of {job.step_s.mean:.4g} s, {format_seconds(job.steps * job.step_s.mean)}"
-    spans = (job.save_s, job.durable_s, job.allocation_s, job.preparation_s, job.grace_s)
-    save, durable, allocation, preparation, grace = (_as_in_job_files(span.mean) for span in spans)
+    means = (s.mean for s in (job.save_s, job.durable_s, job.allocation_s, job.preparation_s, job.grace_s))
+    save, durable, allocation, preparation, grace = (f"{s:.3g} s" if s < 1000 else format_seconds(s) for s in means)
     lines = [
         f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away"
         f"{'' if work.measured_on else ', the cheapest type here (--measured-on names another)'}.",
@@ -197,17 +180,16 @@ def _job_lines(answer: Recommendations) -> list[str]:
     if answer.reference.eflops_basis:
         basis = answer.reference.eflops_basis
         lines.append(f"Doubt: it stands on the eFLOPS of {answer.reference.name}, which are estimated: {basis}.")
-    life = work.life_s(gpu)
-    band = gpu.interruption_band
+    life, band = work.life_s(gpu), gpu.interruption_band
     source = "" if work.mttp_s is not None or band is None else ", by AWS's band"
     if math.isinf(life):
         lines.append(f"No VM is ever taken away, by '--interruption-rate 0%'; saves by {work.policy_name}.")
     else:
         count = first.cluster.spot_count
+        many = f"{outlook.preemptions:.3g}" if outlook.preemptions < 100 else f"{outlook.preemptions:.0f}"
         lines.append(
             f"A spot {gpu.name} lives {format_seconds(life)} on average{source}; {count} of them "
-            f"{'is' if count == 1 else 'are'} stopped by {_many(outlook.preemptions)} preemptions, "
-            f"with saves by {work.policy_name}."
+            f"{'is' if count == 1 else 'are'} stopped by {many} preemptions, with saves by {work.policy_name}."
         )
     if source and band is not None:
         lines.append(
@@ -228,18 +210,6 @@ def _job_lines(answer: Recommendations) -> list[str]:
     return lines
 
 
-CLOSE = 0.98
-"""Of a deadline, from where on the mean says little about a single run: what is expected is right within 2 %."""
-
-
-def _as_in_job_files(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds < 1000 else format_seconds(seconds)
-
-
-def _many(count: float) -> str:
-    return f"{count:.3g}" if count < 100 else f"{count:.0f}"
-
-
 def _against(other: Recommendation, first: Recommendation) -> str:
     """Expected time and bill of a cluster, compared with those of the first."""
     new, old = other.outlook, first.outlook
@@ -252,12 +222,6 @@ def _against(other: Recommendation, first: Recommendation) -> str:
     return f"{text} ({time}, {_change(new.cost_usd / old.cost_usd, 'dearer', 'cheaper', 'as dear')})"
 
 
-def _better(other: Recommendation, first: Recommendation) -> bool:
-    """Whether a cluster is expected to be done no later, and for no more."""
-    new, old = other.outlook, first.outlook
-    return new is not None and old is not None and new.total_s <= old.total_s and new.cost_usd <= old.cost_usd
-
-
 def _change(ratio: float, more: str, less: str, same: str) -> str:
     share = abs(ratio - 1)
     if share < _LITTLE:
@@ -265,10 +229,6 @@ def _change(ratio: float, more: str, less: str, same: str) -> str:
     if ratio >= 2:
         return f"{ratio:.1f} times as {'long' if more == 'longer' else 'dear'}"
     return f"{share:.1%} {more if ratio > 1 else less}"
-
-
-_LITTLE = 0.0005
-"""A share that would be printed as 0.0 %."""
 
 
 def _reasons(answer: Recommendations) -> list[str]:
@@ -300,8 +260,9 @@ def _reasons(answer: Recommendations) -> list[str]:
             f"with {worth:.1%} of the throughput{_against(answer.nearly, first)}."
         )
     if answer.on_demand is not None:
-        r = answer.on_demand
-        head = "Better without spot VMs" if _better(r, first) else "On demand alone"
+        r, new, old = answer.on_demand, answer.on_demand.outlook, first.outlook
+        better = new and old and new.total_s <= old.total_s and new.cost_usd <= old.cost_usd
+        head = "Better without spot VMs" if better else "On demand alone"
         lines.append(f"{head}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h{_against(r, first)}.")
     elif answer.request.work is not None:
         lines.append("On demand alone: no cluster keeps within these limits.")
@@ -332,40 +293,25 @@ def _left_out(answer: Recommendations) -> list[str]:
         shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         lines.append(f"Not considered ({reason}): {shown}.")
         if reason == "unprofiled":
-            lines.append(_profiling(rejections, answer))
+            estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)
+            instead = ", or '--estimates' counts with estimates" if estimates else ""
+            lines.append(f"To consider them: 'deepvm profile eflops --save' on such a VM measures it{instead}.")
         elif reason in ALLOWED_BY:
             ways = ", or ".join(f"'{way}'" for way in dict.fromkeys((ALLOWED_BY[reason], BY_NAME)))
             lines.append(f"To consider them: {ways}.")
     return lines
 
 
-_NAMED = 6
-
-
 def _by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:
     """``L4 (10 types)``, the GPUs with most types first."""
-    counts: dict[str, int] = {}
-    for name in names:
-        gpu = catalog[name].gpu
-        model = "?" if gpu is None else f"{gpu.name}{' x n' if gpu.count > 1 else ''}"
-        counts[model] = counts.get(model, 0) + 1
-    order = sorted(counts, key=lambda m: (-counts[m], m))
-    return [f"{m} ({counts[m]} {'type' if counts[m] == 1 else 'types'})" for m in order]
-
-
-def _profiling(rejections: Sequence[Rejection], answer: Recommendations) -> str:
-    """How to make unprofiled types count."""
-    estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)
-    instead = ", or '--estimates' counts with estimates" if estimates else ""
-    return f"To consider them: 'deepvm profile eflops --save' on such a VM measures it{instead}."
+    gpus = (catalog[name].gpu for name in names)
+    counts = Counter("?" if g is None else f"{g.name}{' x n' if g.count > 1 else ''}" for g in gpus)
+    return [f"{m} ({counted(n, 'type')})" for m, n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))]
 
 
 def format_work(throughput: float) -> str:
     """A throughput in the catalog's unit; FLOP/s, which have a dozen digits, in four of them."""
     return f"{throughput:.1f}" if throughput < _MANY_DIGITS else f"{throughput:.4g}"
-
-
-_MANY_DIGITS = 1e8
 
 
 def _per_work(usd: float) -> str:
@@ -382,7 +328,7 @@ def print_why(why: WhyNot, catalog: Catalog, now: datetime | None = None) -> Non
     print_lines([f"Why not {why.instance_type}? {why.verdict}."])
     if why.best is not None:
         print_lines([""])
-        print_table(*_table([(why.best, catalog)], wide=False), also="-o json")
+        _print_table([(why.best, catalog)])
         limits = [f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding]
         doubts_of = [f"Doubt: {warning}." for warning in why.best.warnings]
         print_lines(["", *limits, *doubts_of, *risk_lines(why.best, catalog), *zone_lines(why.best, catalog)])

@@ -52,24 +52,20 @@ def cluster_sentence(risk: ClusterRisk) -> str:
 def document(risk: ClusterRisk) -> dict[str, Any]:
     """For programs; null where a range has no end."""
     shortest, longest = risk.between_s
-    return {
-        "vms": risk.vms,
-        "independent": True,
-        "vm_monthly_share": _range(*risk.vm_share),
-        "cluster_monthly_share": _range(*risk.share),
-        "losses_per_month": _range(*risk.losses_per_month),
-        "mean_time_between_losses_s": _range(shortest or None, longest if math.isfinite(longest) else None),
+    ranges = {
+        "vm_monthly_share": risk.vm_share,
+        "cluster_monthly_share": risk.share,
+        "losses_per_month": risk.losses_per_month,
+        "mean_time_between_losses_s": (shortest or None, longest if math.isfinite(longest) else None),
     }
+    found = {name: {"min": low, "max": high} for name, (low, high) in ranges.items()}
+    return {"vms": risk.vms, "independent": True, **found}
 
 
 def _between(low: str, high: str | None, unit: str) -> str:
     if high is None:
         return f"at least {low}{unit}"
     return f"{low} to {high}{unit}" if low else f"at most {high}{unit}"
-
-
-def _range(low: float | None, high: float | None) -> dict[str, float | None]:
-    return {"min": low, "max": high}
 
 
 def _digits(value: float, *, up: bool = False) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepvm.catalog.clouds import cloud_of
-from deepvm.catalog.signals.cloud import QuotaFamily
 from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
@@ -25,6 +24,9 @@ ODD_START = 0.1
 """Curves whose S(1) is further from 1 are doubtful for few VMs."""
 STALE_DAYS = 30
 """Spot prices older than this are called out as old."""
+_NAMED = 4
+"""Measurements of one kind named at most."""
+_KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat"}
 _PRICES = ("on-demand", "spot", "history")
 _WORDS = {
     "live": "live from AWS",
@@ -39,13 +41,22 @@ def source_line(catalog: Catalog, now: datetime) -> str:
     source = catalog.provenance
     prices = [o for o in source.origins if o.signal.partition(":")[0] in _PRICES]
     if prices:
-        return f"Prices: {catalog.region}, {_by_signal(prices, now)}{_basis(catalog)}.{_renewal(catalog, prices, now)}"
+        phrases = []  # one for each kind of source: "live from AWS (on-demand 3 min old, spot 3 min old)"
+        for kind in dict.fromkeys(o.kind for o in prices):
+            ages = [f"{o.signal.partition(':')[0]} {_age(o, now)}" for o in prices if o.kind == kind]
+            phrases.append(f"{_WORDS[kind]} ({', '.join(ages)})")
+        line = f"Prices: {catalog.region}, {'; '.join(phrases)}"
+        line += f"; spot prices are the {source.basis}." if source.basis else "."
+        oldest = max((now - o.observed_at).days for o in prices)
+        if oldest < 1 or all(o.kind in ("live", "cache") for o in prices):
+            return line
+        renewal = f"'deepvm catalog refresh --region {catalog.region}' ('deepvm doctor' says what that needs)"
+        return f"{line} For today's: {renewal}."
     where = f"{source.kind} catalog {catalog.name}" + (f", {catalog.region}" if catalog.region else "")
     if source.prices_as_of is None:
         return f"Prices: {where}, undated."
-    days = (now.date() - source.prices_as_of).days
     line = f"Prices: {where}, as of {source.prices_as_of}, {_days_old(source.prices_as_of, now)}."
-    if days <= STALE_DAYS:
+    if (now.date() - source.prices_as_of).days <= STALE_DAYS:
         return line
     if source.kind != "embedded":
         return f"{line} Bring the prices and prices_as_of of that file up to date."
@@ -58,10 +69,6 @@ def source_line(catalog: Catalog, now: datetime) -> str:
 def source_lines(catalog: Catalog, now: datetime) -> list[str]:
     """Where the prices come from, and which other figures were measured here."""
     return [source_line(catalog, now), *measured_lines(catalog, now)]
-
-
-_NAMED = 4
-_KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat"}
 
 
 def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
@@ -85,15 +92,6 @@ def _day(measured: Measurement, now: datetime) -> str:
     return f"{measured.measured_at.date()}{' (in the future: some clock is wrong)' if late else ''}"
 
 
-def _by_signal(origins: Sequence[Origin], now: datetime) -> str:
-    """``live from AWS (on-demand 3 min old, spot 3 min old)``, one phrase for each kind of source."""
-    phrases = []
-    for kind in dict.fromkeys(o.kind for o in origins):
-        ages = [f"{o.signal.partition(':')[0]} {_age(o, now)}" for o in origins if o.kind == kind]
-        phrases.append(f"{_WORDS[kind]} ({', '.join(ages)})")
-    return "; ".join(phrases)
-
-
 def _age(origin: Origin, now: datetime) -> str:
     if origin.kind == "embedded":
         return f"of {origin.observed_at.date()}, {_days_old(origin.observed_at.date(), now)}"
@@ -107,17 +105,6 @@ def _days_old(day: date, now: datetime) -> str:
     return f"{days} days old" if days < 365 else f"{days / 365.25:.1f} years old"
 
 
-def _basis(catalog: Catalog) -> str:
-    return f"; spot prices are the {catalog.provenance.basis}" if catalog.provenance.basis else ""
-
-
-def _renewal(catalog: Catalog, prices: Sequence[Origin], now: datetime) -> str:
-    oldest = max((now - o.observed_at).days for o in prices)
-    if all(o.kind in ("live", "cache") for o in prices) or oldest < 1:
-        return ""
-    return f" For today's: 'deepvm catalog refresh --region {catalog.region}' ('deepvm doctor' says what that needs)."
-
-
 def quota_lines(answer: Recommendations, now: datetime) -> list[str]:
     """Quotas that were applied by default or, where unknown, what the best cluster needs."""
     cluster = answer.configurations[0].cluster
@@ -127,38 +114,35 @@ def quota_lines(answer: Recommendations, now: datetime) -> list[str]:
     quotas = [q for q in answer.catalog.quotas if q.family == family]
     told = answer.catalog.provenance.origin("quotas")
     if quotas and told:
-        families = dict.fromkeys(g.instance.quota_family for g in cluster.groups)
-        limits = "; ".join(
-            f"{f}: {_limits([q for q in answer.catalog.quotas if q.family == f]) or 'no limit known'}" for f in families
-        )
-        return [f"Quotas: yours in {answer.catalog.region}, {_age(told, now)}; {limits}."]
+        limits = []
+        for f in dict.fromkeys(g.instance.quota_family for g in cluster.groups):
+            own = (_limit(q) for q in answer.catalog.quotas if q.family == f)
+            limits.append(f"{f}: {' and '.join(own) or 'no limit known'}")
+        return [f"Quotas: yours in {answer.catalog.region}, {_age(told, now)}; {'; '.join(limits)}."]
     if quotas:
-        limits = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
-        return [f"Quotas: those of the catalog ({family}: {limits} vCPUs); yours may be lower, see --quota."]
+        most = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
+        return [f"Quotas: those of the catalog ({family}: {most} vCPUs); yours may be lower, see --quota."]
     known = cloud_of(answer.catalog.name).quota_families
-    needs = [_need(known[f], market, vcpus) for (f, market), vcpus in _vcpus(cluster).items() if f in known]
+    needs = [
+        f"{vcpus} vCPUs of {known[family].title(market)} ({known[family].code(market)})"
+        for (family, market), vcpus in _vcpus(cluster).items()
+        if family in known
+    ]
     if not needs or not answer.catalog.provenance.origins:
         return []
     return [f"Quotas: yours are not known; needed: {', '.join(needs)}. A new account has 0 for GPUs."]
 
 
-def _limits(quotas: Iterable[Quota]) -> str:
-    return " and ".join(
-        f"{q.vcpus} {q.market.value} vCPUs" + (f", {q.in_use} in use" if q.in_use else "") for q in quotas
-    )
+def _limit(quota: Quota) -> str:
+    return f"{quota.vcpus} {quota.market.value} vCPUs" + (f", {quota.in_use} in use" if quota.in_use else "")
 
 
-def _vcpus(cluster: Cluster) -> dict[tuple[str, Market], int]:
+def _vcpus(cluster: Cluster) -> Counter[tuple[str, Market]]:
     """VCPUs that a cluster needs by quota family and market."""
-    found: dict[tuple[str, Market], int] = {}
+    found: Counter[tuple[str, Market]] = Counter()
     for group in cluster.groups:
-        key = (group.instance.quota_family, group.market)
-        found[key] = found.get(key, 0) + group.count * group.instance.vcpus
+        found[group.instance.quota_family, group.market] += group.count * group.instance.vcpus
     return found
-
-
-def _need(quota: QuotaFamily, market: Market, vcpus: int) -> str:
-    return f"{vcpus} vCPUs of {quota.title(market)} ({quota.code(market)})"
 
 
 def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
@@ -181,13 +165,7 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
 
 
 def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -> list[str]:
-    """How often single VMs, and the cluster, are interrupted.
-
-    Args:
-        best: the cluster.
-        catalog: that it is of.
-        known: whether the user has said how long a VM lives, so that the times and bills above count with that.
-    """
+    """How often single VMs, and the cluster, are interrupted; ``known``: the user has said how long a VM lives."""
     gpu, lines, risk = best.cluster.gpu, [], risk_of(best.cluster)
     if risk is not None and gpu.interruption_band is not None:
         origin = catalog.provenance.origin("advisor")

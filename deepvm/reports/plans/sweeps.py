@@ -1,32 +1,30 @@
-"""Sweeps over budgets as rows for programs and for people."""
+"""Sweeps over budgets: rows for programs and for people, and the picture of a job's time and bill for each budget."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.cluster import Outlook
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.units import format_usd
+from deepvm.core.units import format_seconds, format_usd
+from deepvm.planner.job_forecast import Work
+from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import SweepRow
-from deepvm.reports.plans.outlooks import expected_cells, expected_columns, expected_document, simulated
+from deepvm.reports.pictures import MARK_ALL, STYLES, drawing, legend, short, show_budgets, step_line
+from deepvm.reports.plans.outlooks import expected_cells, expected_document, simulated
+from deepvm.reports.plans.recommendation_documents import CSV
 from deepvm.reports.plans.recommendations import format_work
-from deepvm.reports.tables import Column, print_table
+from deepvm.reports.tables import Column, print_items
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SCHEMA_VERSION = "deepvm.sweep/1"
-HEADER = (
-    "pw",
-    "policy",
-    "architecture",
-    "gpu_type",
-    "gpu_count",
-    "memory_type",
-    "memory_count",
-    "usd_per_hour",
-    "throughput",
-)
-
-
+CLUSTER = ("architecture", "gpu_type", "gpu_count", "memory_type", "memory_count", "usd_per_hour", "throughput")
 EXPECTED = ("makespan_s", "total_cost_usd", "closed_form_holds")
 """Appended where there is a job."""
 SIMULATED = (
@@ -43,14 +41,13 @@ SIMULATED = (
 
 def header(rows: Sequence[SweepRow]) -> tuple[str, ...]:
     """The names of the columns."""
-    if not _has_job(rows):
-        return HEADER
-    return HEADER + EXPECTED + (SIMULATED if simulated(_outlooks(rows)) else ())
+    outlooks = _outlooks(rows)
+    return ("pw", "policy", *CLUSTER, *(EXPECTED if outlooks else ()), *(SIMULATED if simulated(outlooks) else ()))
 
 
 def outside(rows: Sequence[SweepRow]) -> int:
     """In how many rows the closed form of a job's expected time does not hold."""
-    return sum(not o.sound and o.spread is None for o in _outlooks(rows))
+    return sum(map(_doubtful, _outlooks(rows)))
 
 
 def _outlooks(rows: Sequence[SweepRow]) -> list[Outlook]:
@@ -58,77 +55,183 @@ def _outlooks(rows: Sequence[SweepRow]) -> list[Outlook]:
     return [outlook for outlook in found if outlook is not None]
 
 
-def _has_job(rows: Sequence[SweepRow]) -> bool:
-    return bool(_outlooks(rows))
+def _values(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any]) -> list[dict[str, Any]]:
+    """The columns of each row; None where nothing is feasible."""
+    names, found = header(rows), []
+    for row in rows:
+        best = row.recommendation
+        values: dict[str, Any] = {"pw": budget(row.budget), "policy": row.policy.value}
+        if best is not None:
+            values |= expected_document(best.outlook) | {name: CSV[name](best) for name in CLUSTER}
+        found.append({name: values.get(name) for name in names})
+    return found
 
 
-def _expected(row: SweepRow) -> dict[str, Any]:
-    outlook = None if row.recommendation is None else row.recommendation.outlook
-    return {} if outlook is None else expected_document(outlook)
-
-
-def _values(row: SweepRow) -> list[Any]:
-    found = row.recommendation
-    if found is None:
-        return [row.policy.value, *[None] * 7]
-    memory = found.cluster.memory
-    return [
-        row.policy.value,
-        found.cluster.architecture,
-        found.cluster.gpu.name,
-        found.cluster.gpu_count,
-        memory.instance.name if memory else None,
-        memory.count if memory else 0,
-        float(found.usd_per_hour),
-        found.throughput,
-    ]
+def _plain(budget: Decimal) -> str:
+    return f"{budget.normalize():f}"
 
 
 def csv_rows(rows: Sequence[SweepRow]) -> list[list[Any]]:
     """One row for each budget and policy; empty fields where nothing is feasible."""
-    more = header(rows)[len(HEADER) :]
-    return [
-        [f"{row.budget.normalize():f}", *_values(row), *(_expected(row).get(name) for name in more)] for row in rows
-    ]
+    return [list(values.values()) for values in _values(rows, _plain)]
 
 
 def document(rows: Sequence[SweepRow], catalog: Catalog, objective: str) -> dict[str, Any]:
     """The rows as one object; null where nothing is feasible."""
-    more = header(rows)[len(HEADER) :]
     return {
         "schema_version": SCHEMA_VERSION,
         "catalog": catalog.name,
         "objective": objective,
-        "rows": [
-            dict(zip(HEADER, [float(row.budget), *_values(row)], strict=True))
-            | {name: _expected(row).get(name) for name in more}
-            for row in rows
-        ],
+        "rows": _values(rows, float),
     }
 
 
 def print_rows(rows: Sequence[SweepRow]) -> None:
     """A table on stdout."""
-    right = ("pw", "gpu_count", "memory_count", "usd_per_hour", "throughput")
-    job, cells = _has_job(rows), []
-    spread = simulated(_outlooks(rows))
-    drops = _DROPS | ({"throughput": 7} if job else {})
-    titles = {"pw": "$/h allowed", "usd_per_hour": "$/h", "throughput": "throughput (eFLOPS)"}
-    columns = [
-        Column(titles.get(h, h.replace("_", " ")), "right" if h in right else "left", drops.get(h, 0)) for h in HEADER
-    ]
-    if job:
-        columns += expected_columns(spread=spread)
-    for row in rows:
-        values = [f"{row.budget.normalize():f}", *_values(row)]
-        if row.recommendation is not None:
-            values[7:] = [format_usd(row.recommendation.usd_per_hour), format_work(row.recommendation.throughput)]
-        if job:
-            outlook = None if row.recommendation is None else row.recommendation.outlook
-            values += expected_cells(outlook, spread=spread)
-        cells.append(["-" if v is None else str(v) for v in values])
-    print_table(columns, cells, also="-o csv")
+    outlooks = _outlooks(rows)
+    items = []
+    for row, values in zip(rows, _values(rows, _plain), strict=True):
+        best = row.recommendation
+        cells = {name: "-" if value is None else str(value) for name, value in values.items()}
+        usd, work = ("-", "-") if best is None else (format_usd(best.usd_per_hour), format_work(best.throughput))
+        # The narrowest terminals keep what is asked and what comes out; a type never stays without its count.
+        items.append(
+            {
+                Column("$/h allowed", "right"): cells["pw"],
+                Column("policy"): cells["policy"],
+                Column("architecture", drop=11): cells["architecture"],
+                Column("gpu type", drop=2): cells["gpu_type"],
+                Column("gpu count", "right", drop=1): cells["gpu_count"],
+                Column("memory type", drop=10): cells["memory_type"],
+                Column("memory count", "right", drop=9): cells["memory_count"],
+                Column("$/h", "right", drop=3): usd,
+                Column("throughput (eFLOPS)", "right", drop=7 if outlooks else 0): work,
+            }
+            | (expected_cells(best.outlook if best else None, spread=simulated(outlooks)) if outlooks else {})
+        )
+    print_items(items, also="-o csv")
 
 
-_DROPS = {"gpu_count": 1, "gpu_type": 2, "usd_per_hour": 3, "memory_count": 9, "memory_type": 10, "architecture": 11}
-"""Order in which narrow terminals drop columns, the highest first; a type never stays without its count."""
+_WIDE = 50.0
+"""Ratio of the largest to the smallest value above which the axis is logarithmic."""
+
+
+def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) -> Figure:
+    """Expected time above, expected bill below, over the budget; a step line for each policy.
+
+    Bands and bars hold 5 to 95 % of the simulated runs, where there were any. Budgets for which nothing is feasible, or
+    on whose cluster the job does not end, are gaps. Limits of the job are thin lines.
+
+    Args:
+        rows: from :func:`deepvm.planner.sweep.sweep` with a job, in any order.
+        work: the job.
+        catalog_name: for the title.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
+    ordered = sorted(rows, key=lambda r: r.budget)
+    with drawing(8.0, 6.6, 2, sharex=True) as (figure, (time, bill)):
+        deadline_h = None if work.deadline_s is None else work.deadline_s / 3600
+        most_usd = None if work.total_budget is None else float(work.total_budget)
+        _panel(time, ordered, policies, _hours, deadline_h, "deadline")
+        _panel(bill, ordered, policies, _dollars, most_usd, "total budget")
+        time.set_ylabel("expected time (h)")
+        bill.set_ylabel("expected bill ($)")
+        bill.set_xlabel("pricing willingness PW: the most that the cluster may cost an hour ($/h)")
+        figure.suptitle("What the job takes, and costs, on the best cluster of each budget")
+        time.set_title(_title(ordered, work, catalog_name), fontsize="small")
+        show_budgets(bill, ordered)
+        if policies:
+            legend(figure, len(policies), *time.get_legend_handles_labels())
+    return figure
+
+
+def _panel(
+    axes: Axes,
+    rows: Sequence[SweepRow],
+    policies: Sequence[PolicyName],
+    figures: Callable[[Outlook], tuple[float, float, float]],
+    limit: float | None,
+    limit_name: str,
+) -> None:
+    """One panel; ``figures``: mean, 5 and 95 % of an outlook; ``limit``: of the job, a thin labelled line."""
+    seen: list[float] = [] if limit is None else [limit]
+    for place, policy in enumerate(policies):
+        own = [r for r in rows if r.policy is policy]
+        x, outlooks = [float(r.budget) for r in own], [_outlook(r) for r in own]
+        nothing = (math.nan, math.nan, math.nan)
+        y, low, high = zip(*(nothing if o is None else figures(o) for o in outlooks), strict=True)
+        step_line(axes, x, y, policy, place, len(policies))
+        style = STYLES[list(PolicyName).index(policy)]
+        _ranges(axes, x, low, high, style.color, share=1 - place / len(policies))
+        hollow = [i for i, o in enumerate(outlooks) if _doubtful(o)][:: max(1, len(x) // MARK_ALL)]
+        if hollow:
+            look = style.marked | {"linestyle": "none", "markeredgecolor": style.color, "markerfacecolor": "white"}
+            axes.plot([x[i] for i in hollow], [y[i] for i in hollow], label="_doubtful", zorder=4, **look)
+        seen += [v for v in (*y, *low, *high) if math.isfinite(v)]
+    if seen and min(seen) > 0 and max(seen) > _WIDE * min(seen):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set_ylim(0, 1.06 * max(seen) if seen else 1)
+    if limit is not None:
+        axes.axhline(limit, color="0.25", linewidth=1.0, linestyle=(0, (3.0, 2.0)), zorder=1.5)
+        at, look = ("axes fraction", "data"), {"ha": "right", "va": "bottom", "fontsize": "small", "color": "0.25"}
+        axes.annotate(limit_name, (1, limit), (0, 2), at, "offset points", **look)
+
+
+def _ranges(
+    axes: Axes, x: Sequence[float], low: Sequence[float], high: Sequence[float], color: str, *, share: float
+) -> None:
+    """The simulated runs: a band, and a bar at each budget, as the band is empty at the last one and before a gap."""
+    at = [i for i, value in enumerate(low) if math.isfinite(value)]
+    if at:
+        axes.fill_between(x, low, high, step="post", color=color, alpha=0.16, linewidth=0)
+        # Bars on top are narrower, so that those below stay visible; bars of neighbouring budgets do not touch.
+        width = share * min(_BAR, _BARS / len(x))
+        axes.vlines([x[i] for i in at], [low[i] for i in at], [high[i] for i in at], color, linewidth=width, alpha=0.5)
+
+
+_BAR, _BARS = 8.0, 200.0
+"""Width of the widest bar, points, and of all bars of a policy together; the axis has twice as many."""
+
+
+def _outlook(row: SweepRow) -> Outlook | None:
+    """None where nothing is to be drawn."""
+    found = None if row.recommendation is None else row.recommendation.outlook
+    return None if found is None or not math.isfinite(found.total_s) else found
+
+
+def _hours(outlook: Outlook) -> tuple[float, float, float]:
+    own = outlook.spread
+    low, high = (math.nan, math.nan) if own is None else (own.p5_s, own.p95_s)
+    return outlook.total_s / 3600, low / 3600, high / 3600
+
+
+def _dollars(outlook: Outlook) -> tuple[float, float, float]:
+    own = outlook.spread
+    return outlook.cost_usd, *((math.nan, math.nan) if own is None else (own.p5_usd, own.p95_usd))
+
+
+def _doubtful(outlook: Outlook | None) -> bool:
+    return outlook is not None and not outlook.sound and outlook.spread is None
+
+
+def _title(rows: Sequence[SweepRow], work: Work, catalog_name: str) -> str:
+    outlooks = [_outlook(r) for r in rows]
+    reference = next((r.reference.name for r in rows if r.reference is not None), "")
+    alone = format_seconds(work.job.steps * work.job.step_s.mean)
+    job = f"job {short(work.job.name, 20)}, {alone} on one {reference}" if reference else short(work.job.name, 20)
+    runs = {o.spread.runs for o in outlooks if o is not None and o.spread is not None}
+    how = "means by the closed form"
+    if runs:
+        how = f"means, and 5 to 95 % (shaded), of {max(runs)} simulated runs"
+    if not any(outlooks):
+        how = "no policy has a feasible cluster at any of these budgets"
+    if any(map(_doubtful, outlooks)):
+        how += "; hollow: it does not hold there, and may be far off"
+    if any(outlooks) and None in outlooks:
+        how += "\nno line: nothing is feasible, or the job does not end"
+    return f"catalog {short(catalog_name, 22)}; {job}\n{how}"

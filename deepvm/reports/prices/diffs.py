@@ -8,7 +8,7 @@ from typing import Any
 from deepvm.catalog.diff import CatalogDiff, FigureChange, Plain, PriceChange
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.units import counted
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.reports.tables import Column, print_items, print_lines
 
 SCHEMA_VERSION = "deepvm.diff/1"
 
@@ -76,43 +76,26 @@ def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
     for title, instances in (("Added", diff.added), ("Removed", diff.removed)):
         if instances:
             print_lines(["", f"{title}: {counted(len(instances), 'type')}"])
-            print_table(_TYPE_COLUMNS, [_type_cells(i) for i in instances], also="-o json")
+            print_items([_type_cells(i) for i in instances], also="-o json")
     if diff.prices:
         print_lines(["", f"Prices: {counted(len(diff.prices), 'change')}, the largest first"])
         zones = any(p.zone for p in diff.prices)
-        columns = [c for c in _PRICE_COLUMNS if zones or c.header != "zone"]
-        print_table(columns, [_price_cells(p, zones=zones) for p in diff.prices], also="-o json")
+        print_items([_price_cells(p, zones=zones) for p in diff.prices], also="-o json")
     if diff.figures:
         print_lines(["", f"Figures: {counted(len(diff.figures), 'change')}"])
-        short = [f for f in diff.figures if not _is_long(f)]
-        if short:
-            print_table(_FIGURE_COLUMNS, [_figure_cells(f) for f in short], also="-o json")
-        for change in diff.figures:
-            if _is_long(change):
-                name, figure, before, after = _figure_cells(change)
-                print_lines(["", f"{name}, {figure}", f"  old: {before}", f"  new: {after}"])
+        cells = [_figure_cells(f) for f in diff.figures]
+        # Too wide for a column: on lines of their own.
+        long = [c for c in cells if max(map(len, list(c.values())[2:])) > _LONGEST_CELL]
+        if len(long) < len(cells):
+            print_items([c for c in cells if c not in long], also="-o json")
+        for name, figure, before, after in (c.values() for c in long):
+            print_lines(["", f"{name}, {figure}", f"  old: {before}", f"  new: {after}"])
         if any(f.figure == "default_speedup" and f.instance_type for f in diff.figures):
             kind = diff.new.default_speedup
             print_lines(["", f"default_speedup is the curve that a type goes by; -, the catalog's own, is {kind}."])
 
 
-_TYPE_COLUMNS = [
-    Column("type"),
-    Column("GPU", drop=2),
-    Column("on-demand $/h", "right"),
-    Column("spot $/h", "right", drop=1),
-]
-_PRICE_COLUMNS = [
-    Column("type"),
-    Column("market"),
-    Column("zone"),
-    Column("old $/h", "right", drop=1),
-    Column("new $/h", "right"),
-    Column("change $/h", "right", drop=3),
-    Column("change %", "right", drop=2),
-]
 _LONGEST_CELL = 40
-_FIGURE_COLUMNS = [Column("type"), Column("figure"), Column("old", drop=1), Column("new", drop=2)]
 
 
 def _about(catalog: Catalog) -> dict[str, Any]:
@@ -149,36 +132,35 @@ def _named(catalog: Catalog, called: str) -> str:
     return f"{name} ({', '.join(facts)})"
 
 
-def _type_cells(instance: InstanceType) -> list[str]:
+def _type_cells(instance: InstanceType) -> dict[Column, str]:
     gpu = instance.gpu
-    return [
-        instance.name,
-        "-" if gpu is None else f"{gpu.count} x {gpu.name}",
-        _price(instance.on_demand_usd_per_hour),
-        _price(instance.spot_usd_per_hour),
-    ]
+    return {
+        Column("type"): instance.name,
+        Column("GPU", drop=2): "-" if gpu is None else f"{gpu.count} x {gpu.name}",
+        Column("on-demand $/h", "right"): _price(instance.on_demand_usd_per_hour),
+        Column("spot $/h", "right", drop=1): _price(instance.spot_usd_per_hour),
+    }
 
 
-def _is_long(change: FigureChange) -> bool:
-    """Whether a change is printed on lines of its own, as it is too wide for a column."""
-    return max(len(_figure(change.old)), len(_figure(change.new))) > _LONGEST_CELL
+def _price_cells(change: PriceChange, *, zones: bool) -> dict[Column, str]:
+    return {
+        Column("type"): change.instance_type,
+        Column("market"): change.market.value,
+        **({Column("zone"): change.zone or "-"} if zones else {}),
+        Column("old $/h", "right", drop=1): _price(change.old),
+        Column("new $/h", "right"): _price(change.new),
+        Column("change $/h", "right", drop=3): "-" if change.difference is None else f"{change.difference:+f}",
+        Column("change %", "right", drop=2): "-" if change.percent is None else f"{change.percent:+.2f}",
+    }
 
 
-def _price_cells(change: PriceChange, *, zones: bool) -> list[str]:
-    percent = change.percent
-    return [
-        change.instance_type,
-        change.market.value,
-        *([change.zone or "-"] if zones else []),
-        _price(change.old),
-        _price(change.new),
-        "-" if change.difference is None else f"{change.difference:+f}",
-        "-" if percent is None else f"{percent:+.2f}",
-    ]
-
-
-def _figure_cells(change: FigureChange) -> list[str]:
-    return [change.instance_type or "(catalog)", change.figure, _figure(change.old), _figure(change.new)]
+def _figure_cells(change: FigureChange) -> dict[Column, str]:
+    return {
+        Column("type"): change.instance_type or "(catalog)",
+        Column("figure"): change.figure,
+        Column("old", drop=1): _figure(change.old),
+        Column("new", drop=2): _figure(change.new),
+    }
 
 
 def _price(price: Decimal | None) -> str:

@@ -3,85 +3,86 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TextIO
 
 from deepvm.catalog.signals.cache import Cache, Entry
 from deepvm.catalog.signals.fetching import Outcome
 from deepvm.catalog.signals.signal import HISTORY, PLACEMENT, Signal, age, reason, ttl_s
-from deepvm.reports.tables import Column, print_table
+from deepvm.reports.tables import Column, print_items
 
 STATUS_VERSION = "deepvm.catalog-status/1"
 
 
-@dataclass(frozen=True)
-class SignalStatus:
-    """State of one signal of one region.
-
-    Attributes:
-        region, kind: which one.
-        state: ``fresh``, ``expired``, ``damaged``, ``other version``, ``absent``, or ``snapshot`` for what came with
-            deepvm.
-        signal: the facts; None if there are none that can be read.
-        fetched_at: when they were fetched, UTC; None for the snapshot.
-        path: the file; empty where there is none or it is part of deepvm.
-        problem: why the file cannot be used; empty if it can.
-        next_step: the command that makes it fresh; empty if nothing is to be done.
-    """
-
-    region: str
-    kind: str
-    state: str
-    signal: Signal | None = None
-    fetched_at: datetime | None = None
-    path: str = ""
-    problem: str = ""
-    next_step: str = ""
-
-    @property
-    def dated(self) -> datetime | None:
-        """The time from which its age counts."""
-        return self.fetched_at or (None if self.signal is None else self.signal.observed_at)
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """Until when a cached signal counts as fresh."""
-        return None if self.fetched_at is None else self.fetched_at + timedelta(seconds=ttl_s(self.kind))
-
-
-def status_of(
-    entries: Iterable[Entry],
+def status_rows(
+    entries: Sequence[Entry],
     regions: Sequence[str],
     kinds: Sequence[str],
     snapshots: Mapping[str, Mapping[str, Signal]],
-) -> tuple[SignalStatus, ...]:
-    """State of every signal, region by region: cached, absent, or embedded.
+    now: datetime,
+) -> list[dict[str, Any]]:
+    """State of every signal, region by region; times in UTC, ages in seconds, null where there is nothing to say.
 
     Args:
         entries: the files of the cache.
-        regions: those to tell about.
-        kinds: the signals that a region should have; others are told of if they are there.
+        regions: those to show.
+        kinds: the signals that a region should have; others are shown if they are there.
         snapshots: the signals that came with deepvm, by region and kind.
+        now: the time.
     """
     found = []
-    kept = list(entries)
     for region in regions:
-        here = [e for e in kept if e.region == region]
-        usable = {e.kind for e in here if e.signal is not None}
-        others = [k for k in dict.fromkeys(e.kind for e in here) if k not in kinds]
-        for kind in (*kinds, *others):
+        here = [e for e in entries if e.region == region]
+        for kind in dict.fromkeys((*kinds, *(e.kind for e in here))):
             files = [e for e in here if e.kind == kind]
-            found += [_status(e, usable) for e in files]
+            usable = any(e.signal is not None for e in files)
+            found += [_cached(e, now, usable=usable) for e in files]
             if not files:
-                found.append(SignalStatus(region, kind, "absent", next_step=renewal(region, kind)))
-    found += [
-        SignalStatus(region, kind, "snapshot", signal)
-        for region, signals in snapshots.items()
-        for kind, signal in signals.items()
-    ]
-    return tuple(found)
+                found.append(_row(region, kind, "absent", now, next_step=renewal(region, kind)))
+    for region, signals in snapshots.items():
+        found += [_row(region, kind, "snapshot", now, signal) for kind, signal in signals.items()]
+    return found
+
+
+def _cached(entry: Entry, now: datetime, *, usable: bool) -> dict[str, Any]:
+    """A file of the cache; ``usable``: whether it, or another of its kind, can be read."""
+    signal, next_step = entry.signal, renewal(entry.region, entry.kind)
+    if entry.state == "fresh":
+        next_step = ""
+    elif signal is None and usable:  # set aside long ago, beside a good one
+        next_step = f"rm {shlex.quote(str(entry.path))}"
+    known = () if signal is None else (signal, signal.fetched_at)
+    row = _row(entry.region, entry.kind, entry.state, now, *known)
+    return row | {"path": str(entry.path), "problem": entry.problem or None, "next_step": next_step or None}
+
+
+def _row(
+    region: str,
+    kind: str,
+    state: str,
+    now: datetime,
+    signal: Signal | None = None,
+    fetched_at: datetime | None = None,
+    next_step: str = "",
+) -> dict[str, Any]:
+    observed_at = None if signal is None else signal.observed_at
+    dated = fetched_at or observed_at
+    return {
+        "region": region,
+        "kind": kind,
+        "state": state,
+        "rows": None if signal is None else signal.rows,
+        "refused": {} if signal is None else dict(signal.refused),
+        "observed_at": observed_at and observed_at.isoformat(),
+        "fetched_at": fetched_at and fetched_at.isoformat(),
+        "expires_at": fetched_at and (fetched_at + timedelta(seconds=ttl_s(kind))).isoformat(),
+        "age_s": None if dated is None else max(0, int((now - dated).total_seconds())),
+        "source": signal and signal.source,
+        "path": None,
+        "problem": None,
+        "next_step": next_step or None,
+    }
 
 
 def renewal(region: str, kind: str) -> str:
@@ -93,103 +94,54 @@ def renewal(region: str, kind: str) -> str:
     return f"deepvm catalog refresh --region {region} --only {base}{days}"
 
 
-def print_status(statuses: Sequence[SignalStatus], now: datetime, stream: TextIO | None = None) -> None:
+def print_status(statuses: Sequence[Mapping[str, Any]], now: datetime) -> None:
     """Write the table of ``catalog status``."""
-    columns = [
-        Column("region"),
-        Column("signal"),
-        Column("state"),
-        Column("rows", "right", drop=4),
-        Column("age", "right", drop=1),
-        Column("source", drop=3),
-        Column("next step", drop=2),
-    ]
-    cells = [
-        [
-            s.region,
-            s.kind,
-            s.state,
-            "-" if s.signal is None else str(s.signal.rows),
-            "-" if s.dated is None else age(s.dated, now),
-            s.problem if s.signal is None else s.signal.source,
-            s.next_step,
-        ]
+    items = [
+        {
+            Column("region"): s["region"],
+            Column("signal"): s["kind"],
+            Column("state"): s["state"],
+            Column("rows", "right", drop=4): "-" if s["rows"] is None else str(s["rows"]),
+            Column("age", "right", drop=1): "-"
+            if s["age_s"] is None
+            else age(now - timedelta(seconds=s["age_s"]), now),
+            Column("source", drop=3): (s["source"] if s["observed_at"] else s["problem"]) or "-",
+            Column("next step", drop=2): s["next_step"] or "-",
+        }
         for s in statuses
     ]
-    print_table(columns, [[c or "-" for c in row] for row in cells], stream, also="-o json")
+    print_items(items, also="-o json")
 
 
-def status_document(statuses: Sequence[SignalStatus], cache: Cache, now: datetime) -> dict[str, Any]:
-    """The document of ``catalog status -o json``; times in UTC, ages in seconds."""
+def status_document(statuses: Sequence[Mapping[str, Any]], cache: Cache, now: datetime) -> dict[str, Any]:
+    """The document of ``catalog status -o json``."""
     return {
         "schema_version": STATUS_VERSION,
         "now": now.isoformat(),
         "cache": {"folder": None if cache.folder is None else str(cache.folder), "account": cache.account},
-        "signals": [_status_row(s, now) for s in statuses],
+        "signals": statuses,
     }
 
 
 def print_outcomes(outcomes: Sequence[Outcome], now: datetime, stream: TextIO | None = None) -> None:
     """Write the table of ``catalog refresh``."""
-    columns = [
-        Column("region"),
-        Column("signal"),
-        Column("result"),
-        Column("rows", "right", drop=2),
-        Column("refused rows", drop=1),
-        Column("age", "right", drop=3),
-        Column("seconds", "right", drop=5),
-        Column("source", drop=4),
-    ]
-    print_table(columns, [_outcome_cells(o, now) for o in outcomes], stream)
-
-
-def _status(entry: Entry, usable: set[str]) -> SignalStatus:
-    if entry.signal is not None:
-        next_step = "" if entry.state == "fresh" else renewal(entry.region, entry.kind)
-    elif entry.kind in usable:  # what was set aside long ago, beside a good one
-        next_step = f"rm {shlex.quote(str(entry.path))}"
-    else:
-        next_step = renewal(entry.region, entry.kind)
-    return SignalStatus(
-        region=entry.region,
-        kind=entry.kind,
-        state=entry.state,
-        signal=entry.signal,
-        fetched_at=None if entry.signal is None else entry.signal.fetched_at,
-        path=str(entry.path),
-        problem=entry.problem,
-        next_step=next_step,
-    )
-
-
-def _status_row(status: SignalStatus, now: datetime) -> dict[str, Any]:
-    signal = status.signal
-    return {
-        "region": status.region,
-        "kind": status.kind,
-        "state": status.state,
-        "rows": None if signal is None else signal.rows,
-        "refused": {} if signal is None else dict(signal.refused),
-        "observed_at": None if signal is None else signal.observed_at.isoformat(),
-        "fetched_at": None if status.fetched_at is None else status.fetched_at.isoformat(),
-        "expires_at": None if status.expires_at is None else status.expires_at.isoformat(),
-        "age_s": None if status.dated is None else max(0, int((now - status.dated).total_seconds())),
-        "source": None if signal is None else signal.source,
-        "path": status.path or None,
-        "problem": status.problem or None,
-        "next_step": status.next_step or None,
-    }
-
-
-def _outcome_cells(outcome: Outcome, now: datetime) -> list[str]:
-    wish, signal = outcome.wish, outcome.signal
-    seconds = f"{outcome.seconds:.1f}"
-    if signal is None:
-        why = "not asked" if outcome.error is None else f"failed: {reason(outcome.error.why)}"
-        return [wish.region, wish.kind, why, "-", "-", "-", seconds, "-"]
-    refused = ", ".join(f"{count} {why}" for why, count in sorted(signal.refused.items()))
-    result = "fetched" if signal.origin == "live" else "fetched by another deepvm"
-    source = signal.source
-    cells = [wish.region, wish.kind, result, str(signal.rows), refused]
-    return [c or "-" for c in (*cells, age(signal.observed_at, now), seconds, source)]
+    items = []
+    for outcome in outcomes:
+        signal = outcome.signal
+        result = "not asked" if outcome.error is None else f"failed: {reason(outcome.error.why)}"
+        if signal is not None:
+            result = "fetched" if signal.origin == "live" else "fetched by another deepvm"
+        refused = signal and ", ".join(f"{count} {why}" for why, count in sorted(signal.refused.items()))
+        items.append(
+            {
+                Column("region"): outcome.wish.region,
+                Column("signal"): outcome.wish.kind,
+                Column("result"): result,
+                Column("rows", "right", drop=2): str(signal.rows) if signal else "-",
+                Column("refused rows", drop=1): refused or "-",
+                Column("age", "right", drop=3): age(signal.observed_at, now) if signal else "-",
+                Column("seconds", "right", drop=5): f"{outcome.seconds:.1f}",
+                Column("source", drop=4): (signal and signal.source) or "-",
+            }
+        )
+    print_items(items, stream)

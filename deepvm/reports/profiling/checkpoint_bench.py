@@ -1,12 +1,17 @@
-"""What checkpoints cost, as a table; the picture is :func:`deepvm.reports.pictures.draw_bench`."""
+"""What checkpoints cost: a table and a picture."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from deepvm.reports.pictures import STYLES, drawing, legend, short
 from deepvm.reports.tables import Column, print_lines, print_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from deepvm.profiling.checkpoint.bench import Bench
 
 
@@ -31,3 +36,34 @@ def print_bench(bench: Bench) -> None:
             "{processor}, {cores} cores, {file_system}, torch {torch}".format(**bench.machine),
         ]
     )
+
+
+def bench_figure(bench: Bench) -> Figure:
+    """Bars of what a checkpoint costs with each method, over torch.save with fsync: the stall, and until it is safe.
+
+    Args:
+        bench: from :func:`deepvm.profiling.checkpoint.bench.run_bench`.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    names, own = list(bench.methods), list(bench.methods.values())
+    bars = {"training stands still": [f.stall_ratio for f in own], "until it is safe": [f.durable_ratio for f in own]}
+    with drawing(8.0, 1.7 + 0.55 * len(names)) as (figure, axes):
+        for index, (label, values) in enumerate(bars.items()):
+            places = np.arange(len(names)) + 0.4 * index - 0.2
+            drawn = axes.barh(places, values, 0.38, label=label, color=STYLES[index].color)
+            axes.bar_label(drawn, [f"{v:.3f}" for v in values], padding=3, fontsize="small")
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        # Between the best and the worst lie two orders of magnitude.
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.axvline(1, color="0.4", linewidth=0.8)
+        axes.margins(x=0.15)
+        axes.set_xlabel("seconds over those of torch.save with fsync (no unit)")
+        figure.suptitle(f"What a checkpoint costs: {bench.model}, {bench.bytes / 1e6:.0f} MB of state")
+        machine = f"{short(bench.machine['processor'])}, {bench.machine['cores']} cores, {bench.machine['file_system']}"
+        axes.set_title(f"{machine}; medians of {bench.reps}", fontsize="small")
+        legend(figure, len(bars), handlelength=None)
+    return figure

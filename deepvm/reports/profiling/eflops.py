@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
     from deepvm.profiling.eflops.measure_eflops import Eflops
@@ -15,19 +15,17 @@ _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 def print_eflops(found: Sequence[Eflops]) -> None:
     """One row for each model, and below them what the numbers mean; ``found`` is of one machine and one request."""
-    drops = {"eFLOPS": 0, "images/s": 2, "spread": 1, "forward pass": 3}
-    columns = [Column("model"), *(Column(header, "right", drop) for header, drop in drops.items())]
-    rows = [
-        [
-            one.workload.model,
-            f"{scaled(one.eflops)}FLOP/s",
-            f"{one.images_per_s:,.1f}",
-            f"{one.spread:.1%}",
-            f"{scaled(one.forward_flops)}FLOP",
-        ]
+    items = [
+        {
+            Column("model"): one.workload.model,
+            Column("eFLOPS", "right"): f"{scaled(one.eflops)}FLOP/s",
+            Column("images/s", "right", drop=2): f"{one.images_per_s:,.1f}",
+            Column("spread", "right", drop=1): f"{one.spread:.1%}",
+            Column("forward pass", "right", drop=3): f"{scaled(one.forward_flops)}FLOP",
+        }
         for one in found
     ]
-    print_table(columns, rows, also="-o json")
+    print_items(items, also="-o json")
     first = found[0]
     workload, machine = first.workload, first.machine
     images = "random images" if first.data == "synthetic" else f"images of {first.data}"

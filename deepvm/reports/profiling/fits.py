@@ -1,68 +1,59 @@
-"""A fitted speed-up curve as tables and a verdict; the picture is in :mod:`.profile_pictures`."""
+"""A fitted speed-up curve: tables, a verdict, and a picture in the manner of the paper's Figures 4 and 5."""
 
 from __future__ import annotations
 
 import statistics
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from deepvm.core.units import counted
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.profiling.fit.confidence_band import SHARE
+from deepvm.profiling.fit.diagnostics import CLOSE, OFF, REACH
+from deepvm.profiling.fit.speedup_fit import Fit, next_step
+from deepvm.profiling.fit.speedup_models import Fitted, best_first, comparable
+from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, short
+from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
-    from deepvm.profiling.fit.speedup_fit import Fit
-    from deepvm.profiling.fit.speedup_models import Fitted
+    from matplotlib.figure import Figure
 
 
 def print_fit(fit: Fit, name: str) -> None:
-    """What was measured, the laws, the band of the best, the verdict, doubts and the next measurement.
-
-    Args:
-        fit: what to print.
-        name: what the points are called.
-    """
-    from deepvm.profiling.fit.speedup_fit import next_step
-    from deepvm.profiling.fit.speedup_models import best_first
-
+    """What was measured, the laws, the band of the best, the verdict, doubts and the next measurement."""
     counts = f"{counted(len(fit.points), 'measurement')} at {counted(len(fit.sizes), 'size')}"
-    print_lines([f"{name}: {counts}, n = {_sizes(fit)}", ""])
-    columns = [
-        Column("law"),
-        Column("mean error", "right"),
-        Column("AICc", "right", drop=1),
-        Column("parameters", drop=2),
-    ]
-    rows = [
-        [f.law.name, f"{100 * f.mape:.1f} %", "-" if f.aicc is None else f"{f.aicc:.1f}", _parameters(f)]
+    sizes = [str(n) for n in fit.sizes]
+    shown = " ".join(sizes if len(sizes) <= 12 else [*sizes[:5], "...", sizes[-1]])
+    print_lines([f"{name}: {counts}, n = {shown}", ""])
+    items = [
+        {
+            Column("law"): f.law.name,
+            Column("mean error", "right"): f"{100 * f.mape:.1f} %",
+            Column("AICc", "right", drop=1): "-" if f.aicc is None else f"{f.aicc:.1f}",
+            Column("parameters", drop=2): _parameters(f),
+        }
         for f in best_first(fit.laws)
     ]
-    print_table(columns, rows, also="-o json")
+    print_items(items, also="-o json")
     print_lines([""])
-    _print_band(fit)
+    measured = {n: statistics.median(s for size, s in fit.points if size == n) for n in fit.sizes}
+    band = [
+        {
+            Column("n", "right"): str(p.n),
+            Column("measured", "right", drop=1): f"{measured[p.n]:.3f}" if p.n in measured else "-",
+            Column(fit.best.law.name, "right"): f"{p.speedup:.3f}",
+            Column("low", "right", drop=3): f"{p.low:.3f}",
+            Column("high", "right", drop=2): f"{p.high:.3f}",
+        }
+        for p in fit.band_points()
+    ]
+    print_items(band, also="-o json")
     print_lines(["", *_verdict(fit), f"Next: {next_step(fit)}."])
     if fit.warnings:
         print_lines(["", *(f"Warning: {text}{'' if text.endswith('?') else '.'}" for text in fit.warnings)])
 
 
-def _print_band(fit: Fit) -> None:
-    measured = {n: statistics.median(s for size, s in fit.points if size == n) for n in fit.sizes}
-    drops = {"n": 0, "measured": 1, fit.best.law.name: 0, "low": 3, "high": 2}
-    columns = [Column(header, "right", drop) for header, drop in drops.items()]
-    rows = [
-        [
-            str(p.n),
-            f"{measured[p.n]:.3f}" if p.n in measured else "-",
-            *(f"{v:.3f}" for v in (p.speedup, p.low, p.high)),
-        ]
-        for p in fit.band_points()
-    ]
-    print_table(columns, rows, also="-o json")
-
-
 def _verdict(fit: Fit) -> list[str]:
-    from deepvm.profiling.fit.confidence_band import SHARE
-    from deepvm.profiling.fit.diagnostics import CLOSE
-    from deepvm.profiling.fit.speedup_models import best_first, comparable
-
     best, second = best_first(fit.laws)[:2]
     better = f"{best.law.name} describes these points best, {100 * best.mape:.1f} % off on average; "
     if best.aicc is None or not comparable(fit.laws):
@@ -87,9 +78,6 @@ def _verdict(fit: Fit) -> list[str]:
 
 
 def _use(fit: Fit) -> str:
-    from deepvm.profiling.fit.diagnostics import OFF
-    from deepvm.profiling.fit.speedup_models import comparable
-
     best = fit.best
     if best.mape > OFF:
         return (
@@ -114,6 +102,35 @@ def _parameters(fitted: Fitted) -> str:
     return ", ".join(f"{p} {v:.4g}" for p, v in zip(fitted.law.parameters, fitted.values, strict=True))
 
 
-def _sizes(fit: Fit) -> str:
-    shown = [str(n) for n in fit.sizes]
-    return " ".join(shown if len(shown) <= 12 else [*shown[:5], "...", shown[-1]])
+def fit_figure(fit: Fit, *, name: str) -> Figure:
+    """Measured speed-ups as points, the fitted laws as lines, the band of the best law as a shade (Figure 4).
+
+    The axes end a little above what was measured and above the best law's band; another law may leave them.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    n = np.arange(1.0, fit.up_to + 1.0)  # there are no clusters of 1.5 VMs, where the ring would dip
+    low, high = fit.band.at(n)
+    with drawing(8.0, 5.4) as (figure, axes):
+        best = f"95 % band of {fit.best.law.name}"
+        axes.fill_between(n, low, high, color=STYLES[0].color, alpha=0.18, linewidth=0, label=best)
+        for fitted, style in zip(best_first(fit.laws), STYLES, strict=True):
+            label = f"{fitted.law.name} ({100 * fitted.mape:.1f} % off)"
+            # A thick line would hide the band where the curve is well known.
+            axes.plot(n, fitted.speedup(n), label=label, **style.line | {"linewidth": min(style.width, 2.0)})
+        x, y = zip(*fit.points, strict=True)
+        axes.plot(x, y, label="measured", **MEASURED)
+        guess = REACH * fit.sizes[-1]
+        if fit.up_to > guess:
+            axes.axvline(guess, color="0.4", linewidth=0.8)
+            at = ("data", "axes fraction")
+            look = {"fontsize": "small", "color": "0.3"}
+            axes.annotate("beyond: a guess", (guess, 0.02), (4, 0), at, "offset points", **look)
+        axes.set_xlabel("VMs, n")
+        axes.set_ylabel("speed-up over one VM, S(n)")
+        axes.set_ylim(0, 1.08 * max(float(high.max()), max(y)))
+        axes.set_title(f"{len(fit.points)} measurements at {len(fit.sizes)} sizes", fontsize="small")
+        figure.suptitle(f"Speed-up of {short(name)}")
+        legend(figure, 3)
+    return figure

@@ -8,39 +8,29 @@ from typing import Any
 from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import Tables
 from deepvm.io.times import format_time
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.reports.tables import Column, print_items, print_lines, print_table
 
 LIST_VERSION = "deepvm.tables-list/1"
 DIFF_VERSION = "deepvm.tables-diff/1"
 
-_USED = "used"
-_DROPS = {"kind": 2, "type": 0, "workload": 3, "measured": 4, _USED: 1, "value": 0}
-_COLUMNS = [Column(header, drop=drop) for header, drop in _DROPS.items()]
+_DROPS = {"kind": 2, "type": 0, "workload": 3, "measured": 4, "used": 1, "value": 0}
 
 
 def list_document(tables: Tables, reasons: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON object of ``tables list -o json``.
-
-    Args:
-        tables: what was measured.
-        reasons: why an entry is not used, by its name; empty for those that are.
-    """
+    """The JSON object of ``tables list -o json``; ``reasons``: by name why an entry is not used, empty if it is."""
     rows = [{**_row(e), "used": not reasons[e.name], "why_not": reasons[e.name] or None} for e in tables]
     return {"schema_version": LIST_VERSION, "path": tables.path or None, "entries": rows}
 
 
 def print_list(tables: Tables, reasons: Mapping[str, str] | None = None) -> None:
-    """One line for each entry on stdout.
-
-    Args:
-        tables: what to list.
-        reasons: as for the document; they make a column and, below, a line for each entry that is not used.
-    """
-    if reasons is None:
-        print_table([c for c in _COLUMNS if c.header != _USED], [_cells(e) for e in tables], also="-o json")
-        return
-    print_table(_COLUMNS, [_cells(e, "no" if reasons[e.name] else "yes") for e in tables], also="-o json")
-    unused = [f"Not used: {e.name}: {reasons[e.name]}." for e in tables if reasons[e.name]]
+    """One line for each entry on stdout; ``reasons``, as for the document, are a column and lines below."""
+    columns = [Column(header, drop=drop) for header, drop in _DROPS.items() if header != "used" or reasons is not None]
+    rows = []
+    for e in tables:
+        used = [] if reasons is None else ["no" if reasons[e.name] else "yes"]
+        rows.append([e.kind, e.subject, e.workload or "-", str(e.measured_at.date()), *used, e.value])
+    print_table(columns, rows, also="-o json")
+    unused = [f"Not used: {e.name}: {reasons[e.name]}." for e in tables if reasons and reasons[e.name]]
     print_lines(["", *map(_plain, unused)] if unused else [])
 
 
@@ -59,8 +49,16 @@ def print_diff(old: Tables, new: Tables) -> None:
     if not changes:
         print_lines(["No difference: the same measurements."])
         return
-    columns = [Column("change"), Column("name"), Column("old", drop=1), Column("new", drop=2)]
-    print_table(columns, [[_word(a, b), name, _dated(a), _dated(b)] for name, a, b in changes], also="-o json")
+    items = [
+        {
+            Column("change"): _word(a, b),
+            Column("name"): name,
+            Column("old", drop=1): _dated(a),
+            Column("new", drop=2): _dated(b),
+        }
+        for name, a, b in changes
+    ]
+    print_items(items, also="-o json")
 
 
 def print_entry(entry: Entry) -> None:
@@ -106,10 +104,6 @@ def _row(entry: Entry) -> dict[str, Any]:
         "measured_at": format_time(entry.measured_at),
         "value": entry.value,
     }
-
-
-def _cells(entry: Entry, *used: str) -> list[str]:
-    return [entry.kind, entry.subject, entry.workload or "-", str(entry.measured_at.date()), *used, entry.value]
 
 
 def _plain(text: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepvm.core.units import format_bytes
-from deepvm.io.atomic_write import write_bytes
-from deepvm.reports.pictures import STYLES, frame, new_figure, own_settings, picture_format, render, short
+from deepvm.reports.pictures import STYLES, drawing, legend, short
 from deepvm.reports.tables import Column, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -56,21 +54,6 @@ def _title(found: Saturation) -> str:
     return f"{hosts}, {format_bytes(setup.checkpoint_bytes)} by {setup.transport.upper()}"
 
 
-def draw_saturation(found: Saturation, path: Path) -> None:
-    """Save :func:`saturation_figure` as PNG or SVG, by the ending of the file's name.
-
-    Args:
-        found: what was measured.
-        path: written whole or not at all; a file that stands there is replaced.
-
-    Raises:
-        RequestError: another ending. MissingExtraError: matplotlib is not installed.
-        DataError: the file cannot be written.
-    """
-    form = picture_format(path)
-    write_bytes(path, render(saturation_figure(found), form))
-
-
 def saturation_figure(found: Saturation) -> Figure:
     """t(n) of every push as points, the fit as a line, n_sat and its interval as a mark; both axes logarithmic.
 
@@ -80,9 +63,7 @@ def saturation_figure(found: Saturation) -> Figure:
     sizes, knee = sorted(found.times), found.knee
     largest = sizes[-1]
     n = np.unique(np.append(np.linspace(1.0, largest, 200), min(max(knee.senders, 1.0), largest)))
-    with own_settings():
-        figure = new_figure(7.0, 5.0)
-        axes = figure.add_subplot()
+    with drawing(7.0, 5.0) as (figure, axes):
         low, high = (bound or largest for bound in (knee.low, knee.high))
         if low < high:
             axes.axvspan(low, high, color=STYLES[1].color, alpha=0.2, linewidth=0, label="95 % interval of n_sat")
@@ -106,6 +87,5 @@ def saturation_figure(found: Saturation) -> Figure:
             "How many senders fill one receiver" if knee.n_sat else f"No saturation up to {largest} senders"
         )
         axes.set_title(short(_title(found), 80), fontsize="small")
-        frame(axes)
-        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        legend(figure, 2, handlelength=None)
     return figure

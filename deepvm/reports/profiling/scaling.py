@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
     from deepvm.profiling.scaling.scaling_document import Curve
@@ -12,22 +12,28 @@ if TYPE_CHECKING:
 
 def print_curve(curve: Curve) -> None:
     """Times and speed-ups of each size, the failed runs with their reasons, and where it was measured."""
-    drops = {"VMs": 0, "runs": 4, "step s": 3, "images/s": 2, "speed-up": 0, "of linear": 1}
-    rows = []
+    items = []
     measured = {p.n: p for p in curve.points}
     for n in curve.plan["sizes"]:
         good = [r for r in curve.runs if r.n == n and r.failed is None]
-        runs = f"{len(good)}/{curve.plan['repeats']}"
-        point = measured.get(n)
-        if point is None:
-            rows.append([str(n), runs, "-", "-", "-", "-"])
-            continue
-        step_s = point.seconds * n
-        speed = n * curve.workload["processes"] * curve.workload["batch"] / step_s
-        shown = "-" if point.speedup is None else f"{point.speedup:.3f}"
-        share = "-" if point.speedup is None else f"{point.speedup / n:.0%}"
-        rows.append([str(n), runs, f"{step_s:.4g}", f"{speed:.5g}", shown, share])
-    print_table([Column(header, "right", drop) for header, drop in drops.items()], rows, also="-o json")
+        step = speed = shown = share = "-"
+        if point := measured.get(n):
+            step_s = point.seconds * n
+            images = n * curve.workload["processes"] * curve.workload["batch"]
+            step, speed = f"{step_s:.4g}", f"{images / step_s:.5g}"
+            if point.speedup is not None:
+                shown, share = f"{point.speedup:.3f}", f"{point.speedup / n:.0%}"
+        items.append(
+            {
+                Column("VMs", "right"): str(n),
+                Column("runs", "right", drop=4): f"{len(good)}/{curve.plan['repeats']}",
+                Column("step s", "right", drop=3): step,
+                Column("images/s", "right", drop=2): speed,
+                Column("speed-up", "right"): shown,
+                Column("of linear", "right", drop=1): share,
+            }
+        )
+    print_items(items, also="-o json")
     work, machine = curve.workload, curve.machine
     lines = [f"failed, n = {r.n}, repeat {r.repeat}: {r.failed}" for r in curve.runs if r.failed is not None]
     lines += [f"warning: {w}" for w in curve.warnings]

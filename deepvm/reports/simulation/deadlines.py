@@ -5,30 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepvm.io.atomic_write import write_bytes
-from deepvm.reports.pictures import STYLES, frame, new_figure, own_settings, picture_format, render
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.reports.pictures import STYLES, drawing, legend
+from deepvm.reports.tables import Column, print_items, print_lines
 from deepvm.simulator.traces.deadline_replay import FORESIGHT, DeadlineJob, DeadlineRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCHEMA_VERSION = "deepvm.traces-deadline/1"
-HEADER = (
-    "trace",
-    "slack",
-    "policy",
-    "starts",
-    "missed",
-    "cost",
-    "cost_p95",
-    "on_demand",
-    "preemptions",
-    "took",
-)
+HEADER = tuple(f.name for f in dataclasses.fields(DeadlineRow))
 ALL = "all"
 """In place of a trace's name: the mean over all traces."""
 
@@ -56,22 +43,24 @@ def document(found: Sequence[DeadlineRow], job: DeadlineJob) -> dict[str, Any]:
 
 def print_deadlines(found: Sequence[DeadlineRow], job: DeadlineJob) -> None:
     """The means over all traces, and below them what was replayed."""
-    drops = {"cost": 0, "p95": 1, "on-demand": 2, "preemptions": 4, "end": 5, "missed": 3, "jobs": 6}
-    columns = [Column("slack", "right"), Column("policy"), *(Column(h, "right", drop) for h, drop in drops.items())]
     own = [r for r in found if r.trace is None]
-    cells = [
-        [
-            f"{r.slack:g}",
-            r.policy,
-            f"{r.cost:.3f}",
-            f"{r.cost_p95:.3f}",
-            *(["-"] * 3 if r.policy == FORESIGHT else [f"{r.on_demand:.1%}", f"{r.preemptions:.1f}", f"{r.took:.3f}"]),
-            str(r.missed),
-            str(r.starts),
-        ]
-        for r in own
-    ]
-    print_table(columns, cells, also="-o csv")
+    items = []
+    for r in own:
+        known = r.policy != FORESIGHT  # of the bound only the cost is known
+        items.append(
+            {
+                Column("slack", "right"): f"{r.slack:g}",
+                Column("policy"): r.policy,
+                Column("cost", "right"): f"{r.cost:.3f}",
+                Column("p95", "right", drop=1): f"{r.cost_p95:.3f}",
+                Column("on-demand", "right", drop=2): f"{r.on_demand:.1%}" if known else "-",
+                Column("preemptions", "right", drop=4): f"{r.preemptions:.1f}" if known else "-",
+                Column("end", "right", drop=5): f"{r.took:.3f}" if known else "-",
+                Column("missed", "right", drop=3): str(r.missed),
+                Column("jobs", "right", drop=6): str(r.starts),
+            }
+        )
+    print_items(items, also="-o csv")
     lines = [
         "",
         f"Means over {_traces(found)} of a job of {job.work_s / 3600:g} h; deadline = (1 + slack) x that; a "
@@ -82,17 +71,6 @@ def print_deadlines(found: Sequence[DeadlineRow], job: DeadlineJob) -> None:
     if any(r.policy == FORESIGHT for r in own):
         lines.append(f"{FORESIGHT}: the least that any policy could cost that knew the trace beforehand.")
     print_lines(lines)
-
-
-def draw_deadlines(found: Sequence[DeadlineRow], job: DeadlineJob, path: Path) -> None:
-    """Save :func:`deadlines_figure` as PNG or SVG, by the ending of the file's name.
-
-    Raises:
-        RequestError: another ending. MissingExtraError: matplotlib is not installed.
-        DataError: the file cannot be written.
-    """
-    form = picture_format(path)
-    write_bytes(path, render(deadlines_figure(found, job), form))
 
 
 def deadlines_figure(found: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
@@ -107,26 +85,15 @@ def deadlines_figure(found: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
     """
     slacks = sorted({r.slack for r in found})
     policies = list(dict.fromkeys(r.policy for r in found))
-    with own_settings():
-        figure = new_figure(8.0, 4.9)
-        axes = figure.add_subplot()
+    with drawing(8.0, 4.9) as (figure, axes):
         for index, policy in enumerate(policies):
             style = STYLES[index % len(STYLES)]
             aside = 0.16 * (index - (len(policies) - 1) / 2)  # dots of different policies side by side
             dots = [(slacks.index(r.slack) + aside, r.cost) for r in found if r.policy == policy and r.trace]
             axes.plot(*zip(*dots, strict=True), ".", color=style.color, alpha=0.35, markersize=5, zorder=1)
             means = {r.slack: r.cost for r in found if r.policy == policy and r.trace is None}
-            axes.plot(
-                [slacks.index(s) + aside for s in means],
-                list(means.values()),
-                label=policy,
-                color=style.color,
-                linestyle=style.dashes,
-                linewidth=2.0,
-                marker=style.marker,
-                markersize=7.0,
-                markeredgecolor="white",
-            )
+            look = style.marked | {"linewidth": 2.0, "markersize": 7.0, "markeredgecolor": "white"}
+            axes.plot([slacks.index(s) + aside for s in means], list(means.values()), label=policy, **look)
         axes.set_xlim(-0.4, len(slacks) - 0.6)
         # Each text stands on the side of its line where there are no dots.
         aside_of = ((1.0, "on-demand alone", "bottom", 3), (job.price_ratio, "spot without a preemption", "top", -3))
@@ -142,8 +109,7 @@ def deadlines_figure(found: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
         title = f"{job.work_s / 3600:g} h of work on {_traces(found)}: mean of each (dots) and of all (lines)"
         missed = sum(r.missed for r in found if r.trace)
         axes.set_title(f"{title}; {missed or 'no'} deadline{'s' * (missed > 1)} missed", fontsize="small")
-        frame(axes)
-        figure.legend(loc="outside lower center", ncols=len(policies), frameon=False, handlelength=4.2)
+        legend(figure, len(policies))
     return figure
 
 

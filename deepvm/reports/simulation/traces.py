@@ -1,25 +1,30 @@
-"""Traces, the laws fitted to their lives, and what saves would have cost on them: documents, rows and tables."""
+"""Traces, the laws fitted to their lives, and what saves would have cost on them: documents, tables, a picture."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.reports.pictures import STYLES, drawing, short
+from deepvm.reports.tables import Column, print_items, print_lines, print_table
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from deepvm.simulator.traces.lifetime_fit import Fitted
     from deepvm.simulator.traces.replay import Cost, Replayed
     from deepvm.simulator.traces.trace import Trace, TraceLives
 
 SHOW_VERSION, FIT_VERSION, REPLAY_VERSION = "deepvm.traces/1", "deepvm.traces-fit/1", "deepvm.traces-replay/1"
-SHOW_HEADER = ("trace", "nodes", "gap_s", "ticks", "there", "lives", "preemptions", "seen_s", "mean_s", "median_s")
 FIT_HEADER = ("trace", "law", "parameter", "value", "log_likelihood", "aic")
 REPLAY_HEADER = ("policy", "save_s", "trace", "machine_s", "saves_s", "lost_s", "preemptions", "cost_share")
+MOST = 40
+"""Only the first traces are drawn; more would be too thin to see."""
 ALL = "all"
 """In place of a trace's name: all traces together."""
 
@@ -30,45 +35,57 @@ def names(paths: Sequence[str]) -> list[str]:
     return [os.path.relpath(os.path.abspath(p), common) for p in paths]
 
 
-def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[list[Any]]:
-    """A row of ``SHOW_HEADER`` for each trace; None where there is no such thing.
+def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]]:
+    """A row for each trace; None where there is no such thing.
 
-    ``there`` is the share of ticks with all nodes. The median is that of Kaplan and Meier's curve.
+    ``there`` is the share of ticks with all nodes. The median is that of Kaplan and Meier's curve; there is none when
+    more than half of the lives are censored.
     """
+    from deepvm.simulator.traces.lifetime_fit import survival_curve
+
     rows = []
     for name, trace in zip(names([str(t.path) for t in traces]), traces, strict=True):
         own, lives = (trace.nodes if nodes is None else nodes), trace.lives(nodes)
-        there = float(np.mean(trace.counts >= max(own, 1)))
-        mean = lives.seen_s / lives.preemptions if lives.preemptions else None
-        counts = [int(lives.life_s.size), lives.preemptions]
-        rows.append([name, own, trace.gap_s, trace.counts.size, there, *counts, lives.seen_s, mean, median_s([lives])])
+        times, shares = survival_curve([lives])
+        rows.append(
+            {
+                "trace": name,
+                "nodes": own,
+                "gap_s": trace.gap_s,
+                "ticks": trace.counts.size,
+                "there": float(np.mean(trace.counts >= max(own, 1))),
+                "lives": int(lives.life_s.size),
+                "preemptions": lives.preemptions,
+                "seen_s": lives.seen_s,
+                "mean_s": lives.seen_s / lives.preemptions if lives.preemptions else None,
+                "median_s": float(times[shares <= 0.5][0]) if (shares <= 0.5).any() else None,
+            }
+        )
     return rows
 
 
-def show_document(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+def show_document(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """JSON of ``deepvm traces show``."""
-    return {"schema_version": SHOW_VERSION, "traces": [dict(zip(SHOW_HEADER, row, strict=True)) for row in rows]}
+    return {"schema_version": SHOW_VERSION, "traces": rows}
 
 
-def print_show(rows: Sequence[Sequence[Any]]) -> None:
+def print_show(rows: Sequence[Mapping[str, Any]]) -> None:
     """A table of the traces."""
-    heads = ("nodes", "gap s", "days", "there", "lives", "ended", "mean h", "median h")
-    cells = [
-        [
-            name,
-            str(nodes),
-            f"{gap:g}",
-            f"{gap * ticks / 86_400:.1f}",
-            f"{100 * there:.0f} %",
-            str(lives),
-            str(ended),
-            _hours(mean),
-            _hours(median),
-        ]
-        for name, nodes, gap, ticks, there, lives, ended, _, mean, median in rows
+    items = [
+        {
+            Column("trace"): row["trace"],
+            Column("nodes", "right", drop=6): str(row["nodes"]),
+            Column("gap s", "right", drop=7): f"{row['gap_s']:g}",
+            Column("days", "right", drop=4): f"{row['gap_s'] * row['ticks'] / 86_400:.1f}",
+            Column("there", "right", drop=1): f"{100 * row['there']:.0f} %",
+            Column("lives", "right", drop=3): str(row["lives"]),
+            Column("ended", "right", drop=2): str(row["preemptions"]),
+            Column("mean h", "right"): _hours(row["mean_s"]),
+            Column("median h", "right", drop=5): _hours(row["median_s"]),
+        }
+        for row in rows
     ]
-    drops = dict(zip(heads, (6, 7, 4, 1, 3, 2, 0, 5), strict=True))
-    print_table([Column("trace"), *(Column(h, "right", drop) for h, drop in drops.items())], cells, also="-o csv")
+    print_items(items, also="-o csv")
     print_lines(
         [
             "",
@@ -76,15 +93,6 @@ def print_show(rows: Sequence[Sequence[Any]]) -> None:
             "out. mean: machine time for each life that ended.",
         ]
     )
-
-
-def median_s(pools: Sequence[TraceLives]) -> float | None:
-    """Median life (Kaplan-Meier); None when more than half of the lives are censored."""
-    from deepvm.simulator.traces.lifetime_fit import survival_curve
-
-    curve = survival_curve(pools)
-    half = np.flatnonzero(curve.share <= 0.5)
-    return float(curve.t_s[half[0]]) if half.size else None
 
 
 def fit_document(
@@ -131,14 +139,20 @@ def print_fit(
     ``alone``: whether the lives are those of single machines.
     """
     print_lines([_about(pools), ""])
-    best = fits[0]
-    drops = {"log-likelihood": 3, "AIC": 2, "worse by": 0, "mean h": 0}
-    columns = [Column("law"), *(Column(h, "right", drop) for h, drop in drops.items())]
-    rows = [
-        [f.law.name, f"{f.log_likelihood:.1f}", f"{f.aic:.1f}", f"{f.aic - best.aic:.1f}", _hours(f.mean_s), _values(f)]
+    items = [
+        {
+            Column("law"): f.law.name,
+            Column("log-likelihood", "right", drop=3): f"{f.log_likelihood:.1f}",
+            Column("AIC", "right", drop=2): f"{f.aic:.1f}",
+            Column("worse by", "right"): f"{f.aic - fits[0].aic:.1f}",
+            Column("mean h", "right"): _hours(f.mean_s),
+            Column("parameters", drop=1): ", ".join(
+                f"{name} {value:.4g}" for name, value in zip(f.law.parameters, f.values, strict=True)
+            ),
+        }
         for f in fits
     ]
-    print_table([*columns, Column("parameters", drop=1)], rows, also="-o json")
+    print_items(items, also="-o json")
     weibull = next(f for f in fits if f.law.name == "weibull").values[1]
     falls = "falls with a machine's age" if weibull < 1 else "does not fall with a machine's age"
     lines = ["", f"Weibull's shape is {weibull:.2f}: the risk of a preemption {falls}."]
@@ -150,9 +164,7 @@ def print_fit(
     print_lines([*lines, *(_to_plan_with(fits) if alone else [])])
     if each:
         print_lines([""])
-        drops = {"lives": 2, "ended": 3, "Weibull shape": 1, "mean h": 0}
-        heads = [Column("trace"), Column("best law"), *(Column(h, "right", drop) for h, drop in drops.items())]
-        print_table(heads, _each(pools, each), also="-o json")
+        print_items(_each(pools, each), also="-o json")
 
 
 def _to_plan_with(fits: Sequence[Fitted]) -> list[str]:
@@ -166,14 +178,20 @@ def _to_plan_with(fits: Sequence[Fitted]) -> list[str]:
     ]
 
 
-def _each(pools: Sequence[TraceLives], each: Sequence[Sequence[Fitted]]) -> list[list[str]]:
-    rows = []
-    for name, pool, own in zip(names([p.name for p in pools]), pools, each, strict=True):
-        shape = next((f"{f.values[1]:.2f}" for f in own if f.law.name == "weibull"), "-")
-        mean = pool.seen_s / pool.preemptions if pool.preemptions else None
-        law = own[0].law.name if own else "too few lives"
-        rows.append([name, law, str(pool.life_s.size), str(pool.preemptions), shape, _hours(mean)])
-    return rows
+def _each(pools: Sequence[TraceLives], each: Sequence[Sequence[Fitted]]) -> list[dict[Column, str]]:
+    return [
+        {
+            Column("trace"): name,
+            Column("best law"): own[0].law.name if own else "too few lives",
+            Column("lives", "right", drop=2): str(pool.life_s.size),
+            Column("ended", "right", drop=3): str(pool.preemptions),
+            Column("Weibull shape", "right", drop=1): next(
+                (f"{f.values[1]:.2f}" for f in own if f.law.name == "weibull"), "-"
+            ),
+            Column("mean h", "right"): _hours(pool.seen_s / pool.preemptions if pool.preemptions else None),
+        }
+        for name, pool, own in zip(names([p.name for p in pools]), pools, each, strict=True)
+    ]
 
 
 def replay_document(
@@ -189,12 +207,7 @@ def replay_document(
         "rows": [
             {"policy": r.policy, "save_s": r.save_s}
             | _cost(r.total)
-            | {
-                "pools": [
-                    {"trace": name} | _cost(cost) | interval
-                    for name, cost, interval in zip(own, r.pools, _intervals(r), strict=True)
-                ]
-            }
+            | {"pools": [{"trace": name} | _cost(cost) for name, cost in zip(own, r.pools, strict=True)]}
             for r in found
         ],
     }
@@ -204,7 +217,7 @@ def replay_rows(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> list[
     """A row of ``REPLAY_HEADER`` for each policy, latency and trace, and for all traces together."""
     own = names([p.name for p in pools])
     return [
-        [r.policy, r.save_s, name, *_cost(cost).values()]
+        [r.policy, r.save_s, name, *(_cost(cost)[key] for key in REPLAY_HEADER[3:])]
         for r in found
         for name, cost in [(ALL, r.total), *zip(own, r.pools, strict=True)]
     ]
@@ -220,30 +233,24 @@ def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None
     columns = [Column("policy"), *(Column(f"{s:g} s", "right", drop=place) for place, s in enumerate(saves))]
     print_table(columns, rows, also="-o csv")
     if len(policies) > 1:
-        first = policies[0]
-        print_lines(["", f"Compared with {first}:"])
-        rows = [[p, *(_gain(share[p, s], share[first, s]) for s in saves)] for p in policies[1:]]
-        print_table(columns, rows, also="-o csv")
-
-
-def _gain(share: float, first: float) -> str:
-    return f"{100 * (share / first - 1):+.1f} %" if first else "-"
+        first = {s: share[policies[0], s] for s in saves}
+        print_lines(["", f"Compared with {policies[0]}:"])
+        for row, policy in zip(rows, policies, strict=True):
+            row[1:] = [f"{100 * (share[policy, s] / f - 1):+.1f} %" if f else "-" for s, f in first.items()]
+        print_table(columns, rows[1:], also="-o csv")
 
 
 def _cost(cost: Cost) -> dict[str, Any]:
-    return {
+    found: dict[str, Any] = {
         "machine_s": cost.machine_s,
         "saves_s": cost.saves_s,
         "lost_s": cost.lost_s,
         "preemptions": cost.preemptions,
         "cost_share": cost.share,
     }
-
-
-def _intervals(found: Replayed) -> list[dict[str, Any]]:
-    if not found.intervals_s:
-        return [{} for _ in found.pools]
-    return [{"interval_s": i if math.isfinite(i) else None} for i in found.intervals_s]
+    if cost.interval_s is not None:
+        found["interval_s"] = cost.interval_s if math.isfinite(cost.interval_s) else None
+    return found
 
 
 def _about(pools: Sequence[TraceLives]) -> str:
@@ -254,11 +261,70 @@ def _about(pools: Sequence[TraceLives]) -> str:
     return f"{what}: {lives} lives, {ended} of them ended, {seen / 86_400:.1f} days of machine time"
 
 
-def _values(fit: Fitted) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in zip(fit.law.parameters, fit.values, strict=True))
-
-
 def _hours(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds / 3600:.2f}" if math.isfinite(seconds) else "infinite"
+
+
+def traces_figure(traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[Fitted]) -> Figure:
+    """Availability over time, a row for each of the first ``MOST`` traces, above the survival curve with the fits.
+
+    Args:
+        traces: of the upper frame.
+        pools: all lives, for the lower frame.
+        fits: laws as lines, the best first; none when there are too few lives.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    shown = traces[:MOST]
+    upper = 0.9 + 0.2 * max(len(shown), 3)
+    with drawing(8.6, upper + 4.4, 2, height_ratios=[upper, 4.0]) as (figure, (above, below)):
+        _availability(above, shown)
+        _survival(below, pools, fits)
+        more = "" if len(shown) == len(traces) else f", the first {MOST} of {len(traces)} traces"
+        figure.suptitle(f"When the machines were there{more}, and how long they lived")
+    return figure
+
+
+def _availability(axes: Axes, traces: Sequence[Trace]) -> None:
+    for row, trace in enumerate(traces):
+        # Only ticks at which something changes: a trace has tens of thousands.
+        change = np.flatnonzero(np.diff(trace.counts, prepend=-1))
+        day = np.append(change, trace.counts.size) * trace.gap_s / 86_400
+        height = trace.counts[change] / max(trace.nodes, 1)
+        bottom, colour = row + 0.4, STYLES[0].color
+        axes.fill_between(day, bottom, bottom - 0.8 * np.append(height, height[-1]), step="post", color=colour, lw=0)
+        axes.plot([0, day[-1]], [bottom, bottom], color="0.75", linewidth=0.6)
+    unlike = len({t.path.stem for t in traces}) == len(traces)
+    own = [t.path.stem if unlike else f"{t.path.absolute().parent.name}/{t.path.stem}" for t in traces]
+    labels = [f"{short(name)} ({t.nodes})" for name, t in zip(own, traces, strict=True)]
+    axes.set_yticks(range(len(traces)), labels, fontsize="small")
+    axes.set_ylim(len(traces) - 0.4, -0.6)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("days from the beginning of each trace")
+    axes.set_title("machines that were there; in brackets, how many a full bar is", fontsize="small")
+    axes.grid(visible=False, axis="y")
+
+
+def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[Fitted]) -> None:
+    from deepvm.simulator.traces.lifetime_fit import survival_curve
+
+    times, shares = survival_curve(pools)
+    life = np.concatenate([pool.life_s for pool in pools])
+    t = np.geomspace(life.min() / 2, life.max() * 1.5, 400)
+    for fit, style in zip(fits, STYLES, strict=False):
+        label = f"{fit.law.name} (AIC {fit.aic:,.0f})"
+        axes.plot(t / 3600, fit.survival(t), label=label, **style.line)
+    seen = np.append(times, life.max())
+    lasting = np.concatenate([[1.0], shares])
+    x, y = np.concatenate([[t[0]], seen]), np.append(lasting, lasting[-1])
+    axes.step(x / 3600, y, where="post", color="black", linewidth=1.3, label="seen (Kaplan-Meier)", zorder=5)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(0, 1.03)
+    axes.set_xlabel("hours")
+    axes.set_ylabel("share of lives that last longer")
+    axes.set_title(f"{life.size} lives, {sum(p.preemptions for p in pools)} of them ended", fontsize="small")
+    axes.legend(loc="upper right", frameon=False, handlelength=4.2, fontsize="small")

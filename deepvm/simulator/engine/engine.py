@@ -2,9 +2,9 @@
 
 One array step takes every run from one event to the next: a machine is lost, has come, gives notice, or a stretch of
 equal segments is done. A segment is some steps and the save behind them; a whole life with a constant interval is one
-stretch, so the work grows with preemptions and not with steps or saves. What a policy decides is in decisions.py
-(``hazard``, whose interval grows with the machine's age: growing.py), where a stretch is cut in cuts.py, and which of
-its versions is durable then in latencies.py.
+stretch, so the work grows with preemptions and not with steps or saves. What a policy decides is in policy_adapter.py
+(intervals that grow with a machine's age: hazard_intervals.py), where a stretch is cut in interruptions.py, and which
+of its versions is durable then in latencies.py.
 
 Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact for n = 1. In a
 cluster only the notice of the machine that goes first is heeded.
@@ -33,7 +33,7 @@ HOPELESS, HOPELESS_LIVES = 100.0, 10_000
 """Runs that take this many times their work, or lose this many machines per step, are given up."""
 
 KEPT_BYTES = 16 << 20
-"""Temporary arrays below this size are reused; see :func:`_keep_memory`."""
+"""Temporary arrays below this size are reused."""
 
 
 def run(
@@ -52,33 +52,20 @@ def run(
         lives: how long machines live.
         runs: how many.
         random: the generator.
-        deadline: when it has to be done; None: there is no hurry, and it stays in its market.
+        deadline: when it has to be done; without one it stays in its market.
 
     Raises:
-        SimulationError: the job does not get ahead, or cannot meet the deadline even on demand.
+        SimulationError: the job makes no progress, or cannot meet the deadline even on demand.
     """
-    _keep_memory()
-    return _Engine(job, policy, lives, random, deadline).run(runs)
-
-
-def _keep_memory() -> None:
-    """Make malloc keep the memory of temporary arrays: page faults took a third of the time.
-
-    glibc maps blocks of their own from the size of the largest one on that it was ever given back, and gives other free
-    memory back from twice as much on (mallopt(3), M_MMAP_THRESHOLD); elsewhere this does nothing. So a process keeps up
-    to 32 MB. The block itself is never touched.
-    """
+    # Page faults took a third of the time. Freeing a block of this size once makes glibc's malloc keep the memory of
+    # smaller ones, up to twice as much in all (mallopt(3), M_MMAP_THRESHOLD); elsewhere it does nothing.
     np.empty(KEPT_BYTES, dtype=np.uint8)
+    return _Engine(job, policy, lives, random, deadline).run(runs)
 
 
 class _Engine:
     def __init__(
-        self,
-        job: Job,
-        policy: SavePolicy,
-        lives: LifeSource,
-        random: np.random.Generator,
-        deadline: Deadline | None,
+        self, job: Job, policy: SavePolicy, lives: LifeSource, random: np.random.Generator, deadline: Deadline | None
     ) -> None:
         self._job, self._lives, self._random = job, lives, random
         self._markets = None if deadline is None else Markets(job, policy, deadline)
@@ -127,24 +114,16 @@ class _Engine:
         if not hopeless.any():
             return
         worst = hopeless.argmax()
-        raise SimulationError(
-            f"{self._job.name}: does not get ahead: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
-            f"preemptions {r.durable[worst]:.0f} of {self._job.steps} steps are safe; {self._remedy()}"
-        )
-
-    def _remedy(self) -> str:
-        job, longer = self._job, "take machines that live longer"
-        life, needs = (
-            min(job.mttp_s),
-            {
-                "until it trains": job.allocation_s.mean + self._warm.mean,
-                "until a save is safe": job.save_s.mean + job.durable_s.mean,
-            },
-        )
-        for what, needed in needs.items():
+        job, life, longer = self._job, min(self._job.mttp_s), "take machines that live longer"
+        remedy = f"save more often (another policy), or {longer}"
+        trains_s, safe_s = job.allocation_s.mean + self._warm.mean, job.save_s.mean + job.durable_s.mean
+        for what, needed in (("until a save is safe", safe_s), ("until it trains", trains_s)):
             if needed > life:
-                return f"{longer} than {format_seconds(life)} on average: one takes {format_seconds(needed)} {what}"
-        return f"save more often (another policy), or {longer}"
+                remedy = f"{longer} than {format_seconds(life)} on average: one takes {format_seconds(needed)} {what}"
+        raise SimulationError(
+            f"{job.name}: does not get ahead: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
+            f"preemptions {r.durable[worst]:.0f} of {job.steps} steps are safe; {remedy}"
+        )
 
     def _begun(self, runs: int) -> Runs:
         n = self._job.vms

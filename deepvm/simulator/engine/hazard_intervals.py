@@ -1,10 +1,9 @@
 """Save intervals that grow with the age of the machine, many saves at once.
 
 The interval of ``hazard`` is weighed anew at each save. Its square is linear in the machine's age (see ``Hazard`` in
-deepvm.core.preemption.savepolicy), and from save to save the age grows by an interval and a save: so the interval
-grows by nearly as much each time, and sums over many saves are those of arithmetic series. The saves of a life that are
-safe long before anything happens to the machine are passed over at once (:func:`pass_over`); what is left of the life
-are a few intervals that hardly differ (:meth:`Growing.alike`).
+deepvm.core.preemption.savepolicy), so from save to save it grows by nearly as much each time, and sums over many
+saves are those of arithmetic series. Saves that are durable long before anything happens to the machine are passed over
+at once (:func:`pass_over`); what is left of the life are a few intervals that hardly differ (:meth:`Growing.alike`).
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """Where a stretch of segments is interrupted: by a loss, a notice or a machine that joins.
 
-A stretch is drawn as a whole: the time of all its steps and of all its saves, not of each. On an even timeline, on
-which all steps and all saves are equally long, the cut falls within one of them, and any place in it is as likely as
-another. Where steps or saves differ much, two things are not as even (Cox, Renewal Theory, 1962, chapters 4 and 5).
-With the mean m and the variance v of one piece:
+A stretch is drawn as a whole: the time of all its steps and of all its saves, not of each. If all steps and all saves
+are equally long, the cut falls anywhere in one of them with equal probability. If they differ much, two things change
+(Cox, Renewal Theory, 1962, chapters 4 and 5). With the mean m and the variance v of one piece:
 
 * A cut falls into longer pieces more often: the piece that is cut began (m + v/m)/2 before on average, not m/2. If
   pieces are uniform on m - h .. m + h, that time has the density P(piece > a)/m, which is what is drawn from here.
-* So much less time is left for the whole pieces, and yet there are more of them, for they are the shorter ones:
+* Less time is left for the whole pieces, and yet there are more of them, as they are the shorter ones:
   t/m - 1/2 + v/(2 m^2) in a time t. The cut is looked up v/(2 m) further on than it is.
 
-Both hold far from the beginning (see ``FEW``), for pieces of which nothing is known. Here the sums over the stretch are
-known: the variance of one given the sum of n is v (1 - 1/n), and the shift goes from v/(2 m) at the beginning of the
-stretch through 0 in its middle to -v/(2 m) at its end, by symmetry.
+Both hold far from the beginning (see ``FEW``) for pieces of which nothing is known. Here the sums over the stretch are
+known: the variance of one given the sum of n is v (1 - 1/n), and by symmetry the shift goes from v/(2 m) at the
+beginning of the stretch through 0 in its middle to -v/(2 m) at its end.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from deepvm.simulator.engine.state import Array, Mask
 
 UNEVEN = 1.5
-"""Latencies whose longest is so many times the shortest are uneven: v/m^2 is 0.013 there. It would change what a
-preemption costs by less than 0.7 % of one step or save, and to heed it makes the engine half as fast."""
+"""Ratio of the longest latency to the shortest above which they are uneven. There v/m^2 is 0.013, which changes the
+cost of a preemption by less than 0.7 % of one step or save; the uneven timeline makes the engine half as fast."""
 FEW = 12
 """Stretches of fewer uneven segments are simulated one by one, each drawn as it is."""
 
@@ -62,9 +61,8 @@ class Cut:
     """Progress of a stretch; all arrays (R,).
 
     Attributes:
-        cut: whether it is left before its end.
+        cut: whether it is left before its end. saving: whether a save is cut, not a step.
         full: segments that are done. done: steps that are done behind them.
-        saving: whether a save is cut, not a step.
         since: seconds since the last segment was done. rest: seconds until the step or save that is cut would be done.
         trained: seconds of all steps, the one that is cut included. each: seconds of one that is done.
     """

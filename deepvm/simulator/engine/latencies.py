@@ -1,9 +1,9 @@
 """Latencies of many segments at once: their sums, and which of several versions is the newest that is durable.
 
-Each version becomes durable after a latency of its own. If the next version is made before that, it may be durable
-first, and at a loss the newest durable one counts. Going back from the newest, the version k back has existed for a
-known time, so it is durable with a known chance F_k, whatever the others are. The number of versions back to the newest
-durable one is therefore above k with the chance (1 - F_0) ... (1 - F_k), and one uniform number draws it.
+Each version becomes durable after a latency of its own, so a later one may be durable first; at a loss the newest
+durable one counts. The version k back from the newest has existed for a known time, so it is durable with a known
+probability F_k, independently of the others. The number of versions back to the newest durable one is above k with
+probability (1 - F_0) ... (1 - F_k), and one uniform number draws it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,11 @@ def remainder(whole: Span, part: Span) -> Span:
     if part.high <= whole.low:
         return Span(whole.low - part.mean, whole.high - part.mean)
     parts = part.low + (part.high - part.low) * (np.arange(GRID) + 0.5) / GRID
-    over = np.maximum(whole.high - parts, 0.0) - np.maximum(
-        whole.low - parts, 0.0
-    )  # the part of the whole that is longer
-    mean = over * (np.maximum(whole.low - parts, 0.0) + over / 2)
-    mean = np.where(
-        whole.high > whole.low, mean / max(whole.high - whole.low, TINY), np.maximum(whole.high - parts, 0.0)
-    )
+    low, high = np.maximum(whole.low - parts, 0.0), np.maximum(whole.high - parts, 0.0)
+    mean = high
+    if whole.high > whole.low:
+        over = high - low  # the part of the whole that is longer
+        mean = over * (low + over / 2) / max(whole.high - whole.low, TINY)
     return Span(0.0, 2 * float(mean.mean()))
 
 

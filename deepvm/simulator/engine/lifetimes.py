@@ -25,13 +25,7 @@ class LifeSource(Protocol):
         """(runs,) cursors: where each run begins; passed back to :meth:`draw`."""
 
     def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
-        """Lives in seconds.
-
-        Args:
-            random: the generator.
-            starts: (N,) as given out for the runs of these lives.
-            numbers: (N,) which life of its run each is, from 0.
-        """
+        """(N,) lives in seconds; ``starts``: cursor of the run of each, ``numbers``: which of its run it is, from 0."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +34,8 @@ class Drawn:
 
     Attributes:
         law: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``.
-        mean_s: means, seconds; with several the first is that of the machines that begin, the next ones those of the
-            replacements, one after the other; the last holds from there on. Infinite: it never ends.
+        mean_s: seconds; the first is that of the machines that begin, the next ones those of the replacements, one
+            after the other; the last holds from there on. Infinite: it never ends.
         vms: machines that begin together.
     """
 
@@ -50,11 +44,7 @@ class Drawn:
     vms: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse an unknown law.
-
-        Raises:
-            RequestError: the law or a mean.
-        """
+        """Raise RequestError for an unknown law, or a mean that is not above 0."""
         self._unit()
         if not self.mean_s or not all(m > 0 for m in self.mean_s):
             raise RequestError("mttp_s", self.mean_s, "mean times above 0 s")
@@ -96,14 +86,7 @@ class Seen:
     """Observed lifetimes: each run follows one pool in order from a random start, and wraps around at its end."""
 
     def __init__(self, pools: Sequence[Sequence[float]]) -> None:
-        """Keep the lives.
-
-        Args:
-            pools: lives of each pool, seconds, all above 0; pools without lives do not count.
-
-        Raises:
-            RequestError: no life at all, or one not above 0.
-        """
+        """``pools``: lives of each, seconds; RequestError if there is none at all, or one not above 0."""
         pools = [pool for pool in pools if len(pool)]
         self._lives = np.array([life for pool in pools for life in pool], dtype=float)
         if not len(self._lives) or not np.all((self._lives > 0) & np.isfinite(self._lives)):
@@ -123,11 +106,7 @@ class Seen:
 
 
 def whole_lives(lives: Sequence[tuple[float, bool]]) -> tuple[float, ...]:
-    """Lifetimes to replay; a censored one is extended by the next.
-
-    Args:
-        lives: (seconds, whether the end was seen), in order, taken as a ring.
-    """
+    """Lifetimes to replay, of (seconds, whether the end was seen) as a ring: the next extends a censored one."""
     found: list[float] = []
     open_s = 0.0
     for seconds, ended in lives:

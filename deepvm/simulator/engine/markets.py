@@ -1,12 +1,11 @@
-"""Spot or on demand: how a job with a deadline keeps it in the simulator's world of drawn lives.
+"""Spot or on demand: how a simulated job with a deadline meets it.
 
-Everything is reckoned with the longest of each latency, so a deadline that on-demand VMs alone can keep is kept. The
-rules are those of :mod:`deepvm.core.preemption.deadlines`; what is added here is when versions are made. Work counts
-only when it is durable, and a job that waits for its policy's next save may have to leave spot although it has got far.
-So a version is made at the latest when it can still become durable before the net pulls. What it saves is to spare
-again from the moment it is made: nobody knows whether its machine will be lost first, and if it is, the version before
-it still leaves the time to go on from there on demand. A job leaves spot when there is no time for a step and its
-version; the other machines go on when the newest version is durable, or lost.
+All latencies count at their longest, so a deadline that on-demand VMs alone can meet is met. The rules are those of
+:mod:`deepvm.core.preemption.deadlines`; added here is when versions are made. Work counts only when it is durable, so a
+job that waited for its policy's next save might have to leave spot although it has got far: a version is made while it
+can still become durable before the policy forces a move. From the moment it is made its work counts as slack again: if
+its machine is lost first, the version before it still leaves the time to finish on demand. A job leaves spot when there
+is no time for a step and its version; the other machines resume when the newest version is durable, or lost.
 """
 
 from __future__ import annotations
@@ -36,12 +35,7 @@ class Markets:
     """Chooses the market for all runs at once."""
 
     def __init__(self, job: Job, policy: SavePolicy, deadline: Deadline) -> None:
-        """Precompute what does not change.
-
-        Raises:
-            RequestError: the job runs on demand anyway, or is elastic.
-            SimulationError: it cannot be done in time, even on demand.
-        """
+        """Raise RequestError for a job that is on demand or elastic, SimulationError if even on-demand is too late."""
         if job.market is not Market.SPOT or job.elastic:
             raise RequestError("deadline", format_seconds(deadline.seconds), "jobs on spot VMs that are not elastic")
         self._job, self._deadline = job, deadline

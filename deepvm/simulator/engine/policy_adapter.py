@@ -94,12 +94,7 @@ class Decisions:
     ) -> tuple[Array, Array, Mask]:
         """Steps of a segment, number of segments, and whether a save stands behind each.
 
-        Args:
-            r: where the runs stand.
-            facts: as they were told.
-            grows: as they are now.
-            until: (R,) when something happens to the machine.
-            random: the generator.
+        ``facts``: of :meth:`told`; ``grows``: of :meth:`grows`; ``until``: (R,) when something happens to the machine.
         """
         interval, most = self._interval(r, facts, grows, until, random)
         step = r.step

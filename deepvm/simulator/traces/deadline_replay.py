@@ -1,14 +1,14 @@
 """Replay of jobs with a deadline on traces of spot machines; policies are in :mod:`deepvm.core.preemption.deadlines`.
 
-The clock is the trace's. At each tick the policy decides what the job runs on until the next tick; a spot VM is lost at
-the tick at which the trace has none. A change of machine, wanted or not, takes the restart, which is paid for, and goes
-on from the newest durable version. All starts and all deadlines are replayed at once: one array step for each tick.
+At each tick of the trace the policy decides what the job runs on until the next one; a spot VM is lost at the tick at
+which the trace has none. Any change of machine takes the restart, which is paid for, and resumes from the newest
+durable version. All starts and deadlines are replayed at once: one array step for each tick.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from deepvm.core.preemption.deadlines import (
 from deepvm.core.preemption.offline_optimum import least_cost
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError
-from deepvm.simulator.traces.trace import Trace
+from deepvm.simulator.traces.trace import Trace, check_nodes
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -66,13 +66,8 @@ class DeadlineJob:
         """
         if not 0 < self.work_s < math.inf:
             raise RequestError("work", self.work_s, "a time above 0")
-        for option, value in (
-            ("restart", self.restart_s),
-            ("save_every", self.save_every_s),
-            ("save", self.save_s),
-            ("backup", self.backup_s),
-        ):
-            if not 0 <= value < math.inf:
+        for option in ("restart", "save_every", "save", "backup"):
+            if not 0 <= (value := getattr(self, f"{option}_s")) < math.inf:
                 raise RequestError(option, value, "a time from 0 s")
         if not self.save_every_s and (self.save_s or self.backup_s):
             raise RequestError("save_every", self.save_every_s, "a time above 0 s with --save or --backup")
@@ -81,7 +76,7 @@ class DeadlineJob:
 
     @property
     def cycle_s(self) -> float:
-        """From one version to the next: the work between them and the time training stands still; 0: no versions."""
+        """From one version to the next, the stall included; 0: no versions."""
         return self.save_every_s + self.save_s if self.save_every_s else 0.0
 
     @property
@@ -94,7 +89,7 @@ class DeadlineJob:
 
     @property
     def on_demand_s(self) -> float:
-        """What it takes on on-demand, where nothing is lost and nothing need be saved; costs are relative to this."""
+        """What it takes on demand without saves; costs are relative to this."""
         return self.restart_s + self.work_s
 
     def deadline_s(self, slack: float) -> float:
@@ -115,11 +110,11 @@ class DeadlineJob:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Outcomes of N jobs.
+    """Outcomes of N jobs, arrays (N,).
 
     Attributes:
-        took_s: (N,) from start to end. cost: (N,) relative to on-demand alone. late: (N,) whether after the deadline.
-        spot_s, on_demand_s: (N,) paid machine time. preemptions: (N,) spot VMs lost. machines: (N,) started.
+        took_s: from start to end. cost: relative to on-demand alone. late: whether after the deadline.
+        spot_s, on_demand_s: paid machine time. preemptions: spot VMs lost. machines: started.
     """
 
     took_s: Floats
@@ -143,13 +138,13 @@ def replay(
     """Run N jobs on a trace, or on several with the same gap, one behind the other.
 
     Args:
-        policy: see deepvm.core.preemption.deadlines.
+        policy: chooses the market at each tick.
         up: (ticks,) whether there is a spot VM.
-        gap_s: seconds between ticks.
+        gap_s: between ticks.
         job: the same for all.
         starts: (N,) ticks at which the jobs start.
-        deadline_s: (N,) seconds from each start.
-        ends: (N,) the tick from which on there is no spot VM; None: the end of ``up``.
+        deadline_s: (N,) from each start.
+        ends: (N,) the tick from which on there is no spot VM; by default the end of ``up``.
     """
     count = len(starts)
     total_s, cycle_s, restart_s = job.total_s, job.cycle_s, job.restart_s
@@ -208,7 +203,7 @@ class DeadlineRow:
     Attributes:
         trace: the file; None: all of them. slack: deadline = (1 + slack) work. policy: its name, or ``foresight``.
         starts: replayed jobs. missed: how many were late.
-        cost: mean, relative to on-demand alone. cost_p95: the 95th percentile of the starts; over traces its mean.
+        cost, cost_p95: mean and 95th percentile, relative to on-demand alone.
         on_demand: mean share of on-demand in the machine time. preemptions: mean.
         took: mean time from start to end over the deadline.
     """
@@ -220,9 +215,9 @@ class DeadlineRow:
     missed: int
     cost: float
     cost_p95: float
-    on_demand: float
-    preemptions: float
-    took: float
+    on_demand: float = math.nan
+    preemptions: float = math.nan
+    took: float = math.nan
 
 
 FORESIGHT = "foresight"
@@ -245,16 +240,16 @@ def replay_traces(
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
     Args:
-        traces: from deepvm.simulator.traces.trace; those shorter than the longest deadline are left out.
+        traces: those shorter than the longest deadline are left out.
         job: what is replayed.
         slacks: see :meth:`DeadlineJob.deadline_s`.
         policies: by name.
-        nodes: machines that the job needs at once; None: in each trace the largest count.
+        nodes: machines that the job needs at once; by default the largest count in each trace.
         starts: at so many moments, evenly spread over each trace (fewer where it has fewer ticks for them).
         foresight: also the bound, from the same starts; seconds for each start on traces with ticks of half a minute.
         note: told of traces that are left out.
         say: told of progress.
-        progress: told of how many more starts the bound is known, and of how many it has to be found.
+        progress: told for how many more starts the bound is known, and for how many it is wanted.
 
     Raises:
         RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long enough.
@@ -264,17 +259,20 @@ def replay_traces(
     chosen = {name: parse_deadline_policy(name) for name in policies}
     if starts < 1:
         raise RequestError("starts", starts, "a whole number from 1")
-    if nodes is not None and nodes < 1:
-        raise RequestError("nodes", nodes, "a whole number of machines from 1")
+    check_nodes(nodes)
     if not slacks:
         raise RequestError("slack", slacks, "one number or more")
-    deadlines = np.array([job.deadline_s(s) for s in slacks])
-    longest = float(deadlines.max())
+    deadlines = {slack: job.deadline_s(slack) for slack in slacks}
+    longest = max(deadlines.values())
     pools: dict[float, list[_Pool]] = {}
     for trace in traces:
         length = len(trace.counts) * trace.gap_s
         if length >= longest:
-            pools.setdefault(trace.gap_s, []).append(_Pool.of(trace, nodes, longest, starts))
+            up = trace.counts >= max(trace.nodes if nodes is None else nodes, 1)
+            last = len(up) - math.ceil(longest / trace.gap_s - 1e-9)
+            # The same starts for every slack, so that rows can be compared.
+            begin = np.unique(np.linspace(0, last, starts).astype(np.int64))
+            pools.setdefault(trace.gap_s, []).append(_Pool(trace.path, trace.gap_s, up, begin))
         elif note:
             note(f"{trace.path} is left out: {length / 3600:.1f} h, the longest deadline is {longest / 3600:.1f} h")
     if not pools:
@@ -287,13 +285,21 @@ def replay_traces(
         if say:
             say(f"[{number}/{len(pools)}] {len(own)} traces with a tick each {gap_s:g} s")
         for name, policy in chosen.items():
-            rows += _rows(own, gap_s, job, slacks, deadlines, name, policy)
-        if foresight:
-            for pool in own:
-                rows += _bounds(pool, gap_s, job, slacks, deadlines, tell)
+            rows += _rows(own, job, deadlines, name, policy)
+        for pool in own if foresight else ():
+            rows += _bounds(pool, job, deadlines, tell)
     order = {trace.path: number for number, trace in enumerate(traces)}
     rows.sort(key=lambda r: (order[r.trace] if r.trace else -1, slacks.index(r.slack)))
-    return (*rows, *_means(rows))
+    means = []
+    for slack, name in dict.fromkeys((r.slack, r.policy) for r in rows):
+        alike = [r for r in rows if (r.slack, r.policy) == (slack, name)]
+        counts = sum(r.starts for r in alike), sum(r.missed for r in alike)
+        averages = (fmean(getattr(r, key) for r in alike) for key in _AVERAGED)
+        means.append(DeadlineRow(None, slack, name, *counts, *averages))
+    return (*rows, *means)
+
+
+_AVERAGED = ("cost", "cost_p95", "on_demand", "preemptions", "took")
 
 
 @dataclass(frozen=True)
@@ -301,100 +307,49 @@ class _Pool:
     """A trace ready for replay: availability per tick, and the ticks at which jobs start."""
 
     path: Path
+    gap_s: float
     up: Up
     begin: Whole
 
-    @classmethod
-    def of(cls, trace: Trace, nodes: int | None, longest_s: float, starts: int) -> _Pool:
-        up = trace.counts >= max(trace.nodes if nodes is None else nodes, 1)
-        ticks = math.ceil(longest_s / trace.gap_s - 1e-9)
-        # The same starts for every slack, so that rows can be compared.
-        return cls(trace.path, up, np.unique(np.linspace(0, len(up) - ticks, starts).astype(np.int64)))
-
 
 def _rows(
-    pools: Sequence[_Pool],
-    gap_s: float,
-    job: DeadlineJob,
-    slacks: Sequence[float],
-    deadlines: Floats,
-    name: str,
-    policy: DeadlinePolicy,
+    pools: Sequence[_Pool], job: DeadlineJob, deadlines: Mapping[float, float], name: str, policy: DeadlinePolicy
 ) -> list[DeadlineRow]:
     """Replay all pools with the same tick at once."""
-    sizes = np.array([len(p.up) for p in pools])
-    first = np.cumsum(sizes) - sizes
-    counts = [len(p.begin) for p in pools]
-    starts = np.concatenate([p.begin + f for p, f in zip(pools, first, strict=True)])
-    ends = np.repeat(first + sizes, counts)
-    times, each = len(slacks), len(starts)
+    ends = np.cumsum([len(p.up) for p in pools])
+    starts = np.concatenate([p.begin + end - len(p.up) for p, end in zip(pools, ends, strict=True)])
+    ends = np.tile(np.repeat(ends, [len(p.begin) for p in pools]), len(deadlines))
+    deadline_s = np.repeat(list(deadlines.values()), len(starts))
     up = np.concatenate([p.up for p in pools])
-    run = replay(policy, up, gap_s, job, np.tile(starts, times), np.repeat(deadlines, each), np.tile(ends, times))
-    machine_s = run.spot_s + run.on_demand_s
-    found = []
-    for index, slack in enumerate(slacks):
-        at = index * each
+    run = replay(policy, up, pools[0].gap_s, job, np.tile(starts, len(deadlines)), deadline_s, ends)
+    shares = (run.on_demand_s / (run.spot_s + run.on_demand_s), run.preemptions, run.took_s / deadline_s)
+    found, at = [], 0
+    for slack in deadlines:
         for pool in pools:
-            own = slice(at, at + len(pool.begin))
-            at = own.stop
-            row = DeadlineRow(
-                trace=pool.path,
-                slack=slack,
-                policy=name,
-                starts=len(pool.begin),
-                missed=int(run.late[own].sum()),
-                cost=float(run.cost[own].mean()),
-                cost_p95=float(np.percentile(run.cost[own], 95)),
-                on_demand=float((run.on_demand_s[own] / machine_s[own]).mean()),
-                preemptions=float(run.preemptions[own].mean()),
-                took=float((run.took_s[own] / deadlines[index]).mean()),
-            )
-            found.append(row)
+            own = slice(at, at := at + len(pool.begin))
+            late, means = int(run.late[own].sum()), (float(each[own].mean()) for each in shares)
+            found.append(DeadlineRow(pool.path, slack, name, len(pool.begin), late, *_cost(run.cost[own]), *means))
     return found
 
 
+def _cost(cost: Floats) -> tuple[float, float]:
+    return float(cost.mean()), float(np.percentile(cost, 95))
+
+
 def _bounds(
-    pool: _Pool,
-    gap_s: float,
-    job: DeadlineJob,
-    slacks: Sequence[float],
-    deadlines: Floats,
-    progress: Callable[[int], object] | None,
+    pool: _Pool, job: DeadlineJob, deadlines: Mapping[float, float], progress: Callable[[int], object] | None
 ) -> list[DeadlineRow]:
     found = []
-    for slack, deadline in zip(slacks, deadlines, strict=True):
-        windows = pool.up[pool.begin[:, None] + np.arange(math.ceil(deadline / gap_s - 1e-9))]
+    for slack, deadline_s in deadlines.items():
+        windows = pool.up[pool.begin[:, None] + np.arange(math.ceil(deadline_s / pool.gap_s - 1e-9))]
         cost = least_cost(
             windows,
-            gap_s,
+            pool.gap_s,
             work_s=job.work_s,  # it knows when to save, and that costs it nothing
-            deadline_s=float(deadline),
+            deadline_s=deadline_s,
             restart_s=job.restart_s,
             spot_price=job.price_ratio,
             progress=progress,
         )
-        cost /= job.on_demand_s
-        p95 = float(np.percentile(cost, 95))
-        nan = math.nan
-        found.append(DeadlineRow(pool.path, slack, FORESIGHT, len(cost), 0, float(cost.mean()), p95, nan, nan, nan))
+        found.append(DeadlineRow(pool.path, slack, FORESIGHT, len(cost), 0, *_cost(cost / job.on_demand_s)))
     return found
-
-
-def _means(rows: Sequence[DeadlineRow]) -> list[DeadlineRow]:
-    means = []
-    for slack, policy in dict.fromkeys((r.slack, r.policy) for r in rows):
-        own = [r for r in rows if (r.slack, r.policy) == (slack, policy)]
-        mean = DeadlineRow(
-            trace=None,
-            slack=slack,
-            policy=policy,
-            starts=sum(r.starts for r in own),
-            missed=sum(r.missed for r in own),
-            cost=fmean(r.cost for r in own),
-            cost_p95=fmean(r.cost_p95 for r in own),
-            on_demand=fmean(r.on_demand for r in own),
-            preemptions=fmean(r.preemptions for r in own),
-            took=fmean(r.took for r in own),
-        )
-        means.append(mean)
-    return means

@@ -1,8 +1,7 @@
-"""Lifetime laws fitted to interval-censored and right-censored lives.
+"""Lifetime laws fitted to interval-censored and right-censored lives by maximum likelihood.
 
-Maximum likelihood. A life that ended between ``low`` and ``high`` has the probability S(low) - S(high), one that was
-watched to ``low`` has S(low), S being the share of lives that last longer. AIC = 2 k - 2 log-likelihood, with k
-parameters: the law with the least describes the lives best.
+A life that ended between ``low`` and ``high`` has the probability S(low) - S(high), one that was watched to ``low`` has
+S(low), S being the survival function. AIC = 2 k - 2 log-likelihood, with k parameters; the lowest is best.
 
 =========== ==================== ========================
 law         S(t)                 hazard
@@ -44,11 +43,9 @@ class Law:
     """A family of lifetimes.
 
     Attributes:
-        name: as in documents. parameters: their names, in order; the first is a time in seconds.
-        log_survival: log S(t) of an array t and the parameters.
-        mean_s: of the parameters; may be infinite.
-        shapes: where the search for the second parameter begins; empty when there is none.
-        bounds: of that parameter; one of them is reached when the lives say no more of it.
+        name: as in documents. parameters: their names; the first is a time in seconds.
+        log_survival: log S(t), of an array t and the parameters. mean_s: of the parameters; may be infinite.
+        shapes: starting points for the second parameter, if there is one. bounds: of that parameter.
     """
 
     name: str
@@ -64,8 +61,8 @@ class Fitted:
     """A law with its maximum-likelihood parameters.
 
     Attributes:
-        law: the family. values: its parameters. log_likelihood: of all lives. at_bound: whether the shape is as far out
-            as the search goes, so that the lives only say on which side it is.
+        law: the family. values: its parameters. log_likelihood: of all lives.
+        at_bound: whether the shape is at a bound of the search: the lives only say on which side it is.
     """
 
     law: Law
@@ -100,14 +97,6 @@ class Fitted:
         }
 
 
-@dataclass(frozen=True)
-class Survival:
-    """Kaplan-Meier estimate: ``share[i]`` of the lives last longer than ``t_s[i]``; a step function."""
-
-    t_s: Array
-    share: Array
-
-
 def fit_lives(pools: Sequence[TraceLives]) -> tuple[Fitted, ...]:
     """The four laws, fitted to all lives together, in the order of their AIC.
 
@@ -137,16 +126,16 @@ def log_likelihood(law: Law, values: Sequence[float], low: Array, high: Array, t
     return found if not math.isnan(found) else -math.inf
 
 
-def survival_curve(pools: Sequence[TraceLives]) -> Survival:
-    """Kaplan and Meier's curve of all lives together, an interval counting as its middle.
+def survival_curve(pools: Sequence[TraceLives]) -> tuple[Array, Array]:
+    """Kaplan and Meier's estimate for all lives together: times, seconds, and the share of lives that last longer.
 
-    A life that was only watched counts as alive at a time at which others ended.
+    An interval counts as its middle. A censored life counts as alive at a time at which others ended.
     """
     life = np.concatenate([pool.life_s for pool in pools])
     ended = np.concatenate([pool.ended for pool in pools])
     times, deaths = np.unique(life[ended], return_counts=True)
     alive = life.size - np.searchsorted(np.sort(life), times, side="left")
-    return Survival(times, np.asarray(np.cumprod(1 - deaths / alive)))
+    return times, np.asarray(np.cumprod(1 - deaths / alive))
 
 
 def _intervals(pools: Sequence[TraceLives]) -> tuple[Array, Array, Array]:
@@ -179,39 +168,36 @@ def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted
     return Fitted(law, (time * unit, *shape_), -float(best.fun), at_bound)
 
 
-def _exponential_log(t: Array, mean: float) -> Array:
-    return -t / mean
-
-
-def _weibull_log(t: Array, scale: float, shape: float) -> Array:
-    return np.asarray(-((t / scale) ** shape))
-
-
-def _lomax_log(t: Array, scale: float, shape: float) -> Array:
-    return np.asarray(-shape * np.log1p(t / scale))
-
-
 def _lognormal_log(t: Array, median: float, sigma: float) -> Array:
     with np.errstate(divide="ignore"):  # everything lasts longer than 0 s
         return np.asarray(log_ndtr(-np.log(t / median) / sigma))
 
 
-def _weibull_mean(scale: float, shape: float) -> float:
-    return scale * math.exp(math.lgamma(1 + 1 / shape))
-
-
-def _lomax_mean(scale: float, shape: float) -> float:
-    return scale / (shape - 1) if shape > 1 else math.inf
-
-
-def _lognormal_mean(median: float, sigma: float) -> float:
-    return median * math.exp(sigma**2 / 2)
-
-
 LAWS = (
-    Law("exponential", ("mean_s",), _exponential_log, lambda mean: mean),
-    Law("weibull", ("scale_s", "shape"), _weibull_log, _weibull_mean, (0.5, 1.0, 3.0), (0.02, 50.0)),
-    Law("lomax", ("scale_s", "shape"), _lomax_log, _lomax_mean, (0.5, 2.0, 20.0), (0.02, 1e4)),
-    Law("lognormal", ("median_s", "sigma"), _lognormal_log, _lognormal_mean, (0.5, 1.5, 3.0), (0.02, 50.0)),
+    Law("exponential", ("mean_s",), lambda t, mean: -t / mean, lambda mean: mean),
+    Law(
+        "weibull",
+        ("scale_s", "shape"),
+        lambda t, scale, shape: -((t / scale) ** shape),
+        lambda scale, shape: scale * math.exp(math.lgamma(1 + 1 / shape)),
+        shapes=(0.5, 1.0, 3.0),
+        bounds=(0.02, 50.0),
+    ),
+    Law(
+        "lomax",
+        ("scale_s", "shape"),
+        lambda t, scale, shape: -shape * np.log1p(t / scale),
+        lambda scale, shape: scale / (shape - 1) if shape > 1 else math.inf,
+        shapes=(0.5, 2.0, 20.0),
+        bounds=(0.02, 1e4),
+    ),
+    Law(
+        "lognormal",
+        ("median_s", "sigma"),
+        _lognormal_log,
+        lambda median, sigma: median * math.exp(sigma**2 / 2),
+        shapes=(0.5, 1.5, 3.0),
+        bounds=(0.02, 50.0),
+    ),
 )
 """The laws, the simplest first."""

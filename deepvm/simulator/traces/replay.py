@@ -1,17 +1,16 @@
 """What saves and lost work would have cost on machines whose lives are known.
 
-A machine works from the beginning of its life: an interval of work, a save, the next interval, until it is preempted;
-what was done since the end of the last save is lost then, the save that was under way as well. A life that was only
-watched for a while loses nothing. Costs are shares of the machine time: (saves + lost work) / time that the machines
-were there. Policies act at the ends of steps; how long to work is decided when a save ends.
+A machine works, saves, works, ... from the beginning of its life until it is preempted; what was done since the end of
+the last save is lost then, with the save under way. A censored life loses nothing. Costs are shares of the machine
+time: (saves + lost work) / time that the machines were there. Policies act at the ends of steps; how long to work is
+decided when a save ends.
 
-A policy knows the lives of its pool that are over, in their order, and a prior: nothing of the life it is in, and
-nothing of other pools. That is what a job on one pool can know.
+A policy knows a prior and the lives of its pool that are over: nothing of the life it is in, nothing of other pools.
 
-The end of a life is known up to a tick of the trace. A cost is therefore the mean over an end that is uniform between
-half a gap before and half a gap after, in closed form. With all ends in the middle of their intervals, lives would be
-multiples of the gap, and the best interval in hindsight would be the one that ends just before such a multiple: on the
-traces that we know it would seem to save a third of the cost.
+The end of a life is known up to a tick of the trace, so a cost is the mean over an end that is uniform between half a
+gap before and half a gap after, in closed form. If all ends were in the middle of their intervals, lives would be
+multiples of the gap, and the best interval in hindsight would end just before such a multiple: on the traces that we
+know it would seem to save a third of the cost.
 """
 
 from __future__ import annotations
@@ -25,12 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory
-from deepvm.core.preemption.savepolicy import (
-    SaveFacts,
-    SavePolicy,
-    parse_policy,
-    whole_steps,
-)
+from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, parse_policy, whole_steps
 from deepvm.errors import RequestError
 from deepvm.simulator.traces.trace import TraceLives
 
@@ -59,12 +53,14 @@ class Cost:
     Attributes:
         machine_s: time that the machines were there. saves_s: of it, for saves. lost_s: of it, for work that was lost.
         preemptions: lives that ended.
+        interval_s: of ``best-fixed``; infinite: no saves.
     """
 
     machine_s: float = 0.0
     saves_s: float = 0.0
     lost_s: float = 0.0
     preemptions: int = 0
+    interval_s: float | None = None
 
     @property
     def share(self) -> float:
@@ -87,13 +83,11 @@ class Replayed:
 
     Attributes:
         policy: its name. save_s: how long training stands still for a save. pools: the cost on each pool, in order.
-        intervals_s: for ``best-fixed``, the interval of each pool; infinite: no saves.
     """
 
     policy: str
     save_s: float
     pools: tuple[Cost, ...]
-    intervals_s: tuple[float, ...] = ()
 
     @property
     def total(self) -> Cost:
@@ -104,23 +98,21 @@ class Replayed:
 def replay(
     pools: Sequence[TraceLives], policy: SavePolicy, save_s: float, *, step_s: float = STEP_S, mttp_s: float = MTTP_S
 ) -> tuple[Cost, ...]:
-    """The cost on each pool of a policy that learns from the lives of that pool as they end.
-
-    There are no notices: a policy that would wait for them has to save by itself.
+    """The cost on each pool of a policy that learns from the lives of that pool as they end; there are no notices.
 
     Args:
         pools: of :func:`deepvm.simulator.traces.trace.lives_of`.
         policy: with an interval, or each so many steps, or never.
         save_s: how long training stands still for a save, above 0.
         step_s: one training step, above 0.
-        mttp_s: what the policy takes for the mean time to preemption before it has seen a life end.
+        mttp_s: prior mean time to preemption.
 
     Raises:
         RequestError: a time is not above 0, or the policy saves far too often for such lives.
     """
     _check(save=save_s, step=step_s, mttp=mttp_s)
-    known = [_known(lives, mttp_s) for lives in pools]
-    mean, shape, scale = (np.concatenate([getattr(k, name) for k in known]) for name in ("mttp_s", "shape", "scale_s"))
+    known = zip(*(_known(lives, mttp_s) for lives in pools), strict=True)
+    mean, shape, scale = (np.concatenate(each) for each in known)
     ended = np.concatenate([lives.ended for lives in pools])
     low, high = (np.concatenate(ends) for ends in zip(*map(_ends, pools), strict=True))
     saves, lost = np.zeros(low.size), np.zeros(low.size)
@@ -150,11 +142,11 @@ def replay(
     )
 
 
-def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> tuple[float, Cost]:
-    """The best fixed interval for this pool in hindsight, seconds of work, and its cost.
+def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Cost:
+    """The cost of the best fixed interval for this pool in hindsight.
 
-    One of ``CANDIDATES`` intervals from a step to the longest life, or none (infinite). For a fixed interval the sums
-    of :func:`replay` over its cycles are those of arithmetic series.
+    One of ``CANDIDATES`` intervals from a step to the longest life, or none (infinite). The sums of :func:`replay` over
+    equal cycles are those of arithmetic series.
 
     Raises:
         RequestError: a time is not above 0.
@@ -179,14 +171,14 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> t
     best = int(np.argmin(saves + lost))
     # What is never over within a life is no interval.
     interval = float(work[best]) if work[best] < high.max() else math.inf
-    return interval, Cost(lives.seen_s, float(saves[best]), float(lost[best]), lives.preemptions)
+    return Cost(lives.seen_s, float(saves[best]), float(lost[best]), lives.preemptions, interval)
 
 
 def emergency(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Cost:
     """The cost if every notice comes in time: one save at each preemption, no others.
 
-    It starts when the step under way has ended and must be safe before the machine goes, so a step is counted as lost
-    (Spotify thesis, Algorithm 1 (4): step + save < grace).
+    It starts after the step under way and must be durable before the machine goes, so a step counts as lost (Spotify
+    thesis, Algorithm 1 (4): step + save < grace).
 
     Raises:
         RequestError: a time is not above 0.
@@ -210,11 +202,11 @@ def replay_all(
     """Replay each policy at each latency on each pool; policies learn each pool anew.
 
     Args:
-        pools: of :func:`deepvm.simulator.traces.trace.lives_of`.
+        pools: see :func:`replay`, as for ``step_s`` and ``mttp_s``.
         policies: names for :func:`deepvm.core.preemption.savepolicy.parse_policy`, ``best-fixed`` and ``emergency``.
         saves_s: latencies of a save.
-        step_s: see :func:`replay`.
-        mttp_s: see :func:`replay`.
+        step_s: one training step, above 0.
+        mttp_s: the prior.
 
     Raises:
         RequestError: an unknown policy, or a time that is not above 0.
@@ -223,32 +215,25 @@ def replay_all(
     found = []
     for name, policy in known.items():
         for save_s in saves_s:
-            if name == BEST_FIXED:
-                best = [best_fixed(pool, save_s, step_s=step_s) for pool in pools]
-                found.append(Replayed(name, save_s, tuple(cost for _, cost in best), tuple(i for i, _ in best)))
-            elif policy is None:
-                found.append(Replayed(name, save_s, tuple(emergency(pool, save_s, step_s=step_s) for pool in pools)))
+            if policy is None:
+                cost_of = best_fixed if name == BEST_FIXED else emergency
+                costs = tuple(cost_of(pool, save_s, step_s=step_s) for pool in pools)
             else:
-                found.append(Replayed(name, save_s, replay(pools, policy, save_s, step_s=step_s, mttp_s=mttp_s)))
+                costs = replay(pools, policy, save_s, step_s=step_s, mttp_s=mttp_s)
+            found.append(Replayed(name, save_s, costs))
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Known:
-    """(lives,) what is known when each life begins."""
+def _known(lives: TraceLives, mttp_s: float) -> tuple[Array, Array, Array]:
+    """(lives,) what is known when each life begins: mean life, and shape and scale of Lomax's law.
 
-    mttp_s: Array
-    shape: Array
-    scale_s: Array
-
-
-def _known(lives: TraceLives, mttp_s: float) -> _Known:
-    """Learnt from each life alone, then added up over the lives before."""
+    Learnt from each life alone, then added up over the lives before.
+    """
     mean = Lifetimes(mttp_s).after(lives.life_s, lives.ended)
     law = LomaxHistory.around(mttp_s).after(lives.life_s, lives.ended)
     mean = replace(mean, seen_s=_before(mean.seen_s), preemptions=_before(mean.preemptions))
     law = replace(law, ended=_before(law.ended), logs=_before(law.logs), watched_logs=_before(law.watched_logs))
-    return _Known(np.asarray(mean.mean_s), *law.most_probable())
+    return np.asarray(mean.mean_s), *law.most_probable()
 
 
 def _before(each: Number) -> Array:
@@ -263,11 +248,7 @@ def _ends(lives: TraceLives) -> tuple[Array, Array]:
 
 
 def _policy(name: str) -> SavePolicy | None:
-    """None for what is no policy.
-
-    Raises:
-        RequestError: an unknown name.
-    """
+    """None for what is no policy."""
     if name in (BEST_FIXED, EMERGENCY):
         return None
     try:

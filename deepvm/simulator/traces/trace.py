@@ -5,21 +5,19 @@
     {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, 0, 1]}
 
 ``data`` counts machines: 0 or 1 when one was asked for, up to 4 or 16 when so many were. Availability traces ask each
-time whether a machine could be had; preemption traces keep a machine until it is taken away. Other keys (``prices``)
-are not read.
+time whether a machine could be had; preemption traces keep a machine until it is taken away. Other keys are not read.
 
-A life is a run of ticks with all machines there: with one lost, a job that needs them all stands still. How many *all*
-are is not in the file; it is the largest count in it, unless the caller knows better. A run of n ticks is a life of n
-gaps: it began and ended between two ticks, so it is that long up to half a gap (simulator.md, Traces). A run that the
-trace begins with is left out, because nobody saw its beginning: such runs are longer than others, and of unknown age. A
-run that the trace ends with is a life that was only watched so long (censored).
+A life is a run of ticks with all machines there, as a job that needs them all stands still without one. How many *all*
+are is the largest count in the file, unless the caller knows better. A run of n ticks is a life of n gaps, up to half a
+gap more or less. A run at the beginning of the trace is left out: such runs are longer than others, and of unknown age.
+A run at its end is a censored life.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -47,7 +45,7 @@ class TraceLives:
 
     Attributes:
         name: where they come from. gap_s: seconds between two looks at the machines.
-        life_s: (n,) seconds, each up to half a gap. ended: (n,) whether a life ended, or was only watched so long.
+        life_s: (n,) seconds, each up to half a gap. ended: (n,) whether a life ended; else it is censored.
     """
 
     name: str
@@ -57,12 +55,12 @@ class TraceLives:
 
     @property
     def low_s(self) -> npt.NDArray[np.float64]:
-        """(n,) the shortest that each life may have been; one that did not end lasted at least so long."""
+        """(n,) the shortest that each life may have been."""
         return np.maximum(self.life_s - self.gap_s / 2, 0.0)
 
     @property
     def high_s(self) -> npt.NDArray[np.float64]:
-        """(n,) the longest that each life may have been; infinite for one that did not end."""
+        """(n,) the longest that each life may have been; infinite if censored."""
         return np.where(self.ended, self.life_s + self.gap_s / 2, np.inf)
 
     @property
@@ -114,7 +112,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     """Read one file.
 
     Raises:
-        CatalogFormatError: missing, unreadable, or no trace: what stands where, and what is allowed there.
+        CatalogFormatError: missing, unreadable, or no trace.
     """
     file = Path(path)
     try:
@@ -125,13 +123,12 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         raise CatalogFormatError(file, [Problem("file", f"holds {_shown(raw)}", _A_TRACE)])
     if isinstance(raw, RepeatedKeys):
         raise CatalogFormatError(file, [Problem(raw.repeated[0], "stands there more than once", "leave one of them")])
-    metadata = raw.get("metadata")
-    gap = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
-    problems = []
+    place, gap, problems = "metadata", raw.get("metadata"), []
+    if isinstance(gap, dict):
+        place, gap = "metadata.gap_seconds", gap.get("gap_seconds")
     gap_s = float(gap) if isinstance(gap, (int, float, Decimal)) and not isinstance(gap, bool) else math.nan
-    if not 0 < gap_s <= LONGEST_GAP_S:
-        place = "metadata.gap_seconds" if isinstance(metadata, dict) else "metadata"
-        problems.append(Problem(place, _shown(gap if isinstance(metadata, dict) else metadata), _GAP))
+    if place == "metadata" or not 0 < gap_s <= LONGEST_GAP_S:
+        problems.append(Problem(place, _shown(gap), _GAP))
     data = raw.get("data")
     if not isinstance(data, list) or not data:
         problems.append(Problem("data", _shown(data), _COUNTS))
@@ -148,8 +145,7 @@ def read_traces(
 ) -> tuple[Trace, ...]:
     """Read files, and all ``.json`` files of folders, sorted by name.
 
-    A file with the same gap and the same counts as one before it is a copy and is left out: to count one history twice
-    would give it twice the weight.
+    A copy of a file before it, of the same gap and counts, is left out: it would give one history twice the weight.
 
     Args:
         paths: files and folders.
@@ -161,7 +157,7 @@ def read_traces(
     if not paths:
         raise RequestError("FILE", list(paths), "one trace or more")
     found: dict[tuple[float, bytes], Trace] = {}
-    for file in _files(paths):
+    for file in (f for path in map(Path, paths) for f in (_inside(path) if path.is_dir() else [path])):
         trace = read_trace(file)
         first = found.setdefault((trace.gap_s, trace.counts.tobytes()), trace)
         if first is not trace and say is not None:
@@ -172,23 +168,23 @@ def read_traces(
 def lives_of(
     paths: Sequence[str | os.PathLike[str]], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
-    """The lives in files and folders: one pool a file, see :func:`read_traces`; pools without a life are left out.
-
-    Args:
-        paths: files and folders.
-        nodes: machines that a job needs at once, 1 or more; None: in each file the largest count.
-        say: told of copies and of files without a life.
-
-    Raises:
-        RequestError: ``nodes`` is below 1, or no path. CatalogFormatError: a file is no trace, or no file has a life.
-    """
+    """:func:`pools_of` the traces of :func:`read_traces`."""
     return pools_of(read_traces(paths, say), nodes=nodes, say=say)
 
 
 def pools_of(
     traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
-    """As :func:`lives_of`, of traces that are read already."""
+    """The lives in traces: one pool each; those without a life are left out.
+
+    Args:
+        traces: of :func:`read_traces`.
+        nodes: machines that a job needs at once, 1 or more; by default the largest count in each file.
+        say: told of traces without a life.
+
+    Raises:
+        RequestError: ``nodes`` is below 1. CatalogFormatError: there is no life at all.
+    """
     check_nodes(nodes)
     found = [(trace, trace.lives(nodes)) for trace in traces]
     empty = [trace for trace, lives in found if not lives.life_s.size]
@@ -203,24 +199,16 @@ def pools_of(
 
 
 def check_nodes(nodes: int | None) -> None:
-    """Validate the numbers of machines.
-
-    Raises:
-        RequestError: below 1.
-    """
+    """Raise RequestError for a number of machines below 1."""
     if nodes is not None and nodes < 1:
         raise RequestError("nodes", nodes, "a whole number of machines from 1")
 
 
-def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
-    for path in map(Path, paths):
-        if not path.is_dir():
-            yield path
-            continue
-        inside = sorted(p for p in path.rglob("*.json") if p.is_file())
-        if not inside:
-            raise CatalogFormatError(path, [Problem("folder", "holds no .json file", "name a trace, or their folder")])
-        yield from inside
+def _inside(folder: Path) -> list[Path]:
+    files = sorted(p for p in folder.rglob("*.json") if p.is_file())
+    if not files:
+        raise CatalogFormatError(folder, [Problem("folder", "holds no .json file", "name a trace, or their folder")])
+    return files
 
 
 def _shown(value: object) -> str:

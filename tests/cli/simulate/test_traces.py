@@ -179,7 +179,7 @@ def test_a_picture_shows_availability_and_survival(traces: Path, run: Run) -> No
 
 
 def test_what_the_picture_holds(traces: Path) -> None:
-    from deepvm.reports.simulation.trace_pictures import MOST, traces_figure
+    from deepvm.reports.simulation.traces import MOST, traces_figure
     from deepvm.simulator.traces.lifetime_fit import fit_lives, survival_curve
     from deepvm.simulator.traces.trace import pools_of, read_traces
 
@@ -193,7 +193,7 @@ def test_what_the_picture_holds(traces: Path) -> None:
     x, y = (np.asarray(v, dtype=float) for v in lines["lomax"].get_data())
     lomax = next(f for f in fits if f.law.name == "lomax")
     assert y == pytest.approx((1 + x * 3600 / lomax.values[0]) ** -lomax.values[1])
-    assert set(survival_curve(pools).share) <= set(np.asarray(lines["seen"].get_ydata(), dtype=float))
+    assert set(survival_curve(pools)[1]) <= set(np.asarray(lines["seen"].get_ydata(), dtype=float))
     # Area of the bars: machine time in days, over the width of a row.
     day = sum(t.counts.sum() / t.nodes * t.gap_s for t in found) / 86_400
     area = 0.0

@@ -27,7 +27,7 @@ from deepvm.profiling.workload import models
 from deepvm.profiling.workload.models import build
 from deepvm.profiling.workload.spec import Workload
 from deepvm.reports import pictures
-from deepvm.reports.profiling.checkpoint_bench import print_bench
+from deepvm.reports.profiling.checkpoint_bench import bench_figure, print_bench
 
 TINY = Workload("tiny", 8, batch=2)
 
@@ -238,9 +238,9 @@ def test_table_and_bars(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["torch.save", "deepvm-file"]
     assert "1.000" in lines[1]
-    figure = pictures.bench_figure(found)
+    figure = bench_figure(found)
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["torch.save", "deepvm-file"]
-    assert pictures.render(figure) == pictures.render(pictures.bench_figure(found))
+    assert pictures.render(figure) == pictures.render(bench_figure(found))
 
 
 class Scripted(methods.Method):

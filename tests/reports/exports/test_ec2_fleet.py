@@ -210,10 +210,10 @@ def test_without_zones_the_template_decides() -> None:
 
 
 def test_subnets_stand_for_zones() -> None:
-    options = ExportOptions(subnets=(Subnet("subnet-b", "us-east-1b"), Subnet("subnet-a", "use1-az4")))
+    options = ExportOptions(subnet=(Subnet("subnet-b", "us-east-1b"), Subnet("subnet-a", "use1-az4")))
     found = overrides(requests(tiering(), options)["training-fleet.json"])
     assert [(o["SubnetId"], "AvailabilityZoneId" in o) for o in found] == [("subnet-a", False), ("subnet-b", False)]
-    found = overrides(requests(spot_only(), ExportOptions(subnets=(Subnet("subnet-x"),)))["training-fleet.json"])
+    found = overrides(requests(spot_only(), ExportOptions(subnet=(Subnet("subnet-x"),)))["training-fleet.json"])
     assert [o["SubnetId"] for o in found] == ["subnet-x"]
 
 
@@ -222,7 +222,7 @@ def test_subnets_stand_for_zones() -> None:
 )
 def test_a_subnet_in_an_unknown_zone(plan: Plan, allowed: str) -> None:
     with pytest.raises(RequestError) as caught:
-        render(plan, "ec2-fleet", ExportOptions(subnets=(Subnet("subnet-c", "us-east-1c"),)))
+        render(plan, "ec2-fleet", ExportOptions(subnet=(Subnet("subnet-c", "us-east-1c"),)))
     assert caught.value.option == "subnet" and allowed in str(caught.value)
 
 
@@ -245,7 +245,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1
 
 @given(TEXT, TEXT, TEXT)
 def test_any_text_comes_back(template: str, memory: str, subnet: str) -> None:
-    options = ExportOptions(launch_template=template, memory_launch_template=memory, subnets=(Subnet(subnet),))
+    options = ExportOptions(launch_template=template, memory_launch_template=memory, subnet=(Subnet(subnet),))
     training, nodes = requests(tiering(), options).values()
     assert training["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["LaunchTemplateName"] == template
     assert nodes["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["LaunchTemplateName"] == memory

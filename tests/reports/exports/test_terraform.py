@@ -46,7 +46,7 @@ ATTRIBUTES = {
     "aws_availability_zone": {"name"},
 }
 FULL = ExportOptions(
-    image="ami-1", key_name="key", subnets=(Subnet("subnet-1", "use1-az4"),), security_groups=("sg-1", "sg-2")
+    image="ami-1", key_name="key", subnet=(Subnet("subnet-1", "use1-az4"),), security_group=("sg-1", "sg-2")
 )
 
 
@@ -76,7 +76,7 @@ def expressions(value: Any) -> Iterator[str]:
             yield from expressions(inner)
 
 
-CASES = [(p, o) for p in PLANS.values() for o in (ExportOptions(), FULL) if p.training.zones or not o.subnets]
+CASES = [(p, o) for p in PLANS.values() for o in (ExportOptions(), FULL) if p.training.zones or not o.subnet]
 
 
 @pytest.mark.parametrize(("plan", "options"), CASES)
@@ -183,7 +183,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1
 @given(TEXT, TEXT, TEXT, TEXT, TEXT)
 def test_any_text_comes_back(image: str, memory: str, key: str, subnet: str, group: str) -> None:
     options = ExportOptions(
-        image=image, memory_image=memory, key_name=key, subnets=(Subnet(subnet),), security_groups=(group,)
+        image=image, memory_image=memory, key_name=key, subnet=(Subnet(subnet),), security_group=(group,)
     )
     found = {name: body.get("default") for name, body in configuration(tiering(), options)["variable"].items()}
     # Terraform takes defaults of variables as they are: no templates, so nothing to escape.
@@ -247,7 +247,7 @@ def test_terraform_reads_it(plan: Plan, options: ExportOptions, tmp_path: Path) 
     fleet = done["terraform_data.aws_ec2_fleet_training"]
     assert fleet["target_capacity_specification"][0]["total_target_capacity"] == plan.training.spot_count
     places = [o.get("subnet_id") or o.get("availability_zone") for o in fleet["launch_template_config"][0]["override"]]
-    assert places == (["subnet-1"] if options.subnets else [z.zone for z in plan.training.zones] or [None])
+    assert places == (["subnet-1"] if options.subnet else [z.zone for z in plan.training.zones] or [None])
     images = {
         i for a, v in done.items() for i in [(v or {}).get("ami"), (v or {}).get("image_id")] if i and a != "outputs"
     }
@@ -258,7 +258,7 @@ def test_terraform_reads_it(plan: Plan, options: ExportOptions, tmp_path: Path) 
 def test_terraform_reads_odd_text_as_it_is(tmp_path: Path) -> None:
     odd = '${var.region} $${x} %{ if true } %%{y} "quoted" \\ \n é {{'
     plan = tiering(memory=memory_vms(instance_type=odd), source=SOURCE)
-    options = ExportOptions(image=odd, key_name=odd, subnets=(Subnet(odd),))
+    options = ExportOptions(image=odd, key_name=odd, subnet=(Subnet(odd),))
     done = apply(built_in(configuration(plan, options)), tmp_path)
     node = done["terraform_data.aws_instance_memory[0]"]
     assert [node[k] for k in ("ami", "key_name", "subnet_id", "instance_type")] == [odd] * 4

@@ -127,8 +127,9 @@ def test_the_best_fixed_interval_costs_what_its_replay_costs(
 ) -> None:
     """And no other interval is better by more than what lies between two candidates."""
     made = pool(lives, gap_s=gap)
-    interval, cost = best_fixed(made, save_s, step_s=step_s)
-    policy = EverySeconds(interval) if math.isfinite(interval) else Never()
+    cost = best_fixed(made, save_s, step_s=step_s)
+    assert cost.interval_s is not None
+    policy = EverySeconds(cost.interval_s) if math.isfinite(cost.interval_s) else Never()
     assert close(replay([made], policy, save_s, step_s=step_s)[0], cost, rel=1e-6)
     never = replay([made], Never(), save_s, step_s=step_s)[0]
     assert cost.share <= never.share + 1e-9
@@ -139,17 +140,17 @@ def test_the_best_fixed_interval_is_near_to_daly_for_exponential_lives() -> None
     """And costs sqrt(2 d / M), to first order in d / M."""
     life = np.random.default_rng(3).exponential(20_000, 4000)
     made = pool([(float(t), True) for t in life], gap_s=60)
-    interval, cost = best_fixed(made, 10, step_s=1)
-    assert interval == pytest.approx(math.sqrt(2 * 10 * 20_000), rel=0.2)
+    cost = best_fixed(made, 10, step_s=1)
+    assert cost.interval_s == pytest.approx(math.sqrt(2 * 10 * 20_000), rel=0.2)
     assert cost.share == pytest.approx(math.sqrt(2 * 10 / 20_000), rel=0.05)
 
 
 def test_lives_of_whole_gaps_do_not_help_a_fixed_interval() -> None:
     """All lives look like 600 s. An interval that ends just before would cost a save and nothing else."""
     made = pool([(600.0, True)] * 50, gap_s=600)
-    _, cost = best_fixed(made, 5, step_s=1)
+    cost = best_fixed(made, 5, step_s=1)
     assert cost.share > 0.1
-    _, exact = best_fixed(pool([(600.0, True)] * 50), 5, step_s=1)
+    exact = best_fixed(pool([(600.0, True)] * 50), 5, step_s=1)
     assert exact.share < 0.05
 
 
@@ -191,7 +192,7 @@ def test_costs_add_up() -> None:
     for row in rows:
         assert row.total.machine_s == 10_400 and row.total.preemptions == 2
         assert row.total.share == pytest.approx(sum(c.saves_s + c.lost_s for c in row.pools) / 10_400)
-        assert bool(row.intervals_s) == (row.policy == "best-fixed")
+        assert all((c.interval_s is not None) == (row.policy == "best-fixed") for c in row.pools)
 
 
 @pytest.mark.parametrize(

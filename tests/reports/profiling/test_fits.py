@@ -11,8 +11,8 @@ import pytest
 from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.speedup_fit import Fit, fit_curve
-from deepvm.reports.pictures import render
-from deepvm.reports.profiling.profile_pictures import draw_fit, fit_figure
+from deepvm.reports.pictures import render, save_picture
+from deepvm.reports.profiling.fits import fit_figure
 
 SIZES = np.array([1.0, 2, 4, 8, 12, 16, 20])
 NOISE = np.array([1, 1.03, 0.98, 1.02, 0.99, 0.97, 1.02])
@@ -68,5 +68,5 @@ def test_same_fit_same_bytes(fit: Fit, form: Any) -> None:
 
 def test_another_ending_is_refused_and_nothing_written(fit: Fit, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="ends in .png or .svg"):
-        draw_fit(fit, tmp_path / "fit.pdf", name="a")
+        save_picture(fit_figure(fit, name="a"), tmp_path / "fit.pdf")
     assert not list(tmp_path.iterdir())

@@ -16,8 +16,8 @@ from support.builders import paper
 from deepvm.core.cluster.cluster import Outlook, Spread
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.sweep import SweepRow, parse_budgets, sweep
-from deepvm.reports.pictures import render
-from deepvm.reports.plans.sweep_pictures import draw_outlooks, outlooks_figure
+from deepvm.reports.pictures import render, save_picture
+from deepvm.reports.plans.sweeps import outlooks_figure
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -173,7 +173,7 @@ def test_nothing_is_written_outside_of_the_picture(policies: list[str]) -> None:
 
 
 def test_the_picture_is_drawn_and_the_same_each_time(rows: list[SweepRow], tmp_path: Path) -> None:
-    draw_outlooks(rows, job(), tmp_path / "a.png", catalog_name="$paper$" * 20)
+    save_picture(outlooks_figure(rows, job(), catalog_name="$paper$" * 20), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     assert render(figure_of(rows), "svg") == render(figure_of(rows[::-1]), "svg")
 
@@ -181,4 +181,4 @@ def test_the_picture_is_drawn_and_the_same_each_time(rows: list[SweepRow], tmp_p
 def test_nothing_feasible_is_said(tmp_path: Path) -> None:
     none = sweep(paper(), parse_budgets("0,0.01"), work=100)
     assert "no policy has a feasible cluster" in figure_of(none).axes[0].get_title()
-    draw_outlooks(none, job(), tmp_path / "a.svg", catalog_name="paper")
+    save_picture(figure_of(none), tmp_path / "a.svg")

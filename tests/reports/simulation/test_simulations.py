@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.reports.simulation.simulation_pictures import bars_figure, lines_figure
+from deepvm.reports.simulation.simulations import bars_figure, lines_figure, print_answers
 from deepvm.simulator.engine.engine import PARTS
 from deepvm.simulator.jobfile import preset
 from deepvm.simulator.monte_carlo import simulate
@@ -73,3 +73,11 @@ def test_lines_are_means_over_the_sweep(sweep: str, label: str) -> None:
     assert axes.lines[0].get_linewidth() > 1.5 * axes.lines[1].get_linewidth()
     if label == "VMs":
         assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
+def test_an_elastic_job_beside_another_has_a_part_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    elastic = replace(JOB, name="elastic", vms=3, elastic=True)
+    answers = [Answer(simulate(job, parse_policy("thesis"), runs=20, seed=1)) for job in (JOB, elastic)]
+    print_answers(answers)
+    header, plain, other = capsys.readouterr().out.splitlines()[3:6]
+    assert header.endswith("fewer VMs") and plain.endswith("-") and other.endswith("%")
