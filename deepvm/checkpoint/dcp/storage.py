@@ -44,8 +44,7 @@ from torch.futures import Future
 from deepvm.checkpoint.dcp.dcp_record import Piece, seal, unseal
 from deepvm.checkpoint.files.durable_write import failing, make_folder, sync_folder, write_file
 from deepvm.checkpoint.files.failpoints import point
-from deepvm.checkpoint.format.checksums import finish
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.torch_zip import ALIGNMENT, Image, plan_image
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 

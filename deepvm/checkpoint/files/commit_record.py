@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Manifest
 from deepvm.errors import DamagedError, RequestError
 

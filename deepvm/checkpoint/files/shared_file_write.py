@@ -18,8 +18,7 @@ from pathlib import Path
 
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Segment
 from deepvm.checkpoint.format.manifest import SUFFIX, Manifest
 from deepvm.checkpoint.format.shard import Shard

@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from deepvm.checkpoint.files.file_names import part_job
-from deepvm.checkpoint.format.checksums import finish
-from deepvm.checkpoint.format.crc import crc32
-from deepvm.checkpoint.format.interval_set import runs
-from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment
+from deepvm.checkpoint.format.checksums import crc32, finish
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment, runs
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 

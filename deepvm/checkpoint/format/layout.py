@@ -1,4 +1,4 @@
-"""The layout of a checkpoint file before its first byte exists: its size, who sends what, its checksums.
+"""The layout of a checkpoint file before its first byte exists: its size, who sends what, its checksums; byte ranges.
 
 The trainer makes it once (:mod:`deepvm.checkpoint.format.torch_zip`); it stays the same until the structure of the
 state changes. It is all that a memory node needs, which moves bytes without knowing what they mean.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 from deepvm.errors import RequestError
 
@@ -119,16 +119,16 @@ class Layout:
         """
         try:
             document = json.loads(data)
-        except (ValueError, RecursionError):
-            raise RequestError("layout", f"{len(data)} bytes", "JSON") from None
-        if not isinstance(document, Mapping) or document.get("schema_version") != LAYOUT_VERSION:
-            raise RequestError("layout", "another document", LAYOUT_VERSION)
-        shards = _rows(document.get("shards"), "shards")
-        return cls(
-            size=_whole(document.get("size"), "size"),
-            shards=tuple(tuple(Segment(*_numbers(s, 2, "shards")) for s in _rows(shard, "shards")) for shard in shards),
-            fields=tuple(ChecksumField(*_numbers(f, 3, "fields")) for f in _rows(document.get("fields"), "fields")),
-        )
+            if document["schema_version"] != LAYOUT_VERSION:
+                raise ValueError("another document")
+            shards = tuple(tuple(Segment(*segment) for segment in shard) for shard in document["shards"])
+            fields = tuple(ChecksumField(*field) for field in document["fields"])
+            size = document["size"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise RequestError("layout", f"{len(data)} bytes", f"a document of {LAYOUT_VERSION}") from None
+        if any(type(number) is not int for row in (*chain(*shards), *fields, (size,)) for number in row):
+            raise RequestError("layout", "something else", "whole numbers")
+        return cls(size, shards, fields)
 
 
 def _entangled(fields: Sequence[ChecksumField]) -> bool:
@@ -144,19 +144,73 @@ def _entangled(fields: Sequence[ChecksumField]) -> bool:
     return False
 
 
-def _rows(value: Any, option: str) -> Sequence[Any]:
-    if not isinstance(value, list):
-        raise RequestError(option, type(value).__name__, "a list")
-    return value
+def runs(shard: Iterable[Segment]) -> tuple[Segment, ...]:
+    """The segments of a shard, sorted, neighbours joined: a message may span tensors that lie side by side."""
+    joined: list[Segment] = []
+    for segment in sorted(shard):
+        if joined and joined[-1].offset + joined[-1].length == segment.offset:
+            joined[-1] = Segment(joined[-1].offset, joined[-1].length + segment.length)
+        else:
+            joined.append(segment)
+    return tuple(joined)
 
 
-def _numbers(value: Any, count: int, option: str) -> list[int]:
-    if not isinstance(value, list) or len(value) != count:
-        raise RequestError(option, type(value).__name__, f"lists of {count} whole numbers")
-    return [_whole(v, option) for v in value]
+class Ranges:
+    """A set of bytes as sorted, disjoint, non-adjacent ranges ``[start, end)``."""
 
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        """Start with some ranges, in any order."""
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in ranges:
+            self.add(start, end)
 
-def _whole(value: Any, option: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(option, type(value).__name__, "whole numbers")
-    return value
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The ranges, sorted."""
+        return iter(zip(self._starts, self._ends, strict=True))
+
+    def __len__(self) -> int:
+        """How many ranges."""
+        return len(self._starts)
+
+    @property
+    def total(self) -> int:
+        """Bytes in the set."""
+        return sum(self._ends) - sum(self._starts)
+
+    def add(self, start: int, end: int) -> None:
+        """Put a range in; an empty one changes nothing."""
+        if start >= end:
+            return
+        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        if first < last:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        self._starts[first:last], self._ends[first:last] = [start], [end]
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all bytes of a range are in the set."""
+        at = bisect_right(self._starts, start) - 1
+        return start >= end or (at >= 0 and self._ends[at] >= end)
+
+    def reach(self, start: int) -> int:
+        """The end of the range that holds byte ``start``; ``start`` where none does."""
+        at = bisect_right(self._starts, start) - 1
+        return max(start, self._ends[at]) if at >= 0 else start
+
+    def touches(self, start: int, end: int) -> bool:
+        """Whether any byte of a range is in the set."""
+        at = bisect_right(self._ends, start)
+        return start < end and at < len(self._starts) and self._starts[at] < end
+
+    def missing(self, within: Iterable[Segment]) -> Iterator[tuple[int, int]]:
+        """The ranges of ``within`` that are not in the set."""
+        for offset, length in within:
+            start, end = offset, offset + length
+            for at in range(bisect_right(self._ends, start), len(self._starts)):
+                if self._starts[at] >= end:
+                    break
+                if self._starts[at] > start:
+                    yield start, self._starts[at]
+                start = max(start, self._ends[at])
+            if start < end:
+                yield start, end

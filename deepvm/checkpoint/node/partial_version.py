@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.crc_combine import Atom, total
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.versions import State, Version

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.errors import CheckpointError

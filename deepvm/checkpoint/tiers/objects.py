@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from deepvm.checkpoint.files.file_names import check_job, file_name, parse_name
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Damage, Manifest
 from deepvm.checkpoint.tiers.bucket import Bucket, checksum
 from deepvm.errors import DamagedError, RequestError

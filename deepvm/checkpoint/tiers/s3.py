@@ -29,8 +29,7 @@ from typing import Any
 
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.set_aside import ending
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard

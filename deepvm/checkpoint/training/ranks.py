@@ -15,8 +15,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from deepvm.checkpoint.format.interval_set import runs
-from deepvm.checkpoint.format.layout import Segment
+from deepvm.checkpoint.format.layout import Segment, runs
 from deepvm.errors import CheckpointError
 
 T = TypeVar("T")

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoint.images import noise, zip_shard
 
-from deepvm.checkpoint.format.checksums import chunk_crcs, finish, seal
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import chunk_crcs, crc32, finish, seal
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
 
 

@@ -32,8 +32,7 @@ from deepvm.checkpoint.files.version_dir import VersionFolder, verify
 from deepvm.checkpoint.format import crc_combine
 from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.crc_combine import Cuts, seal_by_parts, total
-from deepvm.checkpoint.format.interval_set import runs
-from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, runs
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import Address
 from deepvm.checkpoint.network.protocol import Channel, Kind, Refused, tune, within_machine

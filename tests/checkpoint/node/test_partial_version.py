@@ -20,8 +20,7 @@ from support.effort import examples
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.version_dir import VersionFolder, verify
 from deepvm.checkpoint.format import checksums, crc_combine
-from deepvm.checkpoint.format.interval_set import runs
-from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment, runs
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.node import flusher, partial_version
 from deepvm.checkpoint.node import version_registry as rules
